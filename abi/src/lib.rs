@@ -1,0 +1,18 @@
+//! What generated code, the runtime, the rewriter and the trace reader agree on.
+//!
+//! Every constant and structure that two of those four share is defined here and nowhere else:
+//! the address-space layout of a running output ([`layout`]), the per-thread block that `gs`
+//! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
+//! description of a translation unit ([`unit`]) and the trace file ([`trace`]).
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod image;
+pub mod layout;
+pub mod options;
+pub mod syscalls;
+pub mod thread;
+pub mod trace;
+pub mod unit;

@@ -1,0 +1,122 @@
+//! What the user asked to be recorded, as the rewriter writes it and the runtime and reader read it.
+
+/// Control-flow format (`--control-flow`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum ControlFlow {
+    /// 2-byte tag for each unit, a 6-byte tag with the whole unit id where a unit can be reached
+    /// indirectly (the paper's DEP_C).
+    #[default]
+    Tags = 0,
+    /// The whole address of each unit, 8 bytes (the paper's BB_pc).
+    FullPc = 1,
+    /// One outcome for each conditional branch, the whole target for each indirect transfer
+    /// (the paper's CF_bit).
+    Bits = 2,
+}
+
+/// Memory-reference format (`--memory`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Memory {
+    /// Values of address registers, where they cannot be known otherwise (the paper's DEP_M).
+    #[default]
+    Registers = 0,
+    /// The effective address of each reference (the paper's Mem_addr).
+    Addresses = 1,
+    /// No memory references.
+    None = 2,
+}
+
+/// What is inserted (`--instrument`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Instrument {
+    /// The Detailed Execution Profile.
+    #[default]
+    Dep = 0,
+    /// Nothing: the program runs translated, and nothing is recorded.
+    None = 1,
+}
+
+/// Where the two buffer pointers live while generated code runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Pointers {
+    /// Both in xmm31 (control flow low, memory high); needs AVX-512VL.
+    #[default]
+    Vector = 0,
+    /// In the thread block.
+    ThreadBlock = 1,
+}
+
+/// Torture switches, each a bit of [`Options::torture`].
+pub mod torture {
+    /// Treat every register as live, so that each scratch is spilled.
+    pub const SPILL: u8 = 1;
+    /// Leave a tenth of the ahead-of-time units out of the entry table, so that the JIT takes over.
+    pub const DROP: u8 = 2;
+    /// Two-page chunks.
+    pub const TINY_BUFFERS: u8 = 4;
+}
+
+/// Everything that changes the code which is generated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    pub instrument: Instrument,
+    pub control_flow: ControlFlow,
+    pub memory: Memory,
+    pub pointers: Pointers,
+    /// Bits of [`torture`].
+    pub torture: u8,
+}
+
+impl Options {
+    /// Packs the options into one word; [`Options::from_word`] is the inverse.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.instrument as u8)
+            | u64::from(self.control_flow as u8) << 8
+            | u64::from(self.memory as u8) << 16
+            | u64::from(self.pointers as u8) << 24
+            | u64::from(self.torture) << 32
+    }
+
+    /// Unpacks [`Options::to_word`]; `None` if a field has no meaning in this version.
+    pub fn from_word(word: u64) -> Option<Options> {
+        Some(Options {
+            instrument: match word as u8 {
+                0 => Instrument::Dep,
+                1 => Instrument::None,
+                _ => return None,
+            },
+            control_flow: match (word >> 8) as u8 {
+                0 => ControlFlow::Tags,
+                1 => ControlFlow::FullPc,
+                2 => ControlFlow::Bits,
+                _ => return None,
+            },
+            memory: match (word >> 16) as u8 {
+                0 => Memory::Registers,
+                1 => Memory::Addresses,
+                2 => Memory::None,
+                _ => return None,
+            },
+            pointers: match (word >> 24) as u8 {
+                0 => Pointers::Vector,
+                1 => Pointers::ThreadBlock,
+                _ => return None,
+            },
+            torture: (word >> 32) as u8,
+        })
+    }
+
+    /// Whether anything is recorded at all.
+    pub fn records(self) -> bool {
+        self.instrument == Instrument::Dep
+    }
+
+    /// Whether memory references are recorded.
+    pub fn records_memory(self) -> bool {
+        self.records() && self.memory != Memory::None
+    }
+}

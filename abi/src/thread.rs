@@ -1,0 +1,146 @@
+//! The per-thread block that `gs` points to while translated code runs.
+//!
+//! Generated code and the runtime's entry stubs address it by the offsets below; the runtime owns
+//! the memory. Nothing here belongs to the program.
+
+use core::mem::offset_of;
+
+/// Control-flow bytes that one unit can add, as an index into the table of increments.
+pub const CF_LENGTHS: [u64; 7] = [0, 1, 2, 6, 8, 9, 10];
+/// Memory-stream words (of 8 bytes) that one increment of the table can add: `0..MEM_STEPS`.
+pub const MEM_STEPS: usize = 48;
+
+/// Registers of the program while the runtime works for it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registers {
+    /// rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 .. r15 (hardware numbering).
+    pub gpr: [u64; 16],
+    pub rip: u64,
+    pub rflags: u64,
+}
+
+/// One 16-byte addend for the pair of buffer pointers.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Increment {
+    pub control_flow: u64,
+    pub memory: u64,
+}
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct ThreadBlock {
+    /// Linear address of this block.
+    pub this: u64,
+    /// Entry for a look-up that missed; the original target is in `target`.
+    pub stub_miss: u64,
+    /// Entry for `syscall`; rcx holds the original next pc.
+    pub stub_syscall: u64,
+    /// Entry for a direct branch that is not linked yet; `exit_id` says which.
+    pub stub_exit: u64,
+    /// Entry for an instruction that cannot be run translated; `exit_id` says why, `target` where.
+    pub stub_refuse: u64,
+    /// The program's rcx inside call, return and jump sequences.
+    pub saved_rcx: u64,
+    /// Original target of an indirect transfer, whole. Its high half is `window_high` whenever
+    /// translated code runs outside an indirect sequence, so that a return needs to write the low
+    /// half only.
+    pub target: u64,
+    /// Translated target of an indirect transfer.
+    pub jump: u64,
+    /// High half of every address in the code window.
+    pub window_high: u64,
+    /// Spilled scratch registers of snippets.
+    pub spill: [u64; 2],
+    pub exit_id: u64,
+    /// `[control flow, memory]` buffer pointers: [`crate::options::Pointers::ThreadBlock`] only,
+    /// and while an instruction that needs the program's xmm31 runs.
+    pub pointers: [u64; 2],
+    /// Top of the runtime's stack for this thread.
+    pub runtime_stack: u64,
+    /// Live translated address that an entry stub resumes at.
+    pub resume: u64,
+    /// The program's zmm31 while xmm31 holds the buffer pointers.
+    pub program_zmm31: [u64; 8],
+    pub registers: Registers,
+    /// Addends: `increments[cf_index][memory words]`, see [`CF_LENGTHS`].
+    pub increments: [[Increment; MEM_STEPS]; CF_LENGTHS.len()],
+}
+
+macro_rules! offsets {
+    ($($name:ident = $($field:tt).+ => $value:expr;)*) => {
+        $(pub const $name: i32 = offset_of!(ThreadBlock, $($field).+) as i32;
+        const _: () = assert!($name == $value);)*
+    };
+}
+
+offsets! {
+    THIS = this => 0x00;
+    STUB_MISS = stub_miss => 0x08;
+    STUB_SYSCALL = stub_syscall => 0x10;
+    STUB_EXIT = stub_exit => 0x18;
+    STUB_REFUSE = stub_refuse => 0x20;
+    SAVED_RCX = saved_rcx => 0x28;
+    TARGET = target => 0x30;
+    JUMP = jump => 0x38;
+    WINDOW_HIGH = window_high => 0x40;
+    SPILL = spill => 0x48;
+    EXIT_ID = exit_id => 0x58;
+    POINTERS = pointers => 0x60;
+    RUNTIME_STACK = runtime_stack => 0x70;
+    RESUME = resume => 0x78;
+    PROGRAM_ZMM31 = program_zmm31 => 0x80;
+    REGISTERS = registers => 0xc0;
+    RIP = registers.rip => 0x140;
+    RFLAGS = registers.rflags => 0x148;
+    INCREMENTS = increments => 0x150;
+}
+
+/// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
+pub fn increment_offset(cf_index: usize, words: usize) -> i32 {
+    INCREMENTS + ((cf_index * MEM_STEPS + words) * 16) as i32
+}
+
+impl ThreadBlock {
+    /// All zero but for the table of increments.
+    pub const fn new() -> ThreadBlock {
+        let mut increments =
+            [[Increment { control_flow: 0, memory: 0 }; MEM_STEPS]; CF_LENGTHS.len()];
+        let mut i = 0;
+        while i < CF_LENGTHS.len() {
+            let mut words = 0;
+            while words < MEM_STEPS {
+                increments[i][words] =
+                    Increment { control_flow: CF_LENGTHS[i], memory: 8 * words as u64 };
+                words += 1;
+            }
+            i += 1;
+        }
+        ThreadBlock {
+            this: 0,
+            stub_miss: 0,
+            stub_syscall: 0,
+            stub_exit: 0,
+            stub_refuse: 0,
+            saved_rcx: 0,
+            target: 0,
+            jump: 0,
+            window_high: 0,
+            spill: [0; 2],
+            exit_id: 0,
+            pointers: [0; 2],
+            runtime_stack: 0,
+            resume: 0,
+            program_zmm31: [0; 8],
+            registers: Registers { gpr: [0; 16], rip: 0, rflags: 0 },
+            increments,
+        }
+    }
+}
+
+impl Default for ThreadBlock {
+    fn default() -> Self {
+        ThreadBlock::new()
+    }
+}

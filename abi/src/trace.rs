@@ -1,0 +1,410 @@
+//! The trace file, version 1. `docs/format.md` says the same in words.
+//!
+//! A trace is a sequence of *frames*, each at a multiple of 4096 bytes and a multiple of 4096
+//! bytes long. Everything is little-endian. Frames are allocated from the end of the file by
+//! whichever thread needs one, so frames of different threads and kinds interleave.
+
+/// First bytes of each frame.
+pub const FRAME_MAGIC: u32 = 0x4650_4544; // "DEPF"
+/// Version of the format, in the payload of the FILE frame.
+pub const VERSION: u32 = 1;
+
+/// `thread` of frames that belong to the whole process.
+pub const PROCESS: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum FrameKind {
+    /// First frame of the file: events that describe process, program and options.
+    File = 1,
+    /// One chunk of a thread's recording: memory stream and control-flow stream.
+    Record = 2,
+    /// Events of one thread, or (thread [`PROCESS`]) of the process.
+    Events = 3,
+    /// Descriptions of units of the JIT ([`crate::unit::JitUnit`]).
+    Units = 4,
+}
+
+impl FrameKind {
+    pub fn from_u16(x: u16) -> Option<FrameKind> {
+        Some(match x {
+            1 => FrameKind::File,
+            2 => FrameKind::Record,
+            3 => FrameKind::Events,
+            4 => FrameKind::Units,
+            _ => return None,
+        })
+    }
+}
+
+/// A frame that may still be written to (or was, when the process was killed).
+pub const OPEN: u16 = 0;
+/// A frame that is complete: `used`, `used_memory` and `checksum` are valid.
+pub const SEALED: u16 = 1;
+
+/// First 64 bytes of each frame.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameHeader {
+    pub magic: u32,
+    pub kind: u16,
+    /// [`OPEN`] or [`SEALED`].
+    pub state: u16,
+    /// Dense thread index (0: the first thread) or [`PROCESS`].
+    pub thread: u32,
+    /// Counts the frames of this (kind, thread), from 0.
+    pub seq: u32,
+    /// Bytes of the whole frame.
+    pub frame_len: u64,
+    /// Record: offset of the control-flow stream in the frame; the memory stream starts at
+    /// [`RECORD_DATA`]. Otherwise 0.
+    pub split: u64,
+    /// Sealed: payload bytes in use (Record: of the control-flow stream).
+    pub used: u64,
+    /// Sealed Record: bytes in use of the memory stream.
+    pub used_memory: u64,
+    /// Sealed: [`crc32c`] (four lanes, see [`checksum`]) of the payload in use; Record: register
+    /// state, then memory stream, then control flow.
+    pub checksum: u32,
+    /// [`header_checksum`] of the fields up to `split`, without `state`.
+    pub header_checksum: u32,
+    pub reserved: u64,
+}
+
+pub const HEADER_SIZE: usize = 64;
+const _: () = assert!(core::mem::size_of::<FrameHeader>() == HEADER_SIZE);
+
+/// Where the payload of File, Events and Units frames starts.
+pub const PAYLOAD: usize = HEADER_SIZE;
+/// Where the [`RegisterState`] of a Record frame lies.
+pub const RECORD_REGISTERS: usize = HEADER_SIZE;
+/// Where the memory stream of a Record frame starts.
+pub const RECORD_DATA: usize = 4096;
+
+/// Registers of the program at a point of its execution.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterState {
+    /// Hardware numbering: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 .. r15.
+    pub gpr: [u64; 16],
+    pub rip: u64,
+    pub rflags: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    /// Bit i: `gpr[i]` is the program's value; a clear bit marks a register that was dead here.
+    pub valid: u64,
+}
+
+pub const REGISTER_STATE_SIZE: usize = 21 * 8;
+const _: () = assert!(core::mem::size_of::<RegisterState>() == REGISTER_STATE_SIZE);
+
+/// Control-flow stream of the `tags` format: 2-byte words.
+pub mod tags {
+    /// Behind the last record.
+    pub const END: u16 = 0;
+    /// A u32 unit id follows; its window becomes the current one.
+    pub const WIDE: u16 = 1;
+    /// A u32 window number follows, which becomes the current one.
+    pub const WINDOW: u16 = 2;
+}
+
+/// Control-flow stream of the `full-pc` format: 8-byte words, `address | version << 48`; 0 ends.
+/// Ahead-of-time units have version 0.
+pub mod full_pc {
+    pub const ADDRESS_BITS: u32 = 48;
+}
+
+/// Control-flow stream of the `bits` format, in bytes.
+///
+/// A wide unit ([`crate::unit::flags::WIDE`]) is announced by [`TARGET`](bits::TARGET) and its
+/// `full-pc` word; a unit that ends with a conditional branch (including `loop` and `jrcxz`) adds
+/// one byte with the outcome in its lowest bit. Everything else follows from the code.
+pub mod bits {
+    pub const END: u8 = 0;
+    pub const TARGET: u8 = 1;
+    pub const NOT_TAKEN: u8 = 2;
+    pub const TAKEN: u8 = 3;
+}
+
+/// Header of an event; `len` payload bytes (a multiple of 8) follow. Kind 0 ends the frame.
+///
+/// The position says where in the thread's recording the event happened: after the first
+/// `control_flow` bytes of Record frame `chunk` had been written and, in the last unit that these
+/// bytes name, after `insn` instructions ([`WHOLE_UNIT`]: after all of it).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventHeader {
+    pub kind: u16,
+    pub reserved: u16,
+    pub len: u32,
+    pub chunk: u32,
+    pub insn: u32,
+    pub control_flow: u64,
+}
+
+pub const EVENT_HEADER_SIZE: usize = 24;
+const _: () = assert!(core::mem::size_of::<EventHeader>() == EVENT_HEADER_SIZE);
+
+/// [`EventHeader::insn`]: the event happened at the boundary behind the unit.
+pub const WHOLE_UNIT: u32 = u32::MAX;
+
+/// Event kinds and their payloads. Readers skip kinds that they do not know.
+pub mod event {
+    // --- describe the process (File frame) ---
+    /// u32 format version, u32 zero, u64 [`crate::options::Options::to_word`], u64 pid,
+    /// u64 start time (ns since the epoch).
+    pub const PROCESS: u16 = 1;
+    /// Path of the running output file, padded with zeros.
+    pub const PROGRAM: u16 = 2;
+    /// Arguments, each with its zero byte, padded with zeros.
+    pub const ARGUMENTS: u16 = 3;
+    /// The output file that holds the ahead-of-time units: u64 load address (window), u64 identity
+    /// (two words), u32 first window, u32 first window of the JIT, u64 number of units (0: none).
+    pub const STATIC_UNITS: u16 = 4;
+    /// CPUID leaf 0xd: u64 XCR0, then 64 pairs of u32 (size, offset) of the state components.
+    pub const XSAVE: u16 = 5;
+
+    // --- happen to the process (Events frames of [`super::PROCESS`]) ---
+    /// A file is mapped: u64 start, u64 length, u64 file offset, u32 protection as the program
+    /// asked for it, u32 length of the build-id, 32 bytes build-id, path padded with zeros.
+    pub const MAP: u16 = 16;
+    /// u64 start, u64 length.
+    pub const UNMAP: u16 = 17;
+
+    // --- happen to a thread ---
+    /// u32 kernel thread id, u32 index of the thread that started it, then a RegisterState.
+    pub const THREAD_START: u16 = 32;
+    /// The thread ended: u32 [`end`](super::end) reason, i32 exit status or signal.
+    pub const THREAD_END: u16 = 33;
+    /// A system call returned: u64 number, 6 u64 arguments, i64 result.
+    pub const SYSCALL: u16 = 34;
+    /// A handler starts: u32 signal, i32 si_code, u64 si_addr, u64 interrupted pc, then a
+    /// RegisterState at the handler's entry.
+    pub const SIGNAL: u16 = 35;
+    /// Control goes to another place with other registers (`rt_sigreturn`): a RegisterState.
+    pub const RESUME: u16 = 36;
+    /// The fs base changed: u64.
+    pub const FS_BASE: u16 = 37;
+    /// A child process was made that is not recorded: u64 its pid.
+    pub const FORK: u16 = 38;
+    /// Recording stopped and goes on later or never: u32 [`loss`](super::loss) reason, u32 errno.
+    pub const LOSS: u16 = 39;
+    /// The process ended: u32 [`end`](super::end) reason, i32 exit status or signal,
+    /// u64 faulting address or 0.
+    pub const PROCESS_END: u16 = 40;
+    /// Another program was started in this process (`execve`): its path, padded with zeros. Not
+    /// the end: the call can still fail, then a SYSCALL event follows.
+    pub const EXEC: u16 = 41;
+    /// The thread goes on with these registers: a RegisterState (after anything that the streams
+    /// alone cannot explain).
+    pub const REGISTERS: u16 = 42;
+}
+
+/// How a thread or the process ended.
+pub mod end {
+    pub const EXIT: u32 = 1;
+    pub const SIGNAL: u32 = 2;
+    /// The runtime stopped the program because it met something that it does not support.
+    pub const REFUSED: u32 = 3;
+}
+
+/// Why recording stopped.
+pub mod loss {
+    pub const DISK_FULL: u32 = 1;
+    pub const FILE_SIZE_LIMIT: u32 = 2;
+    pub const IO_ERROR: u32 = 3;
+    pub const NO_MEMORY: u32 = 4;
+}
+
+const fn crc_table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut x = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            x = if x & 1 == 1 { (x >> 1) ^ 0x82f6_3b78 } else { x >> 1 };
+            bit += 1;
+        }
+        table[i] = x;
+        i += 1;
+    }
+    table
+}
+
+static CRC_TABLE: [u32; 256] = crc_table();
+
+/// CRC-32C (Castagnoli) update without initial and final inversion, as the `crc32` instruction.
+pub fn crc32c(mut crc: u32, bytes: &[u8]) -> u32 {
+    for &byte in bytes {
+        crc = (crc >> 8) ^ CRC_TABLE[((crc ^ u32::from(byte)) & 0xff) as usize];
+    }
+    crc
+}
+
+/// Four interleaved CRC-32C lanes over 8-byte words, so that a processor can compute them side by
+/// side. `bytes.len()` must be a multiple of 8 (a stream is padded with its zero end).
+#[derive(Clone, Copy, Debug)]
+pub struct Checksum {
+    lanes: [u32; 4],
+    next: usize,
+}
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Checksum { lanes: [1, 2, 3, 4], next: 0 }
+    }
+}
+
+impl Checksum {
+    /// Adds whole words with `step(lane, word)`, which must compute [`crc32c`] of the word.
+    pub fn add_with(&mut self, words: impl Iterator<Item = u64>, step: impl Fn(u32, u64) -> u32) {
+        for word in words {
+            let lane = &mut self.lanes[self.next & 3];
+            *lane = step(*lane, word);
+            self.next += 1;
+        }
+    }
+
+    /// Adds bytes, a multiple of 8, in portable code.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or([0; 8])));
+        self.add_with(words, |crc, word| crc32c(crc, &word.to_le_bytes()));
+    }
+
+    /// The checksum of all that was added.
+    pub fn finish(self) -> u32 {
+        self.lanes.iter().fold(self.next as u32, |crc, lane| crc32c(crc, &lane.to_le_bytes()))
+    }
+}
+
+impl FrameHeader {
+    /// Checksum of the fields that never change once the frame exists.
+    pub fn fixed_checksum(&self) -> u32 {
+        let mut crc = crc32c(!0, &self.magic.to_le_bytes());
+        crc = crc32c(crc, &self.kind.to_le_bytes());
+        crc = crc32c(crc, &self.thread.to_le_bytes());
+        crc = crc32c(crc, &self.seq.to_le_bytes());
+        crc = crc32c(crc, &self.frame_len.to_le_bytes());
+        crc32c(crc, &self.split.to_le_bytes())
+    }
+
+    pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
+        let mut out = [0; HEADER_SIZE];
+        out[0..4].copy_from_slice(&self.magic.to_le_bytes());
+        out[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        out[6..8].copy_from_slice(&self.state.to_le_bytes());
+        out[8..12].copy_from_slice(&self.thread.to_le_bytes());
+        out[12..16].copy_from_slice(&self.seq.to_le_bytes());
+        out[16..24].copy_from_slice(&self.frame_len.to_le_bytes());
+        out[24..32].copy_from_slice(&self.split.to_le_bytes());
+        out[32..40].copy_from_slice(&self.used.to_le_bytes());
+        out[40..48].copy_from_slice(&self.used_memory.to_le_bytes());
+        out[48..52].copy_from_slice(&self.checksum.to_le_bytes());
+        out[52..56].copy_from_slice(&self.header_checksum.to_le_bytes());
+        out
+    }
+
+    /// The first 64 bytes of a frame; `None` if magic or header checksum say that it is not one.
+    pub fn from_bytes(b: &[u8]) -> Option<FrameHeader> {
+        let b = b.get(..HEADER_SIZE)?;
+        let u16_at = |i: usize| u16::from_le_bytes([b[i], b[i + 1]]);
+        let u32_at = |i: usize| u32::from(u16_at(i)) | u32::from(u16_at(i + 2)) << 16;
+        let u64_at = |i: usize| u64::from(u32_at(i)) | u64::from(u32_at(i + 4)) << 32;
+        let header = FrameHeader {
+            magic: u32_at(0),
+            kind: u16_at(4),
+            state: u16_at(6),
+            thread: u32_at(8),
+            seq: u32_at(12),
+            frame_len: u64_at(16),
+            split: u64_at(24),
+            used: u64_at(32),
+            used_memory: u64_at(40),
+            checksum: u32_at(48),
+            header_checksum: u32_at(52),
+            reserved: u64_at(56),
+        };
+        (header.magic == FRAME_MAGIC && header.header_checksum == header.fixed_checksum())
+            .then_some(header)
+    }
+}
+
+impl RegisterState {
+    fn words(&self) -> [u64; 21] {
+        let mut words = [0; 21];
+        words[..16].copy_from_slice(&self.gpr);
+        words[16..].copy_from_slice(&[self.rip, self.rflags, self.fs_base, self.gs_base, self.valid]);
+        words
+    }
+
+    pub fn to_bytes(&self) -> [u8; REGISTER_STATE_SIZE] {
+        let mut out = [0; REGISTER_STATE_SIZE];
+        for (slot, word) in out.chunks_exact_mut(8).zip(self.words()) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Option<RegisterState> {
+        let mut words = [0u64; 21];
+        for (word, slot) in words.iter_mut().zip(bytes.get(..REGISTER_STATE_SIZE)?.chunks_exact(8)) {
+            *word = u64::from_le_bytes(slot.try_into().ok()?);
+        }
+        let mut gpr = [0; 16];
+        gpr.copy_from_slice(&words[..16]);
+        Some(RegisterState {
+            gpr,
+            rip: words[16],
+            rflags: words[17],
+            fs_base: words[18],
+            gs_base: words[19],
+            valid: words[20],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crc_is_castagnoli() {
+        assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn headers_and_registers_survive_encoding() {
+        let mut header = FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: FrameKind::Record as u16,
+            state: SEALED,
+            thread: 3,
+            seq: 9,
+            frame_len: 1 << 20,
+            split: 0xcd000,
+            used: 77,
+            used_memory: 88,
+            checksum: 0x1234_5678,
+            ..FrameHeader::default()
+        };
+        header.header_checksum = header.fixed_checksum();
+        assert_eq!(FrameHeader::from_bytes(&header.to_bytes()), Some(header));
+        let mut bytes = header.to_bytes();
+        bytes[17] ^= 1;
+        assert_eq!(FrameHeader::from_bytes(&bytes), None);
+
+        let mut state = RegisterState { rip: 5, rflags: 6, valid: 0xffff, ..Default::default() };
+        state.gpr[7] = 99;
+        assert_eq!(RegisterState::from_bytes(&state.to_bytes()), Some(state));
+    }
+
+    #[test]
+    fn checksum_lanes_do_not_commute() {
+        let mut a = Checksum::default();
+        a.add(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        let mut b = Checksum::default();
+        b.add(&[2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_ne!(a.finish(), b.finish());
+    }
+}
