@@ -23,9 +23,14 @@ pub const ADDED_PIE: u64 = 0x6000_0000;
 /// The same for a program at fixed addresses, whose window also holds the table from 2 GiB on.
 pub const ADDED_FIXED: u64 = 0x3800_0000;
 
-/// Where the runtime places libraries, relative to the window: position-independent programs.
-pub const LIBRARIES_PIE: core::ops::Range<u64> = 0x9000_0000..0xffff_0000;
-/// Where the runtime places libraries: programs at fixed addresses.
+/// Where the JIT's code goes, relative to the window: within 2 GiB of the program, of what was added
+/// to it and of the libraries, so that pc-relative operands reach everywhere.
+pub const ARENA_PIE: core::ops::Range<u64> = 0x7000_0000..0x7c00_0000;
+pub const ARENA_FIXED: core::ops::Range<u64> = 0x4800_0000..0x5000_0000;
+
+/// Where the runtime places libraries, relative to the window.
+pub const LIBRARIES_PIE: core::ops::Range<u64> = 0x8000_0000..0xe000_0000;
+/// The same for programs at fixed addresses, whose window also holds the table from 2 GiB on.
 pub const LIBRARIES_FIXED: core::ops::Range<u64> = 0x5000_0000..0x7ff0_0000;
 
 pub const PAGE: u64 = 4096;

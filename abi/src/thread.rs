@@ -144,3 +144,15 @@ impl Default for ThreadBlock {
         ThreadBlock::new()
     }
 }
+
+/// Why generated code enters `stub_refuse` (in `exit_id`).
+pub mod refuse {
+    /// The program uses the gs segment.
+    pub const GS: u32 = 1;
+    /// `int 0x80` and the other old ways into the kernel.
+    pub const OLD_SYSCALL: u32 = 2;
+    /// Far calls, jumps and returns, `iret`.
+    pub const FAR_TRANSFER: u32 = 3;
+    /// Transactional memory.
+    pub const TRANSACTION: u32 = 4;
+}

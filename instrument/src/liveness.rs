@@ -1,0 +1,134 @@
+//! Which general-purpose registers are live where, over one region.
+//!
+//! Lattice: sets of registers ordered by inclusion. Meet: union. Transfer of an instruction:
+//! `live_before = (live_after - defined) + used`. Where control leaves the region (calls, returns,
+//! indirect jumps, system calls, branches to elsewhere) every register is live: conventions are
+//! not trusted. A write of 8 or 16 bits and a conditional write define nothing.
+
+use alloc::vec::Vec;
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess};
+use lifter::regs::{gpr_number, GprSet};
+
+/// What one instruction reads and certainly overwrites.
+#[derive(Clone, Copy, Default)]
+pub struct UseDef {
+    pub used: GprSet,
+    pub defined: GprSet,
+}
+
+/// Registers that `insn` reads, and those of which it overwrites all 64 bits.
+pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseDef {
+    let info = factory.info_options(insn, InstructionInfoOptions::NO_MEMORY_USAGE);
+    let mut out = UseDef::default();
+    for used in info.used_registers() {
+        let Some(number) = gpr_number(used.register()) else { continue };
+        match used.access() {
+            OpAccess::Read | OpAccess::CondRead => out.used.insert(number),
+            OpAccess::Write if used.register().size() >= 4 => out.defined.insert(number),
+            OpAccess::ReadWrite | OpAccess::ReadCondWrite => out.used.insert(number),
+            _ => {}
+        }
+    }
+    // Address registers count as read even where the access is a no-op (nop [rax]).
+    for register in [insn.memory_base(), insn.memory_index()] {
+        if let Some(number) = gpr_number(register) {
+            out.used.insert(number);
+        }
+    }
+    out
+}
+
+/// A block as liveness sees it.
+pub struct Span {
+    /// Original address.
+    pub start: u64,
+    /// Its instructions, as a range of the region's list.
+    pub first: usize,
+    pub count: usize,
+}
+
+/// Live registers before each instruction of a region.
+#[derive(Default)]
+pub struct Liveness {
+    before: Vec<GprSet>,
+    /// Behind the last instruction of each block.
+    block_out: Vec<GprSet>,
+    effects: Vec<UseDef>,
+}
+
+impl Liveness {
+    /// Live registers before instruction `index` of the region's list.
+    pub fn before(&self, index: usize) -> GprSet {
+        self.before[index]
+    }
+
+    /// Live registers behind the last instruction of block `block`.
+    pub fn block_out(&self, block: usize) -> GprSet {
+        self.block_out[block]
+    }
+
+    /// Registers that instruction `index` reads.
+    pub fn used(&self, index: usize) -> GprSet {
+        self.effects[index].used
+    }
+
+    /// Registers that instruction `index` overwrites.
+    pub fn defined(&self, index: usize) -> GprSet {
+        self.effects[index].defined
+    }
+
+    /// Solves the region. `spans` are ascending by address; `everything` makes all registers live
+    /// everywhere (torture, and code whose faults must be exact).
+    pub fn solve(
+        &mut self,
+        spans: &[Span],
+        insns: &[Instruction],
+        factory: &mut InstructionInfoFactory,
+        everything: bool,
+    ) {
+        self.effects.clear();
+        self.effects.extend(insns.iter().map(|insn| use_def(insn, factory)));
+        self.before.clear();
+        self.before.resize(insns.len(), if everything { GprSet::ALL } else { GprSet::EMPTY });
+        self.block_out.clear();
+        self.block_out.resize(spans.len(), GprSet::ALL);
+        if everything {
+            return;
+        }
+        loop {
+            let mut changed = false;
+            for block in (0..spans.len()).rev() {
+                let span = &spans[block];
+                let mut live = self.live_out(spans, insns, span);
+                self.block_out[block] = live;
+                for index in (span.first..span.first + span.count).rev() {
+                    let effect = self.effects[index];
+                    live = live.minus(effect.defined).union(effect.used);
+                    changed |= self.before[index] != live;
+                    self.before[index] = live;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    fn live_out(&self, spans: &[Span], insns: &[Instruction], span: &Span) -> GprSet {
+        let Some(last) = insns[span.first..span.first + span.count].last() else {
+            return GprSet::ALL;
+        };
+        let at = |address: u64| match spans.binary_search_by_key(&address, |s| s.start) {
+            Ok(i) if spans[i].count > 0 => self.before[spans[i].first],
+            _ => GprSet::ALL,
+        };
+        match last.flow_control() {
+            FlowControl::Next => at(last.next_ip()),
+            FlowControl::UnconditionalBranch => at(last.near_branch_target()),
+            FlowControl::ConditionalBranch => {
+                at(last.next_ip()).union(at(last.near_branch_target()))
+            }
+            _ => GprSet::ALL,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! State recipes: from a translated instruction back to the program's state.
+//!
+//! A recipe belongs to a unit: 8 bytes of header, then one entry for each original instruction in
+//! order. It is asked when something is interrupted or faults, so it is compact rather than fast.
+//!
+//! ```text
+//! header:  u8 scratch[2]   registers that the prologue uses: number, bit 7: spilled (to SPILL[i]);
+//!                          0x7f: none
+//!          u16 live_in     registers whose values are the program's at the unit's entry
+//!          u16 live_out    the same behind its last instruction
+//!          u16 zero
+//! entry:   u8  delta       code bytes since the previous entry (since the unit's entry);
+//!                          0xff: a u16 with the delta follows
+//!          u8  length << 4 | kind
+//!          kind SCRATCH:   u8 register
+//! ```
+//!
+//! The entry's code offset is an *instruction boundary*: everything before is done, nothing of the
+//! instruction has happened, and every live register holds the program's value. Between it and the
+//! next entry a fault belongs to this instruction, and `kind` says what to undo first.
+
+use alloc::vec::Vec;
+use lifter::regs::GprSet;
+
+/// What an instruction's translated sequence has borrowed while it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Nothing.
+    Plain = 0,
+    /// rcx is in the thread block (`saved_rcx`).
+    SavedRcx = 1,
+    /// The named register is in `spill[1]`.
+    Scratch = 2,
+    /// xmm31 holds the program's value, the buffer pointers are in the thread block.
+    Pointers = 3,
+}
+
+pub const HEADER: usize = 8;
+pub const NO_SCRATCH: u8 = 0x7f;
+pub const SPILLED: u8 = 0x80;
+
+/// First bytes of a recipe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Register number (bit 7: spilled), or [`NO_SCRATCH`].
+    pub scratch: [u8; 2],
+    pub live_in: GprSet,
+    pub live_out: GprSet,
+}
+
+/// One instruction boundary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Code bytes behind the unit's entry.
+    pub code: u32,
+    /// Original bytes behind the unit's original start.
+    pub original: u32,
+    /// Index of the instruction in its unit.
+    pub insn: u32,
+    /// Length of the original instruction.
+    pub length: u32,
+    pub kind: Kind,
+    /// The register of [`Kind::Scratch`].
+    pub register: u8,
+}
+
+/// Appends a recipe, entry by entry.
+pub struct Writer {
+    last: u32,
+}
+
+impl Writer {
+    pub fn begin(out: &mut Vec<u8>, header: Header) -> Writer {
+        out.extend_from_slice(&header.scratch);
+        out.extend_from_slice(&header.live_in.bits().to_le_bytes());
+        out.extend_from_slice(&header.live_out.bits().to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        Writer { last: 0 }
+    }
+
+    /// `code` is relative to the unit's entry and never decreases; `length` is at most 15.
+    pub fn entry(&mut self, out: &mut Vec<u8>, code: u32, length: usize, kind: Kind, register: u8) {
+        let delta = code - self.last;
+        self.last = code;
+        let second = (length as u8) << 4 | kind as u8;
+        match u8::try_from(delta) {
+            Ok(delta) if delta != 0xff => out.extend_from_slice(&[delta, second]),
+            _ => {
+                out.extend_from_slice(&[0xff, second]);
+                out.extend_from_slice(&(delta.min(0xffff) as u16).to_le_bytes());
+            }
+        }
+        if kind == Kind::Scratch {
+            out.push(register);
+        }
+    }
+}
+
+/// A recipe as it lies in memory or in a file.
+#[derive(Clone, Copy)]
+pub struct Recipe<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Recipe<'a> {
+    /// `bytes` start with the header and end with the last entry.
+    pub fn new(bytes: &'a [u8]) -> Option<Recipe<'a>> {
+        (bytes.len() >= HEADER).then_some(Recipe { bytes })
+    }
+
+    pub fn header(&self) -> Header {
+        let b = self.bytes;
+        Header {
+            scratch: [b[0], b[1]],
+            live_in: GprSet::from_bits(u16::from_le_bytes([b[2], b[3]])),
+            live_out: GprSet::from_bits(u16::from_le_bytes([b[4], b[5]])),
+        }
+    }
+
+    pub fn entries(&self) -> Entries<'a> {
+        Entries { bytes: &self.bytes[HEADER..], code: 0, original: 0, insn: 0 }
+    }
+
+    /// The entry that `code` (relative to the unit's entry) belongs to; `None` in the prologue.
+    pub fn at(&self, code: u32) -> Option<Entry> {
+        self.entries().take_while(|entry| entry.code <= code).last()
+    }
+}
+
+/// Iterates over the entries of a recipe.
+pub struct Entries<'a> {
+    bytes: &'a [u8],
+    code: u32,
+    original: u32,
+    insn: u32,
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Entry;
+
+    fn next(&mut self) -> Option<Entry> {
+        let (&first, rest) = self.bytes.split_first()?;
+        let (&second, mut rest) = rest.split_first()?;
+        let mut delta = u32::from(first);
+        if first == 0xff {
+            delta = u32::from(u16::from_le_bytes([*rest.first()?, *rest.get(1)?]));
+            rest = &rest[2..];
+        }
+        let kind = match second & 15 {
+            0 => Kind::Plain,
+            1 => Kind::SavedRcx,
+            2 => Kind::Scratch,
+            3 => Kind::Pointers,
+            _ => return None,
+        };
+        let mut register = 0;
+        if kind == Kind::Scratch {
+            register = *rest.first()?;
+            rest = &rest[1..];
+        }
+        self.bytes = rest;
+        let length = u32::from(second >> 4);
+        let entry = Entry {
+            code: self.code + delta,
+            original: self.original,
+            insn: self.insn,
+            length,
+            kind,
+            register,
+        };
+        self.code += delta;
+        self.original += length;
+        self.insn += 1;
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recipes_survive_encoding() {
+        let header = Header {
+            scratch: [3 | SPILLED, NO_SCRATCH],
+            live_in: GprSet::from_bits(0x1234),
+            live_out: GprSet::ALL,
+        };
+        let mut out = Vec::new();
+        let mut writer = Writer::begin(&mut out, header);
+        writer.entry(&mut out, 30, 5, Kind::Plain, 0);
+        writer.entry(&mut out, 400, 15, Kind::Scratch, 9);
+        writer.entry(&mut out, 410, 1, Kind::SavedRcx, 0);
+        let recipe = Recipe::new(&out).unwrap();
+        assert_eq!(recipe.header(), header);
+        assert_eq!(recipe.at(29), None);
+        assert_eq!(recipe.at(30).unwrap().original, 0);
+        let middle = recipe.at(405).unwrap();
+        assert_eq!((middle.original, middle.kind, middle.register), (5, Kind::Scratch, 9));
+        assert_eq!(recipe.at(1000).unwrap().original, 20);
+        assert_eq!(recipe.at(1000).unwrap().insn, 2);
+    }
+}

@@ -1,0 +1,263 @@
+//! One region of original blocks in, one fragment of translated code out.
+//!
+//! The ahead-of-time path hands in whole functions, the run-time path chains of blocks; both call
+//! [`Translator::translate`], and only the source of the bytes and the [`Placement`] differ.
+
+use crate::emit::Code;
+use crate::liveness::{Liveness, Span};
+use crate::plan::Planner;
+use crate::recipe;
+use crate::transfer::is_conditional;
+use crate::weave::Weaver;
+use abi::options::{ControlFlow, Options};
+use abi::unit::{flags, UnitBody};
+use alloc::vec::Vec;
+use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory};
+
+/// What is known about addresses when code is emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// High half of the window, if known: 0 for a program at fixed addresses, any value at run
+    /// time. `None`: position-independent code translated ahead of time, all of whose addresses
+    /// are relative to the window.
+    pub window_high: Option<u32>,
+    /// Direct branches may be patched while other threads run the code: a distance never crosses
+    /// a cache line.
+    pub patchable: bool,
+    /// Faults of this code must show every register (it does not belong to an ELF module).
+    pub exact_registers: bool,
+}
+
+/// A block to translate; it becomes one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Original address.
+    pub start: u64,
+    /// Bytes of original code, whole instructions.
+    pub len: u32,
+    pub id: u32,
+    /// Version of this address, for `full-pc` records (0: ahead of time).
+    pub version: u16,
+    /// It can be reached indirectly.
+    pub wide: bool,
+}
+
+/// Original code: `bytes[0]` is at `start`.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub start: u64,
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Source<'a> {
+    /// The `len` bytes at `address`, as far as there are so many.
+    pub fn slice(&self, address: u64, len: usize) -> &'a [u8] {
+        let from = address.wrapping_sub(self.start).min(self.bytes.len() as u64) as usize;
+        let end = from.saturating_add(len).min(self.bytes.len());
+        &self.bytes[from..end]
+    }
+}
+
+/// A translated unit.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Original address.
+    pub start: u64,
+    pub id: u32,
+    pub version: u16,
+    pub wide: bool,
+    /// Its code in [`Fragment::code`], cold parts excluded.
+    pub entry: u32,
+    pub end: u32,
+    /// Its recipe in [`Fragment::recipes`].
+    pub recipe: u32,
+    pub recipe_end: u32,
+    pub body: UnitBody,
+}
+
+/// A direct branch out of the region: a rel32 that still has to be pointed somewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Branch {
+    /// Offset of the rel32 in [`Fragment::code`].
+    pub at: u32,
+    /// Original address it goes to.
+    pub target: u64,
+    /// Unit that it leaves.
+    pub from: u32,
+}
+
+/// Code and facts that [`Translator::translate`] appends to.
+pub struct Fragment {
+    pub code: Code,
+    pub units: Vec<Unit>,
+    pub branches: Vec<Branch>,
+    pub recipes: Vec<u8>,
+}
+
+impl Fragment {
+    /// An empty fragment whose first byte will be at `base`.
+    pub fn new(base: u64) -> Fragment {
+        Fragment {
+            code: Code { bytes: Vec::new(), base },
+            units: Vec::new(),
+            branches: Vec::new(),
+            recipes: Vec::new(),
+        }
+    }
+}
+
+/// A rel32 of the region that goes to an original address, decided when all blocks are placed.
+#[derive(Clone, Copy)]
+pub(crate) struct Pending {
+    pub at: u32,
+    pub target: u64,
+    pub from: u32,
+}
+
+/// Work that is emitted behind the region's hot code.
+#[derive(Clone, Copy)]
+pub(crate) enum Cold {
+    /// Thunk of a direct call: `call` at `at` goes here.
+    Call { at: u32, return_address: u64, target: u64, from: u32 },
+    /// Thunk of an indirect call, whose translated target is in the thread block.
+    IndirectCall { at: u32, return_address: u64 },
+    /// A return whose address is not in the window: jump at `at` goes here, back to `back`.
+    ForeignReturn { at: u32, back: u32 },
+}
+
+/// Everything that a translation needs and that is worth keeping between translations.
+pub struct Translator {
+    pub options: Options,
+    pub placement: Placement,
+    pub(crate) factory: InstructionInfoFactory,
+    pub(crate) encoder: Encoder,
+    planner: Planner,
+    pub(crate) liveness: Liveness,
+    pub(crate) insns: Vec<Instruction>,
+    spans: Vec<Span>,
+    pub(crate) pending: Vec<Pending>,
+    pub(crate) cold: Vec<Cold>,
+}
+
+impl Translator {
+    pub fn new(options: Options, placement: Placement) -> Translator {
+        Translator {
+            options,
+            placement,
+            factory: InstructionInfoFactory::new(),
+            encoder: Encoder::new(64),
+            planner: Planner::default(),
+            liveness: Liveness::default(),
+            insns: Vec::new(),
+            spans: Vec::new(),
+            pending: Vec::new(),
+            cold: Vec::new(),
+        }
+    }
+
+    /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
+    pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
+        self.decode(blocks, source);
+        let everything =
+            self.placement.exact_registers || self.options.torture & abi::options::torture::SPILL != 0;
+        let insns = core::mem::take(&mut self.insns);
+        let spans = core::mem::take(&mut self.spans);
+        self.liveness.solve(&spans, &insns, &mut self.factory, everything);
+        self.pending.clear();
+        self.cold.clear();
+        let first_unit = out.units.len();
+        for (i, block) in blocks.iter().enumerate() {
+            let span = &spans[i];
+            let list = &insns[span.first..span.first + span.count];
+            let body = UnitBody {
+                code_len: block.len as u16,
+                flags: if block.wide { flags::WIDE } else { 0 },
+                records: self.planner.plan(list, self.options, &mut self.factory),
+            };
+            let entry = out.code.here();
+            let recipe = out.recipes.len() as u32;
+            let next = blocks.get(i + 1).map(|next| next.start);
+            let bytes = source.slice(block.start, block.len as usize);
+            Weaver::new(self, out, block, &body, list, bytes, span.first, i).unit(next);
+            out.units.push(Unit {
+                start: block.start,
+                id: block.id,
+                version: block.version,
+                wide: block.wide,
+                entry,
+                end: out.code.here(),
+                recipe,
+                recipe_end: out.recipes.len() as u32,
+                body,
+            });
+        }
+        self.cold_code(out);
+        self.bind(first_unit, out);
+        self.insns = insns;
+        self.spans = spans;
+    }
+
+    fn decode(&mut self, blocks: &[Block], source: Source) {
+        self.insns.clear();
+        self.spans.clear();
+        for block in blocks {
+            let bytes = source.slice(block.start, block.len as usize);
+            let mut decoder = Decoder::with_ip(64, bytes, block.start, DecoderOptions::NONE);
+            let first = self.insns.len();
+            while decoder.can_decode() {
+                let mut insn = decoder.decode();
+                if insn.is_invalid() {
+                    // Its bytes are executed as they are: the processor raises what it raises.
+                    insn.set_len(bytes.len() - (insn.ip() - block.start) as usize);
+                    self.insns.push(insn);
+                    break;
+                }
+                self.insns.push(insn);
+            }
+            self.spans.push(Span { start: block.start, first, count: self.insns.len() - first });
+        }
+    }
+
+    /// Points branches at units of the region; the others are left to the caller.
+    fn bind(&mut self, first_unit: usize, out: &mut Fragment) {
+        for p in &self.pending {
+            let units = &out.units[first_unit..];
+            let found = units.binary_search_by_key(&p.target, |u| u.start);
+            let entry = found.ok().map(|i| &units[i]);
+            match entry.filter(|unit| may_enter(self.options, p.from, unit.id, unit.wide)) {
+                Some(unit) => {
+                    let entry = unit.entry;
+                    out.code.bind(p.at, entry);
+                }
+                None => out.branches.push(Branch { at: p.at, target: p.target, from: p.from }),
+            }
+        }
+    }
+}
+
+/// Whether a unit may be entered by a direct branch from unit `from`: a narrow tag is only right
+/// where the current window is the unit's own.
+pub fn may_enter(options: Options, from: u32, id: u32, wide: bool) -> bool {
+    wide || !options.records() || options.control_flow != ControlFlow::Tags || from >> 16 == id >> 16
+}
+
+/// Bytes that the unit adds to the control-flow stream.
+pub fn control_flow_bytes(options: Options, wide: bool, last: Option<&Instruction>) -> u32 {
+    if !options.records() {
+        return 0;
+    }
+    match options.control_flow {
+        ControlFlow::Tags if wide => 6,
+        ControlFlow::Tags => 2,
+        ControlFlow::FullPc => 8,
+        ControlFlow::Bits => {
+            let outcome = last.is_some_and(is_conditional);
+            u32::from(outcome) + if wide { 9 } else { 0 }
+        }
+    }
+}
+
+/// The recipe of `unit`, out of its fragment's bytes.
+pub fn recipe_of<'a>(unit: &Unit, recipes: &'a [u8]) -> Option<recipe::Recipe<'a>> {
+    recipe::Recipe::new(recipes.get(unit.recipe as usize..unit.recipe_end as usize)?)
+}

@@ -1,0 +1,530 @@
+//! One unit: prologue, records, moved instructions.
+//!
+//! Prologue (only if something is recorded): look at the last byte that the unit will fill of the
+//! memory stream, write the control-flow record, then advance both pointers in one instruction. A
+//! full buffer faults before the pointers move, so the runtime can switch chunks and start the
+//! unit again: every chunk is cut at a unit boundary, and nothing has to be undone.
+
+use crate::emit::{At, Code, RSP};
+use crate::recipe::{self, Kind};
+use crate::transfer;
+use crate::translate::{control_flow_bytes, Block, Fragment, Translator};
+use abi::options::{ControlFlow, Options, Pointers};
+use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
+use abi::trace::{bits, tags};
+use abi::unit::{Record, UnitBody, What};
+use iced_x86::{Code as Op, Instruction, MemoryOperand, OpKind, Register};
+use lifter::regs::GprSet;
+
+/// A scratch register for a few instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Scratch {
+    pub reg: u8,
+    /// Offset in the thread block where the program's value waits.
+    spilled: Option<i32>,
+}
+
+pub(crate) struct Weaver<'t, 'o, 'b> {
+    pub t: &'t mut Translator,
+    pub out: &'o mut Fragment,
+    pub block: &'b Block,
+    pub body: &'b UnitBody,
+    pub insns: &'b [Instruction],
+    /// The unit's original code.
+    pub bytes: &'b [u8],
+    /// Index of the unit's first instruction in the region's list, and of the block.
+    pub first: usize,
+    pub index: usize,
+    entry: u32,
+    writer: Option<recipe::Writer>,
+    /// Register that holds the memory-stream pointer (behind the unit's own bytes).
+    cached: Option<u8>,
+    /// Bytes of the unit's memory records that are not written yet.
+    left: i32,
+}
+
+impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
+    pub fn new(
+        t: &'t mut Translator,
+        out: &'o mut Fragment,
+        block: &'b Block,
+        body: &'b UnitBody,
+        insns: &'b [Instruction],
+        bytes: &'b [u8],
+        first: usize,
+        index: usize,
+    ) -> Self {
+        let entry = out.code.here();
+        let left = body.memory_bytes() as i32;
+        Weaver { t, out, block, body, insns, bytes, first, index, entry, writer: None, cached: None, left }
+    }
+
+    pub fn options(&self) -> Options {
+        self.t.options
+    }
+
+    pub fn code(&mut self) -> &mut Code {
+        &mut self.out.code
+    }
+
+    /// Emits the unit. `next`: original address of the block that is emitted right behind.
+    pub fn unit(mut self, next: Option<u64>) {
+        self.prologue();
+        let mut records = self.body.records.as_slice();
+        for i in 0..self.insns.len() {
+            let insn = self.insns[i];
+            let here = records.iter().take_while(|r| usize::from(r.insn) == i).count();
+            let (mine, rest) = records.split_at(here);
+            records = rest;
+            let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
+            let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
+            let needs_31 = self.vector_pointers() && uses_31(&insn);
+            for record in before {
+                if !(needs_31 && record.what == What::Vector(31)) {
+                    self.record(&insn, self.t.liveness.before(self.first + i), record);
+                }
+            }
+            if i + 1 == self.insns.len() && transfer::is_transfer(&insn) {
+                self.transfer(&insn, i, next);
+                return;
+            }
+            if needs_31 {
+                let wanted = before.iter().any(|r| r.what == What::Vector(31));
+                self.with_program_31(&insn, i, wanted);
+            } else {
+                self.moved(&insn, i);
+            }
+            let defined = self.t.liveness.defined(self.first + i);
+            let written = defined.union(partly_written(&insn));
+            self.cached = self.cached.filter(|&reg| !written.contains(reg));
+            for record in after {
+                let live = self.live_after(i);
+                self.record(&insn, live, record);
+            }
+        }
+        let end = self.block.start + u64::from(self.block.len);
+        self.fall_through(end, next);
+    }
+
+    fn live_after(&self, i: usize) -> GprSet {
+        if i + 1 < self.insns.len() {
+            self.t.liveness.before(self.first + i + 1)
+        } else {
+            self.t.liveness.block_out(self.index)
+        }
+    }
+
+    fn vector_pointers(&self) -> bool {
+        self.options().records() && self.options().pointers == Pointers::Vector
+    }
+
+    // --- prologue ---
+
+    fn prologue(&mut self) {
+        let options = self.options();
+        let cf_len = control_flow_bytes(options, self.block.wide, self.insns.last());
+        let memory = self.left;
+        let live_in = match self.insns.is_empty() {
+            true => GprSet::ALL,
+            false => self.t.liveness.before(self.first),
+        };
+        let mut header = recipe::Header {
+            scratch: [recipe::NO_SCRATCH; 2],
+            live_in,
+            live_out: self.t.liveness.block_out(self.index),
+        };
+        if cf_len > 0 || memory > 0 {
+            let pointer = self.take(live_in, GprSet::EMPTY, 0);
+            let second = (options.control_flow == ControlFlow::FullPc
+                || options.control_flow == ControlFlow::Bits && self.block.wide)
+                .then(|| {
+                    let mut avoid = GprSet::EMPTY;
+                    avoid.insert(pointer.reg);
+                    self.take(live_in, avoid, 1)
+                });
+            for (slot, scratch) in header.scratch.iter_mut().zip([Some(pointer), second]) {
+                if let Some(s) = scratch {
+                    *slot = s.reg | if s.spilled.is_some() { recipe::SPILLED } else { 0 };
+                }
+            }
+            if memory > 0 {
+                self.load_memory_pointer(pointer.reg);
+                self.code().read_byte(pointer.reg, At(pointer.reg, memory - 1));
+            }
+            if cf_len > 0 {
+                self.load_control_flow_pointer(pointer.reg);
+                self.control_flow_record(pointer.reg, second.map(|s| s.reg), cf_len);
+            }
+            self.bump(pointer.reg, cf_len, memory);
+            if let Some(second) = second {
+                self.give_back(second);
+            }
+            self.give_back(pointer);
+        }
+        self.writer = Some(recipe::Writer::begin(&mut self.out.recipes, header));
+    }
+
+    fn control_flow_record(&mut self, p: u8, second: Option<u8>, cf_len: u32) {
+        let (id, wide, word) =
+            (self.block.id, self.block.wide, u64::from(self.block.version) << 48);
+        let start = self.block.start;
+        match (self.options().control_flow, second) {
+            (ControlFlow::Tags, _) if wide => {
+                // The high part first: until the first word is there, the stream ends here.
+                self.code().write_imm(At(p, 4), id >> 16);
+                self.code().write_imm(At(p, 0), u32::from(tags::WIDE) | id << 16);
+            }
+            (ControlFlow::Tags, _) => self.code().write_imm(At(p, 0), id & 0xffff),
+            (ControlFlow::FullPc, Some(q)) => {
+                self.full_address(q, start, word);
+                self.code().write(At(p, 0), q);
+            }
+            (ControlFlow::Bits, Some(q)) => {
+                self.full_address(q, start, word);
+                self.code().write(At(p, 1), q);
+                self.code().write_imm_byte(At(p, 0), bits::TARGET);
+            }
+            // Only an outcome, written at the branch: see that there is room.
+            _ => self.code().read_byte(p, At(p, cf_len as i32 - 1)),
+        }
+    }
+
+    fn full_address(&mut self, reg: u8, start: u64, version: u64) {
+        if version == 0 {
+            self.code().address_of(reg, start);
+        } else {
+            self.code().constant(reg, start | version);
+        }
+    }
+
+    fn bump(&mut self, scratch: u8, cf_len: u32, memory: i32) {
+        let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
+        if !self.vector_pointers() {
+            for (offset, by) in [(thread::POINTERS, cf_len as i32), (thread::POINTERS + 8, memory)] {
+                if by > 0 {
+                    self.code().load(scratch, offset);
+                    self.code().lea(scratch, At(scratch, by));
+                    self.code().store(offset, scratch);
+                }
+            }
+            return;
+        }
+        let mut words = memory as usize / 8;
+        // All but the last step move the memory pointer only; a fault cannot happen between them.
+        while words >= MEM_STEPS {
+            self.code().bump(thread::increment_offset(0, MEM_STEPS - 1));
+            words -= MEM_STEPS - 1;
+        }
+        self.code().bump(thread::increment_offset(cf_index, words));
+    }
+
+    fn load_control_flow_pointer(&mut self, reg: u8) {
+        match self.vector_pointers() {
+            true => self.code().control_flow_pointer(reg),
+            false => self.code().load(reg, thread::POINTERS),
+        }
+    }
+
+    fn load_memory_pointer(&mut self, reg: u8) {
+        match self.vector_pointers() {
+            true => self.code().memory_pointer(reg),
+            false => self.code().load(reg, thread::POINTERS + 8),
+        }
+    }
+
+    // --- records ---
+
+    /// Writes one record of `insn`, at a point where the registers in `live` are the program's.
+    fn record(&mut self, insn: &Instruction, live: GprSet, record: &Record) {
+        let at = -self.left;
+        self.left -= record.what.size() as i32;
+        let mut avoid = operand_registers(insn);
+        if let What::Before(reg) | What::After(reg) = record.what {
+            avoid.insert(reg);
+        }
+        let pointer = match self.cached.filter(|&c| !live.contains(c) && !avoid.contains(c)) {
+            Some(reg) => Scratch { reg, spilled: None },
+            None => {
+                let scratch = self.take(live, avoid, 0);
+                self.load_memory_pointer(scratch.reg);
+                self.cached = scratch.spilled.is_none().then_some(scratch.reg);
+                scratch
+            }
+        };
+        let place = At(pointer.reg, at);
+        match record.what {
+            What::Before(reg) | What::After(reg) => self.code().write(place, reg),
+            What::Vector(v) => {
+                let narrow = v < 16 && self.options().pointers == Pointers::ThreadBlock;
+                self.code().write_vector(place, v, narrow);
+            }
+            What::Mask(k) => self.code().write_mask(place, k, false),
+            What::Address(n) => {
+                avoid.insert(pointer.reg);
+                let value = self.take(live, avoid, 1);
+                self.lea_operand(insn, n, value.reg);
+                self.code().write(place, value.reg);
+                self.give_back(value);
+            }
+        }
+        self.give_back(pointer);
+    }
+
+    /// `lea reg, <the instruction's memory operand>`
+    fn lea_operand(&mut self, insn: &Instruction, _operand: u8, reg: u8) {
+        if insn.is_ip_rel_memory_operand() {
+            return self.code().address_of(reg, insn.ip_rel_memory_address());
+        }
+        let mut memory = memory_operand(insn);
+        memory.segment_prefix = Register::None;
+        self.encode_with(Op::Lea_r64_m, reg, memory);
+    }
+
+    /// Encodes `op reg, memory` at the current place.
+    pub fn encode_with(&mut self, op: Op, reg: u8, memory: MemoryOperand) {
+        let insn = Instruction::with2(op, register64(reg), memory);
+        let encoded = insn.map(|insn| self.encode(&insn));
+        debug_assert!(matches!(encoded, Ok(true)));
+    }
+
+    /// Encodes any instruction at the current place; false if it cannot be.
+    pub fn encode(&mut self, insn: &Instruction) -> bool {
+        let at = self.out.code.address(self.out.code.here());
+        let ok = self.t.encoder.encode(insn, at).is_ok();
+        let bytes = self.t.encoder.take_buffer();
+        if ok {
+            self.out.code.raw(&bytes);
+        }
+        let mut bytes = bytes;
+        bytes.clear();
+        self.t.encoder.set_buffer(bytes);
+        ok
+    }
+
+    // --- scratch registers ---
+
+    /// A register that is dead here and not in `avoid`; if there is none, one that is not in
+    /// `avoid` is spilled to slot `slot`.
+    pub fn take(&mut self, live: GprSet, mut avoid: GprSet, slot: usize) -> Scratch {
+        avoid.insert(RSP);
+        if let Some(reg) = GprSet::ALL.minus(live).minus(avoid).iter().next() {
+            if Some(reg) == self.cached {
+                self.cached = None;
+            }
+            return Scratch { reg, spilled: None };
+        }
+        if let Some(cached) = self.cached {
+            avoid.insert(cached);
+        }
+        let reg = GprSet::ALL.minus(avoid).iter().last().unwrap_or(0);
+        let offset = thread::SPILL + 8 * slot as i32;
+        self.code().store(offset, reg);
+        Scratch { reg, spilled: Some(offset) }
+    }
+
+    pub fn give_back(&mut self, scratch: Scratch) {
+        if let Some(offset) = scratch.spilled {
+            self.code().load(scratch.reg, offset);
+        }
+    }
+
+    // --- moved instructions ---
+
+    /// Notes that original instruction `i` starts here.
+    pub fn boundary(&mut self, insn: &Instruction, kind: Kind, register: u8) {
+        let at = self.out.code.here() - self.entry;
+        if let Some(writer) = &mut self.writer {
+            writer.entry(&mut self.out.recipes, at, insn.len(), kind, register);
+        }
+    }
+
+    fn original(&self, insn: &Instruction, bytes: &mut [u8; 15]) -> usize {
+        let len = insn.len().min(15);
+        let from = (insn.ip() - self.block.start) as usize;
+        bytes[..len].copy_from_slice(&self.bytes[from..from + len]);
+        len
+    }
+
+    fn moved(&mut self, insn: &Instruction, i: usize) {
+        let _ = i;
+        if let Some(why) = transfer::refusal(insn) {
+            self.boundary(insn, Kind::SavedRcx, 0);
+            return self.refuse(insn, why);
+        }
+        if !insn.is_ip_rel_memory_operand() {
+            self.boundary(insn, Kind::Plain, 0);
+            return self.copy(insn);
+        }
+        self.moved_pc_relative(insn);
+    }
+
+    fn copy(&mut self, insn: &Instruction) {
+        let mut bytes = [0; 15];
+        let len = self.original(insn, &mut bytes);
+        self.code().raw(&bytes[..len]);
+    }
+
+    fn moved_pc_relative(&mut self, insn: &Instruction) {
+        let target = insn.ip_rel_memory_address();
+        let mut bytes = [0; 15];
+        let len = self.original(insn, &mut bytes);
+        let next = self.out.code.address(self.out.code.here() + len as u32);
+        let distance = i32::try_from(target.wrapping_sub(next) as i64).ok();
+        if let (Some(distance), Some(at)) = (distance, displacement_offset(insn, &bytes[..len])) {
+            self.boundary(insn, Kind::Plain, 0);
+            bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+            return self.code().raw(&bytes[..len]);
+        }
+        // Out of reach: through a register, whose value waits in the thread block.
+        let avoid = operand_registers(insn).union(self.t.liveness.defined(self.first_of(insn)));
+        let reg = GprSet::ALL.minus(avoid).iter().find(|&r| r != RSP).unwrap_or(0);
+        self.boundary(insn, Kind::Scratch, reg);
+        self.code().store(thread::SPILL + 8, reg);
+        self.code().constant(reg, target);
+        let mut far = *insn;
+        far.set_memory_base(register64(reg));
+        far.set_memory_displacement64(0);
+        far.set_memory_displ_size(0);
+        if !self.encode(&far) {
+            self.code().raw(&[0x0f, 0x0b]);
+        }
+        self.code().load(reg, thread::SPILL + 8);
+        if self.cached == Some(reg) {
+            self.cached = None;
+        }
+    }
+
+    fn first_of(&self, insn: &Instruction) -> usize {
+        let i = self.insns.iter().position(|x| x.ip() == insn.ip()).unwrap_or(0);
+        self.first + i
+    }
+
+    /// Runs an instruction with the program's own xmm31 in place.
+    fn with_program_31(&mut self, insn: &Instruction, i: usize, record: bool) {
+        let pointer = record.then(|| {
+            let live = self.t.liveness.before(self.first + i);
+            let scratch = self.take(live, operand_registers(insn), 0);
+            self.load_memory_pointer(scratch.reg);
+            scratch
+        });
+        // The boundary lies before the exchange; a fault inside puts the pointers back.
+        self.boundary(insn, Kind::Pointers, 0);
+        self.code().save_31(thread::POINTERS, false);
+        self.code().load_31(thread::PROGRAM_ZMM31, true);
+        if let Some(pointer) = pointer {
+            let at = -self.left;
+            self.left -= 64;
+            self.code().write_vector(At(pointer.reg, at), 31, false);
+            self.give_back(pointer);
+            self.cached = None;
+        }
+        if insn.is_ip_rel_memory_operand() {
+            self.pc_relative_inside(insn);
+        } else {
+            self.copy(insn);
+        }
+        self.code().save_31(thread::PROGRAM_ZMM31, true);
+        self.code().load_31(thread::POINTERS, false);
+    }
+
+    fn pc_relative_inside(&mut self, insn: &Instruction) {
+        let moved = *insn;
+        if !self.encode(&moved) {
+            self.code().raw(&[0x0f, 0x0b]);
+        }
+    }
+
+    /// Hands an instruction that cannot be translated to the runtime, which says so and stops.
+    pub fn refuse(&mut self, insn: &Instruction, why: u32) {
+        let code = &mut self.out.code;
+        code.store(thread::SAVED_RCX, crate::emit::RCX);
+        code.address_of(crate::emit::RCX, insn.ip());
+        code.store(thread::TARGET, crate::emit::RCX);
+        code.load(crate::emit::RCX, thread::SAVED_RCX);
+        code.store_imm(thread::EXIT_ID, why);
+        code.jump_gs(thread::STUB_REFUSE);
+    }
+}
+
+/// Where the 4-byte displacement of a pc-relative operand lies in the instruction's bytes.
+fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<usize> {
+    let mut decoder =
+        iced_x86::Decoder::with_ip(64, bytes, insn.ip(), iced_x86::DecoderOptions::NONE);
+    let again = decoder.decode();
+    let offsets = decoder.get_constant_offsets(&again);
+    (offsets.has_displacement() && offsets.displacement_size() == 4)
+        .then(|| offsets.displacement_offset())
+}
+
+/// Registers named by the instruction's operands, in any role.
+pub(crate) fn operand_registers(insn: &Instruction) -> GprSet {
+    let mut set = GprSet::EMPTY;
+    let named = (0..insn.op_count())
+        .filter(|&i| insn.op_kind(i) == OpKind::Register)
+        .map(|i| insn.op_register(i));
+    for register in named.chain([insn.memory_base(), insn.memory_index()]) {
+        if let Some(number) = lifter::regs::gpr_number(register) {
+            set.insert(number);
+        }
+    }
+    // Implicit operands of string, multiply, divide, shift, cpuid, cmpxchg and the like.
+    for number in [0, 1, 2, 3, 6, 7] {
+        set.insert(number);
+    }
+    if matches!(insn.mnemonic(), iced_x86::Mnemonic::Syscall) {
+        set.insert(11);
+    }
+    set
+}
+
+/// Registers of which only a part may be written.
+fn partly_written(insn: &Instruction) -> GprSet {
+    operand_registers(insn)
+}
+
+/// The memory operand of an instruction, for use in another one.
+pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
+    MemoryOperand::new(
+        insn.memory_base(),
+        insn.memory_index(),
+        insn.memory_index_scale(),
+        insn.memory_displacement64() as i64,
+        insn.memory_displ_size(),
+        insn.is_broadcast(),
+        insn.segment_prefix(),
+    )
+}
+
+pub(crate) fn register64(number: u8) -> Register {
+    const NAMES: [Register; 16] = [
+        Register::RAX,
+        Register::RCX,
+        Register::RDX,
+        Register::RBX,
+        Register::RSP,
+        Register::RBP,
+        Register::RSI,
+        Register::RDI,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+    NAMES[usize::from(number & 15)]
+}
+
+/// Whether the instruction reads or writes vector register 31, or all of them.
+fn uses_31(insn: &Instruction) -> bool {
+    use iced_x86::Mnemonic::*;
+    let is_31 = |r: Register| matches!(r, Register::XMM31 | Register::YMM31 | Register::ZMM31);
+    (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Register && is_31(insn.op_register(i)))
+        || is_31(insn.memory_index())
+        || matches!(
+            insn.mnemonic(),
+            Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
+        )
+}
