@@ -1,0 +1,118 @@
+//! General-purpose registers by hardware number: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8..r15.
+
+use iced_x86::Register;
+
+pub const RAX: u8 = 0;
+pub const RCX: u8 = 1;
+pub const RDX: u8 = 2;
+pub const RBX: u8 = 3;
+pub const RSP: u8 = 4;
+pub const RBP: u8 = 5;
+pub const RSI: u8 = 6;
+pub const RDI: u8 = 7;
+pub const R11: u8 = 11;
+
+/// A set of general-purpose registers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct GprSet(pub u16);
+
+impl GprSet {
+    pub const EMPTY: GprSet = GprSet(0);
+    pub const ALL: GprSet = GprSet(0xffff);
+
+    /// The set with one member.
+    #[inline]
+    pub const fn of(number: u8) -> GprSet {
+        GprSet(1 << (number & 15))
+    }
+
+    #[inline]
+    pub fn insert(&mut self, number: u8) {
+        self.0 |= GprSet::of(number).0;
+    }
+
+    #[inline]
+    pub fn remove(&mut self, number: u8) {
+        self.0 &= !GprSet::of(number).0;
+    }
+
+    #[inline]
+    pub const fn contains(self, number: u8) -> bool {
+        self.0 & GprSet::of(number).0 != 0
+    }
+
+    #[inline]
+    pub const fn union(self, other: GprSet) -> GprSet {
+        GprSet(self.0 | other.0)
+    }
+
+    #[inline]
+    pub const fn minus(self, other: GprSet) -> GprSet {
+        GprSet(self.0 & !other.0)
+    }
+
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Members in ascending order.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..16).filter(move |&number| self.contains(number))
+    }
+}
+
+impl FromIterator<u8> for GprSet {
+    fn from_iter<I: IntoIterator<Item = u8>>(numbers: I) -> GprSet {
+        numbers.into_iter().fold(GprSet::EMPTY, |set, number| set.union(GprSet::of(number)))
+    }
+}
+
+impl core::fmt::Debug for GprSet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// Hardware number of a general-purpose register of any width (ah, ch, dh, bh are part of rax..rbx).
+pub fn gpr_number(register: Register) -> Option<u8> {
+    register.is_gpr().then(|| register.full_register().number() as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn sets_behave_like_sets() {
+        let mut set: GprSet = [RAX, RDI].into_iter().collect();
+        set.insert(15);
+        set.remove(RAX);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [RDI, 15]);
+        assert!(set.contains(15) && !set.contains(RAX));
+        assert_eq!(GprSet::ALL.minus(set).union(set), GprSet::ALL);
+        assert!(GprSet::EMPTY.is_empty());
+    }
+
+    #[test]
+    fn every_width_has_the_number_of_its_register() {
+        use Register::*;
+        for (register, number) in [
+            (RAX, 0),
+            (AH, 0),
+            (CH, 1),
+            (BH, 3),
+            (SPL, 4),
+            (DIL, 7),
+            (R8D, 8),
+            (R15W, 15),
+            (R12L, 12),
+        ] {
+            assert_eq!(gpr_number(register), Some(number), "{register:?}");
+        }
+        for register in [None, RIP, XMM0, K1, FS] {
+            assert_eq!(gpr_number(register), Option::None, "{register:?}");
+        }
+    }
+}
