@@ -14,6 +14,8 @@ use lifter::regs::{gpr_number, GprSet};
 pub struct UseDef {
     pub used: GprSet,
     pub defined: GprSet,
+    /// Everything that is written, wholly, in part or perhaps.
+    pub written: GprSet,
 }
 
 /// Registers that `insn` reads, and those of which it overwrites all 64 bits.
@@ -22,6 +24,9 @@ pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseD
     let mut out = UseDef::default();
     for used in info.used_registers() {
         let Some(number) = gpr_number(used.register()) else { continue };
+        if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
+            out.written.insert(number);
+        }
         match used.access() {
             OpAccess::Read | OpAccess::CondRead => out.used.insert(number),
             OpAccess::Write if used.register().size() >= 4 => out.defined.insert(number),
@@ -67,14 +72,9 @@ impl Liveness {
         self.block_out[block]
     }
 
-    /// Registers that instruction `index` reads.
-    pub fn used(&self, index: usize) -> GprSet {
-        self.effects[index].used
-    }
-
-    /// Registers that instruction `index` overwrites.
-    pub fn defined(&self, index: usize) -> GprSet {
-        self.effects[index].defined
+    /// What instruction `index` does to registers.
+    pub fn effect(&self, index: usize) -> UseDef {
+        self.effects[index]
     }
 
     /// Solves the region. `spans` are ascending by address; `everything` makes all registers live

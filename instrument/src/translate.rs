@@ -176,9 +176,8 @@ impl Translator {
             };
             let entry = out.code.here();
             let recipe = out.recipes.len() as u32;
-            let next = blocks.get(i + 1).map(|next| next.start);
             let bytes = source.slice(block.start, block.len as usize);
-            Weaver::new(self, out, block, &body, list, bytes, span.first, i).unit(next);
+            Weaver::new(self, out, block, &body, list, bytes, span.first, i).unit(blocks.get(i + 1));
             out.units.push(Unit {
                 start: block.start,
                 id: block.id,

@@ -6,9 +6,10 @@
 //! unit again: every chunk is cut at a unit boundary, and nothing has to be undone.
 
 use crate::emit::{At, Code, RSP};
+use crate::liveness::UseDef;
 use crate::recipe::{self, Kind};
 use crate::transfer;
-use crate::translate::{control_flow_bytes, Block, Fragment, Translator};
+use crate::translate::{control_flow_bytes, may_enter, Block, Fragment, Translator};
 use abi::options::{ControlFlow, Options, Pointers};
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
@@ -35,6 +36,8 @@ pub(crate) struct Weaver<'t, 'o, 'b> {
     /// Index of the unit's first instruction in the region's list, and of the block.
     pub first: usize,
     pub index: usize,
+    /// The block emitted right behind cannot be entered by falling into it.
+    pub next_needs_branch: bool,
     entry: u32,
     writer: Option<recipe::Writer>,
     /// Register that holds the memory-stream pointer (behind the unit's own bytes).
@@ -56,7 +59,21 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     ) -> Self {
         let entry = out.code.here();
         let left = body.memory_bytes() as i32;
-        Weaver { t, out, block, body, insns, bytes, first, index, entry, writer: None, cached: None, left }
+        Weaver {
+            t,
+            out,
+            block,
+            body,
+            insns,
+            bytes,
+            first,
+            index,
+            next_needs_branch: false,
+            entry,
+            writer: None,
+            cached: None,
+            left,
+        }
     }
 
     pub fn options(&self) -> Options {
@@ -67,8 +84,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         &mut self.out.code
     }
 
-    /// Emits the unit. `next`: original address of the block that is emitted right behind.
-    pub fn unit(mut self, next: Option<u64>) {
+    /// Emits the unit. `next`: the block that is emitted right behind.
+    pub fn unit(mut self, next: Option<&Block>) {
+        let options = self.options();
+        self.next_needs_branch =
+            next.is_some_and(|next| !may_enter(options, self.block.id, next.id, next.wide));
+        let next = next.map(|next| next.start);
         self.prologue();
         let mut records = self.body.records.as_slice();
         for i in 0..self.insns.len() {
@@ -79,9 +100,13 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
             let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
             let needs_31 = self.vector_pointers() && uses_31(&insn);
+            let mut vector_31 = None;
             for record in before {
-                if !(needs_31 && record.what == What::Vector(31)) {
-                    self.record(&insn, self.t.liveness.before(self.first + i), record);
+                if needs_31 && record.what == What::Vector(31) {
+                    vector_31 = Some(-self.left);
+                    self.left -= record.what.size() as i32;
+                } else {
+                    self.record(&insn, i, self.t.liveness.before(self.first + i), record);
                 }
             }
             if i + 1 == self.insns.len() && transfer::is_transfer(&insn) {
@@ -89,17 +114,15 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
                 return;
             }
             if needs_31 {
-                let wanted = before.iter().any(|r| r.what == What::Vector(31));
-                self.with_program_31(&insn, i, wanted);
+                self.with_program_31(&insn, i, vector_31);
             } else {
                 self.moved(&insn, i);
             }
-            let defined = self.t.liveness.defined(self.first + i);
-            let written = defined.union(partly_written(&insn));
+            let written = self.effect(i).written;
             self.cached = self.cached.filter(|&reg| !written.contains(reg));
             for record in after {
                 let live = self.live_after(i);
-                self.record(&insn, live, record);
+                self.record(&insn, i, live, record);
             }
         }
         let end = self.block.start + u64::from(self.block.len);
@@ -112,6 +135,16 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         } else {
             self.t.liveness.block_out(self.index)
         }
+    }
+
+    fn effect(&self, i: usize) -> UseDef {
+        self.t.liveness.effect(self.first + i)
+    }
+
+    /// Registers that instruction `i` reads or writes.
+    pub fn touched(&self, i: usize) -> GprSet {
+        let effect = self.effect(i);
+        effect.used.union(effect.written).union(effect.defined)
     }
 
     fn vector_pointers(&self) -> bool {
@@ -218,7 +251,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.code().bump(thread::increment_offset(cf_index, words));
     }
 
-    fn load_control_flow_pointer(&mut self, reg: u8) {
+    pub fn load_control_flow_pointer(&mut self, reg: u8) {
         match self.vector_pointers() {
             true => self.code().control_flow_pointer(reg),
             false => self.code().load(reg, thread::POINTERS),
@@ -235,10 +268,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     // --- records ---
 
     /// Writes one record of `insn`, at a point where the registers in `live` are the program's.
-    fn record(&mut self, insn: &Instruction, live: GprSet, record: &Record) {
+    fn record(&mut self, insn: &Instruction, i: usize, live: GprSet, record: &Record) {
         let at = -self.left;
         self.left -= record.what.size() as i32;
-        let mut avoid = operand_registers(insn);
+        let mut avoid = self.touched(i);
         if let What::Before(reg) | What::After(reg) = record.what {
             avoid.insert(reg);
         }
@@ -346,7 +379,6 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     }
 
     fn moved(&mut self, insn: &Instruction, i: usize) {
-        let _ = i;
         if let Some(why) = transfer::refusal(insn) {
             self.boundary(insn, Kind::SavedRcx, 0);
             return self.refuse(insn, why);
@@ -355,7 +387,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             self.boundary(insn, Kind::Plain, 0);
             return self.copy(insn);
         }
-        self.moved_pc_relative(insn);
+        self.moved_pc_relative(insn, i);
     }
 
     fn copy(&mut self, insn: &Instruction) {
@@ -364,7 +396,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.code().raw(&bytes[..len]);
     }
 
-    fn moved_pc_relative(&mut self, insn: &Instruction) {
+    fn moved_pc_relative(&mut self, insn: &Instruction, i: usize) {
         let target = insn.ip_rel_memory_address();
         let mut bytes = [0; 15];
         let len = self.original(insn, &mut bytes);
@@ -376,7 +408,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             return self.code().raw(&bytes[..len]);
         }
         // Out of reach: through a register, whose value waits in the thread block.
-        let avoid = operand_registers(insn).union(self.t.liveness.defined(self.first_of(insn)));
+        let avoid = self.touched(i);
         let reg = GprSet::ALL.minus(avoid).iter().find(|&r| r != RSP).unwrap_or(0);
         self.boundary(insn, Kind::Scratch, reg);
         self.code().store(thread::SPILL + 8, reg);
@@ -394,26 +426,19 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         }
     }
 
-    fn first_of(&self, insn: &Instruction) -> usize {
-        let i = self.insns.iter().position(|x| x.ip() == insn.ip()).unwrap_or(0);
-        self.first + i
-    }
-
     /// Runs an instruction with the program's own xmm31 in place.
-    fn with_program_31(&mut self, insn: &Instruction, i: usize, record: bool) {
-        let pointer = record.then(|| {
+    fn with_program_31(&mut self, insn: &Instruction, i: usize, record_at: Option<i32>) {
+        let pointer = record_at.map(|at| {
             let live = self.t.liveness.before(self.first + i);
-            let scratch = self.take(live, operand_registers(insn), 0);
+            let scratch = self.take(live, self.touched(i), 0);
             self.load_memory_pointer(scratch.reg);
-            scratch
+            (scratch, at)
         });
         // The boundary lies before the exchange; a fault inside puts the pointers back.
         self.boundary(insn, Kind::Pointers, 0);
         self.code().save_31(thread::POINTERS, false);
         self.code().load_31(thread::PROGRAM_ZMM31, true);
-        if let Some(pointer) = pointer {
-            let at = -self.left;
-            self.left -= 64;
+        if let Some((pointer, at)) = pointer {
             self.code().write_vector(At(pointer.reg, at), 31, false);
             self.give_back(pointer);
             self.cached = None;
@@ -454,32 +479,6 @@ fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<usize> {
     let offsets = decoder.get_constant_offsets(&again);
     (offsets.has_displacement() && offsets.displacement_size() == 4)
         .then(|| offsets.displacement_offset())
-}
-
-/// Registers named by the instruction's operands, in any role.
-pub(crate) fn operand_registers(insn: &Instruction) -> GprSet {
-    let mut set = GprSet::EMPTY;
-    let named = (0..insn.op_count())
-        .filter(|&i| insn.op_kind(i) == OpKind::Register)
-        .map(|i| insn.op_register(i));
-    for register in named.chain([insn.memory_base(), insn.memory_index()]) {
-        if let Some(number) = lifter::regs::gpr_number(register) {
-            set.insert(number);
-        }
-    }
-    // Implicit operands of string, multiply, divide, shift, cpuid, cmpxchg and the like.
-    for number in [0, 1, 2, 3, 6, 7] {
-        set.insert(number);
-    }
-    if matches!(insn.mnemonic(), iced_x86::Mnemonic::Syscall) {
-        set.insert(11);
-    }
-    set
-}
-
-/// Registers of which only a part may be written.
-fn partly_written(insn: &Instruction) -> GprSet {
-    operand_registers(insn)
 }
 
 /// The memory operand of an instruction, for use in another one.

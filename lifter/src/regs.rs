@@ -27,6 +27,15 @@ impl GprSet {
     }
 
     #[inline]
+    /// Bit i stands for register i.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub const fn from_bits(bits: u16) -> GprSet {
+        GprSet(bits)
+    }
+
     pub fn insert(&mut self, number: u8) {
         self.0 |= GprSet::of(number).0;
     }

@@ -1,0 +1,333 @@
+//! Calls, returns, jumps and system calls of translated code.
+//!
+//! The stack of the program holds original return addresses, and every call is paired with a
+//! hardware return all the same:
+//!
+//! * a call is a hardware `call` to a thunk behind the hot code; the thunk overwrites the low half
+//!   of the return address with the original one (the high halves are equal: original and
+//!   translated code share a 4 GiB window) and jumps to the callee;
+//! * a return looks the original address up, puts the translated one in its place and executes
+//!   `ret`, which the processor has predicted.
+//!
+//! An address outside the window provably misses: its high half is compared before the look-up,
+//! without touching flags (`crc32` is a bijection, so zero means equal), and it then takes the
+//! way of a miss. The thread block's `target` holds the whole original target by then.
+
+use crate::emit::{At, RCX, RSP};
+use crate::recipe::Kind;
+use crate::translate::{Cold, Fragment, Pending, Translator};
+use crate::weave::{memory_operand, Weaver};
+use abi::layout::WINDOW_SIZE;
+use abi::options::{ControlFlow, Instrument};
+use abi::thread::{self, refuse};
+use abi::trace::bits;
+use iced_x86::{Code as Op, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use lifter::regs::{gpr_number, GprSet};
+
+/// Whether a unit ends with this instruction.
+pub fn is_transfer(insn: &Instruction) -> bool {
+    !matches!(insn.flow_control(), FlowControl::Next | FlowControl::Exception)
+        && !matches!(insn.mnemonic(), Mnemonic::Int3 | Mnemonic::Int1)
+}
+
+/// Conditional branches of all kinds, `loop` and `jrcxz` included.
+pub fn is_conditional(insn: &Instruction) -> bool {
+    insn.flow_control() == FlowControl::ConditionalBranch
+}
+
+/// Why an instruction cannot be run translated, if so.
+pub fn refusal(insn: &Instruction) -> Option<u32> {
+    if insn.memory_segment() == Register::GS && insn.op_kinds().any(|k| k == OpKind::Memory)
+        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+    {
+        return Some(refuse::GS);
+    }
+    match insn.mnemonic() {
+        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase => Some(refuse::GS),
+        Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => Some(refuse::GS),
+        Mnemonic::Int | Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
+        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Retf => {
+            Some(refuse::FAR_TRANSFER)
+        }
+        Mnemonic::Xbegin => Some(refuse::TRANSACTION),
+        _ if insn.is_call_far()
+            || insn.is_jmp_far()
+            || insn.is_call_far_indirect()
+            || insn.is_jmp_far_indirect() =>
+        {
+            Some(refuse::FAR_TRANSFER)
+        }
+        _ => None,
+    }
+}
+
+impl Weaver<'_, '_, '_> {
+    /// Emits the transfer that ends the unit; `next`: original address of the block behind.
+    pub(crate) fn transfer(&mut self, insn: &Instruction, i: usize, next: Option<u64>) {
+        if let Some(why) = refusal(insn) {
+            self.boundary(insn, Kind::SavedRcx, 0);
+            return self.refuse(insn, why);
+        }
+        match insn.flow_control() {
+            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
+                self.outcome_of_jcc(insn, i);
+                self.boundary(insn, Kind::Plain, 0);
+                self.align(2);
+                let condition = condition_of(insn);
+                let at = self.code().jcc(condition);
+                self.pend(at, insn.near_branch_target());
+                self.fall_through(insn.next_ip(), next);
+            }
+            FlowControl::ConditionalBranch => self.loop_or_jrcxz(insn, next),
+            FlowControl::UnconditionalBranch => {
+                self.boundary(insn, Kind::Plain, 0);
+                self.fall_through(insn.near_branch_target(), next);
+            }
+            FlowControl::Call if insn.mnemonic() == Mnemonic::Syscall => {
+                self.boundary(insn, Kind::Plain, 0);
+                let next_ip = insn.next_ip();
+                self.code().address_of(RCX, next_ip);
+                self.code().jump_gs(thread::STUB_SYSCALL);
+            }
+            FlowControl::Call => self.direct_call(insn, next),
+            FlowControl::IndirectCall => {
+                self.indirect(insn);
+                let at = self.code().call();
+                self.t.cold.push(Cold::IndirectCall { at, return_address: insn.next_ip() });
+                self.fall_through(insn.next_ip(), next);
+            }
+            FlowControl::IndirectBranch => {
+                self.indirect(insn);
+                self.code().jump_gs(thread::JUMP);
+            }
+            FlowControl::Return => self.ret(insn),
+            _ => {
+                self.boundary(insn, Kind::SavedRcx, 0);
+                self.refuse(insn, refuse::FAR_TRANSFER);
+            }
+        }
+    }
+
+    fn pend(&mut self, at: u32, target: u64) {
+        self.t.pending.push(Pending { at, target, from: self.block.id });
+    }
+
+    /// Pads so that a rel32 behind `opcode` more bytes stays within a cache line.
+    fn align(&mut self, opcode: u64) {
+        if !self.t.placement.patchable {
+            return;
+        }
+        let at = self.out.code.address(self.out.code.here()) + opcode;
+        match at % 64 {
+            61 => self.code().raw(&[0x0f, 0x1f, 0x00]),
+            62 => self.code().raw(&[0x66, 0x90]),
+            63 => self.code().raw(&[0x90]),
+            _ => {}
+        }
+    }
+
+    /// Goes on at `address`: nothing to emit where that block is the `next` one emitted and may be
+    /// entered from here.
+    pub(crate) fn fall_through(&mut self, address: u64, next: Option<u64>) {
+        if next == Some(address) && !self.next_needs_branch {
+            return;
+        }
+        self.align(1);
+        let at = self.code().jump();
+        self.pend(at, address);
+    }
+
+    fn direct_call(&mut self, insn: &Instruction, next: Option<u64>) {
+        self.boundary(insn, Kind::Plain, 0);
+        let at = self.code().call();
+        self.t.cold.push(Cold::Call {
+            at,
+            return_address: insn.next_ip(),
+            target: insn.near_branch_target(),
+            from: self.block.id,
+        });
+        self.fall_through(insn.next_ip(), next);
+    }
+
+    /// `loop`, `jrcxz` and their kin: the short branch goes to a jump of our own.
+    fn loop_or_jrcxz(&mut self, insn: &Instruction, next: Option<u64>) {
+        let records = self.records_outcomes();
+        self.boundary(insn, Kind::Plain, 0);
+        // Prefixes and opcode as they are; the distance comes last.
+        let short = self.bytes[(insn.ip() - self.block.start) as usize..].to_vec();
+        let len = insn.len();
+        self.code().raw(&short[..len - 1]);
+        self.code().raw(&[0]);
+        let taken = self.code().here() - 1;
+        let mut avoid = GprSet::EMPTY;
+        avoid.insert(RCX);
+        if records {
+            self.write_outcome(avoid, bits::NOT_TAKEN);
+        }
+        self.align(1);
+        let at = self.code().jump();
+        self.pend(at, insn.next_ip());
+        self.code().bind_short(taken);
+        if records {
+            self.write_outcome(avoid, bits::TAKEN);
+        }
+        self.fall_through(insn.near_branch_target(), next);
+    }
+
+    fn records_outcomes(&self) -> bool {
+        self.options().instrument == Instrument::Dep
+            && self.options().control_flow == ControlFlow::Bits
+    }
+
+    fn write_outcome(&mut self, avoid: GprSet, outcome: u8) {
+        let pointer = self.take(GprSet::ALL, avoid, 0);
+        self.load_control_flow_pointer(pointer.reg);
+        self.code().write_imm_byte(At(pointer.reg, -1), outcome);
+        self.give_back(pointer);
+    }
+
+    /// `bits`: the outcome of a conditional branch, before it is taken; its flags stay as they are.
+    fn outcome_of_jcc(&mut self, insn: &Instruction, i: usize) {
+        if !self.records_outcomes() {
+            return;
+        }
+        let live = self.t.liveness.before(self.first + i);
+        let pointer = self.take(live, GprSet::EMPTY, 0);
+        let mut avoid = GprSet::EMPTY;
+        avoid.insert(pointer.reg);
+        let value = self.take(live, avoid, 1);
+        self.load_control_flow_pointer(pointer.reg);
+        self.code().setcc(condition_of(insn), value.reg);
+        self.code().lea32(value.reg, At(value.reg, i32::from(bits::NOT_TAKEN)));
+        self.code().write_byte(At(pointer.reg, -1), value.reg);
+        self.give_back(value);
+        self.give_back(pointer);
+    }
+
+    /// rcx becomes zero if it equals the high half of the window.
+    fn compare_high(&mut self) {
+        match self.t.placement.window_high {
+            Some(0) => {}
+            Some(high) => self.code().lea(RCX, At(RCX, -(high as i32))),
+            None => self.code().crc_rcx(thread::WINDOW_HIGH),
+        }
+    }
+
+    fn ret(&mut self, insn: &Instruction) {
+        self.boundary(insn, Kind::SavedRcx, 0);
+        let code = self.code();
+        code.store(thread::SAVED_RCX, RCX);
+        code.read32(RCX, At(RSP, 4));
+        self.compare_high();
+        let code = self.code();
+        let near = code.jrcxz();
+        let foreign = code.jump();
+        code.bind_short(near);
+        code.read32(RCX, At(RSP, 0));
+        code.store32(thread::TARGET, RCX);
+        code.look_up_rcx();
+        let back = code.here();
+        code.write(At(RSP, 0), RCX);
+        code.load(RCX, thread::SAVED_RCX);
+        if insn.op_count() > 0 {
+            let [low, high] = insn.immediate16().to_le_bytes();
+            code.raw(&[0xc2, low, high]);
+        } else {
+            code.raw(&[0xc3]);
+        }
+        self.t.cold.push(Cold::ForeignReturn { at: foreign, back });
+    }
+
+    /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
+    fn indirect(&mut self, insn: &Instruction) {
+        self.boundary(insn, Kind::SavedRcx, 0);
+        self.code().store(thread::SAVED_RCX, RCX);
+        if insn.op0_kind() == OpKind::Register {
+            let reg = gpr_number(insn.op0_register()).unwrap_or(RCX);
+            if reg != RCX {
+                // mov rcx, reg
+                self.code().raw(&[0x48 | (reg >> 3) << 2, 0x89, 0xc0 | (reg & 7) << 3 | 1]);
+            }
+        } else if insn.is_ip_rel_memory_operand() {
+            let at = insn.ip_rel_memory_address();
+            let next = self.out.code.address(self.out.code.here() + 8);
+            if (at.wrapping_sub(next) as i64).unsigned_abs() < WINDOW_SIZE / 2 {
+                let mut memory = memory_operand(insn);
+                memory.base = Register::RIP;
+                memory.displacement = at as i64;
+                self.encode_with(Op::Mov_r64_rm64, RCX, memory);
+            } else {
+                self.code().constant(RCX, at);
+                self.code().read(RCX, At(RCX, 0));
+            }
+        } else {
+            self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(insn));
+        }
+        self.code().store(thread::TARGET, RCX);
+        self.code().load32(RCX, thread::TARGET + 4);
+        self.compare_high();
+        let code = self.code();
+        let near = code.jrcxz();
+        // Not in the window: as if the look-up had missed.
+        code.load(RCX, thread::STUB_MISS);
+        code.raw(&[0xeb, 0]);
+        let join = code.here() - 1;
+        code.bind_short(near);
+        code.load32(RCX, thread::TARGET);
+        code.look_up_rcx();
+        code.bind_short(join);
+        code.store(thread::JUMP, RCX);
+        code.load(RCX, thread::SAVED_RCX);
+    }
+}
+
+impl Translator {
+    /// Emits what the hot code of the region left for later.
+    pub(crate) fn cold_code(&mut self, out: &mut Fragment) {
+        for cold in core::mem::take(&mut self.cold) {
+            let here = out.code.here();
+            match cold {
+                Cold::Call { at, return_address, target, from } => {
+                    out.code.bind(at, here);
+                    self.put_return_address(out, return_address);
+                    if self.placement.patchable {
+                        while (out.code.address(out.code.here()) + 1) % 64 > 60 {
+                            out.code.raw(&[0x90]);
+                        }
+                    }
+                    let at = out.code.jump();
+                    self.pending.push(Pending { at, target, from });
+                }
+                Cold::IndirectCall { at, return_address } => {
+                    out.code.bind(at, here);
+                    self.put_return_address(out, return_address);
+                    out.code.jump_gs(thread::JUMP);
+                }
+                Cold::ForeignReturn { at, back } => {
+                    out.code.bind(at, here);
+                    out.code.read(RCX, At(RSP, 0));
+                    out.code.store(thread::TARGET, RCX);
+                    out.code.load(RCX, thread::STUB_MISS);
+                    let at = out.code.jump();
+                    out.code.bind(at, back);
+                }
+            }
+        }
+    }
+
+    /// Overwrites the return address that a hardware call just pushed.
+    fn put_return_address(&self, out: &mut Fragment, original: u64) {
+        out.code.write_imm(At(RSP, 0), original as u32);
+        // Code outside the window (generated by the program, vdso) differs in both halves.
+        let high = (original >> 32) as u32;
+        if (out.code.base >> 32) as u32 != high {
+            out.code.write_imm(At(RSP, 4), high);
+        }
+    }
+}
+
+/// Low nibble of the opcode of `jcc` and `setcc`.
+fn condition_of(insn: &Instruction) -> u8 {
+    // iced numbers the conditions as the processor does, from 1.
+    (insn.condition_code() as u8).saturating_sub(1) & 15
+}
