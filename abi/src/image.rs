@@ -107,7 +107,8 @@ impl ImageHeader {
     /// Reads [`ImageHeader::to_bytes`]; `None` if it is not a header of this version.
     pub fn from_bytes(bytes: &[u8]) -> Option<ImageHeader> {
         let bytes = bytes.get(..HEADER_SIZE)?;
-        let u32_at = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        let u32_at =
+            |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
         let u64_at = |i: usize| u64::from(u32_at(i)) | u64::from(u32_at(i + 4)) << 32;
         let mut header = ImageHeader {
             magic: bytes[..8].try_into().ok()?,

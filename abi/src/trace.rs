@@ -268,7 +268,8 @@ impl Checksum {
 
     /// Adds bytes, a multiple of 8, in portable code.
     pub fn add(&mut self, bytes: &[u8]) {
-        let words = bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or([0; 8])));
+        let words =
+            bytes.chunks_exact(8).map(|w| u64::from_le_bytes(w.try_into().unwrap_or([0; 8])));
         self.add_with(words, |crc, word| crc32c(crc, &word.to_le_bytes()));
     }
 
@@ -334,7 +335,13 @@ impl RegisterState {
     fn words(&self) -> [u64; 21] {
         let mut words = [0; 21];
         words[..16].copy_from_slice(&self.gpr);
-        words[16..].copy_from_slice(&[self.rip, self.rflags, self.fs_base, self.gs_base, self.valid]);
+        words[16..].copy_from_slice(&[
+            self.rip,
+            self.rflags,
+            self.fs_base,
+            self.gs_base,
+            self.valid,
+        ]);
         words
     }
 
@@ -348,7 +355,8 @@ impl RegisterState {
 
     pub fn from_bytes(bytes: &[u8]) -> Option<RegisterState> {
         let mut words = [0u64; 21];
-        for (word, slot) in words.iter_mut().zip(bytes.get(..REGISTER_STATE_SIZE)?.chunks_exact(8)) {
+        for (word, slot) in words.iter_mut().zip(bytes.get(..REGISTER_STATE_SIZE)?.chunks_exact(8))
+        {
             *word = u64::from_le_bytes(slot.try_into().ok()?);
         }
         let mut gpr = [0; 16];

@@ -6,7 +6,9 @@
 //! not trusted. A write of 8 or 16 bits and a conditional write define nothing.
 
 use alloc::vec::Vec;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess};
+use iced_x86::{
+    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess,
+};
 use lifter::regs::{gpr_number, GprSet};
 
 /// What one instruction reads and certainly overwrites.

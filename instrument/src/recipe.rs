@@ -109,6 +109,10 @@ impl<'a> Recipe<'a> {
         (bytes.len() >= HEADER).then_some(Recipe { bytes })
     }
 
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     pub fn header(&self) -> Header {
         let b = self.bytes;
         Header {

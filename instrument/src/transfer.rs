@@ -37,7 +37,8 @@ pub fn is_conditional(insn: &Instruction) -> bool {
 
 /// Why an instruction cannot be run translated, if so.
 pub fn refusal(insn: &Instruction) -> Option<u32> {
-    if insn.memory_segment() == Register::GS && insn.op_kinds().any(|k| k == OpKind::Memory)
+    if insn.memory_segment() == Register::GS
+        && insn.op_kinds().any(|k| k == OpKind::Memory)
         && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
     {
         return Some(refuse::GS);

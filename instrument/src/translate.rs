@@ -158,8 +158,8 @@ impl Translator {
     /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
     pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
         self.decode(blocks, source);
-        let everything =
-            self.placement.exact_registers || self.options.torture & abi::options::torture::SPILL != 0;
+        let everything = self.placement.exact_registers
+            || self.options.torture & abi::options::torture::SPILL != 0;
         let insns = core::mem::take(&mut self.insns);
         let spans = core::mem::take(&mut self.spans);
         self.liveness.solve(&spans, &insns, &mut self.factory, everything);
@@ -177,7 +177,8 @@ impl Translator {
             let entry = out.code.here();
             let recipe = out.recipes.len() as u32;
             let bytes = source.slice(block.start, block.len as usize);
-            Weaver::new(self, out, block, &body, list, bytes, span.first, i).unit(blocks.get(i + 1));
+            Weaver::new(self, out, block, &body, list, bytes, span.first, i)
+                .unit(blocks.get(i + 1));
             out.units.push(Unit {
                 start: block.start,
                 id: block.id,
@@ -237,7 +238,9 @@ impl Translator {
 /// Whether a unit may be entered by a direct branch from unit `from`: a narrow tag is only right
 /// where the current window is the unit's own.
 pub fn may_enter(options: Options, from: u32, id: u32, wide: bool) -> bool {
-    wide || !options.records() || options.control_flow != ControlFlow::Tags || from >> 16 == id >> 16
+    wide || !options.records()
+        || options.control_flow != ControlFlow::Tags
+        || from >> 16 == id >> 16
 }
 
 /// Bytes that the unit adds to the control-flow stream.

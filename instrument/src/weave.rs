@@ -233,7 +233,8 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     fn bump(&mut self, scratch: u8, cf_len: u32, memory: i32) {
         let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
         if !self.vector_pointers() {
-            for (offset, by) in [(thread::POINTERS, cf_len as i32), (thread::POINTERS + 8, memory)] {
+            for (offset, by) in [(thread::POINTERS, cf_len as i32), (thread::POINTERS + 8, memory)]
+            {
                 if by > 0 {
                     self.code().load(scratch, offset);
                     self.code().lea(scratch, At(scratch, by));

@@ -1,0 +1,511 @@
+//! From the kernel's first instruction to the program's.
+
+use crate::arena::Arena;
+use crate::jit::{ExecRange, Jit};
+use crate::lock::Lock;
+use crate::memory::Brk;
+use crate::process::{install, process, Process, Threads, XsaveLayout};
+use crate::signals;
+use crate::stubs;
+use crate::sys::{self, nr};
+use crate::table::Table;
+use crate::thread::Thread;
+use crate::trace_file::{Mode, TraceFile};
+use abi::image::{flags, ImageHeader, HEADER_SIZE};
+use abi::layout::*;
+use abi::options::{torture, Options, Pointers};
+use abi::trace::{event, RegisterState, PROCESS, VERSION};
+use core::arch::x86_64::{__cpuid_count, _xgetbv};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Auxiliary vector entries that are read or changed.
+mod at {
+    pub const PHDR: u64 = 3;
+    pub const PHNUM: u64 = 5;
+    pub const BASE: u64 = 7;
+    pub const ENTRY: u64 = 9;
+    pub const SECURE: u64 = 23;
+    pub const EXECFN: u64 = 31;
+}
+
+static FEATURES: AtomicU32 = AtomicU32::new(0);
+const SSE42: u32 = 1;
+const AVX512VL: u32 = 2;
+
+pub fn has_sse42() -> bool {
+    FEATURES.load(Relaxed) & SSE42 != 0
+}
+
+/// What the kernel left on the stack.
+pub struct Start {
+    stack: *mut u64,
+    argc: usize,
+}
+
+impl Start {
+    fn argument(&self, i: usize) -> u64 {
+        // SAFETY: the kernel put argc, argv, a zero, the environment, a zero there.
+        unsafe { *self.stack.add(1 + i) }
+    }
+
+    /// Arguments as the kernel packed them: from the first byte to the last zero.
+    fn arguments(&self) -> impl Iterator<Item = &CStr> {
+        // SAFETY: argv entries are zero-terminated strings.
+        (0..self.argc).map(|i| unsafe { CStr::from_ptr(self.argument(i) as *const i8) })
+    }
+
+    fn environment(&self, name: &str) -> Option<&CStr> {
+        let mut i = self.argc + 1;
+        while self.argument(i) != 0 {
+            // SAFETY: as above.
+            let entry = unsafe { CStr::from_ptr(self.argument(i) as *const i8) };
+            if let Some(rest) = entry.to_bytes().strip_prefix(name.as_bytes()) {
+                if rest.first() == Some(&b'=') {
+                    // SAFETY: a tail of the same string.
+                    return Some(unsafe {
+                        CStr::from_ptr((self.argument(i) as usize + name.len() + 1) as *const i8)
+                    });
+                }
+            }
+            i += 1;
+        }
+        None
+    }
+
+    fn auxiliary(&self) -> *mut [u64; 2] {
+        let mut i = self.argc + 1;
+        while self.argument(i) != 0 {
+            i += 1;
+        }
+        // SAFETY: the vector follows the environment's zero.
+        unsafe { self.stack.add(1 + i + 1).cast() }
+    }
+
+    fn get(&self, kind: u64) -> Option<u64> {
+        self.entry(kind).map(|entry| entry[1])
+    }
+
+    fn entry(&self, kind: u64) -> Option<&'static mut [u64; 2]> {
+        let mut at = self.auxiliary();
+        // SAFETY: the kernel ends the vector with a zero kind.
+        unsafe {
+            while (*at)[0] != 0 {
+                if (*at)[0] == kind {
+                    return Some(&mut *at);
+                }
+                at = at.add(1);
+            }
+        }
+        None
+    }
+
+    fn set(&self, kind: u64, value: u64) {
+        if let Some(entry) = self.entry(kind) {
+            entry[1] = value;
+        }
+    }
+}
+
+/// # Safety
+/// Called once, by the entry point, on the blob's own stack. `stack` is the program's initial
+/// stack, `base` the blob's load address, `params` what the rewriter put into it.
+pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
+    // SAFETY: the kernel put argc there.
+    let start = Start { stack, argc: unsafe { *stack } as usize };
+    let window = base.wrapping_sub(params[0]);
+    if window % WINDOW_SIZE != 0 {
+        crate::die!(
+            "the kernel did not honour the program's alignment (Linux 6.10 or later is needed)"
+        );
+    }
+    // SAFETY: the rewriter put the header there.
+    let bytes =
+        unsafe { core::slice::from_raw_parts((window + params[1]) as *const u8, HEADER_SIZE) };
+    let Some(header) = ImageHeader::from_bytes(bytes) else {
+        crate::die!("damaged output file: the image header is not valid");
+    };
+    let Some(mut options) = Options::from_word(header.options) else {
+        crate::die!("damaged output file: unknown options");
+    };
+    let xsave = detect();
+    let avx512vl = FEATURES.load(Relaxed) & AVX512VL != 0;
+    let statics = header.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    if !avx512vl {
+        options.pointers = Pointers::ThreadBlock;
+    }
+    let arena_at = if header.flags & flags::PIE != 0 { ARENA_PIE } else { ARENA_FIXED };
+    let arena_len = arena_at.end - arena_at.start;
+    let Ok(arena) = Arena::new(window + arena_at.start, arena_len) else {
+        crate::die!("no address space for the code cache");
+    };
+    let trace = open_trace(&start, options);
+    let jit = Jit::new(options, window, statics, arena, Table::new(window));
+    let runtime = window + header.runtime..window + header.runtime_end;
+    // SAFETY: the only thread, and nothing has asked for it.
+    unsafe {
+        install(Process {
+            header,
+            window,
+            options,
+            runtime,
+            jit: Lock::new(jit),
+            actions: Lock::new(signals::Actions::new()),
+            brk: Lock::new(brk(&header, window)),
+            trace,
+            threads: Threads::default(),
+            xsave,
+            tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
+        });
+    }
+    describe(&start, &header);
+    restore_elf_header(&header, window);
+    add_program_code(&header, window);
+    signals::install_handlers();
+    let entry = enter_program(&start, &header, window);
+    first_thread(&start, entry)
+}
+
+fn detect() -> XsaveLayout {
+    let mut layout = XsaveLayout::default();
+    let mut features = 0;
+    let leaf1 = __cpuid_count(1, 0);
+    if leaf1.ecx & 1 << 20 != 0 {
+        features |= SSE42;
+    }
+    let os_saves = leaf1.ecx & 1 << 27 != 0;
+    if os_saves {
+        // SAFETY: OSXSAVE is set.
+        layout.xcr0 = unsafe { xgetbv() };
+        for i in 2..63 {
+            if layout.xcr0 & 1 << i != 0 {
+                let leaf = __cpuid_count(0xd, i);
+                layout.components[i as usize] = (leaf.eax, leaf.ebx);
+            }
+        }
+        let leaf7 = __cpuid_count(7, 0);
+        let wanted = 1 << 16 | 1 << 31; // AVX512F, AVX512VL
+        if layout.xcr0 & 0xe6 == 0xe6 && leaf7.ebx & wanted == wanted {
+            features |= AVX512VL;
+        }
+    }
+    FEATURES.store(features, Relaxed);
+    layout
+}
+
+#[target_feature(enable = "xsave")]
+unsafe fn xgetbv() -> u64 {
+    // SAFETY: the caller has checked OSXSAVE.
+    unsafe { _xgetbv(0) }
+}
+
+fn brk(header: &ImageHeader, window: u64) -> Brk {
+    let added = if header.flags & flags::PIE != 0 { ADDED_PIE } else { ADDED_FIXED };
+    let end = page_up(window + header.image_end);
+    let limit = (window + header.runtime.min(added)).max(end);
+    Brk::new(end + random_pages(end, limit), limit)
+}
+
+/// Distance of the heap from the program, as the kernel randomises it (none with ASLR off).
+fn random_pages(from: u64, limit: u64) -> u64 {
+    const ADDR_NO_RANDOMIZE: usize = 0x40000;
+    const PERSONALITY: usize = 135;
+    // SAFETY: asks only.
+    let persona = unsafe { sys::raw(PERSONALITY, [0xffff_ffff, 0, 0, 0, 0, 0]) };
+    if persona & ADDR_NO_RANDOMIZE != 0 {
+        return 0;
+    }
+    let room = (limit - from) / 2;
+    random() % (room.min(32 << 20) / PAGE).max(1) * PAGE
+}
+
+fn random() -> u64 {
+    let mut word = 0u64;
+    // SAFETY: the kernel writes one word.
+    let _ = unsafe { sys::call(nr::GETRANDOM, &[&mut word as *mut u64 as usize, 8, 1]) };
+    word
+}
+
+/// Opens the trace file that `DEP_FILE` names.
+fn open_trace(start: &Start, options: Options) -> TraceFile {
+    if !options.records() {
+        return TraceFile::new(Mode::Off, -1);
+    }
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    let pattern = match start.environment("DEP_FILE") {
+        Some(pattern) if !secure && !pattern.is_empty() => pattern.to_bytes(),
+        _ => b"%e.%p.dep",
+    };
+    if pattern == b"null:" {
+        return TraceFile::new(Mode::Discard, -1);
+    }
+    let mut path = [0u8; 4096];
+    let Some(len) = expand(start, pattern, &mut path) else {
+        crate::say!("the path of the trace is too long: nothing is recorded");
+        return TraceFile::new(Mode::Discard, -1);
+    };
+    match create(&mut path, len) {
+        Ok(fd) => TraceFile::new(Mode::File, crate::descriptors::hide(fd)),
+        Err(errno) => {
+            let shown = core::str::from_utf8(&path[..len]).unwrap_or("DEP_FILE");
+            crate::say!("cannot create {shown} (error {errno}): nothing is recorded");
+            TraceFile::new(Mode::Discard, -1)
+        }
+    }
+}
+
+fn create(path: &mut [u8; 4096], len: usize) -> Result<i32, i32> {
+    // O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC
+    const FLAGS: usize = 0o2 | 0o100 | 0o200 | 0o400000 | 0o2000000;
+    for n in 0..1000u32 {
+        if n > 0 {
+            let mut digits = crate::last_words::Line::new();
+            use core::fmt::Write;
+            let _ = write!(digits, ".{n}");
+            let suffix = digits.text();
+            if len + suffix.len() >= path.len() {
+                break;
+            }
+            path[len..len + suffix.len()].copy_from_slice(suffix);
+            path[len + suffix.len()] = 0;
+        }
+        // SAFETY: the path is zero-terminated.
+        match unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, FLAGS, 0o644]) } {
+            Err(sys::EEXIST) => {}
+            other => return other.map(|fd| fd as i32),
+        }
+    }
+    Err(sys::EEXIST)
+}
+
+/// `%e`: name of the program file, `%p`: process id, `%%`: a percent sign.
+fn expand(start: &Start, pattern: &[u8], out: &mut [u8; 4096]) -> Option<usize> {
+    let mut len = 0;
+    let mut put = |bytes: &[u8]| {
+        let to = out.get_mut(len..len + bytes.len())?;
+        to.copy_from_slice(bytes);
+        len += bytes.len();
+        Some(())
+    };
+    let mut rest = pattern;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        match (byte, tail.first()) {
+            (b'%', Some(b'e')) => {
+                let path = program_path(start);
+                put(path.rsplit(|&b| b == b'/').next().unwrap_or(path))?;
+                rest = &tail[1..];
+            }
+            (b'%', Some(b'p')) => {
+                let mut digits = crate::last_words::Line::new();
+                use core::fmt::Write;
+                let _ = write!(digits, "{}", sys::getpid());
+                put(digits.text())?;
+                rest = &tail[1..];
+            }
+            (b'%', Some(b'%')) => {
+                put(b"%")?;
+                rest = &tail[1..];
+            }
+            _ => put(&[byte])?,
+        }
+    }
+    put(&[0])?;
+    Some(len - 1)
+}
+
+fn program_path(start: &Start) -> &'static [u8] {
+    match start.get(at::EXECFN) {
+        // SAFETY: the kernel's zero-terminated path.
+        Some(path) => unsafe { CStr::from_ptr(path as *const i8) }.to_bytes(),
+        None => b"program",
+    }
+}
+
+/// Writes the FILE frame.
+fn describe(start: &Start, header: &ImageHeader) {
+    let process = process();
+    if process.trace.mode() != Mode::File {
+        return;
+    }
+    let kind = abi::trace::FrameKind::File;
+    let arguments: usize = start.arguments().map(|a| a.count_bytes() + 1).sum();
+    let mut frame = match process.trace.new_appender(kind, PROCESS, 0, 8192 + arguments as u64) {
+        Ok(frame) => frame,
+        Err(errno) => {
+            process.trace.lost(errno);
+            return;
+        }
+    };
+    let mut now = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    let nanos = now[0] * 1_000_000_000 + now[1];
+    frame.event(
+        event::PROCESS,
+        (0, 0, 0),
+        &[
+            &VERSION.to_le_bytes(),
+            &[0; 4],
+            &process.options.to_word().to_le_bytes(),
+            &u64::from(sys::getpid()).to_le_bytes(),
+            &nanos.to_le_bytes(),
+        ],
+    );
+    let mut real = [0u8; 4096];
+    frame.event(event::PROGRAM, (0, 0, 0), &[real_path(start, &mut real)]);
+    if arguments > 0 {
+        let mut all = alloc::vec::Vec::new();
+        for argument in start.arguments() {
+            all.extend_from_slice(argument.to_bytes_with_nul());
+        }
+        frame.event(event::ARGUMENTS, (0, 0, 0), &[&all]);
+    }
+    frame.event(
+        event::STATIC_UNITS,
+        (0, 0, 0),
+        &[
+            &process.window.to_le_bytes(),
+            &header.identity[0].to_le_bytes(),
+            &header.identity[1].to_le_bytes(),
+            &header.first_window.to_le_bytes(),
+            &header.jit_window.to_le_bytes(),
+            &header.unit_count.to_le_bytes(),
+        ],
+    );
+    let mut table = alloc::vec::Vec::new();
+    table.extend_from_slice(&process.xsave.xcr0.to_le_bytes());
+    for (size, offset) in process.xsave.components {
+        table.extend_from_slice(&size.to_le_bytes());
+        table.extend_from_slice(&offset.to_le_bytes());
+    }
+    frame.event(event::XSAVE, (0, 0, 0), &[&table]);
+    frame.seal();
+}
+
+/// The path of the running file: /proc/self/exe where there is one, else as it was started.
+fn real_path<'a>(start: &Start, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
+    const READLINK: usize = 89;
+    let link = c"/proc/self/exe";
+    let args = [link.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
+    // SAFETY: the kernel reads the path and fills the buffer.
+    match unsafe { sys::call(READLINK, &args) } {
+        Ok(n) => &buffer[..n],
+        Err(_) => {
+            let path = program_path(start);
+            let n = path.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&path[..n]);
+            &buffer[..n]
+        }
+    }
+}
+
+/// Puts the program's own ELF header back where it can read it.
+fn restore_elf_header(header: &ImageHeader, window: u64) {
+    if header.elf_header_copy == 0 || header.elf_header == 0 {
+        return;
+    }
+    let at = window + header.elf_header;
+    let page = page_down(at) as usize;
+    // SAFETY: the first page of the program's own image, which the kernel mapped readable; the
+    // copy lies in the added tables.
+    unsafe {
+        if sys::call(nr::MPROTECT, &[page, PAGE as usize, sys::PROT_READ | sys::PROT_WRITE]).is_ok()
+        {
+            let copy = (window + header.elf_header_copy) as *const u8;
+            core::ptr::copy_nonoverlapping(copy, at as *mut u8, 64);
+            let _ = sys::call(nr::MPROTECT, &[page, PAGE as usize, sys::PROT_READ]);
+        }
+    }
+}
+
+fn add_program_code(header: &ImageHeader, window: u64) {
+    // SAFETY: the rewriter's table.
+    let ranges = unsafe {
+        core::slice::from_raw_parts(
+            (window + header.exec_ranges) as *const [u64; 2],
+            header.exec_range_count as usize,
+        )
+    };
+    let mut jit = process().jit.lock();
+    for &[start, end] in ranges {
+        jit.add_executable(ExecRange {
+            start: page_down(window + start),
+            end: page_up(window + end),
+            writable: false,
+            file: true,
+        });
+    }
+}
+
+/// Maps the interpreter, tells the program about itself, and returns where it starts.
+fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
+    start.set(at::PHDR, window + header.program_headers);
+    start.set(at::PHNUM, header.program_header_count);
+    start.set(at::ENTRY, window + header.entry);
+    crate::syscalls::mapping::report_file(
+        window + header.image_start,
+        page_up(header.image_end - header.image_start),
+        0,
+        program_path(start),
+    );
+    if header.interpreter == 0 {
+        start.set(at::BASE, 0);
+        return window + header.entry;
+    }
+    // SAFETY: zero-terminated by the rewriter's check.
+    let path = unsafe { CStr::from_ptr((window + header.interpreter) as *const i8) };
+    match crate::loader::load(path) {
+        Ok(loaded) => {
+            start.set(at::BASE, loaded.base);
+            loaded.entry
+        }
+        Err(errno) => {
+            let shown = path.to_str().unwrap_or("?");
+            crate::die!("cannot load the program's interpreter {shown} (error {errno})")
+        }
+    }
+}
+
+fn first_thread(start: &Start, entry: u64) -> ! {
+    let Ok(thread) = Thread::create() else { crate::die!("no memory for the first thread") };
+    thread.index = process().threads.next_index.fetch_add(1, Relaxed);
+    process().threads.live.fetch_add(1, Relaxed);
+    thread.tid = sys::gettid();
+    thread.adopt();
+    thread.block.window_high = process().window >> 32;
+    thread.block.registers.gpr[4] = start.stack as u64;
+    thread.block.registers.rip = entry;
+    thread.block.registers.rflags = 0x202;
+    thread.mask = signals::current_mask();
+    crate::threads::begin_recording(thread, thread.index);
+    crate::dispatch::prepare(thread, entry);
+    // SAFETY: gs points to the block, whose registers and resume address are set.
+    unsafe { stubs::leave() }
+}
+
+/// The state of a thread whose registers are in its block.
+pub fn register_state(thread: &Thread, rip: u64, valid: u64) -> RegisterState {
+    RegisterState {
+        gpr: thread.block.registers.gpr,
+        rip,
+        rflags: thread.block.registers.rflags,
+        fs_base: thread.fs_base(),
+        gs_base: 0,
+        valid,
+    }
+}
+
+/// The heap's lock in a forked child; set by the blob, which owns the allocator.
+pub static HEAP_AFTER_FORK: core::sync::atomic::AtomicUsize =
+    core::sync::atomic::AtomicUsize::new(0);
+
+/// In a forked child: other threads do not hold the heap any more.
+pub fn heap_after_fork() {
+    let hook = HEAP_AFTER_FORK.load(Relaxed);
+    if hook != 0 {
+        // SAFETY: the blob stored a function of this type.
+        let hook: fn() = unsafe { core::mem::transmute(hook) };
+        hook();
+    }
+}

@@ -1,0 +1,100 @@
+//! What happens when translated code comes to the runtime.
+
+use crate::jit::Missing;
+use crate::process::process;
+use crate::signals::{self, frame::SigInfo};
+use crate::stubs::{EXIT, MISS, SYSCALL};
+use crate::thread::Thread;
+use abi::thread::refuse;
+use abi::trace::{end, event, WHOLE_UNIT};
+
+/// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
+/// and `resume_original` are set.
+pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
+    match kind {
+        MISS => {
+            let target = thread.block.target;
+            thread.block.target = process().window;
+            prepare(thread, target);
+        }
+        EXIT => {
+            let linked = process().jit.lock().link(thread.block.exit_id as u32);
+            match linked {
+                Ok(code) => {
+                    thread.block.resume = code;
+                    thread.resume_original =
+                        process().jit.lock().exit_target(thread.block.exit_id as u32);
+                }
+                Err((_, target)) => not_executable(thread, target),
+            }
+        }
+        SYSCALL => {
+            let next = thread.block.registers.gpr[1];
+            let next = crate::syscalls::handle(thread, next);
+            prepare(thread, next);
+        }
+        _ => refused(thread),
+    }
+    signals::before_leaving(thread);
+}
+
+/// The thread goes on at original address `target`.
+pub fn prepare(thread: &mut Thread, target: u64) {
+    thread.resume_original = target;
+    let resolved = process().jit.lock().resolve(target);
+    match resolved {
+        Ok(code) => thread.block.resume = code,
+        Err(Missing::NotExecutable) => not_executable(thread, target),
+    }
+}
+
+/// The program jumped where it may not execute: the fault that the processor would raise.
+fn not_executable(thread: &mut Thread, target: u64) {
+    const SEGV_MAPERR: i32 = 1;
+    const SEGV_ACCERR: i32 = 2;
+    const SI_KERNEL: i32 = 0x80;
+    thread.resume_original = target;
+    let canonical = (target as i64) << 16 >> 16 == target as i64;
+    let (code, address) = match canonical {
+        false => (SI_KERNEL, 0),
+        true if signals::is_mapped(target) => (SEGV_ACCERR, target),
+        true => (SEGV_MAPERR, target),
+    };
+    signals::raise(thread, signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, code, address));
+}
+
+/// An instruction that cannot be run: says so and ends the program.
+fn refused(thread: &mut Thread) {
+    let what = match thread.block.exit_id as u32 {
+        refuse::GS => "uses the gs segment",
+        refuse::OLD_SYSCALL => "makes a system call with int or sysenter",
+        refuse::FAR_TRANSFER => "changes the code segment",
+        _ => "starts a memory transaction",
+    };
+    let pc = thread.block.target;
+    refuse_program(thread, pc, what)
+}
+
+/// The program does `what` at `pc`, which is not supported.
+pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
+    crate::say!(
+        "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
+    );
+    let status = crate::last_words::STATUS_REFUSED;
+    end_recording(thread, end::REFUSED, status, pc);
+    crate::sys::exit_group(status)
+}
+
+/// Completes the trace: the process ends with `reason`.
+pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64) {
+    end_recording_at(thread, reason, status, address, WHOLE_UNIT)
+}
+
+/// As [`end_recording`], `insn` instructions into the thread's last unit.
+pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
+    let pointers = thread.block.pointers;
+    let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
+    thread.recorder.event(thread.index, &pointers, event::PROCESS_END, insn, &parts);
+    thread.recorder.close(&pointers);
+    process().trace.seal();
+}

@@ -1,0 +1,90 @@
+//! Memory for the runtime's own data: size classes of powers of two over mapped memory.
+//!
+//! Freed blocks are kept for the next allocation of their class. Large blocks are mapped and
+//! unmapped. Callers hold no other lock of the runtime while they wait here.
+
+use crate::lock::Lock;
+use crate::sys;
+use core::alloc::{GlobalAlloc, Layout};
+
+const SMALLEST: usize = 16;
+const CLASSES: usize = 14; // 16 bytes to 128 KiB
+const REFILL: usize = 1 << 20;
+
+struct Free {
+    /// Heads of the free lists: each free block starts with the address of the next one.
+    heads: [usize; CLASSES],
+    next: usize,
+    end: usize,
+}
+
+pub struct Heap(Lock<Free>);
+
+impl Heap {
+    pub const fn new() -> Heap {
+        Heap(Lock::new(Free { heads: [0; CLASSES], next: 0, end: 0 }))
+    }
+
+    /// Gives up the lock in a child that was forked while another thread held it.
+    pub fn reset_lock(&self) {
+        self.0.force_unlock();
+    }
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Heap::new()
+    }
+}
+
+fn class_of(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(layout.align()).max(SMALLEST).next_power_of_two();
+    let class = (size / SMALLEST).trailing_zeros() as usize;
+    (class < CLASSES).then_some(class)
+}
+
+// SAFETY: blocks are disjoint pieces of mapped memory, aligned to their size (classes) or to a
+// page (large blocks; no caller asks for more).
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return match sys::anonymous(layout.size() as u64) {
+                Ok(at) => at as *mut u8,
+                Err(_) => core::ptr::null_mut(),
+            };
+        };
+        let size = SMALLEST << class;
+        let mut free = self.0.lock();
+        let head = free.heads[class];
+        if head != 0 {
+            // SAFETY: a free block of ours starts with the next one's address.
+            free.heads[class] = unsafe { *(head as *const usize) };
+            return head as *mut u8;
+        }
+        let mut at = (free.next + size - 1) & !(size - 1);
+        if free.next == 0 || at + size > free.end {
+            match sys::anonymous(REFILL as u64) {
+                Ok(new) => {
+                    free.next = new as usize;
+                    free.end = new as usize + REFILL;
+                }
+                Err(_) => return core::ptr::null_mut(),
+            }
+            at = (free.next + size - 1) & !(size - 1);
+        }
+        free.next = at + size;
+        at as *mut u8
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class_of(layout) else {
+            // SAFETY: it was mapped by `alloc` with this size.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[block as usize, layout.size()]) };
+            return;
+        };
+        let mut free = self.0.lock();
+        // SAFETY: the block is ours again and at least 16 bytes long.
+        unsafe { *(block as *mut usize) = free.heads[class] };
+        free.heads[class] = block as usize;
+    }
+}

@@ -1,0 +1,505 @@
+//! Run-time translation: the code cache, and what is executable.
+//!
+//! One lock covers all of it. Published are only table entries and branch distances, each in one
+//! store, after the code they lead to is in place.
+
+use crate::arena::Arena;
+use crate::process::process;
+use crate::table::Table;
+use abi::options::Options;
+use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
+use alloc::vec::Vec;
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use instrument::recipe::Recipe;
+use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator};
+
+/// Executable memory of the program, as the program believes it to be.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecRange {
+    pub start: u64,
+    pub end: u64,
+    /// The program may write it, too.
+    pub writable: bool,
+    /// It is part of a file (a library, the program).
+    pub file: bool,
+}
+
+/// A unit in the code cache.
+#[derive(Clone, Copy)]
+struct Unit {
+    start: u64,
+    len: u32,
+    id: u32,
+    wide: bool,
+    alive: bool,
+    version: u16,
+    /// Offsets in the arena.
+    entry: u32,
+    end: u32,
+    /// Range in `recipes`.
+    recipe: u32,
+    recipe_end: u32,
+}
+
+/// A direct branch that still leads to the runtime.
+#[derive(Clone, Copy)]
+struct Exit {
+    /// Offset of its distance in the arena.
+    at: u32,
+    target: u64,
+    from: u32,
+}
+
+pub struct Jit {
+    translator: Translator,
+    pub arena: Arena,
+    pub table: Table,
+    exec: Vec<ExecRange>,
+    map: crate::address_map::AddressMap,
+    units: Vec<Unit>,
+    recipes: Vec<u8>,
+    exits: Vec<Exit>,
+    /// Units of the JIT so far.
+    count: u32,
+    /// Ahead-of-time code may be used.
+    statics: bool,
+    library_top: u64,
+    encoded: Vec<u8>,
+}
+
+/// Why there is no translation for an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// The program may not execute there.
+    NotExecutable,
+}
+
+/// Where a host pc lies.
+pub struct Found<'a> {
+    /// Original start of the unit.
+    pub start: u64,
+    /// Live address of its code.
+    pub entry: u64,
+    pub end: u64,
+    pub recipe: Recipe<'a>,
+}
+
+const MAX_BLOCKS: usize = 24;
+const MAX_INSNS: usize = 160;
+const MAX_BLOCK_INSNS: usize = 60;
+
+impl Jit {
+    pub fn new(options: Options, window: u64, statics: bool, arena: Arena, table: Table) -> Jit {
+        let placement = Placement {
+            window_high: Some((window >> 32) as u32),
+            patchable: true,
+            exact_registers: false,
+        };
+        Jit {
+            translator: Translator::new(options, placement),
+            arena,
+            table,
+            exec: Vec::new(),
+            map: Default::default(),
+            units: Vec::new(),
+            recipes: Vec::new(),
+            exits: Vec::new(),
+            count: 0,
+            statics,
+            library_top: 0,
+            encoded: Vec::new(),
+        }
+    }
+
+    pub fn library_top(&self, high: u64) -> u64 {
+        if self.library_top == 0 {
+            high
+        } else {
+            self.library_top
+        }
+    }
+
+    pub fn set_library_top(&mut self, top: u64) {
+        self.library_top = top;
+    }
+
+    // --- what is executable ---
+
+    pub fn executable(&self, address: u64) -> Option<ExecRange> {
+        self.exec.iter().copied().find(|r| (r.start..r.end).contains(&address))
+    }
+
+    /// Whether any part of `start..end` is executable.
+    pub fn touches_code(&self, start: u64, end: u64) -> bool {
+        self.exec.iter().any(|r| r.start < end && start < r.end)
+    }
+
+    /// `start..end` becomes executable.
+    pub fn add_executable(&mut self, range: ExecRange) {
+        self.remove_executable(range.start, range.end);
+        self.table.cover(range.start, range.end);
+        self.exec.push(range);
+    }
+
+    /// `start..end` is not executable any more; translations of it are dropped.
+    pub fn remove_executable(&mut self, start: u64, end: u64) {
+        if !self.touches_code(start, end) {
+            return;
+        }
+        self.invalidate(start, end);
+        let mut left = Vec::new();
+        for r in core::mem::take(&mut self.exec) {
+            if r.end <= start || end <= r.start {
+                left.push(r);
+                continue;
+            }
+            self.table.uncover(r.start.max(start), r.end.min(end));
+            if r.start < start {
+                left.push(ExecRange { end: start, ..r });
+            }
+            if end < r.end {
+                left.push(ExecRange { start: end, ..r });
+            }
+        }
+        self.exec = left;
+    }
+
+    /// Drops the translations of code in `start..end`: its bytes may change.
+    pub fn invalidate(&mut self, start: u64, end: u64) {
+        for i in 0..self.units.len() {
+            let unit = self.units[i];
+            if !unit.alive || unit.start >= end || unit.start + u64::from(unit.len) <= start {
+                continue;
+            }
+            self.units[i].alive = false;
+            if self.executable(unit.start).is_some() {
+                self.table.clear(unit.start);
+            }
+            self.map.remove(unit.start);
+            // Whoever is linked to it comes to the runtime instead.
+            let exit = self.exits.len() as u32;
+            self.exits.push(Exit { at: u32::MAX, target: unit.start, from: unit.id });
+            let stub = self.exit_stub(exit);
+            let next = self.arena.live(unit.entry) + 5;
+            let distance = (self.arena.live(stub)).wrapping_sub(next) as u32;
+            let mut jump = [0xe9, 0, 0, 0, 0];
+            jump[1..].copy_from_slice(&distance.to_le_bytes());
+            self.arena.write(unit.entry, &jump);
+        }
+    }
+
+    fn exit_stub(&mut self, exit: u32) -> u32 {
+        use abi::thread::{EXIT_ID, STUB_EXIT};
+        let at = self.arena.used();
+        let mut code = instrument::emit::Code { bytes: Vec::new(), base: self.arena.live(at) };
+        code.store_imm(EXIT_ID, exit);
+        code.jump_gs(STUB_EXIT);
+        self.arena.append(&code.bytes);
+        at
+    }
+
+    // --- look-up ---
+
+    /// The translation to resume at for original address `target`, reached indirectly.
+    pub fn resolve(&mut self, target: u64) -> Result<u64, Missing> {
+        let range = self.executable(target).ok_or(Missing::NotExecutable)?;
+        let code = match self.static_entry(target) {
+            Some(code) => code,
+            None => match self.map.get(target).map(|i| self.units[i as usize]) {
+                Some(unit) if unit.wide => self.arena.live(unit.entry),
+                _ => self.translate(target, true, range),
+            },
+        };
+        self.table.set(target, code);
+        Ok(code)
+    }
+
+    /// Links exit `id` and returns the translation that it leads to.
+    pub fn link(&mut self, id: u32) -> Result<u64, (Missing, u64)> {
+        let exit = self.exits[id as usize];
+        let range = self.executable(exit.target).ok_or((Missing::NotExecutable, exit.target))?;
+        let code = match self.enterable(exit.target, exit.from) {
+            Some(code) => code,
+            None => {
+                // The first window's units may be narrow; later ones are all wide.
+                let wide = self.count >= TAGS_PER_WINDOW - 256;
+                self.translate(exit.target, wide, range)
+            }
+        };
+        if exit.at != u32::MAX {
+            self.arena.patch(exit.at, code);
+        }
+        Ok(code)
+    }
+
+    /// Where exit `id` leads to.
+    pub fn exit_target(&self, id: u32) -> u64 {
+        self.exits[id as usize].target
+    }
+
+    /// A translation of `target` that unit `from` may branch to directly.
+    fn enterable(&self, target: u64, from: u32) -> Option<u64> {
+        if let Some(code) = self.static_entry(target) {
+            return Some(code);
+        }
+        let unit = self.units[self.map.get(target)? as usize];
+        may_enter(self.translator.options, from, unit.id, unit.wide)
+            .then(|| self.arena.live(unit.entry))
+    }
+
+    fn static_entry(&self, target: u64) -> Option<u64> {
+        if !self.statics {
+            return None;
+        }
+        crate::statics::entry(target)
+    }
+
+    /// The unit whose code `pc` lies in.
+    pub fn find(&self, pc: u64) -> Option<Found<'_>> {
+        let offset = self.arena.offset(pc)?;
+        let i = self.units.partition_point(|u| u.entry <= offset).checked_sub(1)?;
+        let unit = self.units[i];
+        (offset < unit.end).then_some(())?;
+        Some(Found {
+            start: unit.start,
+            entry: self.arena.live(unit.entry),
+            end: self.arena.live(unit.end),
+            recipe: Recipe::new(self.recipes.get(unit.recipe as usize..unit.recipe_end as usize)?)?,
+        })
+    }
+
+    // --- translation ---
+
+    fn translate(&mut self, target: u64, wide: bool, range: ExecRange) -> u64 {
+        if range.writable {
+            self.protect(range);
+        }
+        // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
+        // as they are (it is not writable, or write-protected by `protect`).
+        let bytes = unsafe {
+            core::slice::from_raw_parts(
+                target as *const u8,
+                (range.end - target).min(8192) as usize,
+            )
+        };
+        let source = Source { start: target, bytes };
+        let blocks = self.chain(source, wide);
+        let base = self.arena.live(self.arena.used());
+        let mut out = Fragment::new(base);
+        self.translator.placement.exact_registers = !range.file;
+        self.translator.translate(&blocks, source, &mut out);
+        self.describe(&out, source, range);
+        let first = self.units.len();
+        let offset = self.arena.used();
+        self.units.reserve(out.units.len());
+        for unit in &out.units {
+            self.map.set(unit.start, self.units.len() as u32);
+            self.units.push(Unit {
+                start: unit.start,
+                len: u32::from(unit.body.code_len),
+                id: unit.id,
+                wide: unit.wide,
+                alive: true,
+                version: unit.version,
+                entry: offset + unit.entry,
+                end: offset + unit.end,
+                recipe: self.recipes.len() as u32 + unit.recipe,
+                recipe_end: self.recipes.len() as u32 + unit.recipe_end,
+            });
+        }
+        self.recipes.extend_from_slice(&out.recipes);
+        self.link_new(&mut out);
+        self.arena.append(&out.code.bytes);
+        for i in first..self.units.len() {
+            let unit = self.units[i];
+            if unit.wide {
+                self.table.set(unit.start, self.arena.live(unit.entry));
+            }
+        }
+        self.arena.live(self.units[first].entry)
+    }
+
+    /// Points the branches of a new fragment at what exists, or at exits behind it.
+    fn link_new(&mut self, out: &mut Fragment) {
+        use abi::thread::{EXIT_ID, STUB_EXIT};
+        let offset = self.arena.used();
+        for branch in core::mem::take(&mut out.branches) {
+            let known = self.enterable(branch.target, branch.from);
+            if known.is_some_and(|code| out.code.patch_rel32(branch.at, code)) {
+                continue;
+            }
+            let id = self.exits.len() as u32;
+            self.exits.push(Exit {
+                at: offset + branch.at,
+                target: branch.target,
+                from: branch.from,
+            });
+            let stub = out.code.here();
+            out.code.bind(branch.at, stub);
+            out.code.store_imm(EXIT_ID, id);
+            out.code.jump_gs(STUB_EXIT);
+        }
+    }
+
+    /// Publishes the units in the trace, before they run.
+    fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
+        if !self.translator.options.records() {
+            return;
+        }
+        let reason = self.reason(source.start, range);
+        self.encoded.clear();
+        for unit in &out.units {
+            let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
+            JitUnit {
+                id: unit.id,
+                address: unit.start,
+                version: unit.version,
+                reason,
+                body: unit.body.clone(),
+                code,
+            }
+            .encode(&mut self.encoded);
+        }
+        process().trace.add_units(&self.encoded);
+    }
+
+    fn reason(&self, target: u64, range: ExecRange) -> JitReason {
+        let program = process();
+        let header = &program.header;
+        let image = program.window + header.image_start..program.window + header.image_end;
+        if !range.file {
+            JitReason::Anonymous
+        } else if !image.contains(&target) {
+            JitReason::Library
+        } else if header.flags & abi::image::flags::DYNAMIC != 0 {
+            JitReason::Dynamic
+        } else if !self.statics {
+            JitReason::Processor
+        } else {
+            JitReason::Missed
+        }
+    }
+
+    /// The blocks that are translated together with the one at `source.start`: what lies behind it,
+    /// as long as control can get there without leaving.
+    fn chain(&mut self, source: Source, wide: bool) -> Vec<Block> {
+        let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
+        let mut leaders: Vec<u64> = Vec::new();
+        let mut indirect: Vec<u64> = Vec::new();
+        let mut decoder = Decoder::with_ip(64, source.bytes, source.start, DecoderOptions::NONE);
+        let mut reachable = true;
+        while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
+            let at = decoder.ip();
+            if !reachable && !leaders.contains(&at) {
+                break;
+            }
+            if at != source.start && self.map.get(at).is_some() {
+                break;
+            }
+            reachable = true;
+            let insn = decoder.decode();
+            if insn.is_invalid() {
+                if ends.is_empty() {
+                    ends.push((at + insn.len().max(1) as u64, true));
+                }
+                break;
+            }
+            let next = insn.next_ip();
+            let transfer = instrument::transfer::is_transfer(&insn);
+            ends.push((next, transfer));
+            match insn.flow_control() {
+                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                    leaders.push(insn.near_branch_target());
+                    reachable = insn.flow_control() == FlowControl::ConditionalBranch;
+                }
+                FlowControl::Call | FlowControl::IndirectCall if transfer => {
+                    leaders.push(next);
+                    indirect.push(next);
+                }
+                FlowControl::Next => {}
+                FlowControl::Interrupt => {}
+                _ => reachable = false,
+            }
+        }
+        self.cut(source.start, wide, &ends, &leaders, &indirect)
+    }
+
+    fn cut(
+        &mut self,
+        start: u64,
+        wide: bool,
+        ends: &[(u64, bool)],
+        leaders: &[u64],
+        indirect: &[u64],
+    ) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let (mut from, mut insns) = (start, 0);
+        for (i, &(end, transfer)) in ends.iter().enumerate() {
+            insns += 1;
+            let last = i + 1 == ends.len();
+            if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
+                let n = self.count;
+                self.count += 1;
+                let all_wide = n >= TAGS_PER_WINDOW - 256;
+                blocks.push(Block {
+                    start: from,
+                    len: (end - from) as u32,
+                    id: unit_id(process().header.jit_window, n),
+                    version: self.next_version(from),
+                    wide: all_wide || (from == start && wide) || indirect.contains(&from),
+                });
+                (from, insns) = (end, 0);
+            }
+        }
+        blocks
+    }
+
+    fn next_version(&self, address: u64) -> u16 {
+        match self.map.last(address) {
+            Some(i) => self.units[i as usize].version.wrapping_add(1).max(1),
+            None => 1,
+        }
+    }
+
+    /// Code that the program may write: it stays write-protected while translations exist.
+    fn protect(&mut self, range: ExecRange) {
+        // SAFETY: the program's own pages; they stay readable.
+        let _ = unsafe {
+            crate::sys::call(
+                crate::sys::nr::MPROTECT,
+                &[range.start as usize, (range.end - range.start) as usize, crate::sys::PROT_READ],
+            )
+        };
+    }
+
+    /// The program writes to executable memory at `address`: true if it may, and can now.
+    pub fn unprotect(&mut self, address: u64) -> bool {
+        let Some(range) = self.executable(address).filter(|r| r.writable) else { return false };
+        self.invalidate(range.start, range.end);
+        let prot = crate::sys::PROT_READ | crate::sys::PROT_WRITE;
+        // SAFETY: the program's own pages, with the rights it asked for.
+        unsafe {
+            crate::sys::call(
+                crate::sys::nr::MPROTECT,
+                &[range.start as usize, (range.end - range.start) as usize, prot],
+            )
+        }
+        .is_ok()
+    }
+
+    /// The code cache after a fork: a copy of its own.
+    pub fn forked(&mut self) {
+        if self.arena.copy_after_fork() {
+            return;
+        }
+        // The parent changed it meanwhile: start over, everything misses.
+        self.map = Default::default();
+        self.units.clear();
+        self.recipes.clear();
+        self.exits.clear();
+        self.arena.restart();
+        for range in &self.exec {
+            self.table.cover(range.start, range.end);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The blob: entry point, what a freestanding program must supply, and nothing else.
+#![no_std]
+#![no_main]
+
+use core::arch::naked_asm;
+use runtime::heap::Heap;
+
+#[global_allocator]
+static HEAP: Heap = Heap::new();
+
+/// Filled in by the rewriter: address of the blob and of the image header, both relative to the
+/// window; whether the program is position-independent.
+#[no_mangle]
+#[used]
+pub static mut DEPREWRITE_PARAMS: [u64; 4] = [0; 4];
+
+const BOOT_STACK: usize = 256 << 10;
+
+#[repr(C, align(64))]
+struct BootStack([u8; BOOT_STACK]);
+static mut STACK: BootStack = BootStack([0; BOOT_STACK]);
+
+/// The kernel starts here. Nothing of the program's stack is touched.
+#[no_mangle]
+#[unsafe(naked)]
+pub unsafe extern "C" fn _start() -> ! {
+    naked_asm!(
+        "mov rdi, rsp",
+        "lea rsi, [rip + __ehdr_start]",
+        "lea rdx, [rip + _DYNAMIC]",
+        "lea rsp, [rip + {stack} + {size}]",
+        "call {relocate}",
+        "ud2",
+        stack = sym STACK,
+        size = const BOOT_STACK,
+        relocate = sym relocate,
+    )
+}
+
+/// Applies the blob's own relocations, all of which add its load address.
+unsafe extern "C" fn relocate(stack: *mut u64, base: u64, mut dynamic: *const [u64; 2]) -> ! {
+    const DT_RELA: u64 = 7;
+    const DT_RELASZ: u64 = 8;
+    let (mut table, mut len) = (0, 0);
+    // SAFETY: the linker ends the dynamic section with a zero tag, and its relocations are all
+    // R_X86_64_RELATIVE, in the blob's writable segment.
+    unsafe {
+        while (*dynamic)[0] != 0 {
+            match (*dynamic)[0] {
+                DT_RELA => table = base + (*dynamic)[1],
+                DT_RELASZ => len = (*dynamic)[1],
+                _ => {}
+            }
+            dynamic = dynamic.add(1);
+        }
+        for i in 0..len / 24 {
+            let [offset, _, addend] = *((table + 24 * i) as *const [u64; 3]);
+            *((base + offset) as *mut u64) = base + addend;
+        }
+        let hook: fn() = || HEAP.reset_lock();
+        runtime::boot::HEAP_AFTER_FORK.store(hook as usize, core::sync::atomic::Ordering::Relaxed);
+        runtime::boot::boot(stack, base, DEPREWRITE_PARAMS)
+    }
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo) -> ! {
+    runtime::die!("internal error: {info}")
+}
+
+#[no_mangle]
+extern "C" fn rust_eh_personality() {}
+
+#[no_mangle]
+extern "C" fn _Unwind_Resume() -> ! {
+    runtime::die!("internal error: unwinding")
+}
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
+    naked_asm!("mov rax, rdi", "mov rcx, rdx", "rep movsb", "ret")
+}
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
+    naked_asm!(
+        "mov rax, rdi",
+        "mov rcx, rdx",
+        "mov r8, rdi",
+        "sub r8, rsi",
+        "cmp r8, rdx",
+        "jb 2f",
+        "rep movsb",
+        "ret",
+        "2:",
+        "lea rdi, [rdi + rdx - 1]",
+        "lea rsi, [rsi + rdx - 1]",
+        "std",
+        "rep movsb",
+        "cld",
+        "ret",
+    )
+}
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn memset(to: *mut u8, value: i32, n: usize) -> *mut u8 {
+    naked_asm!("mov r8, rdi", "mov eax, esi", "mov rcx, rdx", "rep stosb", "mov rax, r8", "ret")
+}
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+    naked_asm!(
+        "xor eax, eax",
+        "mov rcx, rdx",
+        "test rcx, rcx",
+        "jz 3f",
+        "2:",
+        "movzx eax, byte ptr [rdi]",
+        "movzx edx, byte ptr [rsi]",
+        "sub eax, edx",
+        "jne 3f",
+        "inc rdi",
+        "inc rsi",
+        "dec rcx",
+        "jnz 2b",
+        "3:",
+        "ret",
+    )
+}
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+    naked_asm!("jmp {}", sym memcmp)
+}

@@ -1,0 +1,262 @@
+//! What one thread records: its chunk, its events, its position.
+//!
+//! The chunk's two streams lie in a fixed region of the thread, each ending at a guard:
+//!
+//! ```text
+//! region: [ ... header page | memory stream ][guard][ ... control flow ][guard]
+//! ```
+//!
+//! so that a chunk of any size can be mapped there, and only the starts move. A store into a guard
+//! comes back as a fault, and the runtime puts the next chunk in place.
+
+use crate::process::process;
+use crate::sys::{self, nr};
+use crate::trace_file::{add_memory, loss_payload, seal_header, Appender, Mode, Place, LOSS};
+use abi::trace::*;
+
+const MEMORY_MAX: u64 = 4 << 20;
+const FLOW_MAX: u64 = 1 << 20;
+/// More than one unit can ever add to a stream.
+const GUARD: u64 = 64 << 10;
+const REGION: u64 = MEMORY_MAX + GUARD + FLOW_MAX + GUARD;
+
+/// First chunk: header page and this much for both streams; each next one is four times as large.
+const FIRST: u64 = 12 << 10;
+const LARGEST: u64 = 1 << 20;
+const TINY: u64 = 4 << 10;
+
+#[derive(Default)]
+pub struct Recorder {
+    /// Not zero: generated code of this thread records.
+    region: u64,
+    memory_start: u64,
+    flow_start: u64,
+    frame: u64,
+    next_size: u64,
+    /// Number of the next chunk.
+    seq: u32,
+    /// The current chunk goes to the file.
+    to_file: bool,
+    events: Option<Appender>,
+    events_seq: u32,
+}
+
+/// Buffer pointers as generated code holds them: control flow, memory.
+pub type Pointers = [u64; 2];
+
+impl Recorder {
+    pub fn active(&self) -> bool {
+        self.region != 0
+    }
+
+    /// Whether a fault at `address` is a full buffer.
+    pub fn is_guard(&self, address: u64) -> bool {
+        if !self.active() {
+            return false;
+        }
+        let offset = address.wrapping_sub(self.region);
+        (MEMORY_MAX..MEMORY_MAX + GUARD).contains(&offset)
+            || (REGION - GUARD..REGION).contains(&offset)
+    }
+
+    /// Reserves the region. The first chunk comes with [`Recorder::next_chunk`].
+    pub fn open(&mut self) -> Result<(), i32> {
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        // SAFETY: new memory that nobody can touch.
+        self.region = unsafe { sys::mmap(0, REGION, 0, flags, -1, 0) }?;
+        self.next_size = if process().tiny_buffers { TINY } else { FIRST };
+        Ok(())
+    }
+
+    /// Bytes that the thread has recorded in its current chunk: control flow, memory.
+    pub fn used(&self, pointers: &Pointers) -> (u64, u64) {
+        (pointers[0].wrapping_sub(self.flow_start), pointers[1].wrapping_sub(self.memory_start))
+    }
+
+    /// Seals the current chunk, puts the next one in place and returns its pointers. `registers`
+    /// are those at the unit boundary where the thread is.
+    pub fn next_chunk(
+        &mut self,
+        index: u32,
+        pointers: &Pointers,
+        registers: &RegisterState,
+    ) -> Pointers {
+        if !self.active() {
+            return *pointers;
+        }
+        self.seal_chunk(pointers);
+        if process().trace.mode() == Mode::File {
+            match self.map_chunk(index, registers) {
+                Ok(()) => return [self.flow_start, self.memory_start],
+                Err(errno) => {
+                    let reason = process().trace.lost(errno);
+                    self.event_at(LOSS, WHOLE_UNIT, 0, &[&loss_payload(reason, errno)]);
+                }
+            }
+        }
+        self.discard();
+        [self.flow_start, self.memory_start]
+    }
+
+    fn map_chunk(&mut self, index: u32, registers: &RegisterState) -> Result<(), i32> {
+        let size = self.next_size;
+        // The paper's split: four fifths for memory references.
+        let memory = abi::layout::page_up(size / 5 * 4).min(MEMORY_MAX - 4096);
+        let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
+        let split = 4096 + memory;
+        let trace = &process().trace;
+        let place: Place = trace.allocate(split + flow)?;
+        let frame = trace.map(self.region + MEMORY_MAX - split, place, 0, split)?;
+        let flow_at = self.region + REGION - GUARD - flow;
+        self.flow_start = trace.map(flow_at, place, split, flow)?;
+        self.frame = frame;
+        self.memory_start = frame + 4096;
+        let mut header = FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: FrameKind::Record as u16,
+            thread: index,
+            seq: self.seq,
+            frame_len: split + flow,
+            split,
+            ..FrameHeader::default()
+        };
+        header.header_checksum = header.fixed_checksum();
+        // SAFETY: the header page was just mapped.
+        unsafe {
+            let state = (frame + RECORD_REGISTERS as u64) as *mut [u8; REGISTER_STATE_SIZE];
+            state.write_volatile(registers.to_bytes());
+            (frame as *mut [u8; HEADER_SIZE]).write_volatile(header.to_bytes());
+        }
+        self.seq += 1;
+        self.to_file = true;
+        if !process().tiny_buffers {
+            self.next_size = (size * 4).min(LARGEST);
+        }
+        Ok(())
+    }
+
+    /// Fills the region with memory that is written again and again and read by nobody.
+    fn discard(&mut self) {
+        if !self.to_file && self.memory_start != 0 {
+            return;
+        }
+        self.to_file = false;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+        let (memory, flow) = match process().tiny_buffers {
+            true => (8192, 4096),
+            false => (LARGEST / 5 * 4 & !4095, LARGEST / 5 & !4095),
+        };
+        self.memory_start = self.region + MEMORY_MAX - memory;
+        self.flow_start = self.region + REGION - GUARD - flow;
+        for (at, len) in [(self.memory_start, memory), (self.flow_start, flow)] {
+            // SAFETY: inside our region.
+            if unsafe { sys::mmap(at, len, prot, flags, -1, 0) }.is_err() {
+                crate::die!("no memory for a thread's buffers");
+            }
+        }
+    }
+
+    fn seal_chunk(&mut self, pointers: &Pointers) {
+        if !self.to_file || self.frame == 0 {
+            return;
+        }
+        let (flow, memory) = self.used(pointers);
+        // A record that was begun in the last bytes and belongs to the next chunk.
+        let flow_end = self.region + REGION - GUARD;
+        let clear = (flow_end - pointers[0]).min(16);
+        // SAFETY: inside the chunk.
+        unsafe { core::ptr::write_bytes(pointers[0] as *mut u8, 0, clear as usize) };
+        let mut sum = Checksum::default();
+        add_memory(&mut sum, self.frame + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64);
+        add_memory(&mut sum, self.memory_start, memory.next_multiple_of(8));
+        add_memory(&mut sum, self.flow_start, flow.next_multiple_of(8));
+        seal_header(self.frame, flow, memory, sum.finish());
+        self.frame = 0;
+    }
+
+    /// The position now: chunk and bytes of control flow.
+    fn position(&self, pointers: &Pointers) -> (u32, u64) {
+        (self.seq.saturating_sub(1), self.used(pointers).0)
+    }
+
+    /// Notes an event at the current position, `insn` instructions into the last unit.
+    pub fn event(
+        &mut self,
+        index: u32,
+        pointers: &Pointers,
+        kind: u16,
+        insn: u32,
+        parts: &[&[u8]],
+    ) {
+        if !self.active() || !self.to_file {
+            return;
+        }
+        if self.events.is_none() {
+            self.new_events(index, 0);
+        }
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8);
+        if self.events.as_ref().is_some_and(|e| !e.has_room(needed)) {
+            self.new_events(index, needed as u64);
+        }
+        let (_, flow) = self.position(pointers);
+        self.event_at(kind, insn, flow, parts);
+    }
+
+    fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
+        let chunk = self.seq.saturating_sub(1);
+        if let Some(events) = &mut self.events {
+            let len: usize = parts.iter().map(|p| p.len()).sum();
+            if events.has_room(EVENT_HEADER_SIZE + len + 8) {
+                events.event(kind, (chunk, insn, flow), parts);
+            }
+        }
+    }
+
+    fn new_events(&mut self, index: u32, least: u64) {
+        if let Some(full) = self.events.take() {
+            full.seal();
+        }
+        match process().trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
+            Ok(new) => {
+                self.events = Some(new);
+                self.events_seq += 1;
+            }
+            Err(errno) => {
+                process().trace.lost(errno);
+            }
+        }
+    }
+
+    /// The thread ends: what it recorded is complete.
+    pub fn close(&mut self, pointers: &Pointers) {
+        if !self.active() {
+            return;
+        }
+        self.seal_chunk(pointers);
+        if let Some(events) = self.events.take() {
+            events.seal();
+        }
+        // SAFETY: the region is ours, and generated code of this thread is over.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };
+        *self = Recorder::default();
+    }
+
+    /// In a forked child: the mappings of the chunk did not come along; what follows is discarded.
+    pub fn forked(&mut self, pointers: &mut Pointers) {
+        if !self.active() {
+            return;
+        }
+        let prot = 0;
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+        // SAFETY: our region, part of which is unmapped in the child.
+        let _ = unsafe { sys::mmap(self.region, REGION, prot, flags, -1, 0) };
+        self.events = None;
+        self.frame = 0;
+        self.to_file = false;
+        self.memory_start = 0;
+        self.discard();
+        *pointers = [self.flow_start, self.memory_start];
+    }
+}

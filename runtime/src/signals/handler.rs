@@ -1,0 +1,367 @@
+//! Our handler: where was the thread, and what follows from it.
+
+use super::deliver::{deliver, Kernel, State};
+use super::frame::*;
+use super::*;
+use crate::jit::Found;
+use abi::layout::{TABLE_BASE, TABLE_END};
+use abi::trace::{RegisterState, WHOLE_UNIT};
+use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
+use lifter::regs::GprSet;
+
+const TRAP_FLAG: u64 = 0x100;
+const SI_KERNEL: i32 = 0x80;
+const TRAP_TRACE: i32 = 2;
+
+/// Entered by the kernel, on the thread's signal stack.
+///
+/// # Safety
+/// Only the kernel calls it.
+pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UContext) {
+    // SAFETY: gs points to the thread's block as long as it lives; the kernel's frame is ours.
+    let (thread, info, uc) = unsafe { (Thread::current(), &mut *info, &mut *uc) };
+    let pc = uc.context.rip;
+    if stubs::in_tail(pc) && !thread.stepping {
+        return in_tail(thread, signal, info, uc);
+    }
+    if process().runtime.contains(&pc) {
+        return in_runtime(thread, signal, info, uc);
+    }
+    let place = locate(pc);
+    let Some(place) = place else {
+        if thread.stepping || bit(signal) & SYNCHRONOUS == 0 {
+            // Cold code between units: on to the next boundary.
+            return step_on(thread, signal, info, uc);
+        }
+        return lost(signal, info, uc);
+    };
+    take_pointers(thread, uc, &place);
+    if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
+        return stepped(thread, uc, &place);
+    }
+    let faulted = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
+    if faulted {
+        return fault(thread, signal, info, uc, &place);
+    }
+    match boundary(&place, pc) {
+        Some(entry) => {
+            let state = state_at(thread, uc, &place, &entry, pc);
+            resume(thread, signal, info, uc, state);
+        }
+        None => step_on(thread, signal, info, uc),
+    }
+}
+
+/// A unit that a host pc lies in, with the recipe copied out of the lock.
+struct At {
+    start: u64,
+    entry: u64,
+    recipe: [u8; MAX_RECIPE],
+    recipe_len: usize,
+}
+
+const MAX_RECIPE: usize = 1024;
+
+impl At {
+    fn recipe(&self) -> Option<Recipe<'_>> {
+        Recipe::new(&self.recipe[..self.recipe_len])
+    }
+}
+
+fn copy(found: Found) -> At {
+    let bytes = found.recipe.bytes();
+    let n = bytes.len().min(MAX_RECIPE);
+    let mut at =
+        At { start: found.start, entry: found.entry, recipe: [0; MAX_RECIPE], recipe_len: n };
+    at.recipe[..n].copy_from_slice(&bytes[..n]);
+    at
+}
+
+fn locate(pc: u64) -> Option<At> {
+    if let Some(found) = crate::statics::find(pc) {
+        return Some(copy(found));
+    }
+    process().jit.lock().find(pc).map(copy)
+}
+
+/// The instruction boundary at exactly `pc`.
+fn boundary(place: &At, pc: u64) -> Option<Entry> {
+    let offset = (pc - place.entry) as u32;
+    place.recipe()?.entries().find(|entry| entry.code == offset)
+}
+
+// --- the buffer pointers ---
+
+/// xmm31 of the interrupted code.
+fn xmm31(uc: &UContext) -> Option<*mut [u64; 2]> {
+    let offset = process().xsave.xmm31()?;
+    Some((uc.context.fpstate + offset) as *mut [u64; 2])
+}
+
+/// Copies the buffer pointers into the thread block, unless the code was just using the program's
+/// own xmm31: then they are there already.
+fn take_pointers(thread: &mut Thread, uc: &UContext, place: &At) {
+    let offset = (uc.context.rip - place.entry) as u32;
+    let exchanged = place
+        .recipe()
+        .and_then(|r| r.at(offset))
+        .is_some_and(|entry| entry.kind == Kind::Pointers && offset > entry.code);
+    if thread.vector != 0 && !exchanged {
+        if let Some(at) = xmm31(uc) {
+            // SAFETY: inside the kernel's frame, which has this component as it is in use.
+            thread.block.pointers = unsafe { at.read_unaligned() };
+        }
+    }
+}
+
+/// The other way round.
+fn give_pointers(thread: &Thread, uc: &mut UContext) {
+    if thread.vector != 0 {
+        if let Some(at) = xmm31(uc) {
+            // SAFETY: as in `take_pointers`. The component must be marked as in use.
+            unsafe {
+                at.write_unaligned(thread.block.pointers);
+                let present = (uc.context.fpstate + 512) as *mut u64;
+                present.write_unaligned(present.read_unaligned() | 0x80);
+            }
+        }
+    }
+}
+
+// --- faults ---
+
+fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext, place: &At) {
+    let pc = uc.context.rip;
+    let address = info.address();
+    if signal == SIGSEGV && thread.recorder.is_guard(address) {
+        return full_buffer(thread, uc, place);
+    }
+    if signal == SIGSEGV && (TABLE_BASE..TABLE_END).contains(&address) && skip_look_up(thread, uc) {
+        return;
+    }
+    let Some(recipe) = place.recipe() else { return lost(signal, info, uc) };
+    let Some(entry) = recipe.at((pc - place.entry) as u32) else { return lost(signal, info, uc) };
+    if signal == SIGSEGV
+        && uc.context.error & 2 != 0
+        && is_code_write(thread, uc, place, &entry, address)
+    {
+        return;
+    }
+    let mut state = state_at(thread, uc, place, &entry, pc);
+    if matches!(signal, SIGILL | SIGFPE | SIGTRAP) {
+        // int3 and single steps report the instruction behind.
+        if signal == SIGTRAP {
+            state.rip = place.start + u64::from(entry.original + entry.length);
+            state.insn = entry.insn + 1;
+        }
+        if info.code() != SI_KERNEL {
+            info.set_address(state.rip);
+        }
+    }
+    resume(thread, signal, info, uc, state);
+}
+
+/// The next chunk, and the unit starts again: it has not changed anything.
+fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
+    let mut gpr = uc.context.gpr();
+    let mut valid = GprSet::ALL;
+    if let Some(recipe) = place.recipe() {
+        let header = recipe.header();
+        valid = header.live_in;
+        for (slot, scratch) in header.scratch.iter().enumerate() {
+            if *scratch != NO_SCRATCH && scratch & SPILLED != 0 {
+                gpr[usize::from(scratch & 15)] = thread.block.spill[slot];
+            }
+        }
+    }
+    uc.context.set_gpr(&gpr);
+    let state = RegisterState {
+        gpr,
+        rip: place.start,
+        rflags: uc.context.rflags,
+        fs_base: thread.fs_base(),
+        gs_base: 0,
+        valid: u64::from(valid.bits()),
+    };
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.next_chunk(thread.index, &pointers, &state);
+    give_pointers(thread, uc);
+    uc.context.rip = place.entry;
+}
+
+/// A look-up outside the mapped parts of the table: as if it had found the miss stub.
+fn skip_look_up(thread: &Thread, uc: &mut UContext) -> bool {
+    // SAFETY: translated code is readable.
+    let code = unsafe { (uc.context.rip as *const [u8; 4]).read_unaligned() };
+    if code != [0x48, 0x8b, 0x0c, 0xcd] {
+        return false;
+    }
+    uc.context.rcx = thread.block.stub_miss;
+    uc.context.rip += 8;
+    true
+}
+
+/// The program writes to code that it may write: translations go, and the write is done again.
+fn is_code_write(
+    thread: &mut Thread,
+    uc: &mut UContext,
+    place: &At,
+    entry: &Entry,
+    address: u64,
+) -> bool {
+    let range = process().jit.lock().executable(address);
+    let Some(range) = range.filter(|r| r.writable) else { return false };
+    let pc = place.start + u64::from(entry.original);
+    if (range.start..range.end).contains(&pc) {
+        crate::dispatch::refuse_program(
+            thread,
+            pc,
+            "modifies the piece of code that it is running",
+        );
+    }
+    let _ = uc;
+    process().jit.lock().unprotect(address)
+}
+
+// --- state ---
+
+/// The program's state; `pc` lies in the sequence of `entry`.
+fn state_at(thread: &mut Thread, uc: &UContext, place: &At, entry: &Entry, pc: u64) -> State {
+    let mut gpr = uc.context.gpr();
+    let inside = pc - place.entry > u64::from(entry.code);
+    if inside {
+        match entry.kind {
+            Kind::Plain => {}
+            Kind::SavedRcx => gpr[1] = thread.block.saved_rcx,
+            Kind::Scratch => gpr[usize::from(entry.register & 15)] = thread.block.spill[1],
+            Kind::Pointers => restore_pointers(thread, uc),
+        }
+    }
+    let valid = place.recipe().map_or(0xffff, |r| valid_at(place.start, &r, entry));
+    State {
+        gpr,
+        rip: place.start + u64::from(entry.original),
+        rflags: uc.context.rflags & !TRAP_FLAG,
+        insn: entry.insn,
+        valid,
+    }
+}
+
+/// Registers that hold the program's values before the instruction of `entry`.
+fn valid_at(start: u64, recipe: &Recipe, entry: &Entry) -> u64 {
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+    let header = recipe.header();
+    let length: u32 = recipe.entries().map(|e| e.length).sum();
+    // SAFETY: the unit's original code, which is mapped as long as its translation exists.
+    let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, length as usize) };
+    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let mut factory = InstructionInfoFactory::new();
+    let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
+        decoder.can_decode().then(|| instrument::liveness::use_def(&decoder.decode(), &mut factory))
+    })
+    .collect();
+    let done = (entry.insn as usize).min(effects.len());
+    let written = effects[..done].iter().fold(header.live_in, |set, e| set.union(e.defined));
+    let live = effects[done..]
+        .iter()
+        .rev()
+        .fold(header.live_out, |live, e| live.minus(e.defined).union(e.used));
+    u64::from(written.bits() & live.bits()) | 1 << 4
+}
+
+/// The exchange of xmm31 was interrupted: the program's value goes to the block, the pointers are
+/// there already.
+fn restore_pointers(thread: &mut Thread, uc: &UContext) {
+    if let Some(at) = xmm31(uc) {
+        // SAFETY: inside the kernel's frame.
+        thread.block.program_zmm31 = unsafe { (at as *const [u64; 8]).read_unaligned() };
+    }
+}
+
+// --- ways on ---
+
+/// Delivers the signal and goes on where that leads, through the kernel's return from our handler.
+fn resume(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext, state: State) {
+    let kernel = Kernel { fpstate: uc.context.fpstate, context: &uc.context };
+    let next = deliver(thread, signal, info, state, &kernel);
+    go(thread, uc, &next);
+}
+
+fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
+    thread.stepping = false;
+    uc.context.set_gpr(&next.gpr);
+    uc.context.rflags = next.rflags & !TRAP_FLAG;
+    uc.mask = thread.real_mask;
+    let resolved = process().jit.lock().resolve(next.rip);
+    match resolved {
+        Ok(code) => uc.context.rip = code,
+        Err(_) => {
+            // The handler's own address is not executable: by way of the runtime, which says so.
+            thread.block.target = next.rip;
+            uc.context.rip = thread.block.stub_miss;
+        }
+    }
+    give_pointers(thread, uc);
+}
+
+fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
+    let state = State {
+        gpr: thread.block.registers.gpr,
+        rip: thread.resume_original,
+        rflags: thread.block.registers.rflags,
+        insn: WHOLE_UNIT,
+        valid: 0xffff,
+    };
+    thread.unblock = 0;
+    resume(thread, signal, info, uc, state);
+}
+
+fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
+    let pc = uc.context.rip;
+    if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
+        // The step led into the runtime: the signal waits for the way back.
+        thread.stepping = false;
+        thread.pending = 1;
+        uc.context.rflags &= !TRAP_FLAG;
+        return;
+    }
+    if bit(signal) & SYNCHRONOUS != 0 && info.code() > 0 {
+        return lost(signal, info, uc);
+    }
+    if let Some(abort) = stubs::abort_of(pc) {
+        uc.context.rip = abort;
+    }
+    thread.waiting = Some(PendingSignal { number: signal, info: *info });
+    thread.pending = 1;
+    uc.mask = !0;
+}
+
+/// Lets the thread run to the next instruction, and looks again.
+fn step_on(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
+    if !thread.stepping {
+        thread.waiting = Some(PendingSignal { number: signal, info: *info });
+        thread.stepping = true;
+    }
+    uc.context.rflags |= TRAP_FLAG;
+    uc.mask = !SYNCHRONOUS;
+}
+
+fn stepped(thread: &mut Thread, uc: &mut UContext, place: &At) {
+    let pc = uc.context.rip;
+    let Some(entry) = boundary(place, pc) else { return };
+    uc.context.rflags &= !TRAP_FLAG;
+    thread.stepping = false;
+    let Some(waiting) = thread.waiting.take() else { return };
+    let state = state_at(thread, uc, place, &entry, pc);
+    resume(thread, waiting.number, &waiting.info, uc, state);
+}
+
+/// A fault where none can be: ours.
+fn lost(signal: i32, info: &SigInfo, uc: &UContext) {
+    let (pc, runtime) = (uc.context.rip, &process().runtime);
+    let relative = pc.wrapping_sub(runtime.start);
+    crate::die!(
+        "internal error: signal {signal} at {pc:#x} (runtime+{relative:#x}), address {:#x}",
+        info.address()
+    )
+}

@@ -1,0 +1,125 @@
+//! `rt_sigaction`, `rt_sigprocmask`, `sigaltstack`: the program sees its own state.
+
+use super::*;
+use crate::thread::{AltStack, SS_DISABLE, SS_ONSTACK};
+
+fn failed(errno: i32) -> usize {
+    (-(errno as isize)) as usize
+}
+
+/// `rt_sigaction(signal, new, old, size)`
+pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [signal, new_at, old_at, size, ..] = *args;
+    if !(1..65).contains(&signal) || size != 8 {
+        return failed(sys::EINVAL);
+    }
+    let mut new = Action::default();
+    if new_at != 0 && !read_program_value(new_at as u64, &mut new) {
+        return failed(sys::EFAULT);
+    }
+    let number = signal as i32;
+    if new_at != 0 && (number == SIGKILL || number == SIGSTOP) {
+        return failed(sys::EINVAL);
+    }
+    let old = match &mut thread.own_actions {
+        Some(own) => change(&mut own.0[signal], number, new_at != 0, &new),
+        None => change(&mut process().actions.lock().0[signal], number, new_at != 0, &new),
+    };
+    if old_at != 0 && !write_program_value(old_at as u64, &old) {
+        return failed(sys::EFAULT);
+    }
+    0
+}
+
+fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
+    let old = *slot;
+    if !set {
+        return old;
+    }
+    *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
+    if bit(number) & SYNCHRONOUS != 0 {
+        return old;
+    }
+    if new.handler == SIG_DFL || new.handler == SIG_IGN {
+        set_kernel_action(number, new);
+    } else {
+        install(number);
+        if new.flags & SA_NOCLDSTOP != 0 || new.flags & 2 != 0 {
+            install_with(number, new.flags & (SA_NOCLDSTOP | 2));
+        }
+    }
+    old
+}
+
+/// As [`install`], with flags of the program's that only the kernel can honour (SA_NOCLDSTOP,
+/// SA_NOCLDWAIT).
+fn install_with(number: i32, flags: u64) {
+    let action = Action {
+        handler: handler::handler as *const () as u64,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER | flags,
+        restorer: stubs::restorer as *const () as u64,
+        mask: !SYNCHRONOUS,
+    };
+    set_kernel_action(number, &action);
+}
+
+/// `rt_sigprocmask(how, new, old, size)`
+pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [how, new_at, old_at, size, ..] = *args;
+    if size != 8 {
+        return failed(sys::EINVAL);
+    }
+    let old = thread.mask;
+    if new_at != 0 {
+        let mut new = 0u64;
+        if !read_program_value(new_at as u64, &mut new) {
+            return failed(sys::EFAULT);
+        }
+        let mask = match how {
+            0 => old | new,
+            1 => old & !new,
+            2 => new,
+            _ => return failed(sys::EINVAL),
+        };
+        thread.set_mask(mask);
+        if thread.pending == 0 {
+            set_real_mask(thread.real_mask);
+        }
+    }
+    if old_at != 0 && !write_program_value(old_at as u64, &old) {
+        return failed(sys::EFAULT);
+    }
+    0
+}
+
+/// `sigaltstack(new, old)`
+pub fn sigaltstack(thread: &mut Thread, args: &[usize; 6], sp: u64) -> usize {
+    let [new_at, old_at, ..] = *args;
+    let on_it = thread.on_alt_stack(sp);
+    let mut old = thread.alt_stack;
+    if old.flags & SS_DISABLE == 0 && on_it {
+        old.flags |= SS_ONSTACK;
+    }
+    if new_at != 0 {
+        let mut new = AltStack::default();
+        if !read_program_value(new_at as u64, &mut new) {
+            return failed(sys::EFAULT);
+        }
+        const SS_AUTODISARM: i32 = 1 << 31;
+        const MINSIGSTKSZ: u64 = 2048;
+        if on_it {
+            return failed(sys::EPERM);
+        }
+        match new.flags & !SS_AUTODISARM {
+            SS_DISABLE => new = AltStack { flags: SS_DISABLE, ..AltStack::default() },
+            0 | SS_ONSTACK if new.size < MINSIGSTKSZ => return failed(sys::ENOMEM),
+            0 | SS_ONSTACK => new.flags &= SS_AUTODISARM,
+            _ => return failed(sys::EINVAL),
+        }
+        thread.alt_stack = new;
+    }
+    if old_at != 0 && !write_program_value(old_at as u64, &old) {
+        return failed(sys::EFAULT);
+    }
+    0
+}

@@ -1,0 +1,293 @@
+//! Every way from translated code into the runtime and back.
+//!
+//! | entry         | from                                   | extra state                       |
+//! |---------------|----------------------------------------|-----------------------------------|
+//! | `stub_miss`   | a look-up that found nothing           | `target`: original target         |
+//! | `stub_syscall`| `syscall`                              | rcx: original next pc             |
+//! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
+//! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
+//!
+//! All registers are the program's on entry. A stub saves them into the thread block, moves to the
+//! runtime's stack and calls [`crate::dispatch::enter`]; the way back restores them and jumps to
+//! `resume`. In the tail ([`in_tail`]) the thread block (with `resume_original` as pc) is the
+//! program's whole integer state, so a signal may be delivered there.
+
+use crate::thread::Thread;
+use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+pub const MISS: u32 = 0;
+pub const SYSCALL: u32 = 1;
+pub const EXIT: u32 = 2;
+pub const REFUSE: u32 = 3;
+
+macro_rules! stub {
+    ($name:ident, $kind:expr) => {
+        /// # Safety
+        /// Entered from translated code only, with gs pointing to the thread block.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> ! {
+            naked_asm!(
+                "mov gs:[{rax}], rax",
+                "mov eax, {kind}",
+                "jmp {enter}",
+                rax = const REGISTERS,
+                kind = const $kind,
+                enter = sym enter,
+            )
+        }
+    };
+}
+
+stub!(stub_miss, MISS);
+stub!(stub_syscall, SYSCALL);
+stub!(stub_exit, EXIT);
+stub!(stub_refuse, REFUSE);
+
+/// rax is saved already, eax says why.
+#[unsafe(naked)]
+unsafe extern "C" fn enter() -> ! {
+    naked_asm!(
+        "mov gs:[{r} + 8], rcx",
+        "mov gs:[{r} + 16], rdx",
+        "mov gs:[{r} + 24], rbx",
+        "mov gs:[{r} + 32], rsp",
+        "mov gs:[{r} + 40], rbp",
+        "mov gs:[{r} + 48], rsi",
+        "mov gs:[{r} + 56], rdi",
+        "mov gs:[{r} + 64], r8",
+        "mov gs:[{r} + 72], r9",
+        "mov gs:[{r} + 80], r10",
+        "mov gs:[{r} + 88], r11",
+        "mov gs:[{r} + 96], r12",
+        "mov gs:[{r} + 104], r13",
+        "mov gs:[{r} + 112], r14",
+        "mov gs:[{r} + 120], r15",
+        "mov rsp, gs:[{stack}]",
+        "pushfq",
+        "pop qword ptr gs:[{rflags}]",
+        "cld",
+        "movups gs:[{xmm} + 0], xmm0",
+        "movups gs:[{xmm} + 16], xmm1",
+        "movups gs:[{xmm} + 32], xmm2",
+        "movups gs:[{xmm} + 48], xmm3",
+        "movups gs:[{xmm} + 64], xmm4",
+        "movups gs:[{xmm} + 80], xmm5",
+        "movups gs:[{xmm} + 96], xmm6",
+        "movups gs:[{xmm} + 112], xmm7",
+        "movups gs:[{xmm} + 128], xmm8",
+        "movups gs:[{xmm} + 144], xmm9",
+        "movups gs:[{xmm} + 160], xmm10",
+        "movups gs:[{xmm} + 176], xmm11",
+        "movups gs:[{xmm} + 192], xmm12",
+        "movups gs:[{xmm} + 208], xmm13",
+        "movups gs:[{xmm} + 224], xmm14",
+        "movups gs:[{xmm} + 240], xmm15",
+        "cmp dword ptr gs:[{vector}], 0",
+        "je 2f",
+        "vmovdqu64 gs:[{pointers}], xmm31",
+        "2:",
+        "mov rdi, gs:[{this}]",
+        "mov esi, eax",
+        "call {dispatch}",
+        "jmp {leave}",
+        r = const REGISTERS,
+        stack = const RUNTIME_STACK,
+        rflags = const RFLAGS,
+        xmm = const offset_of!(Thread, xmm),
+        vector = const offset_of!(Thread, vector),
+        pointers = const POINTERS,
+        this = const THIS,
+        dispatch = sym crate::dispatch::enter,
+        leave = sym leave,
+    )
+}
+
+/// Back to translated code: registers from the thread block.
+///
+/// # Safety
+/// gs points to the thread block, whose registers, `resume` and `resume_original` are set.
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave() -> ! {
+    naked_asm!(
+        "movups xmm0, gs:[{xmm} + 0]",
+        "movups xmm1, gs:[{xmm} + 16]",
+        "movups xmm2, gs:[{xmm} + 32]",
+        "movups xmm3, gs:[{xmm} + 48]",
+        "movups xmm4, gs:[{xmm} + 64]",
+        "movups xmm5, gs:[{xmm} + 80]",
+        "movups xmm6, gs:[{xmm} + 96]",
+        "movups xmm7, gs:[{xmm} + 112]",
+        "movups xmm8, gs:[{xmm} + 128]",
+        "movups xmm9, gs:[{xmm} + 144]",
+        "movups xmm10, gs:[{xmm} + 160]",
+        "movups xmm11, gs:[{xmm} + 176]",
+        "movups xmm12, gs:[{xmm} + 192]",
+        "movups xmm13, gs:[{xmm} + 208]",
+        "movups xmm14, gs:[{xmm} + 224]",
+        "movups xmm15, gs:[{xmm} + 240]",
+        "cmp dword ptr gs:[{vector}], 0",
+        "je 2f",
+        "vmovdqu64 xmm31, gs:[{pointers}]",
+        "2:",
+        "jmp {tail}",
+        xmm = const offset_of!(Thread, xmm),
+        vector = const offset_of!(Thread, vector),
+        pointers = const POINTERS,
+        tail = sym tail_start,
+    )
+}
+
+/// Lets a blocked signal in, if one waits, then goes on. Signals may be delivered from here on.
+#[unsafe(naked)]
+pub unsafe extern "C" fn tail_start() -> ! {
+    naked_asm!(
+        "cmp dword ptr gs:[{unblock}], 0",
+        "je 3f",
+        "mov dword ptr gs:[{unblock}], 0",
+        "mov eax, 14",
+        "mov edi, 2",
+        "mov rsi, gs:[{this}]",
+        "add rsi, {mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        "3:",
+        "push qword ptr gs:[{rflags}]",
+        "popfq",
+        "mov rax, gs:[{r}]",
+        "mov rcx, gs:[{r} + 8]",
+        "mov rdx, gs:[{r} + 16]",
+        "mov rbx, gs:[{r} + 24]",
+        "mov rbp, gs:[{r} + 40]",
+        "mov rsi, gs:[{r} + 48]",
+        "mov rdi, gs:[{r} + 56]",
+        "mov r8, gs:[{r} + 64]",
+        "mov r9, gs:[{r} + 72]",
+        "mov r10, gs:[{r} + 80]",
+        "mov r11, gs:[{r} + 88]",
+        "mov r12, gs:[{r} + 96]",
+        "mov r13, gs:[{r} + 104]",
+        "mov r14, gs:[{r} + 112]",
+        "mov r15, gs:[{r} + 120]",
+        "mov rsp, gs:[{r} + 32]",
+        "deprewrite_tail_last:",
+        "jmp qword ptr gs:[{resume}]",
+        ".globl deprewrite_tail_last",
+        r = const REGISTERS,
+        unblock = const offset_of!(Thread, unblock),
+        mask = const offset_of!(Thread, real_mask),
+        this = const THIS,
+        rflags = const RFLAGS,
+        resume = const RESUME,
+    )
+}
+
+/// A system call that a signal may keep from starting: returns -EINTR if `*pending` is not zero.
+///
+/// # Safety
+/// As for [`crate::sys::raw`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn interruptible(
+    pending: *const u32,
+    n: usize,
+    args: *const [usize; 6],
+) -> usize {
+    // The handler moves a pc in `start..=insn` to `abort`.
+    naked_asm!(
+        ".globl deprewrite_interruptible_start",
+        ".globl deprewrite_interruptible_insn",
+        ".globl deprewrite_interruptible_abort",
+        "mov rax, rsi",
+        "mov r11, rdx",
+        "mov rcx, rdi",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov r10, [r11 + 24]",
+        "mov r8, [r11 + 32]",
+        "mov r9, [r11 + 40]",
+        "deprewrite_interruptible_start:",
+        "cmp dword ptr [rcx], 0",
+        "jne deprewrite_interruptible_abort",
+        "deprewrite_interruptible_insn:",
+        "syscall",
+        "ret",
+        "deprewrite_interruptible_abort:",
+        "mov rax, -4",
+        "ret",
+    )
+}
+
+extern "C" {
+    fn deprewrite_interruptible_start();
+    fn deprewrite_interruptible_insn();
+    fn deprewrite_interruptible_abort();
+    fn deprewrite_tail_last();
+}
+
+/// If `pc` lies where an interruptible call has not started: where it gives up.
+pub fn abort_of(pc: u64) -> Option<u64> {
+    let start = deprewrite_interruptible_start as *const () as u64;
+    let insn = deprewrite_interruptible_insn as *const () as u64;
+    (start..=insn).contains(&pc).then_some(deprewrite_interruptible_abort as *const () as u64)
+}
+
+/// Whether `pc` lies in the tail of the way back.
+pub fn in_tail(pc: u64) -> bool {
+    let start = tail_start as *const () as u64;
+    (start..=deprewrite_tail_last as *const () as u64).contains(&pc)
+}
+
+/// Entry of a new thread: rsp is the program's new stack, r12 its thread block.
+#[unsafe(naked)]
+pub unsafe extern "C" fn new_thread() -> ! {
+    naked_asm!(
+        "mov rdi, r12",
+        "mov rsp, [r12 + {stack}]",
+        "call {start}",
+        "jmp {leave}",
+        stack = const RUNTIME_STACK,
+        start = sym crate::threads::started,
+        leave = sym leave,
+    )
+}
+
+/// `clone` for a thread (or a vfork child): the child starts in [`new_thread`].
+///
+/// # Safety
+/// `args` are those of clone or clone3 as the program gave them, `thread` is the child's block.
+#[unsafe(naked)]
+pub unsafe extern "C" fn clone_thread(
+    n: usize,
+    args: *const [usize; 6],
+    thread: *mut Thread,
+) -> usize {
+    naked_asm!(
+        "push r12",
+        "mov r12, rdx",
+        "mov rax, rdi",
+        "mov r11, rsi",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov r10, [r11 + 24]",
+        "mov r8, [r11 + 32]",
+        "mov r9, [r11 + 40]",
+        "syscall",
+        "test rax, rax",
+        "jz 2f",
+        "pop r12",
+        "ret",
+        "2:",
+        "jmp {child}",
+        child = sym new_thread,
+    )
+}
+
+/// Where a signal handler of the runtime returns to.
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() -> ! {
+    naked_asm!("mov eax, 15", "syscall")
+}

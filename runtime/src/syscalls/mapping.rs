@@ -1,0 +1,215 @@
+//! mmap and its kin: executable memory is only executable in the program's eyes.
+
+use crate::dispatch::refuse_program;
+use crate::jit::ExecRange;
+use crate::memory::map_in_window;
+use crate::process::process;
+use crate::sys::{self, nr};
+use crate::thread::Thread;
+use abi::layout::{page_up, TABLE_BASE, TABLE_END};
+use abi::trace::event;
+
+fn failed(errno: i32) -> usize {
+    (-(errno as isize)) as usize
+}
+
+/// What the kernel is asked for when the program asks for `prot`.
+fn real_protection(prot: usize) -> usize {
+    match prot & sys::PROT_EXEC {
+        0 => prot,
+        _ => prot & !sys::PROT_EXEC | sys::PROT_READ,
+    }
+}
+
+/// Whether `start..start + len` touches memory of the runtime.
+fn is_ours(start: u64, len: u64) -> bool {
+    let process = process();
+    let end = start.saturating_add(len);
+    let arena = process.jit.lock().arena.range();
+    let added =
+        process.runtime.start.min(process.window + process.header.code)..process.runtime.end;
+    [added, arena, TABLE_BASE..TABLE_END].iter().any(|r| start < r.end && r.start < end)
+}
+
+/// `mmap(address, length, protection, flags, descriptor, offset)`
+pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [address, length, prot, flags, fd, offset] = *args;
+    let (mut at, len) = (address as u64, page_up(length as u64));
+    let fixed = flags & (sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE) != 0;
+    let exec = prot & sys::PROT_EXEC != 0;
+    let real = real_protection(prot);
+    if fixed && len > 0 && is_ours(at, len) {
+        if flags & sys::MAP_FIXED_NOREPLACE != 0 {
+            return failed(sys::EEXIST);
+        }
+        refuse_program(
+            thread,
+            thread.syscall_pc,
+            "maps memory over the runtime (mmap with MAP_FIXED)",
+        );
+    }
+    if !fixed && at != 0 && is_ours(at, len) {
+        at = 0;
+    }
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_elf(fd);
+    let result = if !fixed && at == 0 && len > 0 && (exec || library) && len < 1 << 30 {
+        map_in_window(len, real, flags, fd as i32, offset as u64).map(|a| a as usize)
+    } else {
+        Err(sys::ENOMEM)
+    };
+    let result = match result {
+        Ok(at) => at,
+        // SAFETY: the program's own call, without the right to execute.
+        Err(_) => unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) },
+    };
+    let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
+    let mut jit = process().jit.lock();
+    if fixed {
+        jit.remove_executable(start, start + len);
+    }
+    if exec {
+        jit.add_executable(ExecRange {
+            start,
+            end: start + len,
+            writable: prot & sys::PROT_WRITE != 0,
+            file,
+        });
+    }
+    drop(jit);
+    if file && flags & sys::MAP_PRIVATE != 0 && process().options.records() {
+        report_descriptor(start, len, offset as u64, prot as u32, fd);
+    }
+    result
+}
+
+fn is_elf(fd: usize) -> bool {
+    let mut magic = [0u8; 4];
+    // SAFETY: the kernel writes at most four bytes.
+    let got = unsafe { sys::call(nr::PREAD64, &[fd, magic.as_mut_ptr() as usize, 4, 0]) };
+    got == Ok(4) && &magic == b"\x7fELF"
+}
+
+/// `munmap(address, length)`
+pub fn munmap(args: &[usize; 6]) -> usize {
+    let (start, len) = (args[0] as u64, page_up(args[1] as u64));
+    if is_ours(start, len) {
+        return failed(sys::EINVAL);
+    }
+    let mut jit = process().jit.lock();
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MUNMAP, *args) };
+    if result == 0 && jit.touches_code(start, start + len) {
+        jit.remove_executable(start, start + len);
+        drop(jit);
+        process().trace.process_event(event::UNMAP, &[&start.to_le_bytes(), &len.to_le_bytes()]);
+    }
+    result
+}
+
+/// `mprotect(address, length, protection)`
+pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [address, length, prot, ..] = *args;
+    let (start, len) = (address as u64, page_up(length as u64));
+    if is_ours(start, len) {
+        refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
+    }
+    let mut jit = process().jit.lock();
+    // SAFETY: the program's own memory, without the right to execute.
+    let result =
+        unsafe { sys::raw(nr::MPROTECT, [address, length, real_protection(prot), 0, 0, 0]) };
+    if result != 0 {
+        return result;
+    }
+    let file = jit.executable(start).is_some_and(|r| r.file);
+    if prot & sys::PROT_EXEC != 0 {
+        let writable = prot & sys::PROT_WRITE != 0;
+        jit.add_executable(ExecRange { start, end: start + len, writable, file });
+    } else if jit.touches_code(start, start + len) {
+        jit.remove_executable(start, start + len);
+    }
+    result
+}
+
+/// `mremap(address, old length, new length, flags, new address)`
+pub fn mremap(args: &[usize; 6]) -> usize {
+    let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
+    if is_ours(start, old.max(1)) {
+        return failed(sys::EINVAL);
+    }
+    let mut jit = process().jit.lock();
+    let range = jit.executable(start);
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MREMAP, *args) };
+    if let (Ok(at), Some(range)) = (sys::check(result).map(|a| a as u64), range) {
+        jit.remove_executable(start, start + old);
+        jit.add_executable(ExecRange { start: at, end: at + new, ..range });
+    }
+    result
+}
+
+// --- what the trace says about mappings ---
+
+fn report_descriptor(start: u64, len: u64, offset: u64, prot: u32, fd: usize) {
+    use core::fmt::Write;
+    const READLINK: usize = 89;
+    let mut name = crate::last_words::Line::new();
+    let _ = write!(name, "/proc/self/fd/{fd}\0");
+    let mut path = [0u8; 1024];
+    let args = [name.text().as_ptr() as usize, path.as_mut_ptr() as usize, path.len()];
+    // SAFETY: the kernel reads the name and fills the path.
+    let n = unsafe { sys::call(READLINK, &args) }.unwrap_or(0);
+    report(start, len, offset, prot, &path[..n]);
+}
+
+/// A file of which the runtime itself mapped all segments.
+pub fn report_file(start: u64, len: u64, offset: u64, path: &[u8]) {
+    report(start, len, offset, (sys::PROT_READ | sys::PROT_EXEC) as u32, path);
+}
+
+fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
+    if !process().options.records() {
+        return;
+    }
+    let mut id = [0u8; 32];
+    let n = if offset == 0 { build_id(start, len, &mut id) } else { 0 };
+    process().trace.process_event(
+        event::MAP,
+        &[
+            &start.to_le_bytes(),
+            &len.to_le_bytes(),
+            &offset.to_le_bytes(),
+            &prot.to_le_bytes(),
+            &(n as u32).to_le_bytes(),
+            &id,
+            path,
+        ],
+    );
+}
+
+/// The GNU build-id of the ELF image mapped at `start`, if its note lies in the first page.
+fn build_id(start: u64, len: u64, out: &mut [u8; 32]) -> usize {
+    let mut page = [0u64; 512];
+    if len < 4096 || !crate::signals::read_program(start, &mut page) {
+        return 0;
+    }
+    let byte = |i: usize| page.get(i / 8).map_or(0, |w| (w >> (i % 8 * 8)) as u8);
+    let u32_at = |i: usize| u32::from_le_bytes([byte(i), byte(i + 1), byte(i + 2), byte(i + 3)]);
+    if u32_at(0) != 0x464c_457f {
+        return 0;
+    }
+    // A note: name length 4, description length, type 3 (NT_GNU_BUILD_ID), "GNU\0".
+    for at in (64..4096 - 16).step_by(4) {
+        if u32_at(at) == 4 && u32_at(at + 8) == 3 && u32_at(at + 12) == 0x0055_4e47 {
+            let n = (u32_at(at + 4) as usize).min(out.len());
+            if at + 16 + n > 4096 {
+                return 0;
+            }
+            for (i, slot) in out[..n].iter_mut().enumerate() {
+                *slot = byte(at + 16 + i);
+            }
+            return n;
+        }
+    }
+    0
+}

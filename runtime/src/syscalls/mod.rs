@@ -1,0 +1,268 @@
+//! System calls of the program: most go to the kernel as they are; those that change what the
+//! runtime knows are carried out on the program's behalf.
+
+pub mod mapping;
+
+use crate::dispatch::{end_recording, refuse_program};
+use crate::process::process;
+use crate::signals::{self, virtual_state, SA_RESTART};
+use crate::stubs;
+use crate::sys::{self, nr};
+use crate::thread::Thread;
+use crate::{descriptors, threads};
+use abi::trace::{end, event, WHOLE_UNIT};
+
+const SYSCALL_LEN: u64 = 2;
+
+fn failed(errno: i32) -> usize {
+    (-(errno as isize)) as usize
+}
+
+/// Carries out the system call in the thread's registers; `next` is the pc behind it. Returns the
+/// original pc where the program goes on.
+pub fn handle(thread: &mut Thread, next: u64) -> u64 {
+    let gpr = thread.block.registers.gpr;
+    let number = gpr[0] as usize;
+    let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
+    thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
+    thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    if number == nr::RT_SIGRETURN {
+        return match signals::deliver::sigreturn(thread) {
+            Some(pc) => pc,
+            None => {
+                let info = signals::frame::SigInfo::fault(signals::SIGSEGV, 0x80, 0);
+                signals::raise(thread, signals::SIGSEGV, info);
+                next
+            }
+        };
+    }
+    let result = match carry_out(thread, number, &args, next) {
+        Outcome::Done(result) => result,
+        Outcome::Again => {
+            thread.block.registers.gpr[1] = next;
+            return thread.syscall_pc;
+        }
+    };
+    thread.block.registers.gpr[0] = result as u64;
+    note(thread, number, &args, result);
+    next
+}
+
+enum Outcome {
+    Done(usize),
+    /// A signal comes first; the program makes the call again afterwards.
+    Again,
+}
+
+fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> Outcome {
+    let sp = thread.block.registers.gpr[4];
+    Outcome::Done(match number {
+        nr::EXIT_GROUP => exit_group(thread, args[0] as i32),
+        nr::EXIT => threads::exit_thread(thread, args[0] as i32),
+        nr::RT_SIGACTION => virtual_state::sigaction(thread, args),
+        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, args),
+        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, args, sp),
+        nr::MMAP => mapping::mmap(thread, args),
+        nr::MUNMAP => mapping::munmap(args),
+        nr::MPROTECT => mapping::mprotect(thread, args),
+        nr::MREMAP => mapping::mremap(args),
+        nr::BRK => process().brk.lock().set(args[0] as u64) as usize,
+        nr::ARCH_PRCTL => arch_prctl(thread, args),
+        nr::RSEQ => failed(sys::ENOSYS),
+        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => threads::clone(thread, number, args, next),
+        nr::EXECVE | nr::EXECVEAT => return exec(thread, number, args),
+        nr::CLOSE if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
+        nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
+        nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[1] as i32) => {
+            refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
+        }
+        nr::CLOSE_RANGE => close_range(args),
+        nr::TGKILL | 62 | 200 => return kill(thread, number, args),
+        _ => return plain(thread, number, args),
+    })
+}
+
+/// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
+/// starting.
+fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    // SAFETY: the program's own call with the program's own arguments.
+    let result = unsafe { stubs::interruptible(&thread.pending, number, args) };
+    if result != failed(sys::EINTR) || thread.pending == 0 {
+        return Outcome::Done(result);
+    }
+    let signal = thread.waiting.map_or(0, |w| w.number as usize);
+    let restart = thread.actions().0[signal & 63].flags & SA_RESTART != 0 && restarts(number);
+    if restart {
+        Outcome::Again
+    } else {
+        Outcome::Done(result)
+    }
+}
+
+/// Calls that the kernel starts again after a handler with SA_RESTART (signal(7)).
+fn restarts(number: usize) -> bool {
+    // read, write, ioctl, readv, writev, sendfile, connect, accept, sendto, recvfrom, sendmsg,
+    // recvmsg, wait4, fcntl, flock, open, openat, waitid, futex, accept4, recvmmsg, sendmmsg,
+    // getrandom, preadv2, pwritev2, openat2, preadv, pwritev, mq_timedsend, mq_timedreceive, creat
+    matches!(
+        number,
+        0 | 1
+            | 2
+            | 16
+            | 19
+            | 20
+            | 40
+            | 42
+            | 43
+            | 44
+            | 45
+            | 46
+            | 47
+            | 61
+            | 72
+            | 73
+            | 85
+            | 202
+            | 242
+            | 243
+            | 247
+            | 257
+            | 288
+            | 295
+            | 296
+            | 299
+            | 307
+            | 318
+            | 327
+            | 328
+            | 437
+    )
+}
+
+fn exit_group(thread: &mut Thread, status: i32) -> usize {
+    if thread.vfork_child {
+        threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
+    }
+    signals::block_all();
+    end_recording(thread, end::EXIT, status & 0xff, 0);
+    sys::exit_group(status)
+}
+
+fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
+    let mut path = [0u8; 4096];
+    let len = read_path(path_at as u64, &mut path);
+    let pointers = thread.block.pointers;
+    thread.recorder.event(thread.index, &pointers, event::EXEC, WHOLE_UNIT, &[&path[..len]]);
+    // SAFETY: the program's own call.
+    Outcome::Done(unsafe { sys::raw(number, *args) })
+}
+
+/// Copies a zero-terminated string of the program's, as far as it can be read.
+fn read_path(at: u64, out: &mut [u8; 4096]) -> usize {
+    for i in 0..out.len() - 1 {
+        let mut byte = 0u8;
+        if !signals::read_program_value(at + i as u64, &mut byte) || byte == 0 {
+            return i;
+        }
+        out[i] = byte;
+    }
+    out.len() - 1
+}
+
+fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    const SET_GS: usize = 0x1001;
+    const SET_FS: usize = 0x1002;
+    const GET_GS: usize = 0x1004;
+    match args[0] {
+        SET_GS if args[1] != 0 => {
+            refuse_program(thread, thread.syscall_pc, "sets the gs base (arch_prctl)")
+        }
+        SET_GS => 0,
+        GET_GS => match signals::write_program_value(args[1] as u64, &0u64) {
+            true => 0,
+            false => failed(sys::EFAULT),
+        },
+        code => {
+            // SAFETY: the program's own call.
+            let result = unsafe { sys::raw(nr::ARCH_PRCTL, *args) };
+            if code == SET_FS && result == 0 {
+                let pointers = thread.block.pointers;
+                let base = (args[1] as u64).to_le_bytes();
+                thread.recorder.event(
+                    thread.index,
+                    &pointers,
+                    event::FS_BASE,
+                    WHOLE_UNIT,
+                    &[&base],
+                );
+            }
+            result
+        }
+    }
+}
+
+/// `close_range` around the descriptors of the runtime.
+fn close_range(args: &[usize; 6]) -> usize {
+    let (first, last, flags) = (args[0] as u32, args[1] as u32, args[2]);
+    if first > last {
+        return failed(sys::EINVAL);
+    }
+    let mut from = first;
+    for fd in descriptors::hidden_in(first..=last) {
+        if fd > from {
+            // SAFETY: descriptors of the program.
+            let _ = unsafe { sys::call(nr::CLOSE_RANGE, &[from as usize, fd as usize - 1, flags]) };
+        }
+        from = fd + 1;
+    }
+    match from > last {
+        true => 0,
+        // SAFETY: descriptors of the program.
+        false => unsafe {
+            sys::raw(nr::CLOSE_RANGE, [from as usize, last as usize, flags, 0, 0, 0])
+        },
+    }
+}
+
+/// kill, tkill, tgkill: a signal that ends this process is noted before it does.
+fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let (target, signal) = match number {
+        nr::TGKILL => (args[1], args[2]),
+        _ => (args[0], args[1]),
+    };
+    let own = target as u32 == thread.tid || target as u32 == sys::getpid();
+    let deadly = (1..32).contains(&signal)
+        && !matches!(signal, 17 | 18 | 19 | 20 | 21 | 22 | 23 | 28)
+        && thread.actions().0[signal].handler == signals::SIG_DFL
+        && thread.mask & signals::bit(signal as i32) == 0;
+    if own
+        && deadly
+        && !thread.vfork_child
+        && process().threads.live.load(core::sync::atomic::Ordering::Relaxed) == 1
+    {
+        let pointers = thread.block.pointers;
+        end_recording(thread, end::SIGNAL, signal as i32, 0);
+        let _ = pointers;
+        if signals::bit(signal as i32) & signals::SYNCHRONOUS != 0 || signal == 9 {
+            signals::die_of(signal as i32);
+        }
+        // SAFETY: the program's own call, which ends it.
+        return Outcome::Done(unsafe { sys::raw(number, *args) });
+    }
+    plain(thread, number, args)
+}
+
+fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
+    if !thread.recorder.active() {
+        return;
+    }
+    let mut payload = [0u8; 64];
+    payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    for (slot, arg) in payload[8..56].chunks_exact_mut(8).zip(args) {
+        slot.copy_from_slice(&(*arg as u64).to_le_bytes());
+    }
+    payload[56..].copy_from_slice(&(result as u64).to_le_bytes());
+    let pointers = thread.block.pointers;
+    thread.recorder.event(thread.index, &pointers, event::SYSCALL, WHOLE_UNIT, &[&payload]);
+}

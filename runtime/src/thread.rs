@@ -1,0 +1,167 @@
+//! A thread as the runtime knows it, and the memory that belongs to it.
+
+use crate::process::process;
+use crate::recorder::Recorder;
+use crate::signals::frame::SigInfo;
+use crate::signals::Actions;
+use crate::stubs;
+use crate::sys;
+use abi::thread::ThreadBlock;
+use alloc::boxed::Box;
+
+/// The program's alternate signal stack, as `sigaltstack` describes it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AltStack {
+    pub sp: u64,
+    pub flags: i32,
+    pub pad: i32,
+    pub size: u64,
+}
+
+pub const SS_ONSTACK: i32 = 1;
+pub const SS_DISABLE: i32 = 2;
+
+/// A signal that arrived where it could not be delivered.
+#[derive(Clone, Copy)]
+pub struct PendingSignal {
+    pub number: i32,
+    pub info: SigInfo,
+}
+
+/// The block first: gs points to it.
+#[repr(C, align(64))]
+pub struct Thread {
+    pub block: ThreadBlock,
+    pub xmm: [[u64; 2]; 16],
+    /// Not zero: xmm31 holds the buffer pointers while translated code runs.
+    pub vector: u32,
+    /// Not zero: signals are blocked beyond the program's mask, and let in at the tail.
+    pub unblock: u32,
+    /// The program's mask without the synchronous signals: what the kernel knows.
+    pub real_mask: u64,
+    /// Not zero: `waiting` holds a signal.
+    pub pending: u32,
+    pub waiting: Option<PendingSignal>,
+    /// The program's mask as it believes it to be.
+    pub mask: u64,
+    /// Original pc of `block.resume`.
+    pub resume_original: u64,
+    /// Original pc of the `syscall` instruction that is being carried out.
+    pub syscall_pc: u64,
+    pub alt_stack: AltStack,
+    /// Stepping to an instruction boundary with a signal in `waiting`.
+    pub stepping: bool,
+    pub index: u32,
+    pub parent: u32,
+    pub tid: u32,
+    pub recorder: Recorder,
+    /// A child of vfork: shares everything with its parent until it execs or exits.
+    pub vfork_child: bool,
+    /// A vfork child's signal actions; it must not change its parent's.
+    pub own_actions: Option<Box<Actions>>,
+    /// In the list of ended threads: the next one.
+    pub next_spare: u64,
+    pub handler_stack: u64,
+}
+
+const STACK: u64 = 512 << 10;
+const HANDLER_STACK: u64 = 512 << 10;
+const GUARD: u64 = 4096;
+
+fn struct_size() -> u64 {
+    abi::layout::page_up(core::mem::size_of::<Thread>() as u64)
+}
+
+impl Thread {
+    /// Memory for a thread: `[guard | stack | guard | handler stack | Thread]`.
+    pub fn create() -> Result<&'static mut Thread, i32> {
+        let total = GUARD + STACK + GUARD + HANDLER_STACK + struct_size();
+        let base = sys::anonymous(total)?;
+        for guard in [base, base + GUARD + STACK] {
+            // SAFETY: inside the mapping that was just made.
+            unsafe { sys::call(sys::nr::MPROTECT, &[guard as usize, GUARD as usize, 0]) }?;
+        }
+        let at = base + GUARD + STACK + GUARD + HANDLER_STACK;
+        // SAFETY: fresh zeroed memory, aligned to a page, of this size; all-zero bytes are a valid
+        // Thread but for the fields set here.
+        let thread = unsafe { &mut *(at as *mut Thread) };
+        thread.block.runtime_stack = base + GUARD + STACK;
+        thread.handler_stack = base + GUARD + STACK + GUARD;
+        thread.reset();
+        Ok(thread)
+    }
+
+    /// As new, in the same memory.
+    pub fn reset(&mut self) {
+        let stack = self.block.runtime_stack;
+        let this = self as *mut Thread as u64;
+        self.block = ThreadBlock::new();
+        let block = &mut self.block;
+        block.runtime_stack = stack;
+        block.stub_miss = stubs::stub_miss as *const () as u64;
+        block.stub_syscall = stubs::stub_syscall as *const () as u64;
+        block.stub_exit = stubs::stub_exit as *const () as u64;
+        block.stub_refuse = stubs::stub_refuse as *const () as u64;
+        block.this = this;
+        self.waiting = None;
+        self.pending = 0;
+        self.unblock = 0;
+        self.stepping = false;
+        self.vector = 0;
+        self.vfork_child = false;
+        self.alt_stack = AltStack { flags: SS_DISABLE, ..AltStack::default() };
+        self.recorder = Recorder::default();
+        self.own_actions = None;
+    }
+
+    /// The signal actions that hold for this thread.
+    pub fn actions(&self) -> Actions {
+        match &self.own_actions {
+            Some(own) => (**own).clone(),
+            None => process().actions.lock().clone(),
+        }
+    }
+
+    /// Makes gs point here and gives the kernel our signal stack.
+    pub fn adopt(&mut self) {
+        const ARCH_SET_GS: usize = 0x1001;
+        let stack = AltStack { sp: self.handler_stack, flags: 0, pad: 0, size: HANDLER_STACK };
+        // SAFETY: the block outlives the thread, and so does the stack.
+        unsafe {
+            let _ = sys::call(sys::nr::ARCH_PRCTL, &[ARCH_SET_GS, self.block.this as usize]);
+            let _ = sys::call(sys::nr::SIGALTSTACK, &[&stack as *const AltStack as usize, 0]);
+        }
+    }
+
+    /// The calling thread.
+    ///
+    /// # Safety
+    /// gs points to a thread block, and no other reference to it is in use.
+    pub unsafe fn current() -> &'static mut Thread {
+        let at: *mut Thread;
+        // SAFETY: the first word of the block is its own address.
+        unsafe {
+            core::arch::asm!("mov {}, gs:[0]", out(reg) at, options(nostack, readonly, preserves_flags));
+            &mut *at
+        }
+    }
+
+    /// Whether `sp` is on the program's alternate stack.
+    pub fn on_alt_stack(&self, sp: u64) -> bool {
+        self.alt_stack.flags & SS_DISABLE == 0
+            && sp.wrapping_sub(self.alt_stack.sp) <= self.alt_stack.size
+            && sp > self.alt_stack.sp
+    }
+
+    /// The fs base, which belongs to the program.
+    pub fn fs_base(&self) -> u64 {
+        const ARCH_GET_FS: usize = 0x1003;
+        let mut base = 0u64;
+        // SAFETY: the kernel writes one word.
+        let _ = unsafe {
+            sys::call(sys::nr::ARCH_PRCTL, &[ARCH_GET_FS, &mut base as *mut u64 as usize])
+        };
+        base
+    }
+}

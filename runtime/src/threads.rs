@@ -1,0 +1,252 @@
+//! Threads and child processes.
+
+use crate::boot::register_state;
+use crate::dispatch::prepare;
+use crate::process::process;
+use crate::stubs;
+use crate::sys::{self, nr};
+use crate::thread::Thread;
+use abi::options::Pointers;
+use abi::trace::{end, event, WHOLE_UNIT};
+use alloc::boxed::Box;
+use core::arch::naked_asm;
+use core::sync::atomic::Ordering::*;
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x10000;
+
+/// Gives the thread its buffers and writes its first event.
+pub fn begin_recording(thread: &mut Thread, parent: u32) {
+    thread.parent = parent;
+    if !process().options.records() {
+        return;
+    }
+    if thread.recorder.open().is_err() {
+        crate::die!("no address space for the buffers of a thread");
+    }
+    thread.vector = u32::from(process().options.pointers == Pointers::Vector);
+    let registers = &thread.block.registers;
+    let state = register_state(thread, registers.rip, 0xffff);
+    let none = [0, 0];
+    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state);
+    let pointers = thread.block.pointers;
+    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
+    thread.recorder.event(thread.index, &pointers, event::THREAD_START, WHOLE_UNIT, &parts);
+}
+
+/// What a clone call asks for.
+struct Request {
+    flags: u64,
+    /// New stack pointer, 0: the caller's.
+    stack: u64,
+}
+
+fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
+    match number {
+        nr::FORK => Some(Request { flags: 0, stack: 0 }),
+        nr::VFORK => Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0 }),
+        nr::CLONE => Some(Request { flags: args[0] as u64, stack: args[1] as u64 }),
+        _ => {
+            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size
+            let mut words = [0u64; 7];
+            crate::signals::read_program(args[0] as u64, &mut words).then_some(())?;
+            let stack = if words[5] == 0 { 0 } else { words[5] + words[6] };
+            Some(Request { flags: words[0], stack })
+        }
+    }
+}
+
+/// clone, clone3, fork, vfork. Returns what the program's parent side gets.
+pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
+    let Some(request) = request(number, args) else { return sys::EFAULT.wrapping_neg() as usize };
+    let before = crate::signals::block_all();
+    let result = if request.flags & CLONE_VM == 0 {
+        fork(thread, number, args)
+    } else if request.flags & CLONE_THREAD != 0 || request.flags & CLONE_VFORK != 0 {
+        share(thread, number, args, &request, next)
+    } else {
+        crate::dispatch::refuse_program(
+            thread,
+            next.wrapping_sub(2),
+            "starts a process that shares its memory and does not wait (clone with CLONE_VM)",
+        )
+    };
+    crate::signals::set_real_mask(before);
+    result
+}
+
+fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
+    let mut jit = process().jit.lock();
+    // SAFETY: the child gets a copy of this memory and goes on below.
+    let result = unsafe { sys::raw(number, *args) };
+    if result != 0 {
+        drop(jit);
+        if let Ok(child) = sys::check(result) {
+            let pointers = thread.block.pointers;
+            let pid = (child as u64).to_le_bytes();
+            thread.recorder.event(thread.index, &pointers, event::FORK, WHOLE_UNIT, &[&pid]);
+        }
+        return result;
+    }
+    crate::boot::heap_after_fork();
+    process().trace.reset_lock();
+    process().actions.force_unlock();
+    process().brk.force_unlock();
+    process().trace.discard();
+    process().threads.live.store(1, Relaxed);
+    jit.forked();
+    drop(jit);
+    thread.tid = sys::gettid();
+    let mut pointers = thread.block.pointers;
+    thread.recorder.forked(&mut pointers);
+    thread.block.pointers = pointers;
+    0
+}
+
+/// A new thread, or a child of vfork, which is one with a process id of its own.
+fn share(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    request: &Request,
+    next: u64,
+) -> usize {
+    let Some(child) = take_thread() else { return sys::ENOMEM.wrapping_neg() as usize };
+    child.index = process().threads.next_index.fetch_add(1, Relaxed);
+    child.block.window_high = thread.block.window_high;
+    child.block.target = process().window;
+    child.block.program_zmm31 = thread.block.program_zmm31;
+    child.block.registers = thread.block.registers;
+    child.block.registers.gpr[0] = 0;
+    if request.stack != 0 {
+        child.block.registers.gpr[4] = request.stack;
+    }
+    child.block.registers.rip = next;
+    child.xmm = thread.xmm;
+    child.mask = thread.mask;
+    child.real_mask = thread.real_mask;
+    child.parent = thread.index;
+    child.resume_original = next;
+    child.vfork_child = request.flags & CLONE_VFORK != 0;
+    child.own_actions = match child.vfork_child {
+        true => Some(Box::new(thread.actions().clone())),
+        false => None,
+    };
+    if !child.vfork_child {
+        process().threads.live.fetch_add(1, Relaxed);
+    }
+    // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
+    let result = unsafe { stubs::clone_thread(number, args, child) };
+    if sys::check(result).is_err() || child.vfork_child {
+        // A vfork child is gone, or runs another program: what it recorded is complete.
+        let pointers = child.block.pointers;
+        child.recorder.close(&pointers);
+        child.own_actions = None;
+        if !child.vfork_child {
+            process().threads.live.fetch_sub(1, Relaxed);
+        }
+        give_back(child);
+    }
+    result
+}
+
+/// First Rust code of a new thread, on its own runtime stack; signals are blocked.
+pub extern "C" fn started(thread: &mut Thread) {
+    thread.adopt();
+    thread.tid = sys::gettid();
+    let parent = thread.parent;
+    begin_recording(thread, parent);
+    prepare(thread, thread.resume_original);
+    thread.unblock = 1;
+}
+
+fn take_thread() -> Option<&'static mut Thread> {
+    // Taken by one thread at a time (pushes need no lock).
+    let _jit = process().jit.lock();
+    let head = &process().threads.spare;
+    let mut at = head.load(Acquire);
+    while at != 0 {
+        // SAFETY: a thread that has ended and that only we can take.
+        let thread = unsafe { &mut *(at as *mut Thread) };
+        match head.compare_exchange(at, thread.next_spare, AcqRel, Acquire) {
+            Ok(_) => {
+                thread.reset();
+                return Some(thread);
+            }
+            Err(now) => at = now,
+        }
+    }
+    Thread::create().ok()
+}
+
+fn give_back(thread: &'static mut Thread) {
+    let head = &process().threads.spare;
+    let at = thread as *mut Thread as u64;
+    let mut now = head.load(Acquire);
+    loop {
+        thread.next_spare = now;
+        match head.compare_exchange(now, at, AcqRel, Acquire) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// `exit`: ends the calling thread.
+pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
+    crate::signals::block_all();
+    if thread.vfork_child {
+        exit_vfork_child(thread, status, nr::EXIT);
+    }
+    let last = process().threads.live.fetch_sub(1, AcqRel) == 1;
+    if last {
+        crate::dispatch::end_recording(thread, end::EXIT, status, 0);
+    } else {
+        let pointers = thread.block.pointers;
+        let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
+        thread.recorder.event(thread.index, &pointers, event::THREAD_END, WHOLE_UNIT, &parts);
+        thread.recorder.close(&pointers);
+    }
+    // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
+    unsafe {
+        push_and_exit(
+            process().threads.spare.as_ptr(),
+            thread,
+            core::mem::offset_of!(Thread, next_spare),
+            status,
+        )
+    }
+}
+
+/// `exit` and `exit_group` of a child of vfork: its parent goes on.
+pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
+    let pointers = thread.block.pointers;
+    let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
+    thread.recorder.event(thread.index, &pointers, event::THREAD_END, WHOLE_UNIT, &parts);
+    loop {
+        // SAFETY: ends this process only.
+        let _ = unsafe { sys::call(number, &[status as usize]) };
+    }
+}
+
+/// Pushes the thread on the list of spare ones, without using its stack afterwards, and exits.
+#[unsafe(naked)]
+unsafe extern "C" fn push_and_exit(
+    head: *mut u64,
+    thread: *mut Thread,
+    next: usize,
+    status: i32,
+) -> ! {
+    naked_asm!(
+        "2:",
+        "mov rax, [rdi]",
+        "mov [rsi + rdx], rax",
+        "lock cmpxchg [rdi], rsi",
+        "jne 2b",
+        "mov edi, ecx",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+    )
+}

@@ -1,0 +1,391 @@
+//! The trace file: where frames come from.
+//!
+//! Frames are allocated at the end of the file, their blocks reserved before they are mapped, so
+//! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
+//! (what is stored survives the process) and not inherited by children.
+
+use crate::lock::Lock;
+use crate::sys::{self, nr};
+use abi::layout::page_up;
+use abi::trace::{crc32c, event, loss, EventHeader, FrameHeader, FrameKind, PROCESS};
+use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
+
+/// How recording goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// To the file.
+    File = 0,
+    /// `DEP_FILE=null:`, a child of fork, or a full disk: buffers are filled and used again.
+    Discard = 1,
+    /// Nothing is recorded by generated code.
+    Off = 2,
+}
+
+pub struct TraceFile {
+    mode: AtomicU32,
+    pub fd: AtomicI32,
+    state: Lock<State>,
+    loss_said: AtomicBool,
+}
+
+struct State {
+    end: u64,
+    units: Option<Appender>,
+    units_seq: u32,
+    events: Option<Appender>,
+    events_seq: u32,
+}
+
+/// A mapped frame that small items are appended to.
+pub struct Appender {
+    pub at: u64,
+    pub len: u64,
+    pub used: u64,
+}
+
+/// A frame in the file.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub offset: u64,
+    pub len: u64,
+}
+
+const SMALL_FRAME: u64 = 16 << 10;
+const UNITS_FRAME: u64 = 256 << 10;
+
+impl TraceFile {
+    pub fn new(mode: Mode, fd: i32) -> TraceFile {
+        TraceFile {
+            mode: AtomicU32::new(mode as u32),
+            fd: AtomicI32::new(fd),
+            state: Lock::new(State {
+                end: 0,
+                units: None,
+                units_seq: 0,
+                events: None,
+                events_seq: 0,
+            }),
+            loss_said: AtomicBool::new(false),
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Relaxed) {
+            0 => Mode::File,
+            1 => Mode::Discard,
+            _ => Mode::Off,
+        }
+    }
+
+    /// From now on nothing goes to the file.
+    pub fn discard(&self) {
+        self.mode.store(Mode::Discard as u32, Relaxed);
+    }
+
+    /// In a forked child: the locks' holders are not there.
+    pub fn reset_lock(&self) {
+        self.state.force_unlock();
+    }
+
+    /// Reserves a frame of `len` bytes (a multiple of 4096) at the end of the file.
+    pub fn allocate(&self, len: u64) -> Result<Place, i32> {
+        let mut state = self.state.lock();
+        self.allocate_locked(&mut state, len)
+    }
+
+    fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
+        if self.mode() != Mode::File {
+            return Err(sys::EBADF);
+        }
+        let offset = state.end;
+        let fd = self.fd.load(Relaxed) as usize;
+        // SAFETY: no memory involved.
+        let reserved = unsafe { sys::call(nr::FALLOCATE, &[fd, 0, offset as usize, len as usize]) };
+        const EOPNOTSUPP: i32 = 95;
+        match reserved {
+            Ok(_) => {}
+            Err(sys::EINTR) => return self.allocate_locked(state, len),
+            Err(EOPNOTSUPP) => self.write_zeros(offset, len)?,
+            Err(errno) => return Err(errno),
+        }
+        state.end = offset + len;
+        Ok(Place { offset, len })
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64) -> Result<(), i32> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let fd = self.fd.load(Relaxed) as usize;
+        let mut done = 0;
+        while done < len {
+            let args = [fd, ZEROS.as_ptr() as usize, 4096, (offset + done) as usize];
+            // SAFETY: the kernel only reads the zeros.
+            match unsafe { sys::call(nr::PWRITE64, &args) } {
+                Ok(n) if n > 0 => done += n as u64,
+                Ok(_) => return Err(28),
+                Err(sys::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps part of a frame; at `at` if that is not 0.
+    pub fn map(&self, at: u64, place: Place, from: u64, len: u64) -> Result<u64, i32> {
+        let fixed = if at == 0 { 0 } else { sys::MAP_FIXED };
+        let fd = self.fd.load(Relaxed);
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_SHARED | sys::MAP_POPULATE | fixed;
+        // SAFETY: a fixed place is the recorder's own region.
+        let at = unsafe { sys::mmap(at, len, prot, flags, fd, place.offset + from) }?;
+        const MADV_DONTFORK: usize = 10;
+        const MADV_DONTDUMP: usize = 16;
+        for advice in [MADV_DONTFORK, MADV_DONTDUMP] {
+            // SAFETY: the mapping was just made.
+            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, advice]) };
+        }
+        Ok(at)
+    }
+
+    /// Says once that recording has stopped, and why; from now on everything is discarded.
+    pub fn lost(&self, errno: i32) -> u32 {
+        self.discard();
+        let (reason, text) = match errno {
+            28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
+            27 => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
+            sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
+            _ => (loss::IO_ERROR, "the trace cannot be written"),
+        };
+        if !self.loss_said.swap(true, Relaxed) {
+            crate::say!("{text} (error {errno}): the rest of this run is not recorded");
+        }
+        reason
+    }
+
+    /// A frame for small items, mapped and with its header written.
+    pub fn new_appender(
+        &self,
+        kind: FrameKind,
+        thread: u32,
+        seq: u32,
+        least: u64,
+    ) -> Result<Appender, i32> {
+        let mut state = self.state.lock();
+        self.appender_locked(&mut state, kind, thread, seq, least)
+    }
+
+    fn appender_locked(
+        &self,
+        state: &mut State,
+        kind: FrameKind,
+        thread: u32,
+        seq: u32,
+        least: u64,
+    ) -> Result<Appender, i32> {
+        let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
+        let len = page_up((least + PAYLOAD as u64 + 8).max(usual));
+        let place = self.allocate_locked(state, len)?;
+        let at = self.map(0, place, 0, len)?;
+        let mut header = FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: kind as u16,
+            thread,
+            seq,
+            frame_len: len,
+            ..FrameHeader::default()
+        };
+        header.header_checksum = header.fixed_checksum();
+        // SAFETY: the mapping is `len` bytes and ours alone.
+        unsafe { (at as *mut [u8; 64]).write_volatile(header.to_bytes()) };
+        Ok(Appender { at, len, used: 0 })
+    }
+
+    /// Appends the description of a unit of the JIT. It is in the file when this returns.
+    pub fn add_units(&self, bytes: &[u8]) {
+        if self.mode() != Mode::File {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.units.as_ref().is_none_or(|u| !u.has_room(bytes.len())) {
+            if let Some(full) = state.units.take() {
+                full.seal();
+            }
+            let seq = state.units_seq;
+            match self.appender_locked(
+                &mut state,
+                FrameKind::Units,
+                PROCESS,
+                seq,
+                bytes.len() as u64,
+            ) {
+                Ok(new) => {
+                    state.units = Some(new);
+                    state.units_seq += 1;
+                }
+                Err(errno) => {
+                    drop(state);
+                    self.lost(errno);
+                    return;
+                }
+            }
+        }
+        if let Some(units) = &mut state.units {
+            units.append(bytes);
+        }
+    }
+
+    /// Appends an event of the process.
+    pub fn process_event(&self, kind: u16, parts: &[&[u8]]) {
+        if self.mode() != Mode::File {
+            return;
+        }
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let mut state = self.state.lock();
+        if state.events.as_ref().is_none_or(|e| !e.has_room(event_size(len))) {
+            if let Some(full) = state.events.take() {
+                full.seal();
+            }
+            let seq = state.events_seq;
+            let kind = FrameKind::Events;
+            match self.appender_locked(&mut state, kind, PROCESS, seq, event_size(len) as u64) {
+                Ok(new) => {
+                    state.events = Some(new);
+                    state.events_seq += 1;
+                }
+                Err(errno) => {
+                    drop(state);
+                    self.lost(errno);
+                    return;
+                }
+            }
+        }
+        if let Some(events) = &mut state.events {
+            events.event(kind, (0, 0, 0), parts);
+        }
+    }
+
+    /// Seals what belongs to the process: it ends here.
+    pub fn seal(&self) {
+        let mut state = self.state.lock();
+        for appender in [state.units.take(), state.events.take()].into_iter().flatten() {
+            appender.seal();
+        }
+    }
+}
+
+fn event_size(payload: usize) -> usize {
+    EVENT_HEADER_SIZE + payload.next_multiple_of(8)
+}
+
+impl Appender {
+    /// Whether `bytes` fit, and the zero that ends the list behind them.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        PAYLOAD as u64 + self.used + bytes as u64 + 8 <= self.len
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        // SAFETY: `has_room` was asked; the mapping is ours.
+        unsafe {
+            let to = (self.at + PAYLOAD as u64 + at) as *mut u8;
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Appends items that start with a non-zero word, which is written last.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(4);
+        self.put(self.used + 4, rest);
+        core::sync::atomic::compiler_fence(SeqCst);
+        self.put(self.used, first);
+        self.used += bytes.len() as u64;
+    }
+
+    /// Appends an event; its kind is written last. `position`: chunk, instruction, control flow.
+    pub fn event(&mut self, kind: u16, position: (u32, u32, u64), parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let header = EventHeader {
+            kind,
+            reserved: 0,
+            len: len.next_multiple_of(8) as u32,
+            chunk: position.0,
+            insn: position.1,
+            control_flow: position.2,
+        };
+        let start = self.used;
+        let mut at = start + EVENT_HEADER_SIZE as u64;
+        for part in parts {
+            self.put(at, part);
+            at += part.len() as u64;
+        }
+        self.put(start + 4, &header.len.to_le_bytes());
+        self.put(start + 8, &header.chunk.to_le_bytes());
+        self.put(start + 12, &header.insn.to_le_bytes());
+        self.put(start + 16, &header.control_flow.to_le_bytes());
+        core::sync::atomic::compiler_fence(SeqCst);
+        self.put(start, &header.kind.to_le_bytes());
+        self.used = start + event_size(len) as u64;
+    }
+
+    /// Completes the frame and unmaps it.
+    pub fn seal(self) {
+        let padded = self.used.next_multiple_of(8);
+        // SAFETY: inside the mapping, which is ours.
+        let payload = unsafe {
+            core::slice::from_raw_parts(
+                (self.at + PAYLOAD as u64) as *const u64,
+                (padded / 8) as usize,
+            )
+        };
+        let mut sum = abi::trace::Checksum::default();
+        sum.add_with(payload.iter().copied(), fast_crc);
+        seal_header(self.at, self.used, 0, sum.finish());
+        // SAFETY: nobody else knows the mapping.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.at as usize, self.len as usize]) };
+    }
+}
+
+/// Fills in the fields of a sealed frame; the state comes last.
+pub fn seal_header(at: u64, used: u64, used_memory: u64, checksum: u32) {
+    let header = at as *mut FrameHeader;
+    // SAFETY: `at` is the first byte of a mapped frame of this process.
+    unsafe {
+        (&raw mut (*header).used).write_volatile(used);
+        (&raw mut (*header).used_memory).write_volatile(used_memory);
+        (&raw mut (*header).checksum).write_volatile(checksum);
+        (&raw mut (*header).state).write_volatile(SEALED);
+    }
+}
+
+/// One step of [`crc32c`] over a word, in hardware where there is SSE 4.2.
+pub fn fast_crc(crc: u32, word: u64) -> u32 {
+    if crate::boot::has_sse42() {
+        let mut wide = u64::from(crc);
+        // SAFETY: the processor has the instruction.
+        unsafe {
+            core::arch::asm!("crc32 {0}, {1}", inout(reg) wide, in(reg) word,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        wide as u32
+    } else {
+        crc32c(crc, &word.to_le_bytes())
+    }
+}
+
+/// Adds the words at `at..at + len` (`len` a multiple of 8).
+pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
+    // SAFETY: the caller's own mapping.
+    let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
+    sum.add_with(words.iter().copied(), fast_crc);
+}
+
+/// The reason code of a loss, as event payload.
+pub fn loss_payload(reason: u32, errno: i32) -> [u8; 8] {
+    let mut out = [0; 8];
+    out[..4].copy_from_slice(&reason.to_le_bytes());
+    out[4..].copy_from_slice(&errno.to_le_bytes());
+    out
+}
+
+/// Kind of the event that [`loss_payload`] belongs to.
+pub const LOSS: u16 = event::LOSS;
