@@ -330,8 +330,7 @@ impl<'a, 'p> Search<'a, 'p> {
     fn is_code(&self, address: u64) -> bool {
         let Some((region, at)) = self.text.find(address) else { return false };
         let region = &self.text.regions[region];
-        let mut decoder =
-            Decoder::with_ip(64, &region.bytes[at..], address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(64, &region.bytes[at..], address, DecoderOptions::NONE);
         let mut insn = Instruction::default();
         for n in 0..TRIAL {
             let at = at + decoder.position();
@@ -390,8 +389,7 @@ impl<'a, 'p> Search<'a, 'p> {
         for candidate in &candidates {
             let Candidate { table, from } = *candidate;
             if !self.tables.contains(&table) {
-                let dispatch =
-                    Dispatch { kind: Kind::Relative, table: Some(table), entries: None };
+                let dispatch = Dispatch { kind: Kind::Relative, table: Some(table), entries: None };
                 found |= self.read_table(from, table, dispatch, &bounds, 2);
             }
         }
@@ -506,7 +504,10 @@ impl<'a, 'p> Search<'a, 'p> {
                 builder.add(cut_block(&mut decoder, region.start, at, &mut region.marks, indirect));
                 at += 1;
                 if at % 0x1_0000 == 0 {
-                    (self.progress)(total / 2 + (region.start + at as u64 - region.start) / 2, total);
+                    (self.progress)(
+                        total / 2 + (region.start + at as u64 - region.start) / 2,
+                        total,
+                    );
                 }
             }
             builder.close();
@@ -530,7 +531,11 @@ fn padding_len(bytes: &[u8]) -> usize {
         [0, ..] => bytes.iter().take_while(|b| **b == 0).count(),
         _ => {
             let insn = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
-            if insn.mnemonic() == Mnemonic::Nop { insn.len() } else { 0 }
+            if insn.mnemonic() == Mnemonic::Nop {
+                insn.len()
+            } else {
+                0
+            }
         }
     }
 }

@@ -96,8 +96,9 @@ fn long_runs_are_cut() {
 #[test]
 fn a_relative_table_with_a_bound_is_read() {
     // cmp edi,2; ja default; lea rax,[rip+table]; movsxd rdx,[rax+rdi*4]; add rax,rdx; jmp rax
-    let mut code = b"\x83\xff\x02\x77\x10\x48\x8d\x05\xf4\x0f\0\0\x48\x63\x14\xb8\x48\x01\xd0\xff\xe0"
-        .to_vec();
+    let mut code =
+        b"\x83\xff\x02\x77\x10\x48\x8d\x05\xf4\x0f\0\0\x48\x63\x14\xb8\x48\x01\xd0\xff\xe0"
+            .to_vec();
     assert_eq!(code.len(), 21);
     code.extend(b"\xc3\x31\xc0\xc3\x31\xdb\xc3\x31\xc9\xc3"); // 21: ret; 22, 25, 28: xor; ret
     let table: Vec<u8> = [22i64, 25, 28, 30]
@@ -129,10 +130,7 @@ fn data_words_count_at_fixed_addresses_only() {
 fn a_call_at_the_end_of_a_function_has_no_return_site() {
     // f: call g (f ends); nop; g: ud2
     let program = run(b"\xe8\x01\0\0\0\x90\x0f\x0b", &[], vec![(BASE, 5), (BASE + 6, 2)], false);
-    assert_eq!(
-        blocks(&program),
-        [(0, 5, End::Call(BASE + 6), true), (6, 2, End::Stop, true)]
-    );
+    assert_eq!(blocks(&program), [(0, 5, End::Call(BASE + 6), true), (6, 2, End::Stop, true)]);
 }
 
 #[test]

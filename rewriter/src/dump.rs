@@ -1,6 +1,6 @@
 //! Stages as text.
 
-use crate::error::{unsupported, Error, Result};
+use crate::error::{unsupported, Result};
 use crate::input::{word, Input};
 use lifter::discover::{Function, Program};
 use object::elf;
@@ -25,7 +25,7 @@ pub fn select<'a>(
 }
 
 /// Functions and blocks, a line each.
-pub fn cfg(functions: &[Function]) -> std::result::Result<String, Error> {
+pub fn cfg(functions: &[Function]) -> String {
     let mut out = String::new();
     for function in functions {
         let _ = writeln!(out, "function {:x}", function.start);
@@ -34,7 +34,7 @@ pub fn cfg(functions: &[Function]) -> std::result::Result<String, Error> {
             let _ = writeln!(out, " {mark}{:x} +{} {:x?}", block.start, block.len, block.end);
         }
     }
-    Ok(out)
+    out
 }
 
 fn symbol(input: &Input, wanted: &str) -> Option<u64> {

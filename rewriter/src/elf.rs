@@ -39,14 +39,9 @@ impl ProgramHeader {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend(self.kind.to_le_bytes());
         out.extend(self.flags.to_le_bytes());
-        for word in [
-            self.offset,
-            self.address,
-            self.physical,
-            self.file_size,
-            self.memory_size,
-            self.align,
-        ] {
+        for word in
+            [self.offset, self.address, self.physical, self.file_size, self.memory_size, self.align]
+        {
             out.extend(word.to_le_bytes());
         }
     }

@@ -93,7 +93,11 @@ impl Input {
 
     pub fn section_bytes(&self, section: &SectionHeader) -> &[u8] {
         let range = section.offset as usize..(section.offset.saturating_add(section.size)) as usize;
-        if section.has_bytes() { self.bytes.get(range).unwrap_or_default() } else { &[] }
+        if section.has_bytes() {
+            self.bytes.get(range).unwrap_or_default()
+        } else {
+            &[]
+        }
     }
 
     /// Entries of the dynamic section: tag, value.

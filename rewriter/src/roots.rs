@@ -191,14 +191,12 @@ fn add_relocations(input: &Input, image: &mut Image) {
             image.code_pointers.push(value);
         }
     };
-    let by_section = input.sections.iter().filter(|s| s.kind == elf::SHT_RELA.0 && s.is_allocated());
-    for rela in [
-        table(elf::DT_RELA, elf::DT_RELASZ),
-        table(elf::DT_JMPREL, elf::DT_PLTRELSZ),
-    ]
-    .into_iter()
-    .flatten()
-    .chain(by_section.map(|s| input.section_bytes(s)))
+    let by_section =
+        input.sections.iter().filter(|s| s.kind == elf::SHT_RELA.0 && s.is_allocated());
+    for rela in [table(elf::DT_RELA, elf::DT_RELASZ), table(elf::DT_JMPREL, elf::DT_PLTRELSZ)]
+        .into_iter()
+        .flatten()
+        .chain(by_section.map(|s| input.section_bytes(s)))
     {
         for entry in rela.chunks_exact(24) {
             let kind = elf::RelocationType(word(entry, 8) as u32);

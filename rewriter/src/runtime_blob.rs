@@ -38,19 +38,16 @@ impl Runtime {
         for raw in header.program_headers(LE, blob).map_err(broken)? {
             let p = ProgramHeader::read(raw);
             if p.is_load() && p.memory_size != 0 {
-                let bytes = blob[p.offset as usize..][..p.file_size as usize].to_vec();
-                let RuntimeSegment { address, flags, memory_size, .. } = RuntimeSegment {
+                segments.push(RuntimeSegment {
                     address: p.address,
                     flags: p.flags,
-                    bytes: Vec::new(),
+                    bytes: blob[p.offset as usize..][..p.file_size as usize].to_vec(),
                     memory_size: p.memory_size,
-                };
-                segments.push(RuntimeSegment { address, flags, bytes, memory_size });
+                });
             }
         }
         let sections = header.sections(LE, blob).map_err(broken)?;
-        let symbols =
-            sections.symbols(LE, blob, object::elf::SHT_SYMTAB).map_err(broken)?;
+        let symbols = sections.symbols(LE, blob, object::elf::SHT_SYMTAB).map_err(broken)?;
         let parameters = symbols
             .iter()
             .find(|s| s.name(LE, symbols.strings()) == Ok(PARAMETERS.as_bytes()))

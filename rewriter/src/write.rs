@@ -1,4 +1,10 @@
-//! The output file: the input's bytes, then what is added, then new tables of segments and sections.
+//! The output file: the input's bytes, then what is added, then a new table of sections.
+//!
+//! The program headers go where the input has them, directly behind the ELF header, because `strip`
+//! puts them there whatever we do. There is room for ours, since those that only ld.so and the
+//! program itself look at may go: in memory the runtime restores the originals from the copy behind
+//! the image header. An input that leaves no room gets the table in the added part; `strip` then
+//! breaks the output.
 
 use crate::elf::{
     ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
@@ -15,6 +21,18 @@ use std::path::Path;
 const PAGE: usize = abi::layout::PAGE as usize;
 /// The alignment that makes the kernel load a position-independent program at a window's start.
 const WINDOW_ALIGN: u64 = abi::layout::WINDOW_SIZE;
+
+/// What neither the kernel nor the runtime reads in an output, the most dispensable first.
+const DISPENSABLE: [elf::ProgramType; 8] = [
+    elf::PT_NULL,
+    elf::PT_PHDR,
+    elf::PT_GNU_PROPERTY,
+    elf::PT_NOTE,
+    elf::PT_GNU_RELRO,
+    elf::PT_GNU_EH_FRAME,
+    elf::PT_TLS,
+    elf::PT_DYNAMIC,
+];
 
 /// Segments that are added besides the runtime's: tables, code, and a stack header if none is there.
 pub fn program_header_count(input: &Input, runtime: &Runtime, code_len: usize) -> usize {
@@ -70,9 +88,12 @@ pub fn assemble(
             out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
         }
     }
-    let table_offset = (tables_at + tables.program_headers) as u64;
-    let table_address = places.tables + tables.program_headers as u64;
-    out.finish_program_headers(table_offset, table_address);
+    let table_offset = if out.fits_in_place(input) {
+        FILE_HEADER_SIZE as u64
+    } else {
+        (tables_at + tables.program_headers) as u64
+    };
+    out.finish_program_headers(table_offset);
 
     tables.header.descriptions_offset = (tables_at + tables.descriptions) as u64;
     tables.header.runtime = base;
@@ -169,9 +190,34 @@ impl Output {
         }
     }
 
+    /// Leaves out program headers until there is room for the rest where the input has its own.
+    fn fits_in_place(&mut self, input: &Input) -> bool {
+        if input.program_headers_offset != FILE_HEADER_SIZE as u64 {
+            return false;
+        }
+        let room = input.program_headers.len();
+        let mut headers = self.headers.clone();
+        for kind in DISPENSABLE {
+            while headers.len() > room {
+                let Some(last) = headers.iter().rposition(|p| p.kind == kind.0) else { break };
+                headers.remove(last);
+            }
+        }
+        let fits = headers.len() <= room;
+        if fits {
+            self.headers = headers;
+        }
+        fits
+    }
+
     /// Writes the table into the room that was left for it.
-    fn finish_program_headers(&mut self, offset: u64, address: u64) {
+    fn finish_program_headers(&mut self, offset: u64) {
         let size = (self.headers.len() * PROGRAM_HEADER_SIZE) as u64;
+        let address = self
+            .headers
+            .iter()
+            .find(|p| p.is_load() && (p.offset..p.offset + p.file_size).contains(&offset))
+            .map_or(0, |p| p.address + (offset - p.offset));
         for p in self.headers.iter_mut().filter(|p| p.kind == elf::PT_PHDR.0) {
             p.offset = offset;
             (p.address, p.physical) = (address, address);
