@@ -39,9 +39,11 @@ pub struct ImageHeader {
     pub image_end: u64,
     /// First byte of the program's first segment.
     pub image_start: u64,
-    /// The program's own ELF header (64 bytes), to be restored over the rewritten one; 0: none.
+    /// The program's own ELF header (64 bytes) and directly behind it its program headers, to be
+    /// restored over the rewritten ones (at `elf_header` and at `program_headers`) before anything
+    /// reads them; 0: none.
     pub elf_header_copy: u64,
-    /// Address of the ELF header in memory; 0: not in memory.
+    /// Address of the ELF header in memory, if `elf_header_copy` is not 0.
     pub elf_header: u64,
     /// Executable ranges of the program: pairs of u64 (start, end).
     pub exec_ranges: u64,

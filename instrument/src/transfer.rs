@@ -282,6 +282,15 @@ impl Weaver<'_, '_, '_> {
     }
 }
 
+/// A direct branch to original code that has no translation yet: by way of a miss.
+pub fn exit_to(code: &mut crate::emit::Code, target: u64) {
+    code.store(thread::SAVED_RCX, RCX);
+    code.address_of(RCX, target);
+    code.store(thread::TARGET, RCX);
+    code.load(RCX, thread::SAVED_RCX);
+    code.jump_gs(thread::STUB_MISS);
+}
+
 impl Translator {
     /// Emits what the hot code of the region left for later.
     pub(crate) fn cold_code(&mut self, out: &mut Fragment) {

@@ -1,4 +1,5 @@
 //! From bytes to facts about x86-64 code. Nothing here performs I/O, emits code or keeps state.
+//! Bytes to facts: what the code of a program is and does.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -8,3 +9,8 @@ pub mod needs;
 pub mod operands;
 pub mod recompute;
 pub mod regs;
+pub mod discover;
+pub mod flow;
+pub mod image;
+mod jump_table;
+mod text;

@@ -407,14 +407,19 @@ fn restore_elf_header(header: &ImageHeader, window: u64) {
     }
     let at = window + header.elf_header;
     let page = page_down(at) as usize;
+    let end = window + header.program_headers + 56 * header.program_header_count;
+    let len = page_up(end.max(at + 64)) as usize - page;
     // SAFETY: the first page of the program's own image, which the kernel mapped readable; the
     // copy lies in the added tables.
     unsafe {
-        if sys::call(nr::MPROTECT, &[page, PAGE as usize, sys::PROT_READ | sys::PROT_WRITE]).is_ok()
+        if sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok()
         {
             let copy = (window + header.elf_header_copy) as *const u8;
             core::ptr::copy_nonoverlapping(copy, at as *mut u8, 64);
-            let _ = sys::call(nr::MPROTECT, &[page, PAGE as usize, sys::PROT_READ]);
+            let program_headers = (window + header.program_headers) as *mut u8;
+            let len = 56 * header.program_header_count as usize;
+            core::ptr::copy_nonoverlapping(copy.add(64), program_headers, len);
+            let _ = sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ]);
         }
     }
 }

@@ -147,3 +147,20 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     naked_asm!("jmp {}", sym memcmp)
 }
+
+/// # Safety
+/// As in C.
+#[no_mangle]
+#[unsafe(naked)]
+unsafe extern "C" fn strlen(s: *const u8) -> usize {
+    naked_asm!(
+        "xor eax, eax",
+        "2:",
+        "cmp byte ptr [rdi + rax], 0",
+        "je 3f",
+        "inc rax",
+        "jmp 2b",
+        "3:",
+        "ret",
+    )
+}

@@ -1,0 +1,162 @@
+//! Where the added parts lie in memory, and the tables that describe them to the runtime.
+
+use crate::elf::{FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE};
+use crate::error::{unsupported, Result};
+use crate::input::Input;
+use crate::roots::executable_ranges;
+use crate::translate::Translated;
+use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
+use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, LIBRARIES_FIXED, LIBRARIES_PIE};
+use abi::options::{Options, Pointers};
+use abi::unit::TAGS_PER_WINDOW;
+
+/// Room between the program and what is added, for its heap.
+const GAP: u64 = 1 << 20;
+const COARSE: u64 = 1 << 16;
+/// Everything that is added must be reachable from the image with a 32-bit displacement.
+const REACH: u64 = 0x7ff0_0000;
+
+/// Addresses that are known before the code is translated.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
+    /// The image header and the tables.
+    pub tables: u64,
+    pub code: u64,
+}
+
+impl Places {
+    /// Leaves `room` bytes for the tables.
+    pub fn new(input: &Input, room: u64) -> Places {
+        let earliest = if input.pie { ADDED_PIE } else { ADDED_FIXED };
+        let tables = (input.image_end() + GAP).next_multiple_of(COARSE).max(earliest);
+        Places { tables, code: (tables + room).next_multiple_of(COARSE) }
+    }
+
+    pub fn runtime(&self, code_len: usize) -> u64 {
+        page_up(self.code + code_len as u64).next_multiple_of(COARSE)
+    }
+
+    /// Refuses what does not fit.
+    pub fn check(&self, input: &Input, end: u64) -> Result<()> {
+        let libraries = if input.pie { LIBRARIES_PIE.start } else { LIBRARIES_FIXED.start };
+        if end > libraries || end - input.image_start() > REACH {
+            return Err(unsupported!(
+                "the program is too large: its translation would end at {end:#x}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A named part of the tables segment.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub section: &'static str,
+    pub start: usize,
+    pub end: usize,
+}
+
+/// The tables segment: header first.
+pub struct Tables {
+    pub bytes: Vec<u8>,
+    pub header: ImageHeader,
+    /// In order, without gaps.
+    pub parts: [Part; 3],
+    /// Offset of the room for the output's program headers.
+    pub program_headers: usize,
+    pub descriptions: usize,
+}
+
+/// Builds the tables for `places`, with room for `program_header_count` headers. What depends on
+/// the file (offset of the descriptions, runtime, identity) is still missing in the header.
+pub fn tables(
+    input: &Input,
+    translated: &Translated,
+    options: Options,
+    dynamic: bool,
+    places: Places,
+    program_header_count: usize,
+) -> Tables {
+    let mut bytes = vec![0; HEADER_SIZE];
+    let mut place = |content: &[u8]| {
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+        let start = bytes.len();
+        bytes.extend_from_slice(content);
+        start
+    };
+    let at = |offset: usize| places.tables + offset as u64;
+
+    let table_len = input.program_headers.len() * PROGRAM_HEADER_SIZE;
+    let table_start = input.program_headers_offset as usize;
+    let mut original = input.bytes[..FILE_HEADER_SIZE].to_vec();
+    original.extend_from_slice(&input.bytes[table_start..table_start + table_len]);
+    let original = place(&original);
+    let program_headers = place(&vec![0; program_header_count * PROGRAM_HEADER_SIZE]);
+    let ranges = executable_ranges(input);
+    let exec_ranges = place(&pairs(&ranges, |w: u64| w.to_le_bytes()));
+    let header_end = place(&[]);
+    let entries = place(&pairs(&translated.entries, |w: u32| w.to_le_bytes()));
+    let units = place(&pairs(&translated.units, |w: u32| w.to_le_bytes()));
+    let addresses: Vec<u8> =
+        translated.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
+    let unit_addresses = place(&addresses);
+    let recipes = place(&translated.recipes);
+    let tables_end = place(&[]);
+    let descriptions = place(&translated.descriptions);
+    let end = place(&[]);
+
+    let elf_header = input.address_of(0);
+    let interpreter = input.header_of(object::elf::PT_INTERP).map_or(0, |p| p.address);
+    let unit_count = translated.unit_addresses.len() as u64;
+    let mut bits = 0;
+    for (bit, on) in [
+        (flags::PIE, input.pie),
+        (flags::DYNAMIC, dynamic),
+        (flags::NEEDS_AVX512VL, options.records() && options.pointers == Pointers::Vector),
+    ] {
+        bits |= if on { bit } else { 0 };
+    }
+    let header = ImageHeader {
+        magic: MAGIC,
+        version: VERSION,
+        flags: bits,
+        options: options.to_word(),
+        entry: input.entry,
+        program_headers: input.address_of(input.program_headers_offset).unwrap_or(0),
+        program_header_count: input.program_headers.len() as u64,
+        interpreter,
+        image_end: input.image_end(),
+        image_start: input.image_start(),
+        elf_header_copy: if elf_header.is_some() { at(original) } else { 0 },
+        elf_header: elf_header.unwrap_or(0),
+        exec_ranges: at(exec_ranges),
+        exec_range_count: ranges.len() as u64,
+        code: places.code,
+        code_len: translated.code.len() as u64,
+        entries: at(entries),
+        entry_count: translated.entries.len() as u64,
+        units: at(units),
+        unit_count,
+        unit_addresses: at(unit_addresses),
+        recipes: at(recipes),
+        recipes_len: translated.recipes.len() as u64,
+        descriptions_offset: 0,
+        descriptions_len: translated.descriptions.len() as u64,
+        first_window: 0,
+        jit_window: unit_count.div_ceil(u64::from(TAGS_PER_WINDOW)) as u32,
+        identity: [0; 2],
+        runtime: 0,
+        runtime_end: 0,
+    };
+    let part = |section, start, end| Part { section, start, end };
+    let parts = [
+        part(crate::input::HEADER_SECTION, 0, header_end),
+        part(".deprewrite.tables", header_end, tables_end),
+        part(".deprewrite.units", descriptions, end),
+    ];
+    Tables { bytes, header, parts, program_headers, descriptions }
+}
+
+fn pairs<T: Copy, const N: usize>(pairs: &[(T, T)], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+    pairs.iter().flat_map(|&(a, b)| [bytes(a), bytes(b)]).flatten().collect()
+}

@@ -1,0 +1,15 @@
+//! `deprewrite`: input -> image -> program -> translation -> layout -> file.
+#![forbid(unsafe_code)]
+
+pub mod dump;
+pub mod elf;
+pub mod error;
+pub mod input;
+pub mod layout;
+pub mod options;
+pub mod rewrite;
+pub mod roots;
+pub mod runtime_blob;
+pub mod summary;
+pub mod translate;
+pub mod write;

@@ -1,0 +1,73 @@
+//! What a rewriting did, for people and for programs.
+
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+#[derive(Serialize, Debug, Default)]
+pub struct Summary {
+    pub functions: usize,
+    pub blocks: usize,
+    pub text_bytes: u64,
+    pub lifted_bytes: u64,
+    pub jump_tables: usize,
+    /// Indirect jumps whose targets are looked up when the program runs.
+    pub unresolved_indirect: usize,
+    pub units: usize,
+    pub code_bytes: usize,
+    pub seconds: f64,
+    pub input_bytes: usize,
+    pub output_bytes: usize,
+    /// Seconds of each stage, in order.
+    pub stages: Vec<(&'static str, f64)>,
+}
+
+impl Summary {
+    pub fn print(&self) {
+        let share = 100.0 * self.lifted_bytes as f64 / (self.text_bytes.max(1)) as f64;
+        eprintln!(
+            "{} functions, {} blocks, {share:.2} % of {} code bytes lifted",
+            self.functions, self.blocks, self.text_bytes
+        );
+        eprintln!(
+            "{} jump tables resolved, {} indirect jumps left to run time",
+            self.jump_tables, self.unresolved_indirect
+        );
+        eprintln!(
+            "{} units, {} bytes of translated code; {} bytes before, {} after; {:.2} s",
+            self.units, self.code_bytes, self.input_bytes, self.output_bytes, self.seconds
+        );
+    }
+
+    pub fn print_stages(&self) {
+        for (name, seconds) in &self.stages {
+            eprintln!("{name:<10} {seconds:8.3} s");
+        }
+    }
+}
+
+/// Times stages one after the other.
+pub struct Stages {
+    start: Instant,
+    last: Instant,
+    done: Vec<(&'static str, f64)>,
+}
+
+impl Default for Stages {
+    fn default() -> Stages {
+        let now = Instant::now();
+        Stages { start: now, last: now, done: Vec::new() }
+    }
+}
+
+impl Stages {
+    /// Closes a stage.
+    pub fn done(&mut self, name: &'static str) {
+        let now = Instant::now();
+        self.done.push((name, (now - self.last).as_secs_f64()));
+        self.last = now;
+    }
+
+    pub fn finish(self) -> (Duration, Vec<(&'static str, f64)>) {
+        (self.start.elapsed(), self.done)
+    }
+}

@@ -1,0 +1,123 @@
+//! The whole program through the translator, and what the runtime and the reader need to know
+//! about the result.
+
+use abi::options::{torture, Options};
+use abi::unit::{encode_static, unit_id};
+use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator};
+use lifter::discover::Program;
+use lifter::image::Image;
+use std::collections::HashMap;
+
+/// Translated code with everything that is said about it; see [`abi::image::ImageHeader`].
+#[derive(Clone, Debug, Default)]
+pub struct Translated {
+    pub code: Vec<u8>,
+    /// Original and translated address (low halves), ascending.
+    pub entries: Vec<(u32, u32)>,
+    /// Start of code and of recipe of each unit, and one entry more that closes the last.
+    pub units: Vec<(u32, u32)>,
+    /// Original address of each unit.
+    pub unit_addresses: Vec<u32>,
+    pub recipes: Vec<u8>,
+    pub descriptions: Vec<u8>,
+}
+
+/// Window of the first ahead-of-time unit.
+pub const FIRST_WINDOW: u32 = 1;
+
+/// Translates the whole program for code that starts at `code_base`.
+pub fn translate(
+    program: &Program,
+    image: &Image,
+    options: Options,
+    code_base: u64,
+    fixed: bool,
+) -> Translated {
+    let placement = Placement {
+        window_high: fixed.then_some(0),
+        patchable: false,
+        exact_registers: false,
+    };
+    let mut translator = Translator::new(options, placement);
+    let mut out = Fragment::new(code_base);
+    let mut result = Translated::default();
+    // Where each original block went; narrow ones too, for direct branches between functions.
+    let mut placed: HashMap<u32, Placed> = HashMap::new();
+    let mut previous = 0;
+    let mut blocks = Vec::new();
+    for function in &program.functions {
+        let Some(source) = source_of(image, function.start) else { continue };
+        blocks.clear();
+        for block in &function.blocks {
+            let n = result.unit_addresses.len() + blocks.len();
+            let id = unit_id(FIRST_WINDOW, n as u32);
+            // A narrow tag is only right behind a unit of the same window.
+            let opens_window = id & 0xffff < abi::unit::FIRST_TAG + WIDE_AT_START;
+            blocks.push(Block {
+                start: block.start,
+                len: block.len,
+                id,
+                version: 0,
+                wide: block.indirect || opens_window,
+            });
+        }
+        translator.translate(&blocks, source, &mut out);
+        for unit in out.units.drain(..) {
+            result.units.push((unit.entry, unit.recipe));
+            result.unit_addresses.push(unit.start as u32);
+            encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
+            previous = unit.start;
+            let dropped = options.torture & torture::DROP != 0 && unit.start % 11 == 3;
+            let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
+            if unit.wide && !dropped {
+                let code = code_base as u32 + unit.entry;
+                result.entries.push((unit.start as u32, code));
+            }
+            placed.insert(unit.start as u32, entry);
+        }
+    }
+    link(&mut out, &placed, options);
+    result.units.push((out.code.here(), out.recipes.len() as u32));
+    result.entries.sort_unstable();
+    result.code = out.code.bytes;
+    result.recipes = out.recipes;
+    result
+}
+
+/// So many units at the start of a window are wide: a function that lies across the border then
+/// mostly branches to wide ones. Other branches across it take the way of a miss.
+const WIDE_AT_START: u32 = 64;
+
+#[derive(Clone, Copy)]
+struct Placed {
+    code: u32,
+    id: u32,
+    wide: bool,
+}
+
+fn source_of<'a>(image: &Image<'a>, address: u64) -> Option<Source<'a>> {
+    let segment = image.segments.iter().find(|s| {
+        s.executable && address.wrapping_sub(s.address) < s.bytes.len() as u64
+    })?;
+    Some(Source { start: segment.address, bytes: segment.bytes })
+}
+
+/// Points the branches between functions at their targets; what is not translated, or cannot be
+/// entered directly, is reached through the look-up table.
+fn link(out: &mut Fragment, placed: &HashMap<u32, Placed>, options: Options) {
+    let mut exits: HashMap<u64, u32> = HashMap::new();
+    for branch in std::mem::take(&mut out.branches) {
+        let target = placed
+            .get(&(branch.target as u32))
+            .filter(|p| may_enter(options, branch.from, p.id, p.wide));
+        let to = match target {
+            Some(p) => p.code,
+            None => *exits.entry(branch.target).or_insert_with(|| {
+                let at = out.code.here();
+                instrument::transfer::exit_to(&mut out.code, branch.target);
+                at
+            }),
+        };
+        out.code.bind(branch.at, to);
+    }
+}

@@ -1,0 +1,337 @@
+//! The output file: the input's bytes, then what is added, then a new table of sections.
+//!
+//! The program headers go where the input has them, directly behind the ELF header, because `strip`
+//! puts them there whatever we do. There is room for ours, since those that only ld.so and the
+//! program itself look at may go: in memory the runtime restores the originals from the copy behind
+//! the image header. An input that leaves no room gets the table in the added part; `strip` then
+//! breaks the output.
+
+use crate::elf::{
+    ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
+};
+use crate::error::{Error, Result};
+use crate::input::Input;
+use crate::layout::{Places, Tables};
+use crate::runtime_blob::Runtime;
+use object::elf;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+const PAGE: usize = abi::layout::PAGE as usize;
+/// The alignment that makes the kernel load a position-independent program at a window's start.
+const WINDOW_ALIGN: u64 = abi::layout::WINDOW_SIZE;
+
+/// What neither the kernel nor the runtime reads in an output, the most dispensable first.
+const DISPENSABLE: [elf::ProgramType; 8] = [
+    elf::PT_NULL,
+    elf::PT_PHDR,
+    elf::PT_GNU_PROPERTY,
+    elf::PT_NOTE,
+    elf::PT_GNU_RELRO,
+    elf::PT_GNU_EH_FRAME,
+    elf::PT_TLS,
+    elf::PT_DYNAMIC,
+];
+
+/// Segments that are added besides the runtime's: tables, code, and a stack header if none is there.
+pub fn program_header_count(input: &Input, runtime: &Runtime, code_len: usize) -> usize {
+    let stack = usize::from(input.header_of(elf::PT_GNU_STACK).is_none());
+    let code = usize::from(code_len != 0);
+    input.program_headers.len() + 1 + code + runtime.segments.len() + stack
+}
+
+/// The bytes of the output.
+pub fn assemble(
+    input: &Input,
+    code: &[u8],
+    mut tables: Tables,
+    mut runtime: Runtime,
+    places: Places,
+) -> Result<Vec<u8>> {
+    let base = places.runtime(code.len());
+    let end = base + runtime.end();
+    places.check(input, end)?;
+    runtime.set_parameters([base, places.tables, u64::from(input.pie), 0])?;
+
+    let mut out = Output { bytes: input.bytes.clone(), headers: Vec::new(), sections: Vec::new() };
+    out.headers = original_headers(input);
+    let r = elf::PF_R.0;
+    let tables_at = out.segment(places.tables, r, &tables.bytes, tables.bytes.len() as u64);
+    for part in &tables.parts {
+        let start = part.start as u64;
+        out.section(
+            part.section,
+            places.tables + start,
+            tables_at as u64 + start,
+            (part.end - part.start) as u64,
+            r,
+        );
+    }
+    if !code.is_empty() {
+        let flags = r | elf::PF_X.0;
+        let at = out.segment(places.code, flags, code, code.len() as u64);
+        out.section(".deprewrite.text", places.code, at as u64, code.len() as u64, flags);
+    }
+    for s in &runtime.segments {
+        let at = out.segment(base + s.address, s.flags, &s.bytes, s.memory_size);
+        let len = s.bytes.len() as u64;
+        let name = match s.flags & (elf::PF_X.0 | elf::PF_W.0) {
+            0 => ".deprewrite.runtime.rodata",
+            f if f & elf::PF_X.0 != 0 => ".deprewrite.runtime",
+            _ => ".deprewrite.runtime.data",
+        };
+        if len != 0 {
+            out.section(name, base + s.address, at as u64, len, s.flags);
+        }
+        if s.memory_size > len {
+            out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
+        }
+    }
+    let table_offset = if out.fits_in_place(input) {
+        FILE_HEADER_SIZE as u64
+    } else {
+        (tables_at + tables.program_headers) as u64
+    };
+    out.finish_program_headers(table_offset);
+
+    tables.header.descriptions_offset = (tables_at + tables.descriptions) as u64;
+    tables.header.runtime = base;
+    tables.header.runtime_end = end;
+    tables.header.identity = identity(input, &tables);
+    let header = tables.header.to_bytes();
+    out.bytes[tables_at..tables_at + header.len()].copy_from_slice(&header);
+
+    let (offset, count, names) = out.write_sections(input);
+    out.patch_file_header(base + runtime.entry, table_offset, offset, count, names);
+    Ok(out.bytes)
+}
+
+/// The input's program headers as the output has them: nothing of it is executable.
+fn original_headers(input: &Input) -> Vec<ProgramHeader> {
+    let mut headers = input.program_headers.clone();
+    let mut has_stack = false;
+    for p in &mut headers {
+        match elf::ProgramType(p.kind) {
+            elf::PT_INTERP => *p = ProgramHeader::default(),
+            elf::PT_LOAD if p.is_executable() => {
+                p.flags = (p.flags & !elf::PF_X.0) | elf::PF_R.0;
+            }
+            elf::PT_GNU_STACK => {
+                p.flags = elf::PF_R.0 | elf::PF_W.0;
+                has_stack = true;
+            }
+            _ => {}
+        }
+    }
+    if !has_stack {
+        headers.push(ProgramHeader {
+            kind: elf::PT_GNU_STACK.0,
+            flags: elf::PF_R.0 | elf::PF_W.0,
+            align: 16,
+            ..ProgramHeader::default()
+        });
+    }
+    if input.pie {
+        // The first segment, where address and offset are both 0 and so agree modulo any alignment.
+        if let Some(p) = headers.iter_mut().find(|p| p.is_load() && p.memory_size != 0) {
+            p.align = WINDOW_ALIGN;
+        }
+    }
+    headers
+}
+
+struct Output {
+    bytes: Vec<u8>,
+    headers: Vec<ProgramHeader>,
+    sections: Vec<(&'static str, SectionHeader)>,
+}
+
+impl Output {
+    /// Appends a segment; returns its offset in the file.
+    fn segment(&mut self, address: u64, flags: u32, content: &[u8], memory_size: u64) -> usize {
+        // Offset and address agree modulo the page size, as the kernel demands.
+        let skew = address as usize % PAGE;
+        let start = self.bytes.len().next_multiple_of(PAGE) + skew;
+        self.bytes.resize(start, 0);
+        self.bytes.extend_from_slice(content);
+        self.headers.push(ProgramHeader {
+            kind: elf::PT_LOAD.0,
+            flags,
+            offset: start as u64,
+            address,
+            physical: address,
+            file_size: content.len() as u64,
+            memory_size,
+            align: PAGE as u64,
+        });
+        start
+    }
+
+    fn section(&mut self, name: &'static str, address: u64, offset: u64, size: u64, flags: u32) {
+        let mut bits = elf::SHF_ALLOC.0;
+        if flags & elf::PF_X.0 != 0 {
+            bits |= elf::SHF_EXECINSTR.0;
+        }
+        if flags & elf::PF_W.0 != 0 {
+            bits |= elf::SHF_WRITE.0;
+        }
+        let align = 1 << address.trailing_zeros().min(12);
+        let kind = elf::SHT_PROGBITS.0;
+        let header =
+            SectionHeader { kind, flags: bits, address, offset, size, align, ..Default::default() };
+        self.sections.push((name, header));
+    }
+
+    fn bss(&mut self, address: u64, offset: u64, size: u64) {
+        self.section(".deprewrite.runtime.bss", address, offset, size, elf::PF_R.0 | elf::PF_W.0);
+        if let Some((_, header)) = self.sections.last_mut() {
+            header.kind = elf::SHT_NOBITS.0;
+        }
+    }
+
+    /// Leaves out program headers until there is room for the rest where the input has its own.
+    fn fits_in_place(&mut self, input: &Input) -> bool {
+        if input.program_headers_offset != FILE_HEADER_SIZE as u64 {
+            return false;
+        }
+        let room = input.program_headers.len();
+        let mut headers = self.headers.clone();
+        for kind in DISPENSABLE {
+            while headers.len() > room {
+                let Some(last) = headers.iter().rposition(|p| p.kind == kind.0) else { break };
+                headers.remove(last);
+            }
+        }
+        let fits = headers.len() <= room;
+        if fits {
+            self.headers = headers;
+        }
+        fits
+    }
+
+    /// Writes the table into the room that was left for it.
+    fn finish_program_headers(&mut self, offset: u64) {
+        let size = (self.headers.len() * PROGRAM_HEADER_SIZE) as u64;
+        let address = self
+            .headers
+            .iter()
+            .find(|p| p.is_load() && (p.offset..p.offset + p.file_size).contains(&offset))
+            .map_or(0, |p| p.address + (offset - p.offset));
+        for p in self.headers.iter_mut().filter(|p| p.kind == elf::PT_PHDR.0) {
+            p.offset = offset;
+            (p.address, p.physical) = (address, address);
+            (p.file_size, p.memory_size) = (size, size);
+        }
+        let mut table = Vec::new();
+        for p in &self.headers {
+            p.write(&mut table);
+        }
+        let offset = offset as usize;
+        self.bytes[offset..offset + table.len()].copy_from_slice(&table);
+    }
+
+    /// Appends names and headers of all sections; returns offset, count, and index of the names.
+    fn write_sections(&mut self, input: &Input) -> (u64, usize, usize) {
+        let mut names = input.section_names.clone();
+        let mut all = input.sections.clone();
+        let mut names_index = input.section_names_index;
+        if all.is_empty() {
+            all.push(SectionHeader::default());
+            names = vec![0];
+        }
+        let add_name = |names: &mut Vec<u8>, name: &str| {
+            let start = names.len() as u32;
+            names.extend_from_slice(name.as_bytes());
+            names.push(0);
+            start
+        };
+        for (name, header) in &self.sections {
+            all.push(SectionHeader { name: add_name(&mut names, name), ..*header });
+        }
+        if input.sections.is_empty() {
+            names_index = all.len();
+            let name = add_name(&mut names, ".shstrtab");
+            let kind = elf::SHT_STRTAB.0;
+            all.push(SectionHeader { name, kind, align: 1, ..Default::default() });
+        }
+        all[names_index].offset = self.bytes.len() as u64;
+        all[names_index].size = names.len() as u64;
+        self.bytes.extend_from_slice(&names);
+        self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
+        let offset = self.bytes.len() as u64;
+        for header in &all {
+            header.write(&mut self.bytes);
+        }
+        (offset, all.len(), names_index)
+    }
+
+    fn patch_file_header(
+        &mut self,
+        entry: u64,
+        program_headers: u64,
+        sections: u64,
+        section_count: usize,
+        names: usize,
+    ) {
+        let count = self.headers.len();
+        let mut put = |at: usize, bytes: &[u8]| {
+            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        };
+        put(24, &entry.to_le_bytes());
+        put(32, &program_headers.to_le_bytes());
+        put(40, &sections.to_le_bytes());
+        put(52, &(FILE_HEADER_SIZE as u16).to_le_bytes());
+        put(54, &(PROGRAM_HEADER_SIZE as u16).to_le_bytes());
+        put(56, &(count as u16).to_le_bytes());
+        put(58, &(SECTION_HEADER_SIZE as u16).to_le_bytes());
+        put(60, &(section_count as u16).to_le_bytes());
+        put(62, &(names as u16).to_le_bytes());
+    }
+}
+
+/// 128-bit FNV-1a over everything that the reader depends on.
+fn identity(input: &Input, tables: &Tables) -> [u64; 2] {
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+        }
+    };
+    add(&tables.header.to_bytes());
+    add(&tables.bytes[tables.descriptions..]);
+    for p in input.loads().filter(|p| p.is_executable()) {
+        add(input.segment_bytes(p));
+    }
+    [hash as u64, (hash >> 64) as u64]
+}
+
+/// Writes a file whole or not at all, with the mode of the input.
+pub fn write_file(path: &Path, bytes: &[u8], mode: std::fs::Permissions) -> Result<()> {
+    let failed = |e: std::io::Error| Error::file("write", path, e);
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
+        return Err(Error::file("write", path, "not a regular file"));
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut file =
+        tempfile::Builder::new().prefix(".deprewrite").tempfile_in(directory).map_err(|e| {
+            // The name of the temporary file would only confuse.
+            failed(e.kind().into())
+        })?;
+    file.write_all(bytes).map_err(failed)?;
+    file.as_file().set_permissions(mode).map_err(failed)?;
+    file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}
+
+/// Whether two paths name one file.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}

@@ -1,0 +1,152 @@
+//! The output as other tools see it.
+
+mod common;
+
+use abi::image::ImageHeader;
+use common::{compile, deprewrite, run, text};
+use object::{Object as _, ObjectSection as _};
+use rewriter::elf::{FileHeader, ProgramHeader, LE};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const KINDS: &[(&str, &[&str])] = &[
+    ("pie", &["-fPIE", "-pie"]),
+    ("fixed", &["-no-pie"]),
+    ("static", &["-static"]),
+    ("static_pie", &["-static-pie"]),
+    ("stripped", &["-static", "-s"]),
+    ("one_segment", &["-no-pie", "-Wl,-z,noseparate-code"]),
+    ("relr", &["-fPIE", "-pie", "-Wl,-z,pack-relative-relocs"]),
+];
+
+fn each_kind(mut check: impl FnMut(&str, &Path, &Path)) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut seen = 0;
+    for (kind, flags) in KINDS {
+        let Some(input) = compile(directory.path(), kind, flags) else { continue };
+        let output = directory.path().join(format!("{kind}.out"));
+        let done = deprewrite(&[&input.to_string_lossy(), "-o", &output.to_string_lossy()]);
+        assert!(done.status.success(), "{kind}: {}", text(&done.stderr));
+        check(kind, &input, &output);
+        seen += 1;
+    }
+    assert!(seen >= 2);
+}
+
+fn program_headers(bytes: &[u8]) -> Vec<ProgramHeader> {
+    use object::read::elf::FileHeader as _;
+    let header = FileHeader::parse(bytes).expect("an ELF file");
+    header.program_headers(LE, bytes).expect("headers").iter().map(ProgramHeader::read).collect()
+}
+
+/// The placeholder exits with 42, the real runtime runs the program.
+fn works(output: &Path) -> bool {
+    matches!(run(output), Some(42 | 7))
+}
+
+#[test]
+fn nothing_of_the_input_is_executable_and_all_of_it_is_there() {
+    each_kind(|kind, input, output| {
+        let (before, after) =
+            (std::fs::read(input).expect("input"), std::fs::read(output).expect("output"));
+        let table = 64 + 56 * program_headers(&before).len();
+        assert!(after[table..].starts_with(&before[table..]), "{kind}");
+        let end = program_headers(&before).iter().map(|p| p.end()).max().expect("segments");
+        for p in program_headers(&after) {
+            let inside = p.address < end;
+            assert!(!(inside && p.is_load() && p.is_executable()), "{kind} {p:x?}");
+            assert!(!(p.is_writable() && p.is_executable()), "{kind} {p:x?}");
+            assert!(p.kind != object::elf::PT_INTERP.0, "{kind}");
+        }
+        assert!(works(output), "{kind}");
+    });
+}
+
+#[test]
+fn the_header_describes_the_program() {
+    each_kind(|kind, input, output| {
+        let (before, after) =
+            (std::fs::read(input).expect("input"), std::fs::read(output).expect("output"));
+        let file = object::File::parse(&*after).expect("object reads it");
+        let section = file.section_by_name(".deprewrite.header").expect("a header");
+        let header = ImageHeader::from_bytes(section.data().expect("bytes")).expect("a header");
+        let original = object::File::parse(&*before).expect("object reads it");
+        assert_eq!(header.entry, original.entry(), "{kind}");
+        assert_ne!(file.entry(), original.entry(), "{kind}");
+        assert!((header.runtime..header.runtime_end).contains(&file.entry()), "{kind}");
+        assert_eq!(header.interpreter != 0, !kind.starts_with("sta") && *kind != *"stripped");
+        let copy = (header.elf_header_copy - section.address()) as usize;
+        let saved = &section.data().expect("bytes")[copy..];
+        let table = 64 + 56 * header.program_header_count as usize;
+        assert_eq!(saved[..table], before[..table], "{kind}");
+        assert_eq!(header.exec_range_count, 1, "{kind}");
+    });
+}
+
+#[test]
+fn readelf_has_nothing_to_complain_about() {
+    each_kind(|kind, input, output| {
+        let complaints = |path: &Path| {
+            let output = Command::new("readelf").args(["-a", "-W"]).arg(path).output();
+            output.ok().map(|o| text(&o.stderr))
+        };
+        assert_eq!(
+            complaints(output).map(|t| t.lines().count()),
+            complaints(input).map(|t| t.lines().count()),
+            "{kind}"
+        );
+    });
+}
+
+#[test]
+fn strip_does_no_harm() {
+    each_kind(|kind, _, output| {
+        let stripped = PathBuf::from(format!("{}.stripped", output.display()));
+        let Ok(strip) = Command::new("strip").arg(output).arg("-o").arg(&stripped).output() else {
+            return;
+        };
+        assert!(strip.status.success(), "{kind}");
+        assert_eq!(text(&strip.stderr), "", "{kind}");
+        assert!(works(&stripped), "{kind}");
+        let (whole, stripped) =
+            (std::fs::read(output).expect("output"), std::fs::read(stripped).expect("stripped"));
+        for name in [".deprewrite.header", ".deprewrite.runtime", ".deprewrite.runtime.data"] {
+            let bytes = |file: &[u8]| {
+                let file = object::File::parse(file).expect("an ELF file");
+                let section = file.section_by_name(name).expect("a section");
+                (section.address(), section.data().expect("bytes").to_vec())
+            };
+            assert_eq!(bytes(&whole), bytes(&stripped), "{kind} {name}");
+        }
+    });
+}
+
+#[test]
+fn the_mode_is_kept_and_the_bytes_are_the_same_each_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let input = compile(directory.path(), "input", &[]).expect("a compiler");
+    std::fs::set_permissions(&input, PermissionsExt::from_mode(0o751)).expect("mode");
+    let mut files = Vec::new();
+    for name in ["a", "b"] {
+        let output = directory.path().join(name);
+        let done = deprewrite(&[&input.to_string_lossy(), "-o", &output.to_string_lossy(), "-q"]);
+        assert_eq!((text(&done.stdout), text(&done.stderr)), (String::new(), String::new()));
+        let mode = std::fs::metadata(&output).expect("output").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o751);
+        files.push(std::fs::read(output).expect("output"));
+    }
+    assert!(files[0] == files[1]);
+}
+
+#[test]
+fn the_summary_is_there_for_programs_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let input = compile(directory.path(), "input", &[]).expect("a compiler");
+    let output = directory.path().join("output");
+    let done =
+        deprewrite(&[&input.to_string_lossy(), "-o", &output.to_string_lossy(), "--json", "-q"]);
+    let json: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert!(json["blocks"].as_u64() > Some(10));
+    assert_eq!(json["input_bytes"].as_u64(), std::fs::metadata(input).ok().map(|m| m.len()));
+}
