@@ -1,0 +1,602 @@
+//! Follows one chunk: from its two streams, the events in between and the units' programs back to
+//! units, blocks and memory references.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::Arc;
+
+use abi::options;
+use abi::trace::{bits, full_pc, tags, RegisterState, WHOLE_UNIT};
+use abi::unit::FIRST_TAG;
+use lifter::recompute::Known;
+use lifter::regs::GprSet;
+
+use crate::events::{Body, Event};
+use crate::open::{Chunk, Thread, Trace};
+use crate::program::{compile, Exit, Program};
+
+mod addresses;
+
+/// A memory reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryReference {
+    pub pc: u64,
+    pub address: u64,
+    pub size: u32,
+    pub write: bool,
+}
+
+/// What is done with what a walk finds.
+pub trait Sink {
+    /// Whether references are wanted at all.
+    const REFERENCES: bool;
+    /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
+    fn unit(&mut self, _program: &Program, _partial: bool) {}
+    /// A block starts. `uncertain`: at the start of a chunk it may continue the last block of the
+    /// previous one, see [`ChunkEnd::falls_to`].
+    fn block(&mut self, _pc: u64, _uncertain: bool) {}
+    fn reference(&mut self, _reference: MemoryReference) {}
+    /// Asked now and then: whether to go on.
+    fn go_on(&mut self) -> bool {
+        true
+    }
+}
+
+/// The trace is not what the format promises.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub thread: u32,
+    pub chunk: u32,
+    /// Offset in the control-flow stream.
+    pub control_flow: u64,
+    pub what: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Violation { thread, chunk, control_flow, what } = self;
+        write!(f, "thread {thread}, chunk {chunk}, control-flow offset {control_flow:#x}: {what}")
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Where a walk stood when its chunk ended.
+#[derive(Clone, Debug)]
+pub struct ChunkEnd {
+    pub start: RegisterState,
+    pub first_unit: Option<u64>,
+    /// What must come next, as far as the code says.
+    pub next: Next,
+    /// The next unit, if it starts here, continues the last block.
+    pub falls_to: Option<u64>,
+    pub known: Known,
+    pub fs_base: u64,
+    pub units: u64,
+    pub instructions: u64,
+    pub control_flow_bytes: u64,
+    pub memory_bytes: u64,
+    /// The last unit may be incomplete (open chunk).
+    pub partial: bool,
+    /// The sink asked to stop.
+    pub stopped: bool,
+}
+
+/// Which unit may come next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    Anywhere,
+    At(u64),
+    Either(u64, u64),
+}
+
+impl Next {
+    pub fn allows(self, address: u64) -> bool {
+        match self {
+            Next::Anywhere => true,
+            Next::At(a) => a == address,
+            Next::Either(a, b) => a == address || b == address,
+        }
+    }
+}
+
+/// Most programs that a walker keeps; beyond it starts anew.
+const NO_PROGRAM: u32 = u32::MAX;
+
+/// Recovers chunks of one trace, one after another; keeps compiled units.
+pub struct Walker<'t> {
+    trace: &'t Trace,
+    programs: Vec<Arc<Program>>,
+    by_id: HashMap<u32, u32>,
+    /// For each window in use, the program of each tag.
+    windows: HashMap<u32, Box<[u32]>>,
+    with_references: bool,
+}
+
+/// The mutable state of a walk through one chunk.
+pub(crate) struct Cursor<'a> {
+    pub(crate) known: Known,
+    pub(crate) fs_base: u64,
+    pub(crate) gs_base: u64,
+    pub(crate) memory: &'a [u8],
+    pub(crate) memory_at: usize,
+    pub(crate) held: u64,
+    pub(crate) addresses: [u64; 4],
+    pub(crate) masks: [u64; 8],
+    pub(crate) vectors: Box<[[u8; 64]; 32]>,
+    pub(crate) xsave: Option<&'a (u64, Vec<(u32, u32)>)>,
+}
+
+impl Cursor<'_> {
+    fn set(&mut self, state: &RegisterState) {
+        self.known = Known { values: state.gpr, known: GprSet(state.valid as u16) };
+        self.fs_base = state.fs_base;
+        self.gs_base = state.gs_base;
+    }
+}
+
+/// Result of looking for the next unit.
+enum Found {
+    Unit(u32),
+    End,
+}
+
+impl<'t> Walker<'t> {
+    /// A walker for `trace`. Without references it is enough to know where units lie.
+    pub fn new(trace: &'t Trace) -> Walker<'t> {
+        Walker {
+            trace,
+            programs: Vec::new(),
+            by_id: HashMap::new(),
+            windows: HashMap::new(),
+            with_references: trace.options.records_memory(),
+        }
+    }
+
+    /// Walks chunk number `number` (a position in `thread.chunks`) and tells `sink`.
+    pub fn walk<S: Sink>(
+        &mut self,
+        thread: &Thread,
+        number: usize,
+        sink: &mut S,
+    ) -> Result<ChunkEnd, Violation> {
+        let chunk = &thread.chunks[number];
+        let streams = self.trace.file.streams(&chunk.frame).map_err(|e| Violation {
+            thread: thread.name(),
+            chunk: chunk.frame.header.seq,
+            control_flow: 0,
+            what: e.0,
+        })?;
+        let mut walk = Walk {
+            following: thread.chunks.get(number + 1),
+            chunk,
+            control_flow: streams.control_flow(),
+            at: 0,
+            window: None,
+            version: None,
+            events: thread.events_of(chunk.frame.header.seq),
+            cursor: Cursor {
+                known: Known::default(),
+                fs_base: 0,
+                gs_base: 0,
+                memory: streams.memory(),
+                memory_at: 0,
+                held: 0,
+                addresses: [0; 4],
+                masks: [0; 8],
+                vectors: Box::new([[0; 64]; 32]),
+                xsave: self.trace.xsave.as_ref(),
+            },
+            end: ChunkEnd {
+                start: chunk.registers,
+                first_unit: None,
+                next: Next::Anywhere,
+                falls_to: None,
+                known: Known::default(),
+                fs_base: 0,
+                units: 0,
+                instructions: 0,
+                control_flow_bytes: 0,
+                memory_bytes: 0,
+                partial: false,
+                stopped: false,
+            },
+            fresh: true,
+            uncertain: true,
+            silent: 0,
+        };
+        walk.cursor.set(&chunk.registers);
+        let result = match self.trace.options.control_flow {
+            options::ControlFlow::Tags => walk.run(self, sink, Walk::next_tag),
+            options::ControlFlow::FullPc => walk.run(self, sink, Walk::next_pc),
+            options::ControlFlow::Bits => walk.run(self, sink, Walk::next_bits),
+        };
+        match result {
+            Ok(()) => Ok(walk.finish()),
+            Err(what) => Err(Violation {
+                thread: thread.name(),
+                chunk: chunk.frame.header.seq,
+                control_flow: walk.at as u64,
+                what,
+            }),
+        }
+    }
+
+    /// Number of the program of a unit id, compiled on first use.
+    fn by_id(&mut self, id: u32) -> Result<u32, String> {
+        if let Some(&number) = self.by_id.get(&id) {
+            return Ok(number);
+        }
+        let unit = self.trace.units.get(id).ok_or_else(|| format!("unknown unit {id:#x}"))?;
+        let program = compile(&unit, self.with_references)
+            .map_err(|what| format!("unit {id:#x} at {:#x}: {what}", unit.address))?;
+        let number = self.programs.len() as u32;
+        self.programs.push(Arc::new(program));
+        self.by_id.insert(id, number);
+        Ok(number)
+    }
+
+    fn by_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
+        if let Some(table) = self.windows.get(&window) {
+            let number = table[usize::from(tag)];
+            if number != NO_PROGRAM {
+                return Ok(number);
+            }
+        }
+        let number = self.by_id(window << 16 | u32::from(tag))?;
+        self.windows
+            .entry(window)
+            .or_insert_with(|| vec![NO_PROGRAM; 0x1_0000].into_boxed_slice())[usize::from(tag)] =
+            number;
+        Ok(number)
+    }
+
+    fn by_word(&mut self, word: u64) -> Result<u32, String> {
+        let (address, version) = split(word);
+        let id = self
+            .trace
+            .units
+            .at(address, version)
+            .ok_or_else(|| format!("no unit at {address:#x}, version {version}"))?;
+        self.by_id(id)
+    }
+}
+
+fn split(word: u64) -> (u64, u16) {
+    (word & ((1 << full_pc::ADDRESS_BITS) - 1), (word >> full_pc::ADDRESS_BITS) as u16)
+}
+
+struct Walk<'a> {
+    chunk: &'a Chunk,
+    following: Option<&'a Chunk>,
+    control_flow: &'a [u8],
+    at: usize,
+    window: Option<u32>,
+    /// `bits`: version of the last announced unit.
+    version: Option<u16>,
+    events: &'a [Event],
+    cursor: Cursor<'a>,
+    end: ChunkEnd,
+    /// A block starts with the next unit.
+    fresh: bool,
+    /// Nothing is known about what came before.
+    uncertain: bool,
+    /// `bits`: units since the stream last moved.
+    silent: u32,
+}
+
+/// Units in a row that add nothing to the `bits` stream; more are an endless loop.
+const MAX_SILENT: u32 = 1 << 24;
+
+impl<'a> Walk<'a> {
+    fn run<S: Sink>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        sink: &mut S,
+        next: impl Fn(&mut Self, &mut Walker<'_>) -> Result<Found, String>,
+    ) -> Result<(), String> {
+        loop {
+            if self.event_is_due() {
+                self.boundary_events(walker)?;
+            }
+            let before = self.at;
+            let number = match next(self, walker)? {
+                Found::Unit(number) => number,
+                Found::End => break,
+            };
+            let program = &*walker.programs[number as usize].clone();
+            if !self.end.next.allows(program.address) {
+                self.at = before;
+                return Err(format!(
+                    "unit {:#x} at {:#x} cannot follow: expected {:x?}",
+                    program.id, program.address, self.end.next
+                ));
+            }
+            if self.unit(program, sink)?.is_break() {
+                break;
+            }
+        }
+        if !self.end.partial && !self.end.stopped && self.event_is_due() {
+            self.boundary_events(walker)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> ChunkEnd {
+        let falls_to = match self.end.next {
+            Next::At(address) if !self.fresh => Some(address),
+            _ => None,
+        };
+        ChunkEnd {
+            falls_to,
+            known: self.cursor.known,
+            fs_base: self.cursor.fs_base,
+            control_flow_bytes: self.at as u64,
+            memory_bytes: self.cursor.memory_at as u64,
+            ..self.end
+        }
+    }
+
+    fn event_is_due(&self) -> bool {
+        self.events.first().is_some_and(|e| e.control_flow <= self.at as u64)
+    }
+
+    /// Applies the events at the current position.
+    fn boundary_events(&mut self, _walker: &Walker<'_>) -> Result<(), String> {
+        while let Some((event, rest)) = self.events.split_first() {
+            if event.control_flow > self.at as u64 || self.bits_event_is_early(event) {
+                break;
+            }
+            self.events = rest;
+            match &event.body {
+                Body::FsBase(base) => self.cursor.fs_base = *base,
+                Body::Loss { .. } => {
+                    self.end.next = Next::Anywhere;
+                    self.cursor.known.known = GprSet::EMPTY;
+                    self.fresh = true;
+                }
+                body => {
+                    if let Some(state) = body.registers() {
+                        self.cursor.set(state);
+                        self.end.next =
+                            if state.rip == 0 { Next::Anywhere } else { Next::At(state.rip) };
+                        let starts_block = !matches!(body, Body::Registers(_));
+                        if starts_block {
+                            (self.fresh, self.uncertain) = (true, false);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// In `bits`, units that add nothing may still come before a signal at this position.
+    fn bits_event_is_early(&self, event: &Event) -> bool {
+        match (&event.body, self.end.next) {
+            (Body::Signal { pc, .. }, Next::At(next))
+                if self.version.is_some() && event.insn == WHOLE_UNIT =>
+            {
+                next != *pc && self.silent < MAX_SILENT
+            }
+            _ => false,
+        }
+    }
+
+    /// Executes one unit.
+    fn unit<S: Sink>(
+        &mut self,
+        program: &Program,
+        sink: &mut S,
+    ) -> Result<ControlFlow<()>, String> {
+        let continues = match self.end.next {
+            Next::At(address) => !self.fresh && address == program.address,
+            _ => false,
+        };
+        let last = program.starts.len() - 1;
+        let mut stop = last;
+        let mut named = false;
+        if let Some(event) = self.events.first() {
+            if event.control_flow <= self.at as u64 {
+                named = true;
+                if event.insn != WHOLE_UNIT {
+                    stop = last.min(event.insn as usize);
+                }
+            }
+        }
+        // The last unit of a recording that just ended: nobody knows how far it came.
+        let partial = !named
+            && self.following.is_none()
+            && !self.chunk.frame.is_sealed()
+            && self.at_open_end();
+        sink.unit(program, partial);
+        if !continues {
+            sink.block(program.address, self.uncertain && self.end.units == 0);
+        }
+        if self.end.units == 0 {
+            self.end.first_unit = Some(program.address);
+        }
+        self.end.units += 1;
+        self.end.partial = partial;
+        if partial {
+            return Ok(Break(()));
+        }
+        self.end.instructions += stop as u64;
+        let steps = &program.steps[..program.starts[stop].step as usize];
+        let taken = program.starts[stop].memory_bytes as usize;
+        if self.cursor.memory.len() - self.cursor.memory_at < taken {
+            return Err(format!(
+                "the memory stream ends inside unit {:#x} at {:#x}",
+                program.id, program.address
+            ));
+        }
+        if !S::REFERENCES {
+            self.cursor.memory_at += taken;
+            let inner = program.inner_blocks.iter().filter(|&&b| b < program.starts[stop].offset);
+            inner.for_each(|&b| sink.block(program.address.wrapping_add(u64::from(b)), false));
+        } else if self.cursor.run(program, steps, sink)?.is_break() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        }
+        self.leave(program, stop, stop == last);
+        if self.end.units & 0xfff == 0 && !sink.go_on() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        }
+        Ok(Continue(()))
+    }
+
+    fn leave(&mut self, program: &Program, stop: usize, whole: bool) {
+        self.fresh = whole && program.transfers;
+        self.end.next = if !whole {
+            Next::At(program.address.wrapping_add(u64::from(program.starts[stop].offset)))
+        } else {
+            match program.exit {
+                Exit::To(address) | Exit::System(address) => Next::At(address),
+                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
+                Exit::Anywhere => Next::Anywhere,
+            }
+        };
+    }
+
+    fn at_open_end(&self) -> bool {
+        self.control_flow[self.at..].iter().take(2).all(|&b| b == 0)
+    }
+
+    fn word<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let bytes = self
+            .control_flow
+            .get(self.at..self.at + N)
+            .and_then(|b| b.try_into().ok())
+            .ok_or("the control-flow stream ends inside a record")?;
+        self.at += N;
+        Ok(bytes)
+    }
+
+    /// A zero where a record should be: the end, which in a sealed chunk may only be padding.
+    fn zero(&self) -> Result<Found, String> {
+        let rest = &self.control_flow[self.at..];
+        if self.chunk.frame.is_sealed() && (rest.len() >= 8 || rest.iter().any(|&b| b != 0)) {
+            return Err("an end mark inside a sealed chunk".into());
+        }
+        Ok(Found::End)
+    }
+
+    #[inline]
+    fn next_tag(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+        loop {
+            let Some(&[low, high]) =
+                self.control_flow.get(self.at..self.at + 2).and_then(|b| b.first_chunk())
+            else {
+                return if self.at == self.control_flow.len() {
+                    Ok(Found::End)
+                } else {
+                    self.zero()
+                };
+            };
+            let tag = u16::from_le_bytes([low, high]);
+            match tag {
+                tags::END => return self.zero(),
+                tags::WIDE => {
+                    let start = self.at;
+                    self.at += 2;
+                    let id = u32::from_le_bytes(self.word()?);
+                    self.window = Some(id >> 16);
+                    return walker
+                        .by_tag(id >> 16, id as u16)
+                        .map(Found::Unit)
+                        .inspect_err(|_| self.at = start);
+                }
+                tags::WINDOW => {
+                    self.at += 2;
+                    self.window = Some(u32::from_le_bytes(self.word()?));
+                }
+                tag if u32::from(tag) < FIRST_TAG => {
+                    return Err(format!("unknown control word {tag}"));
+                }
+                tag => {
+                    let window = self.window.ok_or("a tag before the first window")?;
+                    let number = walker.by_tag(window, tag)?;
+                    self.at += 2;
+                    return Ok(Found::Unit(number));
+                }
+            }
+        }
+    }
+
+    fn next_pc(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+        if self.control_flow.len() - self.at < 8 {
+            return self.zero();
+        }
+        let word = u64::from_le_bytes(self.word()?);
+        if word == 0 {
+            self.at -= 8;
+            return self.zero();
+        }
+        walker.by_word(word).map(Found::Unit).inspect_err(|_| self.at -= 8)
+    }
+
+    /// The next unit of a `bits` stream: the outcome of the last branch, then what is announced or
+    /// follows from the code.
+    fn next_bits(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+        if let Next::Either(taken, not_taken) = self.end.next {
+            let address = match self.control_flow.get(self.at).copied() {
+                None | Some(bits::END) => return self.zero(),
+                Some(bits::TAKEN) => taken,
+                Some(bits::NOT_TAKEN) => not_taken,
+                Some(other) => return Err(format!("{other} is no outcome of a branch")),
+            };
+            self.at += 1;
+            self.silent = 0;
+            self.end.next = Next::At(address);
+            if self.event_is_due() {
+                self.boundary_events(walker)?;
+            }
+        }
+        if self.control_flow.get(self.at) == Some(&bits::TARGET) {
+            self.at += 1;
+            self.silent = 0;
+            let word = u64::from_le_bytes(self.word()?);
+            self.version = Some(split(word).1);
+            return walker.by_word(word).map(Found::Unit);
+        }
+        let address = match self.end.next {
+            Next::At(address) => address,
+            // The start of a chunk: where its registers say.
+            Next::Anywhere if self.end.units == 0 && self.chunk.registers.rip != 0 => {
+                self.chunk.registers.rip
+            }
+            _ if matches!(self.control_flow.get(self.at), None | Some(0)) => return self.zero(),
+            _ => return Err("the next unit does not follow from the code".into()),
+        };
+        let ended = matches!(self.control_flow.get(self.at), None | Some(0));
+        if ended
+            && (self.following.is_some_and(|c| c.registers.rip == address) || self.thread_ends())
+        {
+            return self.zero();
+        }
+        self.silent += 1;
+        if self.silent > MAX_SILENT {
+            return if ended { self.zero() } else { Err("an endless loop".into()) };
+        }
+        let version = self.version.unwrap_or(0);
+        let units = &walker.trace.units;
+        let Some(id) = units.at(address, version).or_else(|| units.at(address, 0)) else {
+            return if ended { self.zero() } else { Err(format!("no unit at {address:#x}")) };
+        };
+        let number = walker.by_id(id)?;
+        let program = &walker.programs[number as usize];
+        let room = self.cursor.memory.len() - self.cursor.memory_at;
+        if ended && (program.wide || (program.memory_bytes as usize) > room) {
+            return self.zero();
+        }
+        self.version.get_or_insert(0);
+        Ok(Found::Unit(number))
+    }
+
+    fn thread_ends(&self) -> bool {
+        self.events
+            .first()
+            .is_some_and(|e| matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. }))
+    }
+}
