@@ -26,8 +26,8 @@ struct Count {
 impl Sink for Count {
     const REFERENCES: bool = true;
 
-    fn block(&mut self, _pc: u64, uncertain: bool) {
-        self.blocks += u64::from(!uncertain);
+    fn block(&mut self, _pc: u64, _uncertain: bool) {
+        self.blocks += 1;
     }
 
     fn reference(&mut self, _reference: MemoryReference) {
@@ -52,6 +52,9 @@ impl BatchSink for Count {
 pub fn verify(trace: &Trace) -> Result<Summary, Error> {
     if let Some(damage) = trace.damage.first() {
         return Err(Error(damage.to_string()));
+    }
+    if let Some(thread) = trace.threads.iter().find(|t| t.tid.is_none()) {
+        return Err(Error(format!("thread {}: its start is missing", thread.index)));
     }
     for frame in &trace.file.frames {
         if trace.file.checksum_holds(frame)? == Some(false) {
@@ -85,7 +88,7 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         summary.units += end.units;
         summary.instructions += end.instructions;
         let continues = before.as_ref().is_some_and(|b| b.falls_to == end.first_unit);
-        summary.blocks += u64::from(end.first_unit.is_some() && !continues);
+        summary.blocks -= u64::from(end.uncertain && continues);
         let checked = used_up(&thread.chunks[job.chunk], &end)
             .and_then(|()| before.map_or(Ok(()), |before| fits(&before, &end)));
         if let Err(what) = checked {

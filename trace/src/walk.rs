@@ -3,11 +3,9 @@
 
 use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
-use std::sync::Arc;
 
 use abi::options;
-use abi::trace::{bits, full_pc, tags, RegisterState, WHOLE_UNIT};
-use abi::unit::FIRST_TAG;
+use abi::trace::{full_pc, RegisterState, WHOLE_UNIT};
 use lifter::recompute::Known;
 use lifter::regs::GprSet;
 
@@ -16,6 +14,7 @@ use crate::open::{Chunk, Thread, Trace};
 use crate::program::{compile, Exit, Program};
 
 mod addresses;
+mod formats;
 
 /// A memory reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +65,8 @@ impl std::error::Error for Violation {}
 pub struct ChunkEnd {
     pub start: RegisterState,
     pub first_unit: Option<u64>,
+    /// The block of the first unit was reported as uncertain.
+    pub uncertain: bool,
     /// What must come next, as far as the code says.
     pub next: Next,
     /// The next unit, if it starts here, continues the last block.
@@ -100,13 +101,13 @@ impl Next {
     }
 }
 
-/// Most programs that a walker keeps; beyond it starts anew.
+/// In a window's table: not looked up yet.
 const NO_PROGRAM: u32 = u32::MAX;
 
 /// Recovers chunks of one trace, one after another; keeps compiled units.
 pub struct Walker<'t> {
     trace: &'t Trace,
-    programs: Vec<Arc<Program>>,
+    programs: Vec<Program>,
     by_id: HashMap<u32, u32>,
     /// For each window in use, the program of each tag.
     windows: HashMap<u32, Box<[u32]>>,
@@ -190,6 +191,7 @@ impl<'t> Walker<'t> {
             end: ChunkEnd {
                 start: chunk.registers,
                 first_unit: None,
+                uncertain: false,
                 next: Next::Anywhere,
                 falls_to: None,
                 known: Known::default(),
@@ -231,7 +233,7 @@ impl<'t> Walker<'t> {
         let program = compile(&unit, self.with_references)
             .map_err(|what| format!("unit {id:#x} at {:#x}: {what}", unit.address))?;
         let number = self.programs.len() as u32;
-        self.programs.push(Arc::new(program));
+        self.programs.push(program);
         self.by_id.insert(id, number);
         Ok(number)
     }
@@ -297,14 +299,14 @@ impl<'a> Walk<'a> {
     ) -> Result<(), String> {
         loop {
             if self.event_is_due() {
-                self.boundary_events(walker)?;
+                self.boundary_events();
             }
             let before = self.at;
             let number = match next(self, walker)? {
                 Found::Unit(number) => number,
                 Found::End => break,
             };
-            let program = &*walker.programs[number as usize].clone();
+            let program = &walker.programs[number as usize];
             if !self.end.next.allows(program.address) {
                 self.at = before;
                 return Err(format!(
@@ -317,7 +319,7 @@ impl<'a> Walk<'a> {
             }
         }
         if !self.end.partial && !self.end.stopped && self.event_is_due() {
-            self.boundary_events(walker)?;
+            self.boundary_events();
         }
         Ok(())
     }
@@ -342,7 +344,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Applies the events at the current position.
-    fn boundary_events(&mut self, _walker: &Walker<'_>) -> Result<(), String> {
+    fn boundary_events(&mut self) {
         while let Some((event, rest)) = self.events.split_first() {
             if event.control_flow > self.at as u64 || self.bits_event_is_early(event) {
                 break;
@@ -368,7 +370,6 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        Ok(())
     }
 
     /// In `bits`, units that add nothing may still come before a signal at this position.
@@ -415,6 +416,7 @@ impl<'a> Walk<'a> {
         }
         if self.end.units == 0 {
             self.end.first_unit = Some(program.address);
+            self.end.uncertain = self.uncertain && !continues;
         }
         self.end.units += 1;
         self.end.partial = partial;
@@ -461,142 +463,5 @@ impl<'a> Walk<'a> {
 
     fn at_open_end(&self) -> bool {
         self.control_flow[self.at..].iter().take(2).all(|&b| b == 0)
-    }
-
-    fn word<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let bytes = self
-            .control_flow
-            .get(self.at..self.at + N)
-            .and_then(|b| b.try_into().ok())
-            .ok_or("the control-flow stream ends inside a record")?;
-        self.at += N;
-        Ok(bytes)
-    }
-
-    /// A zero where a record should be: the end, which in a sealed chunk may only be padding.
-    fn zero(&self) -> Result<Found, String> {
-        let rest = &self.control_flow[self.at..];
-        if self.chunk.frame.is_sealed() && (rest.len() >= 8 || rest.iter().any(|&b| b != 0)) {
-            return Err("an end mark inside a sealed chunk".into());
-        }
-        Ok(Found::End)
-    }
-
-    #[inline]
-    fn next_tag(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
-        loop {
-            let Some(&[low, high]) =
-                self.control_flow.get(self.at..self.at + 2).and_then(|b| b.first_chunk())
-            else {
-                return if self.at == self.control_flow.len() {
-                    Ok(Found::End)
-                } else {
-                    self.zero()
-                };
-            };
-            let tag = u16::from_le_bytes([low, high]);
-            match tag {
-                tags::END => return self.zero(),
-                tags::WIDE => {
-                    let start = self.at;
-                    self.at += 2;
-                    let id = u32::from_le_bytes(self.word()?);
-                    self.window = Some(id >> 16);
-                    return walker
-                        .by_tag(id >> 16, id as u16)
-                        .map(Found::Unit)
-                        .inspect_err(|_| self.at = start);
-                }
-                tags::WINDOW => {
-                    self.at += 2;
-                    self.window = Some(u32::from_le_bytes(self.word()?));
-                }
-                tag if u32::from(tag) < FIRST_TAG => {
-                    return Err(format!("unknown control word {tag}"));
-                }
-                tag => {
-                    let window = self.window.ok_or("a tag before the first window")?;
-                    let number = walker.by_tag(window, tag)?;
-                    self.at += 2;
-                    return Ok(Found::Unit(number));
-                }
-            }
-        }
-    }
-
-    fn next_pc(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
-        if self.control_flow.len() - self.at < 8 {
-            return self.zero();
-        }
-        let word = u64::from_le_bytes(self.word()?);
-        if word == 0 {
-            self.at -= 8;
-            return self.zero();
-        }
-        walker.by_word(word).map(Found::Unit).inspect_err(|_| self.at -= 8)
-    }
-
-    /// The next unit of a `bits` stream: the outcome of the last branch, then what is announced or
-    /// follows from the code.
-    fn next_bits(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
-        if let Next::Either(taken, not_taken) = self.end.next {
-            let address = match self.control_flow.get(self.at).copied() {
-                None | Some(bits::END) => return self.zero(),
-                Some(bits::TAKEN) => taken,
-                Some(bits::NOT_TAKEN) => not_taken,
-                Some(other) => return Err(format!("{other} is no outcome of a branch")),
-            };
-            self.at += 1;
-            self.silent = 0;
-            self.end.next = Next::At(address);
-            if self.event_is_due() {
-                self.boundary_events(walker)?;
-            }
-        }
-        if self.control_flow.get(self.at) == Some(&bits::TARGET) {
-            self.at += 1;
-            self.silent = 0;
-            let word = u64::from_le_bytes(self.word()?);
-            self.version = Some(split(word).1);
-            return walker.by_word(word).map(Found::Unit);
-        }
-        let address = match self.end.next {
-            Next::At(address) => address,
-            // The start of a chunk: where its registers say.
-            Next::Anywhere if self.end.units == 0 && self.chunk.registers.rip != 0 => {
-                self.chunk.registers.rip
-            }
-            _ if matches!(self.control_flow.get(self.at), None | Some(0)) => return self.zero(),
-            _ => return Err("the next unit does not follow from the code".into()),
-        };
-        let ended = matches!(self.control_flow.get(self.at), None | Some(0));
-        if ended
-            && (self.following.is_some_and(|c| c.registers.rip == address) || self.thread_ends())
-        {
-            return self.zero();
-        }
-        self.silent += 1;
-        if self.silent > MAX_SILENT {
-            return if ended { self.zero() } else { Err("an endless loop".into()) };
-        }
-        let version = self.version.unwrap_or(0);
-        let units = &walker.trace.units;
-        let Some(id) = units.at(address, version).or_else(|| units.at(address, 0)) else {
-            return if ended { self.zero() } else { Err(format!("no unit at {address:#x}")) };
-        };
-        let number = walker.by_id(id)?;
-        let program = &walker.programs[number as usize];
-        let room = self.cursor.memory.len() - self.cursor.memory_at;
-        if ended && (program.wide || (program.memory_bytes as usize) > room) {
-            return self.zero();
-        }
-        self.version.get_or_insert(0);
-        Ok(Found::Unit(number))
-    }
-
-    fn thread_ends(&self) -> bool {
-        self.events
-            .first()
-            .is_some_and(|e| matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. }))
     }
 }
