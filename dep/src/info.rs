@@ -91,15 +91,15 @@ fn image(trace: &Trace) -> Range<u64> {
         return image;
     }
     let program = trace.program.as_os_str().as_encoded_bytes();
-    let mut range = u64::MAX..0;
+    let (mut first, mut last) = (u64::MAX, 0);
     for event in &trace.process_events {
         if let Body::Map { start, len, path, .. } = &event.body {
             if path == program {
-                range = range.start.min(*start)..range.end.max(start.saturating_add(*len));
+                (first, last) = (first.min(*start), last.max(start.saturating_add(*len)));
             }
         }
     }
-    range
+    first..last
 }
 
 fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<String>) {
@@ -131,18 +131,21 @@ fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<Stri
                     }
                 }
             }
-            Piece::End(Ok(end)) => {
-                falls_to = end.falls_to;
+            Piece::End(end) => {
                 thread.chunks += 1;
-                thread.units += end.units;
-                thread.instructions += end.instructions;
-                thread.control_flow += end.control_flow_bytes;
-                thread.memory += end.memory_bytes;
-            }
-            Piece::End(Err(violation)) => {
-                falls_to = None;
-                thread.chunks += 1;
-                wrong.get_or_insert_with(|| violation.to_string());
+                falls_to = match *end {
+                    Ok(end) => {
+                        thread.units += end.units;
+                        thread.instructions += end.instructions;
+                        thread.control_flow += end.control_flow_bytes;
+                        thread.memory += end.memory_bytes;
+                        end.falls_to
+                    }
+                    Err(violation) => {
+                        wrong.get_or_insert_with(|| violation.to_string());
+                        None
+                    }
+                };
             }
         }
         true

@@ -158,11 +158,13 @@ fn list<const REFERENCES: bool>(
         pipeline::run(trace, &jobs, make, |_, piece| {
             result = match piece {
                 Piece::Batch(lines) => print(&lines, falls_to, &mut left, out),
-                Piece::End(Ok(end)) => {
-                    falls_to = end.falls_to;
-                    Ok(())
-                }
-                Piece::End(Err(violation)) => Err(Error(violation.to_string()).into()),
+                Piece::End(end) => match *end {
+                    Ok(end) => {
+                        falls_to = end.falls_to;
+                        Ok(())
+                    }
+                    Err(violation) => Err(Error(violation.to_string()).into()),
+                },
             };
             result.is_ok() && left > 0
         });

@@ -56,7 +56,7 @@ pub trait BatchSink: Sink {
 pub enum Piece<B> {
     Batch(B),
     /// The chunk is complete, or was found wrong behind what the batches told.
-    End(Result<ChunkEnd, Violation>),
+    End(Box<Result<ChunkEnd, Violation>>),
 }
 
 enum Message<B> {
@@ -98,7 +98,7 @@ pub fn run<S: BatchSink>(
                 let Ok(message) = queues[number % workers].recv() else { return };
                 let (piece, ended) = match message {
                     Message::Batch(batch) => (Piece::Batch(batch), false),
-                    Message::End(end) => (Piece::End(*end), true),
+                    Message::End(end) => (Piece::End(end), true),
                 };
                 if !consume(job, piece) {
                     return;

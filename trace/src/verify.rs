@@ -76,11 +76,13 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
                 summary.references += references;
                 return true;
             }
-            Piece::End(Ok(end)) => end,
-            Piece::End(Err(violation)) => {
-                wrong = Some(violation);
-                return false;
-            }
+            Piece::End(end) => match *end {
+                Ok(end) => end,
+                Err(violation) => {
+                    wrong = Some(violation);
+                    return false;
+                }
+            },
         };
         let thread = &trace.threads[job.thread];
         let before = previous.take().filter(|(of, _)| *of == job.thread).map(|(_, end)| end);
