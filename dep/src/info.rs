@@ -106,7 +106,7 @@ fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<Stri
     let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
     let mut wrong = None;
     let image = image(trace);
-    let make = |outlet| Counter::<REFERENCES> {
+    let make = |_, outlet| Counter::<REFERENCES> {
         outlet,
         image: image.clone(),
         slot: (0, 0),

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use trace::pipeline::{self, BatchSink, Outlet, Piece};
+use trace::pipeline::{self, BatchSink, Job, Outlet, Piece};
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
 
@@ -137,40 +137,42 @@ fn list<const REFERENCES: bool>(
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
-    // One thread after another, because the prefix names it.
+    let json = what.common.json;
+    let styles: Vec<Style> = trace
+        .threads
+        .iter()
+        .map(|thread| {
+            let tid = thread.name();
+            let prefix = if json { format!("{{\"tid\":{tid},\"pc\":") } else { format!("{tid} ") };
+            Style { prefix: prefix.into_bytes(), range: what.range.clone(), json }
+        })
+        .collect();
+    let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
+    let make = |job: Job, outlet| Printer::<REFERENCES> {
+        outlet,
+        style: styles[job.thread].clone(),
+        lines: Lines { text: Vec::new(), uncertain: None },
+    };
     let mut left = what.limit.unwrap_or(u64::MAX);
-    for thread in &trace.threads {
-        let name = thread.name();
-        if what.thread.is_some_and(|tid| tid != name) || left == 0 {
-            continue;
-        }
-        let json = what.common.json;
-        let prefix = if json { format!("{{\"tid\":{name},\"pc\":") } else { format!("{name} ") };
-        let style = Style { prefix: prefix.into_bytes(), range: what.range.clone(), json };
-        let jobs = pipeline::jobs(trace, |t| t.index == thread.index);
-        let make = |outlet| Printer::<REFERENCES> {
-            outlet,
-            style: style.clone(),
-            lines: Lines { text: Vec::new(), uncertain: None },
+    let mut falls_to = None;
+    let mut result = Ok(());
+    pipeline::run(trace, &jobs, make, |job, piece| {
+        result = match piece {
+            Piece::Batch(lines) => {
+                let before = if job.chunk == 0 { None } else { falls_to };
+                print(&lines, before, &mut left, out)
+            }
+            Piece::End(end) => match *end {
+                Ok(end) => {
+                    falls_to = end.falls_to;
+                    Ok(())
+                }
+                Err(violation) => Err(Error(violation.to_string()).into()),
+            },
         };
-        let mut falls_to = None;
-        let mut result = Ok(());
-        pipeline::run(trace, &jobs, make, |_, piece| {
-            result = match piece {
-                Piece::Batch(lines) => print(&lines, falls_to, &mut left, out),
-                Piece::End(end) => match *end {
-                    Ok(end) => {
-                        falls_to = end.falls_to;
-                        Ok(())
-                    }
-                    Err(violation) => Err(Error(violation.to_string()).into()),
-                },
-            };
-            result.is_ok() && left > 0
-        });
-        result?;
-    }
-    Ok(())
+        result.is_ok() && left > 0
+    });
+    result
 }
 
 fn print(

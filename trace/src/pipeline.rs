@@ -68,7 +68,7 @@ enum Message<B> {
 pub fn run<S: BatchSink>(
     trace: &Trace,
     jobs: &[Job],
-    make: impl Fn(Outlet<S::Batch>) -> S + Sync,
+    make: impl Fn(Job, Outlet<S::Batch>) -> S + Sync,
     mut consume: impl FnMut(Job, Piece<S::Batch>) -> bool,
 ) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -83,7 +83,7 @@ pub fn run<S: BatchSink>(
                 let mut walker = Walker::new(trace);
                 let mut outlet = Outlet { sender, open: true };
                 for job in jobs.iter().skip(first).step_by(workers) {
-                    let mut sink = make(outlet);
+                    let mut sink = make(*job, outlet);
                     let end = walker.walk(&trace.threads[job.thread], job.chunk, &mut sink);
                     outlet = sink.finish();
                     if !outlet.open || outlet.sender.send(Message::End(Box::new(end))).is_err() {

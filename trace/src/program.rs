@@ -9,7 +9,7 @@ use iced_x86::{
 };
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
-use lifter::regs::RDI;
+use lifter::regs::{gpr_number, RDI, RSI};
 
 use crate::units::{Origin, Unit};
 
@@ -87,6 +87,12 @@ pub enum Step {
     TakeVector(u8),
     TakeMask(u8),
     Effect(Effect),
+    /// A segment base becomes the value of a register.
+    Base {
+        segment: Segment,
+        from: u8,
+        narrow: bool,
+    },
     Plain(Simple),
     /// As recorded by [`Step::TakeAddress`].
     Recorded {
@@ -212,6 +218,16 @@ impl Compiler {
         if self.references {
             self.references(offset, refs, recorded, held)?;
         }
+        let segment = match insn.mnemonic() {
+            Mnemonic::Wrfsbase => Segment::Fs,
+            Mnemonic::Wrgsbase => Segment::Gs,
+            _ => Segment::None,
+        };
+        if segment != Segment::None {
+            let register = insn.op0_register();
+            let from = gpr_number(register).unwrap_or(0);
+            self.steps.push(Step::Base { segment, from, narrow: register.is_gpr32() });
+        }
         let steps = &mut self.steps;
         recompute::effects(insn, factory, &mut |effect| steps.push(Step::Effect(effect)));
         if let Some(register) = held {
@@ -228,7 +244,7 @@ impl Compiler {
         held: Option<u8>,
     ) -> Result<(), String> {
         if refs.first().is_some_and(|r| r.shape == Shape::Repeated) {
-            let pointer = if refs.iter().any(|r| r.base == Some(RDI)) { RDI } else { 6 };
+            let pointer = if refs.iter().any(|r| r.base == Some(RDI)) { RDI } else { RSI };
             if held != Some(pointer) {
                 return Err("a repeated string instruction without its last pointer".into());
             }

@@ -68,7 +68,7 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
     let mut previous: Option<(usize, ChunkEnd)> = None;
     let mut wrong = None;
     let jobs = pipeline::jobs(trace, |_| true);
-    let make = |outlet| Count { outlet, blocks: 0, references: 0 };
+    let make = |_, outlet| Count { outlet, blocks: 0, references: 0 };
     pipeline::run(trace, &jobs, make, |job, piece| {
         let end = match piece {
             Piece::Batch((blocks, references)) => {

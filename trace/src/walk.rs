@@ -103,14 +103,20 @@ impl Next {
 
 /// In a window's table: not looked up yet.
 const NO_PROGRAM: u32 = u32::MAX;
+/// Windows that get a table (256 KiB); units of further ones are looked up by their ids.
+const MAX_TABLES: usize = 256;
 
 /// Recovers chunks of one trace, one after another; keeps compiled units.
 pub struct Walker<'t> {
     trace: &'t Trace,
     programs: Vec<Program>,
     by_id: HashMap<u32, u32>,
-    /// For each window in use, the program of each tag.
-    windows: HashMap<u32, Box<[u32]>>,
+    /// For windows in use, the program of each tag.
+    tables: Vec<Box<[u32]>>,
+    /// Where the table of a window is.
+    windows: HashMap<u32, usize>,
+    /// The last window and its table.
+    current: (u32, usize),
     with_references: bool,
 }
 
@@ -149,7 +155,9 @@ impl<'t> Walker<'t> {
             trace,
             programs: Vec::new(),
             by_id: HashMap::new(),
+            tables: Vec::new(),
             windows: HashMap::new(),
+            current: (0, usize::MAX),
             with_references: trace.options.records_memory(),
         }
     }
@@ -238,18 +246,33 @@ impl<'t> Walker<'t> {
         Ok(number)
     }
 
+    #[inline]
     fn by_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
-        if let Some(table) = self.windows.get(&window) {
-            let number = table[usize::from(tag)];
-            if number != NO_PROGRAM {
-                return Ok(number);
+        if self.current.0 == window {
+            if let Some(table) = self.tables.get(self.current.1) {
+                let number = table[usize::from(tag)];
+                if number != NO_PROGRAM {
+                    return Ok(number);
+                }
             }
         }
+        self.by_other_tag(window, tag)
+    }
+
+    /// The slow path: another window, or a unit that is met for the first time.
+    fn by_other_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
         let number = self.by_id(window << 16 | u32::from(tag))?;
-        self.windows
-            .entry(window)
-            .or_insert_with(|| vec![NO_PROGRAM; 0x1_0000].into_boxed_slice())[usize::from(tag)] =
-            number;
+        let table = match self.windows.get(&window) {
+            Some(&table) => table,
+            None if self.tables.len() >= MAX_TABLES => return Ok(number),
+            None => {
+                self.tables.push(vec![NO_PROGRAM; 0x1_0000].into_boxed_slice());
+                self.windows.insert(window, self.tables.len() - 1);
+                self.tables.len() - 1
+            }
+        };
+        self.tables[table][usize::from(tag)] = number;
+        self.current = (window, table);
         Ok(number)
     }
 

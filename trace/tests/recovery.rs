@@ -48,7 +48,7 @@ fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
     pipeline::run(
         trace,
         &jobs,
-        |o| Collect(o, Seen::default()),
+        |_, o| Collect(o, Seen::default()),
         |_, piece| {
             match piece {
                 Piece::Batch(seen) => {

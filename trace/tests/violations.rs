@@ -225,3 +225,38 @@ fn rare_operands() {
     assert_eq!(seen(&trace).1, expected);
     verify(&trace).expect("right");
 }
+
+#[test]
+fn recorded_addresses_are_taken_as_they_are() {
+    // mov rax,fs:[rdi+8]; add [rbx],rax; push rax; wrfsbase rdx; mov rax,fs:[0]
+    let code = [
+        &[0x64, 0x48, 0x8b, 0x47, 0x08][..],
+        &[0x48, 0x01, 0x03],
+        &[0x50],
+        &[0xf3, 0x48, 0x0f, 0xae, 0xd2],
+        &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
+    ];
+    let records =
+        [(0, What::Address(1)), (1, What::Address(0)), (2, What::Before(4)), (3, What::Before(2))];
+    let unit = unit(0x10, 0x1000, &records, &code.concat());
+    let mut record = record(0x1000, &[0x10], words(&[0x1111, 0x2222, 0x8000, 0x7000]));
+    record.registers.valid = 0;
+    let trace = open(&[unit], &[record], &[]);
+    let expected = [
+        (false, 0x1111, 8),
+        (false, 0x2222, 8),
+        (true, 0x2222, 8),
+        (true, 0x7ff8, 8),
+        (false, 0x7000, 8),
+    ];
+    assert_eq!(seen(&trace).1, expected);
+}
+
+#[test]
+fn loss_leaves_nothing_known() {
+    let units = jump_and_load();
+    let payload = [1u32.to_le_bytes(), 28u32.to_le_bytes()].concat();
+    let lost = [event(kind::LOSS, 0, 6, WHOLE_UNIT, &payload)];
+    let trace = open(&units, &[record(0x1000, &[0x10, 0x12], Vec::new())], &lost);
+    assert!(wrong(&trace).contains("register 3 is not known"));
+}

@@ -26,6 +26,15 @@ impl Cursor<'_> {
         for step in steps {
             match step {
                 Step::Effect(effect) => self.known.apply(effect),
+                Step::Base { segment, from, narrow } => {
+                    // Unknown only if memory references are not recorded, which need no base.
+                    let value = self.known.get(*from).unwrap_or(0);
+                    let value = if *narrow { value & 0xffff_ffff } else { value };
+                    match segment {
+                        Segment::Gs => self.gs_base = value,
+                        _ => self.fs_base = value,
+                    }
+                }
                 Step::Take(register) => {
                     let value = self.take();
                     self.known.set(*register, value);
