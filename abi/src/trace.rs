@@ -68,7 +68,9 @@ pub struct FrameHeader {
     pub checksum: u32,
     /// [`header_checksum`] of the fields up to `split`, without `state`.
     pub header_checksum: u32,
-    pub reserved: u64,
+    /// Record: the `tags` format's current window where the control-flow stream starts.
+    pub window: u32,
+    pub reserved: u32,
 }
 
 pub const HEADER_SIZE: usize = 64;
@@ -130,7 +132,9 @@ pub mod bits {
 ///
 /// The position says where in the thread's recording the event happened: after the first
 /// `control_flow` bytes of Record frame `chunk` had been written and, in the last unit that these
-/// bytes name, after `insn` instructions ([`WHOLE_UNIT`]: after all of it).
+/// bytes name, after `insn` instructions ([`WHOLE_UNIT`]: after all of it). The memory stream has
+/// room for all of the unit's records in either case (a unit claims it when it starts); what the
+/// instructions that were not executed would have written there means nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventHeader {
@@ -303,6 +307,7 @@ impl FrameHeader {
         out[40..48].copy_from_slice(&self.used_memory.to_le_bytes());
         out[48..52].copy_from_slice(&self.checksum.to_le_bytes());
         out[52..56].copy_from_slice(&self.header_checksum.to_le_bytes());
+        out[56..60].copy_from_slice(&self.window.to_le_bytes());
         out
     }
 
@@ -324,7 +329,8 @@ impl FrameHeader {
             used_memory: u64_at(40),
             checksum: u32_at(48),
             header_checksum: u32_at(52),
-            reserved: u64_at(56),
+            window: u32_at(56),
+            reserved: u32_at(60),
         };
         (header.magic == FRAME_MAGIC && header.header_checksum == header.fixed_checksum())
             .then_some(header)

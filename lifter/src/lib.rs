@@ -5,12 +5,12 @@
 
 extern crate alloc;
 
-pub mod needs;
-pub mod operands;
-pub mod recompute;
-pub mod regs;
 pub mod discover;
 pub mod flow;
 pub mod image;
 mod jump_table;
+pub mod needs;
+pub mod operands;
+pub mod recompute;
+pub mod regs;
 mod text;

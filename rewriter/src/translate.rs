@@ -33,11 +33,8 @@ pub fn translate(
     code_base: u64,
     fixed: bool,
 ) -> Translated {
-    let placement = Placement {
-        window_high: fixed.then_some(0),
-        patchable: false,
-        exact_registers: false,
-    };
+    let placement =
+        Placement { window_high: fixed.then_some(0), patchable: false, exact_registers: false };
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
     let mut result = Translated::default();
@@ -96,9 +93,10 @@ struct Placed {
 }
 
 fn source_of<'a>(image: &Image<'a>, address: u64) -> Option<Source<'a>> {
-    let segment = image.segments.iter().find(|s| {
-        s.executable && address.wrapping_sub(s.address) < s.bytes.len() as u64
-    })?;
+    let segment = image
+        .segments
+        .iter()
+        .find(|s| s.executable && address.wrapping_sub(s.address) < s.bytes.len() as u64)?;
     Some(Source { start: segment.address, bytes: segment.bytes })
 }
 

@@ -412,8 +412,7 @@ fn restore_elf_header(header: &ImageHeader, window: u64) {
     // SAFETY: the first page of the program's own image, which the kernel mapped readable; the
     // copy lies in the added tables.
     unsafe {
-        if sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok()
-        {
+        if sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok() {
             let copy = (window + header.elf_header_copy) as *const u8;
             core::ptr::copy_nonoverlapping(copy, at as *mut u8, 64);
             let program_headers = (window + header.program_headers) as *mut u8;

@@ -157,3 +157,50 @@ fn results_are_known_only_if_the_inputs_are() {
     run(&[0x48, 0x29, 0xc9], &mut regs); // sub rcx,rcx
     assert_eq!(regs[1], Some(0));
 }
+
+/// Registers that the instruction's effect touches.
+fn targets(insn: &Instruction, factory: &mut InstructionInfoFactory) -> GprSet {
+    let mut set = GprSet::EMPTY;
+    effects(insn, factory, &mut |effect| match effect {
+        Effect::Forget(forgotten) => set = set.union(forgotten),
+        Effect::Set { to, .. }
+        | Effect::Lea { to, .. }
+        | Effect::Binary { to, .. }
+        | Effect::Immediate { to, .. }
+        | Effect::Unary { to, .. } => set.insert(to),
+        Effect::Swap { a, b, .. } => {
+            set.insert(a);
+            set.insert(b);
+        }
+    });
+    set
+}
+
+#[test]
+fn no_written_register_is_overlooked() {
+    let mut factory = InstructionInfoFactory::new();
+    let mut noise = 0x9e37_79b9_7f4a_7c15u64;
+    let mut valid = 0;
+    for _ in 0..300_000 {
+        let mut bytes = [0; 16];
+        for half in bytes.chunks_exact_mut(8) {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            half.copy_from_slice(&noise.to_le_bytes());
+        }
+        let insn = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE).decode();
+        if insn.is_invalid() {
+            continue;
+        }
+        valid += 1;
+        let missing = written(&insn, &mut factory).minus(targets(&insn, &mut factory));
+        assert!(missing.is_empty(), "{insn:?} {bytes:02x?}: {missing:?}");
+        // And describing its operands must not panic.
+        let mut refs = alloc::vec::Vec::new();
+        crate::operands::references(&insn, &mut factory, &mut refs);
+        let needs = crate::needs::needs(&insn, &mut factory, &refs);
+        assert!(refs.iter().all(|r| r.base.is_none_or(|base| needs.registers.contains(base))));
+    }
+    assert!(valid > 100_000);
+}

@@ -1,0 +1,78 @@
+//! The command line.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+/// Shows what a trace holds.
+///
+/// Exit codes: 0 all right, 1 the trace or the output file that it needs cannot be read or is not
+/// what the format promises, 2 wrong usage.
+#[derive(Parser)]
+#[command(name = "dep", version)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended
+    Info(Common),
+    /// Executed blocks: a line `TID PC` for each
+    Blocks(Selection),
+    /// Memory references: a line `TID PC R|W ADDRESS SIZE` for each
+    Memrefs(Selection),
+    /// Check everything that the format promises; the first violation ends with exit code 1
+    Verify(Common),
+}
+
+#[derive(ClapArgs)]
+pub struct Common {
+    /// The trace
+    pub file: PathBuf,
+    /// JSON instead of text (lists: a JSON object a line)
+    #[arg(long)]
+    pub json: bool,
+    /// The rewritten program, if it is no longer where it ran
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct Selection {
+    #[command(flatten)]
+    pub common: Common,
+    /// Only this thread (kernel thread id)
+    #[arg(long, value_name = "TID")]
+    pub thread: Option<u32>,
+    /// Only code from A to before B, in hexadecimal
+    #[arg(long, value_name = "A..B", value_parser = range)]
+    pub range: Option<Range<u64>>,
+    /// Stop after N lines
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+impl Command {
+    pub fn common(&self) -> &Common {
+        match self {
+            Command::Info(common) | Command::Verify(common) => common,
+            Command::Blocks(what) | Command::Memrefs(what) => &what.common,
+        }
+    }
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let number = |part: &str| {
+        let digits = part.trim().trim_start_matches("0x");
+        u64::from_str_radix(digits, 16).map_err(|e| format!("{part}: {e}"))
+    };
+    let (start, end) = text.split_once("..").ok_or("expected A..B")?;
+    let range = number(start)?..number(end)?;
+    if range.start >= range.end {
+        return Err("the range is empty".into());
+    }
+    Ok(range)
+}

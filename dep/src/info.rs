@@ -1,0 +1,403 @@
+//! `dep info`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+
+use abi::options::{ControlFlow, Memory};
+use abi::trace::{end, loss};
+use abi::unit::JitReason;
+use trace::events::Body;
+use trace::pipeline::{self, BatchSink, Outlet, Piece};
+use trace::program::Program;
+use trace::units::Origin;
+use trace::walk::{MemoryReference, Sink};
+use trace::Trace;
+
+use crate::text::json_string;
+use crate::Stop;
+
+/// Executed blocks by where they are and where their code came from.
+#[derive(Clone, Default)]
+struct Shares {
+    /// `[main program, elsewhere][static, then by JIT reason]`.
+    blocks: [[u64; 6]; 2],
+}
+
+#[derive(Clone, Default)]
+struct Counts {
+    shares: Shares,
+    references: u64,
+    /// The first block, which may continue the chunk before: address and its slot in the shares.
+    uncertain: Option<(u64, (usize, usize))>,
+}
+
+struct Counter<const REFERENCES: bool> {
+    outlet: Outlet<Counts>,
+    image: Range<u64>,
+    slot: (usize, usize),
+    counts: Counts,
+}
+
+fn slot(origin: Origin) -> usize {
+    match origin {
+        Origin::Static => 0,
+        Origin::Jit(reason) => reason as usize,
+    }
+}
+
+impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
+    const REFERENCES: bool = REFERENCES;
+
+    fn unit(&mut self, program: &Program, _partial: bool) {
+        self.slot = (usize::from(!self.image.contains(&program.address)), slot(program.origin));
+    }
+
+    fn block(&mut self, pc: u64, uncertain: bool) {
+        if uncertain {
+            self.counts.uncertain = Some((pc, self.slot));
+        }
+        self.counts.shares.blocks[self.slot.0][self.slot.1] += 1;
+    }
+
+    fn reference(&mut self, _reference: MemoryReference) {
+        self.counts.references += 1;
+    }
+}
+
+impl<const REFERENCES: bool> BatchSink for Counter<REFERENCES> {
+    type Batch = Counts;
+
+    fn finish(mut self) -> Outlet<Counts> {
+        let counts = std::mem::take(&mut self.counts);
+        self.outlet.send(counts);
+        self.outlet
+    }
+}
+
+#[derive(Clone, Default)]
+struct ThreadInfo {
+    chunks: u64,
+    counts: Counts,
+    units: u64,
+    instructions: u64,
+    control_flow: u64,
+    memory: u64,
+}
+
+/// Range of the main program: from the output file, else from where its path is mapped.
+fn image(trace: &Trace) -> Range<u64> {
+    if let Some(image) = trace.units.image() {
+        return image;
+    }
+    let program = trace.program.as_os_str().as_encoded_bytes();
+    let (mut first, mut last) = (u64::MAX, 0);
+    for event in &trace.process_events {
+        if let Body::Map { start, len, path, .. } = &event.body {
+            if path == program {
+                (first, last) = (first.min(*start), last.max(start.saturating_add(*len)));
+            }
+        }
+    }
+    first..last
+}
+
+fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<String>) {
+    let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
+    let mut wrong = None;
+    let image = image(trace);
+    let make = |_, outlet| Counter::<REFERENCES> {
+        outlet,
+        image: image.clone(),
+        slot: (0, 0),
+        counts: Counts::default(),
+    };
+    let mut falls_to = None;
+    pipeline::run(trace, &pipeline::jobs(trace, |_| true), make, |job, piece| {
+        let thread = &mut threads[job.thread];
+        if job.chunk == 0 && matches!(piece, Piece::Batch(_)) {
+            falls_to = None;
+        }
+        match piece {
+            Piece::Batch(counts) => {
+                let mine = &mut thread.counts;
+                for (to, from) in mine.shares.blocks.iter_mut().zip(counts.shares.blocks) {
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                }
+                mine.references += counts.references;
+                if let Some((pc, (place, origin))) = counts.uncertain {
+                    if falls_to == Some(pc) {
+                        mine.shares.blocks[place][origin] -= 1;
+                    }
+                }
+            }
+            Piece::End(end) => {
+                thread.chunks += 1;
+                falls_to = match *end {
+                    Ok(end) => {
+                        thread.units += end.units;
+                        thread.instructions += end.instructions;
+                        thread.control_flow += end.control_flow_bytes;
+                        thread.memory += end.memory_bytes;
+                        end.falls_to
+                    }
+                    Err(violation) => {
+                        wrong.get_or_insert_with(|| violation.to_string());
+                        None
+                    }
+                };
+            }
+        }
+        true
+    });
+    (threads, wrong)
+}
+
+fn sum(threads: &[ThreadInfo], field: impl Fn(&ThreadInfo) -> u64) -> u64 {
+    threads.iter().map(field).sum()
+}
+
+impl ThreadInfo {
+    fn blocks(&self) -> u64 {
+        self.counts.shares.blocks.iter().flatten().sum()
+    }
+}
+
+fn control_flow_name(format: ControlFlow) -> &'static str {
+    match format {
+        ControlFlow::Tags => "tags",
+        ControlFlow::FullPc => "full-pc",
+        ControlFlow::Bits => "bits",
+    }
+}
+
+fn memory_name(format: Memory) -> &'static str {
+    match format {
+        Memory::Registers => "registers",
+        Memory::Addresses => "addresses",
+        Memory::None => "none",
+    }
+}
+
+/// How it ended, in words.
+fn ending(trace: &Trace) -> String {
+    let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
+    let mut ending = None;
+    for event in all {
+        if let Body::ProcessEnd { reason, status, address } = event.body {
+            ending = Some(match reason {
+                end::EXIT => format!("exit status {status}"),
+                end::SIGNAL if address != 0 => format!("signal {status} at address {address:#x}"),
+                end::SIGNAL => format!("signal {status}"),
+                end::REFUSED => "stopped because it needs something unsupported".to_string(),
+                other => format!("ended for unknown reason {other}"),
+            });
+        }
+    }
+    ending.unwrap_or_else(|| "killed, or still running (no end is recorded)".to_string())
+}
+
+fn losses(trace: &Trace) -> Vec<String> {
+    let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
+    all.filter_map(|event| match event.body {
+        Body::Loss { reason, errno } => Some(format!(
+            "{} (errno {errno})",
+            match reason {
+                loss::DISK_FULL => "disk full",
+                loss::FILE_SIZE_LIMIT => "file size limit",
+                loss::IO_ERROR => "I/O error",
+                loss::NO_MEMORY => "no memory",
+                _ => "unknown reason",
+            }
+        )),
+        _ => None,
+    })
+    .collect()
+}
+
+/// Files that were mapped, with their lowest address.
+fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
+    let mut modules: BTreeMap<&[u8], (u64, String)> = BTreeMap::new();
+    for event in &trace.process_events {
+        if let Body::Map { start, build_id, path, .. } = &event.body {
+            let module = modules.entry(path).or_insert((*start, String::new()));
+            module.0 = module.0.min(*start);
+            if module.1.is_empty() {
+                module.1 = build_id.iter().map(|b| format!("{b:02x}")).collect();
+            }
+        }
+    }
+    let named = modules.into_iter();
+    let mut list: Vec<_> = named
+        .map(|(path, (start, id))| (start, String::from_utf8_lossy(path).into_owned(), id))
+        .collect();
+    list.sort();
+    list
+}
+
+const REASONS: [(&str, JitReason); 5] = [
+    ("library", JitReason::Library),
+    ("missed", JitReason::Missed),
+    ("anonymous", JitReason::Anonymous),
+    ("dynamic", JitReason::Dynamic),
+    ("processor", JitReason::Processor),
+];
+
+pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
+    let (threads, wrong) =
+        if trace.options.records_memory() { count::<true>(trace) } else { count::<false>(trace) };
+    let mut shares = [[0; 6]; 2];
+    for thread in &threads {
+        for (to, from) in shares.iter_mut().zip(thread.counts.shares.blocks) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+    }
+    let report = Report { trace, threads, shares, wrong };
+    if json {
+        report.json(out)
+    } else {
+        report.text(out)
+    }
+}
+
+struct Report<'a> {
+    trace: &'a Trace,
+    threads: Vec<ThreadInfo>,
+    shares: [[u64; 6]; 2],
+    wrong: Option<String>,
+}
+
+impl Report<'_> {
+    fn bytes_per_instruction(&self, bytes: u64) -> f64 {
+        bytes as f64 / sum(&self.threads, |t| t.instructions).max(1) as f64
+    }
+
+    fn text(&self, out: &mut impl Write) -> Result<(), Stop> {
+        let trace = self.trace;
+        let arguments = trace.arguments.iter().map(|a| String::from_utf8_lossy(a));
+        let arguments: Vec<_> = arguments.map(|a| format!("{a:?}")).collect();
+        writeln!(out, "program        {}", trace.program.display())?;
+        writeln!(out, "arguments      {}", arguments.join(" "))?;
+        writeln!(
+            out,
+            "options        control flow {}, memory {}",
+            control_flow_name(trace.options.control_flow),
+            memory_name(trace.options.memory)
+        )?;
+        writeln!(out, "process        {}, ended: {}", trace.pid, ending(trace))?;
+        for loss in losses(trace) {
+            writeln!(out, "recording lost {loss}")?;
+        }
+        writeln!(
+            out,
+            "units          {} ahead of time, {} from the JIT",
+            trace.units.static_count(),
+            trace.units.jit_count()
+        )?;
+        for (start, path, id) in modules(trace) {
+            let id = if id.is_empty() { "-" } else { &id };
+            writeln!(out, "module         {start:#x} {path} {id}")?;
+        }
+        for (thread, t) in trace.threads.iter().zip(&self.threads) {
+            writeln!(
+                out,
+                "thread {:<7} {} chunks, {} instructions, {} blocks, {} references, {} bytes of \
+                 control flow, {} of memory",
+                thread.name(),
+                t.chunks,
+                t.instructions,
+                t.blocks(),
+                t.counts.references,
+                t.control_flow,
+                t.memory
+            )?;
+        }
+        let control_flow = sum(&self.threads, |t| t.control_flow);
+        let memory = sum(&self.threads, |t| t.memory);
+        writeln!(
+            out,
+            "streams        {control_flow} bytes of control flow, {memory} of memory: {:.3} + {:.3} \
+             bytes per instruction",
+            self.bytes_per_instruction(control_flow),
+            self.bytes_per_instruction(memory)
+        )?;
+        for (name, counts) in ["main program", "elsewhere"].iter().zip(&self.shares) {
+            let all: u64 = counts.iter().sum();
+            let share = 100.0 * counts[0] as f64 / all.max(1) as f64;
+            write!(out, "{name:<14} {all} blocks, {share:.2} % ahead of time")?;
+            for (reason, number) in REASONS {
+                if counts[number as usize] > 0 {
+                    write!(out, ", {} JIT ({reason})", counts[number as usize])?;
+                }
+            }
+            writeln!(out)?;
+        }
+        if let Some(wrong) = &self.wrong {
+            writeln!(out, "not recovered  {wrong}")?;
+        }
+        Ok(())
+    }
+
+    fn json(&self, out: &mut impl Write) -> Result<(), Stop> {
+        let trace = self.trace;
+        let list = |items: Vec<String>| format!("[{}]", items.join(","));
+        let text = |bytes: &[u8]| json_string(&String::from_utf8_lossy(bytes));
+        let threads = trace.threads.iter().zip(&self.threads).map(|(thread, t)| {
+            format!(
+                "{{\"tid\":{},\"chunks\":{},\"units\":{},\"instructions\":{},\"blocks\":{},\
+                 \"references\":{},\"control_flow_bytes\":{},\"memory_bytes\":{}}}",
+                thread.name(),
+                t.chunks,
+                t.units,
+                t.instructions,
+                t.blocks(),
+                t.counts.references,
+                t.control_flow,
+                t.memory
+            )
+        });
+        let modules = modules(trace).into_iter().map(|(start, path, id)| {
+            format!(
+                "{{\"start\":\"{start:#x}\",\"path\":{},\"build_id\":\"{id}\"}}",
+                json_string(&path)
+            )
+        });
+        let shares = |counts: &[u64; 6]| {
+            let reasons = REASONS.map(|(name, n)| format!("\"{name}\":{}", counts[n as usize]));
+            format!(
+                "{{\"blocks\":{},\"static\":{},\"jit\":{{{}}}}}",
+                counts.iter().sum::<u64>(),
+                counts[0],
+                reasons.join(",")
+            )
+        };
+        let control_flow = sum(&self.threads, |t| t.control_flow);
+        let memory = sum(&self.threads, |t| t.memory);
+        writeln!(
+            out,
+            "{{\"program\":{},\"arguments\":{},\"control_flow\":\"{}\",\"memory\":\"{}\",\
+             \"pid\":{},\"ended\":{},\"losses\":{},\"damage\":{},\"static_units\":{},\
+             \"jit_units\":{},\"modules\":{},\"threads\":{},\"control_flow_bytes\":{control_flow},\
+             \"memory_bytes\":{memory},\"instructions\":{},\"bytes_per_instruction\":{:.6},\
+             \"main_program\":{},\"elsewhere\":{},\"not_recovered\":{}}}",
+            text(trace.program.as_os_str().as_encoded_bytes()),
+            list(trace.arguments.iter().map(|a| text(a)).collect()),
+            control_flow_name(trace.options.control_flow),
+            memory_name(trace.options.memory),
+            trace.pid,
+            json_string(&ending(trace)),
+            list(losses(trace).iter().map(|l| json_string(l)).collect()),
+            list(trace.damage.iter().map(|d| json_string(&d.to_string())).collect()),
+            trace.units.static_count(),
+            trace.units.jit_count(),
+            list(modules.collect()),
+            list(threads.collect()),
+            sum(&self.threads, |t| t.instructions),
+            self.bytes_per_instruction(control_flow + memory),
+            shares(&self.shares[0]),
+            shares(&self.shares[1]),
+            self.wrong.as_ref().map_or("null".to_string(), |w| json_string(w)),
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! The command as its users see it.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use abi::options::Options;
+use trace::test_support::{sample, Sample};
+
+fn dep(arguments: &[&str], trace: &[u8]) -> Output {
+    let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+    file.write_all(trace).expect("write");
+    Command::new(env!("CARGO_BIN_EXE_dep"))
+        .arg(arguments[0])
+        .arg(file.path())
+        .args(&arguments[1..])
+        .output()
+        .expect("dep runs")
+}
+
+fn good() -> Vec<u8> {
+    sample(&Sample { options: Options::default(), split: 2, open: false })
+}
+
+fn text(arguments: &[&str]) -> String {
+    let output = dep(arguments, &good());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn lists() {
+    let blocks = "77 0x401000\n77 0x402000\n77 0x40200c\n77 0x402011\n77 0x40100d\n";
+    assert_eq!(text(&["blocks"]), blocks);
+    assert_eq!(text(&["blocks", "--limit", "2"]), blocks[..24]);
+    assert_eq!(text(&["blocks", "--range", "0x402000..40200c"]), "77 0x402000\n");
+    assert_eq!(text(&["blocks", "--thread", "77"]), blocks);
+    let json = text(&["blocks", "--json", "--limit", "1"]);
+    assert_eq!(json, "{\"tid\":77,\"pc\":\"0x401000\"}\n");
+    let memrefs = text(&["memrefs", "--limit", "2"]);
+    assert_eq!(memrefs, "77 0x401000 W 0x7ff8 8\n77 0x401001 R 0x508 8\n");
+    let json = text(&["memrefs", "--json", "--limit", "1"]);
+    let expected =
+        "{\"tid\":77,\"pc\":\"0x401000\",\"access\":\"W\",\"address\":\"0x7ff8\",\"size\":8}\n";
+    assert_eq!(json, expected);
+    assert_eq!(text(&["memrefs"]).lines().count(), 16);
+}
+
+#[test]
+fn info_and_verify() {
+    let info = text(&["info"]);
+    for part in ["/bin/sample", "\"sample\" \"-x\"", "exit status 3", "5 JIT (library)"] {
+        assert!(info.contains(part), "{part}: {info}");
+    }
+    let json = text(&["info", "--json"]);
+    assert!(json.contains("\"references\":16,"), "{json}");
+    assert!(text(&["verify"]).starts_with("ok: "));
+    assert!(text(&["verify", "--json"]).contains("\"blocks\":5"));
+}
+
+#[test]
+fn what_is_wrong_is_one_line_and_an_exit_code() {
+    let mut bad = good();
+    bad[4096 + 100] ^= 1;
+    let cases: [(&[&str], &[u8], i32); 5] = [
+        (&["verify"], &bad, 1),
+        (&["info"], b"no trace at all", 1),
+        (&["memrefs"], b"", 1),
+        (&["blocks", "--thread", "5"], &good(), 1),
+        (&["blocks", "--range", "5..4"], &good(), 2),
+    ];
+    for (arguments, trace, code) in cases {
+        let output = dep(arguments, trace);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(
+            code == 2 || message.lines().filter(|l| !l.contains("warning")).count() == 1,
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_ends_it_quietly() {
+    let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+    file.write_all(&good()).expect("write");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_dep"))
+        .arg("memrefs")
+        .arg(file.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("dep runs");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("dep ends");
+    assert!(output.stderr.is_empty() && output.status.success());
+}

@@ -1,0 +1,224 @@
+//! Finds the frames of a trace file, also of a damaged one.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use abi::trace::{
+    Checksum, FrameHeader, FrameKind, HEADER_SIZE, PAYLOAD, RECORD_DATA, RECORD_REGISTERS,
+    REGISTER_STATE_SIZE, SEALED,
+};
+
+use crate::Error;
+
+/// Frames longer than this are not believed.
+pub const MAX_FRAME: u64 = 1 << 30;
+const STEP: u64 = 4096;
+
+/// A frame whose header is valid.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub offset: u64,
+    pub kind: FrameKind,
+    pub header: FrameHeader,
+    /// Bytes of the frame that the file really has.
+    pub present: u64,
+}
+
+impl Frame {
+    pub fn is_sealed(&self) -> bool {
+        self.header.state == SEALED
+    }
+
+    pub fn is_truncated(&self) -> bool {
+        self.present < self.header.frame_len
+    }
+}
+
+/// Something that a whole trace does not have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damage {
+    pub offset: u64,
+    pub what: String,
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at file offset {:#x}: {}", self.offset, self.what)
+    }
+}
+
+/// An open trace file and the index of its frames, in file order.
+#[derive(Debug)]
+pub struct TraceFile {
+    file: File,
+    pub len: u64,
+    pub frames: Vec<Frame>,
+    pub damage: Vec<Damage>,
+}
+
+/// The two streams of a Record frame.
+pub struct Streams {
+    bytes: Vec<u8>,
+    control_flow: (usize, usize),
+    memory: (usize, usize),
+}
+
+impl Streams {
+    pub fn control_flow(&self) -> &[u8] {
+        &self.bytes[self.control_flow.0..self.control_flow.1]
+    }
+
+    pub fn memory(&self) -> &[u8] {
+        &self.bytes[self.memory.0..self.memory.1]
+    }
+}
+
+impl TraceFile {
+    /// Opens the file and indexes its frames; only a file that cannot be read is an error here.
+    pub fn open(path: &Path) -> Result<TraceFile, Error> {
+        let fail = |e: std::io::Error| Error(format!("{}: {e}", path.display()));
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
+        if !meta.is_file() {
+            return Err(Error(format!("{}: not a regular file", path.display())));
+        }
+        let mut trace = TraceFile { file, len: meta.len(), frames: Vec::new(), damage: Vec::new() };
+        trace.scan().map_err(fail)?;
+        Ok(trace)
+    }
+
+    fn scan(&mut self) -> std::io::Result<()> {
+        let mut at = 0;
+        let mut bad_since = None;
+        while at < self.len {
+            let mut bytes = [0; HEADER_SIZE];
+            let n = self.read_some(at, &mut bytes)?;
+            let Some(frame) = FrameHeader::from_bytes(&bytes[..n]).and_then(|h| self.judge(at, h))
+            else {
+                // Space that was allocated and never used reads as zeros: no damage.
+                if bytes[..n].iter().any(|&b| b != 0) {
+                    bad_since.get_or_insert(at);
+                }
+                at += STEP;
+                continue;
+            };
+            if let Some(start) = bad_since.take() {
+                self.report(start, format!("{} bytes that are no frame", at - start));
+            }
+            at += frame.header.frame_len;
+            self.frames.push(frame);
+        }
+        if let Some(start) = bad_since {
+            self.report(start, format!("{} bytes that are no frame", self.len - start));
+        }
+        Ok(())
+    }
+
+    /// A frame whose lengths make sense; lengths of contents are clamped and reported.
+    fn judge(&mut self, offset: u64, mut header: FrameHeader) -> Option<Frame> {
+        let kind = FrameKind::from_u16(header.kind)?;
+        let len = header.frame_len;
+        if !(STEP..=MAX_FRAME).contains(&len) || !len.is_multiple_of(STEP) {
+            return None;
+        }
+        let record = kind == FrameKind::Record;
+        let start = if record { header.split } else { PAYLOAD as u64 };
+        if record && !(RECORD_DATA as u64..=len).contains(&start) {
+            return None;
+        }
+        if header.state == SEALED {
+            let memory_room = if record { start - RECORD_DATA as u64 } else { 0 };
+            if header.used > len - start || header.used_memory > memory_room {
+                self.report(offset, "a sealed frame claims more bytes than it has".into());
+                header.used = header.used.min(len - start);
+                header.used_memory = header.used_memory.min(memory_room);
+            }
+        } else if header.state != abi::trace::OPEN {
+            self.report(offset, format!("unknown frame state {}", header.state));
+            header.state = abi::trace::OPEN;
+        }
+        let present = len.min(self.len - offset);
+        if present < len {
+            self.report(offset, format!("the file ends {} bytes before this frame", len - present));
+        }
+        Some(Frame { offset, kind, header, present })
+    }
+
+    fn report(&mut self, offset: u64, what: String) {
+        self.damage.push(Damage { offset, what });
+    }
+
+    fn read_some(&self, at: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read(&self, at: u64, len: u64) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; len as usize];
+        let n = self
+            .read_some(at, &mut bytes)
+            .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+
+    /// Payload in use of a File, Events or Units frame (all of it, if the frame is open).
+    pub fn payload(&self, frame: &Frame) -> Result<Vec<u8>, Error> {
+        let room = frame.present.saturating_sub(PAYLOAD as u64);
+        let len = if frame.is_sealed() { frame.header.used.min(room) } else { room };
+        self.read(frame.offset + PAYLOAD as u64, len)
+    }
+
+    /// The register state at the start of a Record frame.
+    pub fn registers(&self, frame: &Frame) -> Result<Vec<u8>, Error> {
+        self.read(frame.offset + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)
+    }
+
+    /// Both streams of a Record frame: what is in use, if it is sealed, else all there is.
+    pub fn streams(&self, frame: &Frame) -> Result<Streams, Error> {
+        let header = &frame.header;
+        let (memory_len, control_flow_len) = if frame.is_sealed() {
+            (header.used_memory, header.used)
+        } else {
+            (header.split - RECORD_DATA as u64, header.frame_len - header.split)
+        };
+        // One buffer, without the unused room between the streams.
+        let mut bytes = self.read(frame.offset + RECORD_DATA as u64, memory_len)?;
+        let memory = (0, bytes.len());
+        let mut control_flow = self.read(frame.offset + header.split, control_flow_len)?;
+        bytes.append(&mut control_flow);
+        let control_flow = (memory.1, bytes.len());
+        Ok(Streams { bytes, control_flow, memory })
+    }
+
+    /// Whether the checksum of a sealed frame is right; `None` for an open one.
+    pub fn checksum_holds(&self, frame: &Frame) -> Result<Option<bool>, Error> {
+        if !frame.is_sealed() {
+            return Ok(None);
+        }
+        let mut sum = Checksum::default();
+        let mut add = |at: u64, len: u64| -> Result<(), Error> {
+            let mut bytes = self.read(frame.offset + at, len)?;
+            bytes.resize((len as usize).next_multiple_of(8), 0);
+            sum.add(&bytes);
+            Ok(())
+        };
+        if frame.kind == FrameKind::Record {
+            add(RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)?;
+            add(RECORD_DATA as u64, frame.header.used_memory)?;
+            add(frame.header.split, frame.header.used)?;
+        } else {
+            add(PAYLOAD as u64, frame.header.used)?;
+        }
+        Ok(Some(sum.finish() == frame.header.checksum))
+    }
+}

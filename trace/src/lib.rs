@@ -1,0 +1,38 @@
+//! Reads a trace (`abi::trace`) and recovers what the program did.
+//!
+//! In reading order: [`file`](mod@file) finds the frames, [`events`] and [`units`] give meaning to their
+//! payloads, [`open`] puts them together into a [`Trace`]; [`program`] compiles a unit's plan into
+//! the few steps that an execution costs, [`walk`] follows one chunk, [`pipeline`] follows all of
+//! them in parallel and in order, [`verify`] checks what the format promises.
+//!
+//! Memory: the index (a frame costs 100 bytes), all events and unit descriptions, compiled units
+//! once per worker, and for each worker one chunk (at most [`file::MAX_FRAME`]) and a few batches
+//! of output. Nothing grows with the number of references.
+//!
+//! The file is never trusted: damage is reported with its place, and what is intact is read.
+#![forbid(unsafe_code)]
+
+pub mod events;
+pub mod file;
+pub mod open;
+pub mod output;
+pub mod pipeline;
+pub mod program;
+pub mod test_support;
+pub mod units;
+pub mod verify;
+pub mod walk;
+
+pub use open::{Chunk, Thread, Trace};
+
+/// What can go wrong before recovery starts. One line, no trailing period.
+#[derive(Debug)]
+pub struct Error(pub String);
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}

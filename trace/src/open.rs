@@ -1,0 +1,221 @@
+//! Opens a trace: puts frames, events and units together.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use abi::options::{ControlFlow, Options};
+use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
+
+use crate::events::{parse, Body, Event};
+use crate::file::{Damage, Frame, TraceFile};
+use crate::output::OutputFile;
+use crate::units::Units;
+use crate::Error;
+
+/// One Record frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    pub frame: Frame,
+    pub registers: RegisterState,
+}
+
+/// A thread and its recording.
+#[derive(Debug, Default)]
+pub struct Thread {
+    /// Dense index.
+    pub index: u32,
+    /// Kernel thread id, if the start of the thread is in the trace.
+    pub tid: Option<u32>,
+    /// By sequence number.
+    pub chunks: Vec<Chunk>,
+    /// In the order in which they happened.
+    pub events: Vec<Event>,
+}
+
+impl Thread {
+    /// What to call the thread: its kernel id, or its index if that is not known.
+    pub fn name(&self) -> u32 {
+        self.tid.unwrap_or(self.index)
+    }
+
+    /// Events that happened in chunk `seq`.
+    pub fn events_of(&self, seq: u32) -> &[Event] {
+        let start = self.events.partition_point(|e| e.chunk < seq);
+        let end = self.events.partition_point(|e| e.chunk <= seq);
+        &self.events[start..end]
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StaticUnits {
+    pub load: u64,
+    pub identity: [u64; 2],
+    pub first_window: u32,
+    pub jit_window: u32,
+    pub count: u64,
+}
+
+#[derive(Debug)]
+pub struct Trace {
+    pub file: TraceFile,
+    pub options: Options,
+    pub pid: u64,
+    pub start_ns: u64,
+    pub program: PathBuf,
+    pub arguments: Vec<Vec<u8>>,
+    pub statics: Option<StaticUnits>,
+    pub xsave: Option<(u64, Vec<(u32, u32)>)>,
+    pub units: Units,
+    pub threads: Vec<Thread>,
+    pub process_events: Vec<Event>,
+    /// What is damaged or missing.
+    pub damage: Vec<Damage>,
+}
+
+impl Trace {
+    pub fn open(path: &Path) -> Result<Trace, Error> {
+        Trace::open_with(path, None)
+    }
+
+    /// Opens the trace; the output file is looked for at `output` instead of where it ran.
+    pub fn open_with(path: &Path, output: Option<&Path>) -> Result<Trace, Error> {
+        let in_file = |what: &str| Error(format!("{}: {what}", path.display()));
+        let file = TraceFile::open(path)?;
+        if file.frames.is_empty() {
+            return Err(in_file("not a trace: it has no valid frame"));
+        }
+        let mut trace = Trace {
+            options: Options::default(),
+            pid: 0,
+            start_ns: 0,
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            statics: None,
+            xsave: None,
+            units: Units::default(),
+            threads: Vec::new(),
+            process_events: Vec::new(),
+            damage: file.damage.clone(),
+            file,
+        };
+        let described = trace.read_frames()?;
+        let Some((version, options)) = described else {
+            return Err(in_file("the frame that describes the process is missing or damaged"));
+        };
+        if version != VERSION {
+            return Err(in_file(&format!("format version {version}, this reader knows {VERSION}")));
+        }
+        trace.options = Options::from_word(options).ok_or_else(|| {
+            in_file("it was recorded with options that this reader does not know")
+        })?;
+        trace.open_output(output)?;
+        Ok(trace)
+    }
+
+    /// Reads all that is not a stream. Returns format version and options.
+    fn read_frames(&mut self) -> Result<Option<(u32, u64)>, Error> {
+        let mut frames = self.file.frames.clone();
+        frames.sort_by_key(|f| (f.kind as u16, f.header.thread, f.header.seq));
+        self.find_gaps(&frames);
+        let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();
+        let mut described = None;
+        for frame in &frames {
+            let thread = frame.header.thread;
+            match frame.kind {
+                FrameKind::Record => {
+                    let registers = RegisterState::from_bytes(&self.file.registers(frame)?);
+                    let chunks = &mut threads.entry(thread).or_default().chunks;
+                    let again =
+                        chunks.last().is_some_and(|c| c.frame.header.seq == frame.header.seq);
+                    match registers {
+                        Some(_) if again => {}
+                        Some(registers) => chunks.push(Chunk { frame: *frame, registers }),
+                        None => self.report(frame, "a chunk without registers"),
+                    }
+                }
+                FrameKind::Units => {
+                    let payload = self.file.payload(frame)?;
+                    if let Err(what) = self.units.add_jit(&payload) {
+                        self.report(frame, what);
+                    }
+                }
+                FrameKind::File | FrameKind::Events => {
+                    let (events, whole) = parse(&self.file.payload(frame)?);
+                    if !whole {
+                        self.report(frame, "an event is damaged; those behind it are lost");
+                    }
+                    for event in events {
+                        if let Body::Process { version, options, pid, start_ns } = event.body {
+                            described = Some((version, options));
+                            (self.pid, self.start_ns) = (pid, start_ns);
+                        }
+                        if thread == PROCESS || frame.kind == FrameKind::File {
+                            self.process_event(event);
+                        } else {
+                            threads.entry(thread).or_default().events.push(event);
+                        }
+                    }
+                }
+            }
+        }
+        for (index, mut thread) in threads {
+            thread.index = index;
+            thread.tid = thread.events.iter().find_map(|e| match e.body {
+                Body::ThreadStart { tid, .. } => Some(tid),
+                _ => None,
+            });
+            thread.events.sort_by_key(|e| (e.chunk, e.control_flow));
+            self.threads.push(thread);
+        }
+        Ok(described)
+    }
+
+    fn report(&mut self, frame: &Frame, what: &str) {
+        self.damage.push(Damage { offset: frame.offset, what: what.to_string() });
+    }
+
+    /// `frames` are sorted by kind, thread and sequence number.
+    fn find_gaps(&mut self, frames: &[Frame]) {
+        let mut expected = (0, 0, 0);
+        for frame in frames {
+            let (kind, thread, seq) = (frame.kind as u16, frame.header.thread, frame.header.seq);
+            let next = if (kind, thread) == (expected.0, expected.1) { expected.2 } else { 0 };
+            if seq > next {
+                let what = format!(
+                    "{:?} frames {next} to {} of thread {} are missing",
+                    frame.kind,
+                    seq - 1,
+                    thread as i32
+                );
+                self.report(frame, &what);
+            } else if seq < next {
+                let what =
+                    format!("a second {:?} frame {seq} of thread {}", frame.kind, thread as i32);
+                self.report(frame, &what);
+            }
+            expected = (kind, thread, seq.saturating_add(1));
+        }
+    }
+
+    fn process_event(&mut self, event: Event) {
+        match event.body {
+            Body::Program(ref path) => self.program = PathBuf::from(OsStr::from_bytes(path)),
+            Body::Arguments(ref arguments) => self.arguments = arguments.clone(),
+            Body::StaticUnits { load, identity, first_window, jit_window, count } => {
+                self.statics =
+                    Some(StaticUnits { load, identity, first_window, jit_window, count });
+            }
+            Body::Xsave { xcr0, ref components } => self.xsave = Some((xcr0, components.clone())),
+            _ => self.process_events.push(event),
+        }
+    }
+
+    fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
+        let Some(statics) = self.statics.filter(|s| s.count > 0) else { return Ok(()) };
+        let file = OutputFile::open(output.unwrap_or(&self.program), statics.identity)?;
+        let by_address = self.options.control_flow != ControlFlow::Tags;
+        self.units.add_static(file, statics.load, statics.first_window, statics.count, by_address)
+    }
+}

@@ -1,0 +1,112 @@
+//! Recovers chunks in parallel and hands the results over in order.
+//!
+//! Worker w takes jobs w, w + n, w + 2n, ...; each has a bounded queue, so that the memory in use
+//! does not depend on how far the slowest worker is behind.
+
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+
+use crate::open::Trace;
+use crate::walk::{ChunkEnd, Sink, Violation, Walker};
+
+/// Batches that may wait in one queue.
+const QUEUE: usize = 4;
+
+/// A chunk to recover: positions in [`Trace::threads`] and in its chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    pub thread: usize,
+    pub chunk: usize,
+}
+
+/// All chunks of the threads that `wanted` names, thread by thread.
+pub fn jobs(trace: &Trace, wanted: impl Fn(&crate::Thread) -> bool) -> Vec<Job> {
+    let threads = trace.threads.iter().enumerate().filter(|(_, t)| wanted(t));
+    threads
+        .flat_map(|(thread, t)| (0..t.chunks.len()).map(move |chunk| Job { thread, chunk }))
+        .collect()
+}
+
+/// How a worker's sink passes batches on.
+pub struct Outlet<B> {
+    sender: SyncSender<Message<B>>,
+    open: bool,
+}
+
+impl<B> Outlet<B> {
+    /// Sends a batch; false if nobody wants more.
+    pub fn send(&mut self, batch: B) -> bool {
+        self.open = self.open && self.sender.send(Message::Batch(batch)).is_ok();
+        self.open
+    }
+
+    /// Whether batches are still wanted.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+}
+
+/// A sink that collects what it is told into batches.
+pub trait BatchSink: Sink {
+    type Batch: Send;
+    /// Sends what is left and returns the outlet.
+    fn finish(self) -> Outlet<Self::Batch>;
+}
+
+/// What the consumer gets, in the order of the jobs.
+pub enum Piece<B> {
+    Batch(B),
+    /// The chunk is complete, or was found wrong behind what the batches told.
+    End(Box<Result<ChunkEnd, Violation>>),
+}
+
+enum Message<B> {
+    Batch(B),
+    End(Box<Result<ChunkEnd, Violation>>),
+}
+
+/// Runs all `jobs`, with a fresh sink for each. `consume` returns false to stop.
+pub fn run<S: BatchSink>(
+    trace: &Trace,
+    jobs: &[Job],
+    make: impl Fn(Job, Outlet<S::Batch>) -> S + Sync,
+    mut consume: impl FnMut(Job, Piece<S::Batch>) -> bool,
+) {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let workers = cores.min(jobs.len());
+    std::thread::scope(|scope| {
+        let mut queues: Vec<Receiver<Message<S::Batch>>> = Vec::new();
+        for first in 0..workers {
+            let (sender, receiver) = sync_channel(QUEUE);
+            queues.push(receiver);
+            let make = &make;
+            scope.spawn(move || {
+                let mut walker = Walker::new(trace);
+                let mut outlet = Outlet { sender, open: true };
+                for job in jobs.iter().skip(first).step_by(workers) {
+                    let mut sink = make(*job, outlet);
+                    let end = walker.walk(&trace.threads[job.thread], job.chunk, &mut sink);
+                    outlet = sink.finish();
+                    if !outlet.open || outlet.sender.send(Message::End(Box::new(end))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        for (number, &job) in jobs.iter().enumerate() {
+            loop {
+                // A worker that is gone has panicked; the scope reports that.
+                let Ok(message) = queues[number % workers].recv() else { return };
+                let (piece, ended) = match message {
+                    Message::Batch(batch) => (Piece::Batch(batch), false),
+                    Message::End(end) => (Piece::End(end), true),
+                };
+                if !consume(job, piece) {
+                    return;
+                }
+                if ended {
+                    break;
+                }
+            }
+        }
+    });
+}

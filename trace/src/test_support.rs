@@ -1,0 +1,250 @@
+//! Writes small traces, for tests: frames with right checksums from parts.
+
+use abi::trace::{
+    Checksum, EventHeader, FrameHeader, FrameKind, RegisterState, EVENT_HEADER_SIZE, FRAME_MAGIC,
+    HEADER_SIZE, PAYLOAD, PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED, WHOLE_UNIT,
+};
+use abi::unit::{JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
+
+/// A trace under construction.
+#[derive(Default)]
+pub struct TraceWriter {
+    pub bytes: Vec<u8>,
+}
+
+/// One Record frame.
+#[derive(Clone, Default)]
+pub struct Record {
+    pub thread: u32,
+    pub seq: u32,
+    pub registers: RegisterState,
+    pub control_flow: Vec<u8>,
+    pub memory: Vec<u8>,
+    pub open: bool,
+}
+
+/// An event in its encoding.
+pub fn event(kind: u16, chunk: u32, control_flow: u64, insn: u32, payload: &[u8]) -> Vec<u8> {
+    let mut payload = payload.to_vec();
+    payload.resize(payload.len().next_multiple_of(8), 0);
+    let header =
+        EventHeader { kind, reserved: 0, len: payload.len() as u32, chunk, insn, control_flow };
+    let mut out = Vec::with_capacity(EVENT_HEADER_SIZE + payload.len());
+    out.extend_from_slice(&header.kind.to_le_bytes());
+    out.extend_from_slice(&header.reserved.to_le_bytes());
+    out.extend_from_slice(&header.len.to_le_bytes());
+    out.extend_from_slice(&header.chunk.to_le_bytes());
+    out.extend_from_slice(&header.insn.to_le_bytes());
+    out.extend_from_slice(&header.control_flow.to_le_bytes());
+    out.extend_from_slice(&payload);
+    out
+}
+
+fn checksum(parts: &[&[u8]]) -> u32 {
+    let mut sum = Checksum::default();
+    for part in parts {
+        let mut padded = part.to_vec();
+        padded.resize(part.len().next_multiple_of(8), 0);
+        sum.add(&padded);
+    }
+    sum.finish()
+}
+
+impl TraceWriter {
+    fn frame(&mut self, mut header: FrameHeader, start: usize, body: &[u8]) {
+        header.magic = FRAME_MAGIC;
+        header.frame_len = (start + body.len() + 8).next_multiple_of(4096) as u64;
+        header.header_checksum = header.fixed_checksum();
+        let at = self.bytes.len();
+        self.bytes.resize(at + header.frame_len as usize, 0);
+        self.bytes[at..at + HEADER_SIZE].copy_from_slice(&header.to_bytes());
+        self.bytes[at + start..at + start + body.len()].copy_from_slice(body);
+    }
+
+    /// Adds a sealed File, Events or Units frame.
+    pub fn payload(&mut self, kind: FrameKind, thread: u32, seq: u32, payload: &[u8]) {
+        let header = FrameHeader {
+            kind: kind as u16,
+            state: SEALED,
+            thread,
+            seq,
+            used: payload.len() as u64,
+            checksum: checksum(&[payload]),
+            ..FrameHeader::default()
+        };
+        self.frame(header, PAYLOAD, payload);
+    }
+
+    /// Adds a Record frame.
+    pub fn record(&mut self, record: &Record) {
+        let registers = record.registers.to_bytes();
+        let split = RECORD_DATA + (record.memory.len() + 8).next_multiple_of(4096);
+        let mut header = FrameHeader {
+            kind: FrameKind::Record as u16,
+            thread: record.thread,
+            seq: record.seq,
+            split: split as u64,
+            ..FrameHeader::default()
+        };
+        if !record.open {
+            header.state = SEALED;
+            header.used = record.control_flow.len() as u64;
+            header.used_memory = record.memory.len() as u64;
+            header.checksum = checksum(&[&registers, &record.memory, &record.control_flow]);
+        }
+        let mut body = vec![0; split - RECORD_REGISTERS];
+        body[..registers.len()].copy_from_slice(&registers);
+        let memory_at = RECORD_DATA - RECORD_REGISTERS;
+        body[memory_at..memory_at + record.memory.len()].copy_from_slice(&record.memory);
+        body.extend_from_slice(&record.control_flow);
+        self.frame(header, RECORD_REGISTERS, &body);
+    }
+}
+
+/// What [`sample`] varies.
+pub struct Sample {
+    pub options: abi::options::Options,
+    /// Where the recording is split into chunks: after this many units.
+    pub split: usize,
+    pub open: bool,
+}
+
+/// Addresses of the sample's units.
+pub const A: u64 = 0x40_1000;
+pub const B: u64 = 0x40_2000;
+pub const C: u64 = 0x40_200c;
+
+fn unit(id: u32, address: u64, wide: bool, records: &[(u8, What)], code: &[u8]) -> JitUnit {
+    let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
+    JitUnit {
+        id,
+        address,
+        version: 0,
+        reason: JitReason::Library,
+        body: UnitBody {
+            code_len: code.len() as u16,
+            flags: if wide { abi::unit::flags::WIDE } else { 0 },
+            records,
+        },
+        code: code.to_vec(),
+    }
+}
+
+/// The units of [`sample`]: A calls B; B copies three bytes and falls through to C, which counts
+/// rcx down with `loop` to itself and returns to A's second half.
+pub fn sample_units() -> Vec<JitUnit> {
+    let call_b = (B as i32 - (A as i32 + 13)).to_le_bytes();
+    let mut a = vec![0x55, 0x48, 0x8b, 0x47, 0x08, 0xff, 0x30]; // push rbp; mov rax,[rdi+8]; push [rax]
+    a.extend_from_slice(&[0x90, 0xe8]); // nop; call B
+    a.extend_from_slice(&call_b);
+    vec![
+        unit(0x1_0010, A, true, &[(1, What::Before(7)), (1, What::After(0))], &a),
+        // 48 ff cf: dec rdi; f3 a4: rep movsb; 66 90 ..: nops
+        unit(
+            0x1_0011,
+            B,
+            true,
+            &[(1, What::Before(6)), (1, What::After(7))],
+            &[0x48, 0xff, 0xcf, 0xf3, 0xa4, 0x66, 0x90, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+        ),
+        // add [rdi+8],eax; loop C
+        unit(0x2_0010, C, false, &[], &[0x01, 0x47, 0x08, 0xe2, 0xfb]),
+        // ret
+        unit(0x2_0011, C + 5, false, &[], &[0xc3]),
+        // syscall
+        unit(0x1_0012, A + 13, true, &[], &[0x0f, 0x05]),
+    ]
+}
+
+/// A small trace of the units above, with one thread.
+pub fn sample(what: &Sample) -> Vec<u8> {
+    use abi::trace::event as kind;
+    let mut writer = TraceWriter::default();
+    let mut described = Vec::new();
+    let mut process = 1u32.to_le_bytes().to_vec();
+    process.extend_from_slice(&[0; 4]);
+    for word in [what.options.to_word(), 42, 0] {
+        process.extend_from_slice(&word.to_le_bytes());
+    }
+    described.extend(event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process));
+    described.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, b"/bin/sample"));
+    described.extend(event(kind::ARGUMENTS, 0, 0, WHOLE_UNIT, b"sample\0-x\0"));
+    writer.payload(FrameKind::File, PROCESS, 0, &described);
+    let mut units = Vec::new();
+    sample_units().iter().for_each(|u| u.encode(&mut units));
+    writer.payload(FrameKind::Units, PROCESS, 0, &units);
+
+    let mut registers =
+        RegisterState { rip: A, fs_base: 0x7000, valid: 0xffff, ..Default::default() };
+    registers.gpr = [0x100; 16];
+    registers.gpr[1] = 2; // rcx
+    registers.gpr[4] = 0x8000; // rsp
+    let mut start = 77u32.to_le_bytes().to_vec();
+    start.extend_from_slice(&0u32.to_le_bytes());
+    start.extend_from_slice(&registers.to_bytes());
+    let mut events = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start);
+
+    // (unit, memory stream, registers behind it)
+    let all = sample_units();
+    let runs: [(usize, &[u64]); 6] =
+        [(0, &[0x500, 0x600]), (1, &[0x700, 0x502]), (2, &[]), (2, &[]), (3, &[]), (4, &[])];
+    let mut record = Record { registers, ..Default::default() };
+    let mut window = None;
+    for (number, &(index, memory)) in runs.iter().enumerate() {
+        if number == what.split {
+            let seq = record.seq;
+            writer.record(&record);
+            // Nothing but the return address's place is claimed to be known.
+            let mut registers =
+                RegisterState { rip: all[index].address, fs_base: 0x7000, ..Default::default() };
+            registers.gpr[4] = 0x8000 - 24 + if index == 4 { 8 } else { 0 };
+            registers.gpr[7] = if index == 1 { 0x500 } else { 0x502 };
+            registers.gpr[4] += if index == 0 { 24 } else { 0 };
+            registers.valid = 1 << 4 | 1 << 7;
+            record = Record { seq: seq + 1, registers, ..Default::default() };
+            window = None;
+        }
+        let unit = &all[index];
+        let out = &mut record.control_flow;
+        match what.options.control_flow {
+            abi::options::ControlFlow::Tags => {
+                let wide = unit.body.flags != 0 || window != Some(unit.id >> 16);
+                if wide {
+                    out.extend_from_slice(&abi::trace::tags::WIDE.to_le_bytes());
+                    out.extend_from_slice(&unit.id.to_le_bytes());
+                    window = Some(unit.id >> 16);
+                } else {
+                    out.extend_from_slice(&(unit.id as u16).to_le_bytes());
+                }
+            }
+            abi::options::ControlFlow::FullPc => out.extend_from_slice(&unit.address.to_le_bytes()),
+            abi::options::ControlFlow::Bits => {
+                if unit.body.flags != 0 {
+                    out.push(abi::trace::bits::TARGET);
+                    out.extend_from_slice(&unit.address.to_le_bytes());
+                }
+                if index == 2 {
+                    let taken = runs[number + 1].0 == 2;
+                    out.push(if taken {
+                        abi::trace::bits::TAKEN
+                    } else {
+                        abi::trace::bits::NOT_TAKEN
+                    });
+                }
+            }
+        }
+        record.memory.extend(memory.iter().flat_map(|w| w.to_le_bytes()));
+    }
+    record.open = what.open;
+    if !what.open {
+        let at = record.control_flow.len() as u64;
+        let mut end = 1u32.to_le_bytes().to_vec();
+        end.extend_from_slice(&3i32.to_le_bytes());
+        events.extend(event(kind::THREAD_END, record.seq, at, WHOLE_UNIT, &end));
+        end.extend_from_slice(&[0; 8]);
+        events.extend(event(kind::PROCESS_END, record.seq, at, WHOLE_UNIT, &end));
+    }
+    writer.record(&record);
+    writer.payload(FrameKind::Events, 0, 0, &events);
+    writer.bytes
+}

@@ -1,0 +1,141 @@
+//! All units that a trace can name: of the JIT (in the trace) and ahead-of-time (in the output).
+
+use std::collections::HashMap;
+
+use abi::trace::full_pc::ADDRESS_BITS;
+use abi::unit::{decode_static, unit_id, unit_number, JitReason, JitUnit, UnitBody};
+
+use crate::output::OutputFile;
+use crate::Error;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    Static,
+    Jit(JitReason),
+}
+
+/// A unit with its code, as the trace or the output file describes it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unit {
+    pub id: u32,
+    /// Live address.
+    pub address: u64,
+    pub version: u16,
+    pub origin: Origin,
+    pub body: UnitBody,
+    pub code: Vec<u8>,
+}
+
+/// The ahead-of-time units: where the description of each lies.
+#[derive(Debug)]
+struct Statics {
+    output: OutputFile,
+    load: u64,
+    first_window: u32,
+    /// Address in the image, position in the descriptions.
+    entries: Vec<(u64, u32)>,
+}
+
+#[derive(Debug, Default)]
+pub struct Units {
+    jit: HashMap<u32, JitUnit>,
+    statics: Option<Statics>,
+    /// (address, version) to id.
+    places: HashMap<u64, u32>,
+}
+
+fn place(address: u64, version: u16) -> u64 {
+    address & ((1 << ADDRESS_BITS) - 1) | u64::from(version) << ADDRESS_BITS
+}
+
+impl Units {
+    /// Adds the units of a Units frame; an error if its list does not end properly.
+    pub fn add_jit(&mut self, payload: &[u8]) -> Result<(), &'static str> {
+        let mut at = 0;
+        while let Some(unit) =
+            JitUnit::decode(payload, &mut at).map_err(|_| "a unit description is damaged")?
+        {
+            self.places.insert(place(unit.address, unit.version), unit.id);
+            if self.jit.insert(unit.id, unit).is_some() {
+                return Err("two units have the same id");
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the ahead-of-time units of `output`, which ran at `load`. `by_address`: they will be
+    /// looked up by address too.
+    pub fn add_static(
+        &mut self,
+        output: OutputFile,
+        load: u64,
+        first_window: u32,
+        count: u64,
+        by_address: bool,
+    ) -> Result<(), Error> {
+        let mut entries = Vec::new();
+        let (mut at, mut previous) = (0, 0);
+        while (entries.len() as u64) < count {
+            let start = at as u32;
+            let (address, _) = decode_static(&output.descriptions, &mut at, previous)
+                .ok_or_else(|| Error("the output file's unit descriptions are damaged".into()))?;
+            if by_address {
+                let id = unit_id(first_window, entries.len() as u32);
+                self.places.entry(place(load.wrapping_add(address), 0)).or_insert(id);
+            }
+            entries.push((address, start));
+            previous = address;
+        }
+        self.statics = Some(Statics { output, load, first_window, entries });
+        Ok(())
+    }
+
+    pub fn jit_count(&self) -> usize {
+        self.jit.len()
+    }
+
+    pub fn static_count(&self) -> usize {
+        self.statics.as_ref().map_or(0, |s| s.entries.len())
+    }
+
+    /// Live range of the main program's image, if the output file was needed.
+    pub fn image(&self) -> Option<std::ops::Range<u64>> {
+        self.statics.as_ref().map(|s| {
+            let header = &s.output.header;
+            s.load.wrapping_add(header.image_start)..s.load.wrapping_add(header.image_end)
+        })
+    }
+
+    /// Id of the unit at a live address.
+    pub fn at(&self, address: u64, version: u16) -> Option<u32> {
+        self.places.get(&place(address, version)).copied()
+    }
+
+    /// The unit with this id.
+    pub fn get(&self, id: u32) -> Option<Unit> {
+        if let Some(unit) = self.jit.get(&id) {
+            return Some(Unit {
+                id,
+                address: unit.address,
+                version: unit.version,
+                origin: Origin::Jit(unit.reason),
+                body: unit.body.clone(),
+                code: unit.code.clone(),
+            });
+        }
+        let statics = self.statics.as_ref()?;
+        let number = unit_number(statics.first_window, id)? as usize;
+        let &(address, at) = statics.entries.get(number)?;
+        // The body does not depend on the predecessor's address.
+        let (_, body) = decode_static(&statics.output.descriptions, &mut (at as usize), 0)?;
+        let code = statics.output.code(address, usize::from(body.code_len))?;
+        Some(Unit {
+            id,
+            address: statics.load.wrapping_add(address),
+            version: 0,
+            origin: Origin::Static,
+            body,
+            code,
+        })
+    }
+}

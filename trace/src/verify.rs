@@ -1,0 +1,153 @@
+//! Checks everything that the format promises and that the trace alone can show.
+
+use crate::open::{Chunk, Thread, Trace};
+use crate::pipeline::{self, BatchSink, Outlet, Piece};
+use crate::walk::{ChunkEnd, MemoryReference, Sink, Violation};
+use crate::Error;
+
+/// What a trace that passed amounts to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    pub frames: u64,
+    pub chunks: u64,
+    pub units: u64,
+    pub instructions: u64,
+    pub blocks: u64,
+    pub references: u64,
+}
+
+/// Counts; what it counts has been checked by being recovered.
+struct Count {
+    outlet: Outlet<(u64, u64)>,
+    blocks: u64,
+    references: u64,
+}
+
+impl Sink for Count {
+    const REFERENCES: bool = true;
+
+    fn block(&mut self, _pc: u64, _uncertain: bool) {
+        self.blocks += 1;
+    }
+
+    fn reference(&mut self, _reference: MemoryReference) {
+        self.references += 1;
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.outlet.is_open()
+    }
+}
+
+impl BatchSink for Count {
+    type Batch = (u64, u64);
+
+    fn finish(mut self) -> Outlet<(u64, u64)> {
+        self.outlet.send((self.blocks, self.references));
+        self.outlet
+    }
+}
+
+/// Verifies the whole trace; the error is the first violation.
+pub fn verify(trace: &Trace) -> Result<Summary, Error> {
+    if let Some(damage) = trace.damage.first() {
+        return Err(Error(damage.to_string()));
+    }
+    if let Some(thread) = trace.threads.iter().find(|t| t.tid.is_none()) {
+        return Err(Error(format!("thread {}: its start is missing", thread.index)));
+    }
+    for frame in &trace.file.frames {
+        if trace.file.checksum_holds(frame)? == Some(false) {
+            return Err(Error(format!(
+                "{:?} frame {} of thread {} at file offset {:#x}: wrong checksum",
+                frame.kind, frame.header.seq, frame.header.thread as i32, frame.offset
+            )));
+        }
+    }
+    let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
+    let mut previous: Option<(usize, ChunkEnd)> = None;
+    let mut wrong = None;
+    let jobs = pipeline::jobs(trace, |_| true);
+    let make = |_, outlet| Count { outlet, blocks: 0, references: 0 };
+    pipeline::run(trace, &jobs, make, |job, piece| {
+        let end = match piece {
+            Piece::Batch((blocks, references)) => {
+                summary.blocks += blocks;
+                summary.references += references;
+                return true;
+            }
+            Piece::End(end) => match *end {
+                Ok(end) => end,
+                Err(violation) => {
+                    wrong = Some(violation);
+                    return false;
+                }
+            },
+        };
+        let thread = &trace.threads[job.thread];
+        let before = previous.take().filter(|(of, _)| *of == job.thread).map(|(_, end)| end);
+        summary.chunks += 1;
+        summary.units += end.units;
+        summary.instructions += end.instructions;
+        let continues = before.as_ref().is_some_and(|b| b.falls_to == end.first_unit);
+        summary.blocks -= u64::from(end.uncertain && continues);
+        let checked = used_up(&thread.chunks[job.chunk], &end)
+            .and_then(|()| before.map_or(Ok(()), |before| fits(&before, &end)));
+        if let Err(what) = checked {
+            wrong = Some(at(thread, job.chunk, &end, what));
+            return false;
+        }
+        previous = Some((job.thread, end));
+        true
+    });
+    match wrong {
+        Some(violation) => Err(Error(violation.to_string())),
+        None => Ok(summary),
+    }
+}
+
+fn at(thread: &Thread, chunk: usize, end: &ChunkEnd, what: String) -> Violation {
+    Violation {
+        thread: thread.name(),
+        chunk: thread.chunks[chunk].frame.header.seq,
+        control_flow: end.control_flow_bytes,
+        what,
+    }
+}
+
+/// A sealed chunk's units account for every byte of both streams.
+fn used_up(chunk: &Chunk, end: &ChunkEnd) -> Result<(), String> {
+    let header = &chunk.frame.header;
+    if !chunk.frame.is_sealed() {
+        return Ok(());
+    }
+    if header.used_memory != end.memory_bytes {
+        return Err(format!(
+            "the memory stream has {} bytes, its units took {}",
+            header.used_memory, end.memory_bytes
+        ));
+    }
+    Ok(())
+}
+
+/// The next chunk starts where, and with what, the one before ended.
+fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
+    if let Some(first) = end.first_unit {
+        if !before.next.allows(first) {
+            return Err(format!(
+                "the chunk starts at {first:#x}, the one before leads to {:x?}",
+                before.next
+            ));
+        }
+    }
+    for number in before.known.known.iter() {
+        let recorded = end.start.gpr[usize::from(number)];
+        let computed = before.known.values[usize::from(number)];
+        if end.start.valid >> number & 1 == 1 && recorded != computed {
+            return Err(format!(
+                "register {number} is {recorded:#x} at the start of the chunk, computed {computed:#x}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,490 @@
+//! Follows one chunk: from its two streams, the events in between and the units' programs back to
+//! units, blocks and memory references.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow::{self, Break, Continue};
+
+use abi::options;
+use abi::trace::{full_pc, RegisterState, WHOLE_UNIT};
+use lifter::recompute::Known;
+use lifter::regs::GprSet;
+
+use crate::events::{Body, Event};
+use crate::open::{Chunk, Thread, Trace};
+use crate::program::{compile, Exit, Program};
+
+mod addresses;
+mod formats;
+
+/// A memory reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryReference {
+    pub pc: u64,
+    pub address: u64,
+    pub size: u32,
+    pub write: bool,
+}
+
+/// What is done with what a walk finds.
+pub trait Sink {
+    /// Whether references are wanted at all.
+    const REFERENCES: bool;
+    /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
+    fn unit(&mut self, _program: &Program, _partial: bool) {}
+    /// A block starts. `uncertain`: at the start of a chunk it may continue the last block of the
+    /// previous one, see [`ChunkEnd::falls_to`].
+    fn block(&mut self, _pc: u64, _uncertain: bool) {}
+    fn reference(&mut self, _reference: MemoryReference) {}
+    /// Asked now and then: whether to go on.
+    fn go_on(&mut self) -> bool {
+        true
+    }
+}
+
+/// The trace is not what the format promises.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub thread: u32,
+    pub chunk: u32,
+    /// Offset in the control-flow stream.
+    pub control_flow: u64,
+    pub what: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Violation { thread, chunk, control_flow, what } = self;
+        write!(f, "thread {thread}, chunk {chunk}, control-flow offset {control_flow:#x}: {what}")
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Where a walk stood when its chunk ended.
+#[derive(Clone, Debug)]
+pub struct ChunkEnd {
+    pub start: RegisterState,
+    pub first_unit: Option<u64>,
+    /// The block of the first unit was reported as uncertain.
+    pub uncertain: bool,
+    /// What must come next, as far as the code says.
+    pub next: Next,
+    /// The next unit, if it starts here, continues the last block.
+    pub falls_to: Option<u64>,
+    pub known: Known,
+    pub fs_base: u64,
+    pub units: u64,
+    pub instructions: u64,
+    pub control_flow_bytes: u64,
+    pub memory_bytes: u64,
+    /// The last unit may be incomplete (open chunk).
+    pub partial: bool,
+    /// The sink asked to stop.
+    pub stopped: bool,
+}
+
+/// Which unit may come next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    Anywhere,
+    At(u64),
+    Either(u64, u64),
+}
+
+impl Next {
+    pub fn allows(self, address: u64) -> bool {
+        match self {
+            Next::Anywhere => true,
+            Next::At(a) => a == address,
+            Next::Either(a, b) => a == address || b == address,
+        }
+    }
+}
+
+/// In a window's table: not looked up yet.
+const NO_PROGRAM: u32 = u32::MAX;
+/// Windows that get a table (256 KiB); units of further ones are looked up by their ids.
+const MAX_TABLES: usize = 256;
+
+/// Recovers chunks of one trace, one after another; keeps compiled units.
+pub struct Walker<'t> {
+    trace: &'t Trace,
+    programs: Vec<Program>,
+    by_id: HashMap<u32, u32>,
+    /// For windows in use, the program of each tag.
+    tables: Vec<Box<[u32]>>,
+    /// Where the table of a window is.
+    windows: HashMap<u32, usize>,
+    /// The last window and its table.
+    current: (u32, usize),
+    with_references: bool,
+}
+
+/// The mutable state of a walk through one chunk.
+pub(crate) struct Cursor<'a> {
+    pub(crate) known: Known,
+    pub(crate) fs_base: u64,
+    pub(crate) gs_base: u64,
+    pub(crate) memory: &'a [u8],
+    pub(crate) memory_at: usize,
+    pub(crate) held: u64,
+    pub(crate) addresses: [u64; 4],
+    pub(crate) masks: [u64; 8],
+    pub(crate) vectors: Box<[[u8; 64]; 32]>,
+    pub(crate) xsave: Option<&'a (u64, Vec<(u32, u32)>)>,
+}
+
+impl Cursor<'_> {
+    fn set(&mut self, state: &RegisterState) {
+        self.known = Known { values: state.gpr, known: GprSet(state.valid as u16) };
+        self.fs_base = state.fs_base;
+        self.gs_base = state.gs_base;
+    }
+}
+
+/// Result of looking for the next unit.
+enum Found {
+    Unit(u32),
+    End,
+}
+
+impl<'t> Walker<'t> {
+    /// A walker for `trace`. Without references it is enough to know where units lie.
+    pub fn new(trace: &'t Trace) -> Walker<'t> {
+        Walker {
+            trace,
+            programs: Vec::new(),
+            by_id: HashMap::new(),
+            tables: Vec::new(),
+            windows: HashMap::new(),
+            current: (0, usize::MAX),
+            with_references: trace.options.records_memory(),
+        }
+    }
+
+    /// Walks chunk number `number` (a position in `thread.chunks`) and tells `sink`.
+    pub fn walk<S: Sink>(
+        &mut self,
+        thread: &Thread,
+        number: usize,
+        sink: &mut S,
+    ) -> Result<ChunkEnd, Violation> {
+        let chunk = &thread.chunks[number];
+        let streams = self.trace.file.streams(&chunk.frame).map_err(|e| Violation {
+            thread: thread.name(),
+            chunk: chunk.frame.header.seq,
+            control_flow: 0,
+            what: e.0,
+        })?;
+        let mut walk = Walk {
+            following: thread.chunks.get(number + 1),
+            chunk,
+            control_flow: streams.control_flow(),
+            at: 0,
+            window: None,
+            version: None,
+            events: thread.events_of(chunk.frame.header.seq),
+            cursor: Cursor {
+                known: Known::default(),
+                fs_base: 0,
+                gs_base: 0,
+                memory: streams.memory(),
+                memory_at: 0,
+                held: 0,
+                addresses: [0; 4],
+                masks: [0; 8],
+                vectors: Box::new([[0; 64]; 32]),
+                xsave: self.trace.xsave.as_ref(),
+            },
+            end: ChunkEnd {
+                start: chunk.registers,
+                first_unit: None,
+                uncertain: false,
+                next: Next::Anywhere,
+                falls_to: None,
+                known: Known::default(),
+                fs_base: 0,
+                units: 0,
+                instructions: 0,
+                control_flow_bytes: 0,
+                memory_bytes: 0,
+                partial: false,
+                stopped: false,
+            },
+            fresh: true,
+            uncertain: true,
+            silent: 0,
+        };
+        walk.cursor.set(&chunk.registers);
+        let result = match self.trace.options.control_flow {
+            options::ControlFlow::Tags => walk.run(self, sink, Walk::next_tag),
+            options::ControlFlow::FullPc => walk.run(self, sink, Walk::next_pc),
+            options::ControlFlow::Bits => walk.run(self, sink, Walk::next_bits),
+        };
+        match result {
+            Ok(()) => Ok(walk.finish()),
+            Err(what) => Err(Violation {
+                thread: thread.name(),
+                chunk: chunk.frame.header.seq,
+                control_flow: walk.at as u64,
+                what,
+            }),
+        }
+    }
+
+    /// Number of the program of a unit id, compiled on first use.
+    fn by_id(&mut self, id: u32) -> Result<u32, String> {
+        if let Some(&number) = self.by_id.get(&id) {
+            return Ok(number);
+        }
+        let unit = self.trace.units.get(id).ok_or_else(|| format!("unknown unit {id:#x}"))?;
+        let program = compile(&unit, self.with_references)
+            .map_err(|what| format!("unit {id:#x} at {:#x}: {what}", unit.address))?;
+        let number = self.programs.len() as u32;
+        self.programs.push(program);
+        self.by_id.insert(id, number);
+        Ok(number)
+    }
+
+    #[inline]
+    fn by_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
+        if self.current.0 == window {
+            if let Some(table) = self.tables.get(self.current.1) {
+                let number = table[usize::from(tag)];
+                if number != NO_PROGRAM {
+                    return Ok(number);
+                }
+            }
+        }
+        self.by_other_tag(window, tag)
+    }
+
+    /// The slow path: another window, or a unit that is met for the first time.
+    fn by_other_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
+        let number = self.by_id(window << 16 | u32::from(tag))?;
+        let table = match self.windows.get(&window) {
+            Some(&table) => table,
+            None if self.tables.len() >= MAX_TABLES => return Ok(number),
+            None => {
+                self.tables.push(vec![NO_PROGRAM; 0x1_0000].into_boxed_slice());
+                self.windows.insert(window, self.tables.len() - 1);
+                self.tables.len() - 1
+            }
+        };
+        self.tables[table][usize::from(tag)] = number;
+        self.current = (window, table);
+        Ok(number)
+    }
+
+    fn by_word(&mut self, word: u64) -> Result<u32, String> {
+        let (address, version) = split(word);
+        let id = self
+            .trace
+            .units
+            .at(address, version)
+            .ok_or_else(|| format!("no unit at {address:#x}, version {version}"))?;
+        self.by_id(id)
+    }
+}
+
+fn split(word: u64) -> (u64, u16) {
+    (word & ((1 << full_pc::ADDRESS_BITS) - 1), (word >> full_pc::ADDRESS_BITS) as u16)
+}
+
+struct Walk<'a> {
+    chunk: &'a Chunk,
+    following: Option<&'a Chunk>,
+    control_flow: &'a [u8],
+    at: usize,
+    window: Option<u32>,
+    /// `bits`: version of the last announced unit.
+    version: Option<u16>,
+    events: &'a [Event],
+    cursor: Cursor<'a>,
+    end: ChunkEnd,
+    /// A block starts with the next unit.
+    fresh: bool,
+    /// Nothing is known about what came before.
+    uncertain: bool,
+    /// `bits`: units since the stream last moved.
+    silent: u32,
+}
+
+/// Units in a row that add nothing to the `bits` stream; more are an endless loop.
+const MAX_SILENT: u32 = 1 << 24;
+
+impl<'a> Walk<'a> {
+    fn run<S: Sink>(
+        &mut self,
+        walker: &mut Walker<'_>,
+        sink: &mut S,
+        next: impl Fn(&mut Self, &mut Walker<'_>) -> Result<Found, String>,
+    ) -> Result<(), String> {
+        loop {
+            if self.event_is_due() {
+                self.boundary_events();
+            }
+            let before = self.at;
+            let number = match next(self, walker)? {
+                Found::Unit(number) => number,
+                Found::End => break,
+            };
+            let program = &walker.programs[number as usize];
+            if !self.end.next.allows(program.address) {
+                self.at = before;
+                return Err(format!(
+                    "unit {:#x} at {:#x} cannot follow: expected {:x?}",
+                    program.id, program.address, self.end.next
+                ));
+            }
+            if self.unit(program, sink)?.is_break() {
+                break;
+            }
+        }
+        if !self.end.partial && !self.end.stopped && self.event_is_due() {
+            self.boundary_events();
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> ChunkEnd {
+        let falls_to = match self.end.next {
+            Next::At(address) if !self.fresh => Some(address),
+            _ => None,
+        };
+        ChunkEnd {
+            falls_to,
+            known: self.cursor.known,
+            fs_base: self.cursor.fs_base,
+            control_flow_bytes: self.at as u64,
+            memory_bytes: self.cursor.memory_at as u64,
+            ..self.end
+        }
+    }
+
+    fn event_is_due(&self) -> bool {
+        self.events.first().is_some_and(|e| e.control_flow <= self.at as u64)
+    }
+
+    /// Applies the events at the current position.
+    fn boundary_events(&mut self) {
+        while let Some((event, rest)) = self.events.split_first() {
+            if event.control_flow > self.at as u64 || self.bits_event_is_early(event) {
+                break;
+            }
+            self.events = rest;
+            match &event.body {
+                Body::FsBase(base) => self.cursor.fs_base = *base,
+                Body::Loss { .. } => {
+                    self.end.next = Next::Anywhere;
+                    self.cursor.known.known = GprSet::EMPTY;
+                    self.fresh = true;
+                }
+                body => {
+                    if let Some(state) = body.registers() {
+                        self.cursor.set(state);
+                        self.end.next =
+                            if state.rip == 0 { Next::Anywhere } else { Next::At(state.rip) };
+                        let starts_block = !matches!(body, Body::Registers(_));
+                        if starts_block {
+                            (self.fresh, self.uncertain) = (true, false);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// In `bits`, units that add nothing may still come before a signal at this position.
+    fn bits_event_is_early(&self, event: &Event) -> bool {
+        match (&event.body, self.end.next) {
+            (Body::Signal { pc, .. }, Next::At(next))
+                if self.version.is_some() && event.insn == WHOLE_UNIT =>
+            {
+                next != *pc && self.silent < MAX_SILENT
+            }
+            _ => false,
+        }
+    }
+
+    /// Executes one unit.
+    fn unit<S: Sink>(
+        &mut self,
+        program: &Program,
+        sink: &mut S,
+    ) -> Result<ControlFlow<()>, String> {
+        let continues = match self.end.next {
+            Next::At(address) => !self.fresh && address == program.address,
+            _ => false,
+        };
+        let last = program.starts.len() - 1;
+        let mut stop = last;
+        let mut named = false;
+        if let Some(event) = self.events.first() {
+            if event.control_flow <= self.at as u64 {
+                named = true;
+                if event.insn != WHOLE_UNIT {
+                    stop = last.min(event.insn as usize);
+                }
+            }
+        }
+        // The last unit of a recording that just ended: nobody knows how far it came.
+        let partial = !named
+            && self.following.is_none()
+            && !self.chunk.frame.is_sealed()
+            && self.at_open_end();
+        sink.unit(program, partial);
+        if !continues {
+            sink.block(program.address, self.uncertain && self.end.units == 0);
+        }
+        if self.end.units == 0 {
+            self.end.first_unit = Some(program.address);
+            self.end.uncertain = self.uncertain && !continues;
+        }
+        self.end.units += 1;
+        self.end.partial = partial;
+        if partial {
+            return Ok(Break(()));
+        }
+        self.end.instructions += stop as u64;
+        let steps = &program.steps[..program.starts[stop].step as usize];
+        let taken = program.starts[stop].memory_bytes as usize;
+        if self.cursor.memory.len() - self.cursor.memory_at < taken {
+            return Err(format!(
+                "the memory stream ends inside unit {:#x} at {:#x}",
+                program.id, program.address
+            ));
+        }
+        if !S::REFERENCES {
+            self.cursor.memory_at += taken;
+            let inner = program.inner_blocks.iter().filter(|&&b| b < program.starts[stop].offset);
+            inner.for_each(|&b| sink.block(program.address.wrapping_add(u64::from(b)), false));
+        } else if self.cursor.run(program, steps, sink)?.is_break() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        }
+        self.leave(program, stop, stop == last);
+        if self.end.units & 0xfff == 0 && !sink.go_on() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        }
+        Ok(Continue(()))
+    }
+
+    fn leave(&mut self, program: &Program, stop: usize, whole: bool) {
+        self.fresh = whole && program.transfers;
+        self.end.next = if !whole {
+            Next::At(program.address.wrapping_add(u64::from(program.starts[stop].offset)))
+        } else {
+            match program.exit {
+                Exit::To(address) | Exit::System(address) => Next::At(address),
+                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
+                Exit::Anywhere => Next::Anywhere,
+            }
+        };
+    }
+
+    fn at_open_end(&self) -> bool {
+        self.control_flow[self.at..].iter().take(2).all(|&b| b == 0)
+    }
+}

@@ -1,0 +1,262 @@
+//! What `verify` finds, and how events change the course of a thread.
+
+use std::io::Write;
+
+use abi::options::{Memory, Options};
+use abi::trace::{event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
+use trace::test_support::{event, Record, TraceWriter};
+use trace::verify::{verify, Summary};
+use trace::walk::{MemoryReference, Sink, Walker};
+use trace::Trace;
+
+fn unit(tag: u32, address: u64, records: &[(u8, What)], code: &[u8]) -> JitUnit {
+    let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
+    let body = UnitBody { code_len: code.len() as u16, flags: flags::WIDE, records };
+    let reason = JitReason::Library;
+    JitUnit { id: 0x1_0000 | tag, address, version: 0, reason, body, code: code.to_vec() }
+}
+
+fn wide(tags: &[u32]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for tag in tags {
+        out.extend_from_slice(&tags::WIDE.to_le_bytes());
+        out.extend_from_slice(&(0x1_0000 | tag).to_le_bytes());
+    }
+    out
+}
+
+fn registers(rip: u64) -> RegisterState {
+    let mut state = RegisterState { rip, valid: 0xffff, ..Default::default() };
+    state.gpr = [0x1000; 16];
+    state
+}
+
+fn open(units: &[JitUnit], records: &[Record], events: &[Vec<u8>]) -> Trace {
+    let mut writer = TraceWriter::default();
+    let mut process = 1u64.to_le_bytes().to_vec();
+    let options = Options { memory: Memory::Registers, ..Options::default() };
+    for word in [options.to_word(), 1, 0] {
+        process.extend_from_slice(&word.to_le_bytes());
+    }
+    let mut file = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
+    let mut xsave = 0b111u64.to_le_bytes().to_vec();
+    for (size, offset) in [(0u32, 0u32), (0, 0), (256, 576)] {
+        xsave.extend_from_slice(&size.to_le_bytes());
+        xsave.extend_from_slice(&offset.to_le_bytes());
+    }
+    xsave.resize(8 + 64 * 8, 0);
+    file.extend(event(kind::XSAVE, 0, 0, WHOLE_UNIT, &xsave));
+    writer.payload(FrameKind::File, PROCESS, 0, &file);
+    let mut list = Vec::new();
+    units.iter().for_each(|u| u.encode(&mut list));
+    writer.payload(FrameKind::Units, PROCESS, 0, &list);
+    let mut start = [7u32.to_le_bytes(), [0; 4]].concat();
+    start.extend_from_slice(&records[0].registers.to_bytes());
+    let mut all = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start);
+    all.extend(events.concat());
+    writer.payload(FrameKind::Events, 0, 0, &all);
+    records.iter().for_each(|r| writer.record(r));
+    let mut temporary = tempfile::NamedTempFile::new().expect("temporary file");
+    temporary.write_all(&writer.bytes).expect("write");
+    Trace::open(temporary.path()).expect("a trace")
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+fn record(rip: u64, tags: &[u32], memory: Vec<u8>) -> Record {
+    Record { registers: registers(rip), control_flow: wide(tags), memory, ..Default::default() }
+}
+
+#[derive(Default)]
+struct Seen(Vec<u64>, Vec<(bool, u64, u32)>);
+
+impl Sink for Seen {
+    const REFERENCES: bool = true;
+    fn block(&mut self, pc: u64, _uncertain: bool) {
+        self.0.push(pc);
+    }
+    fn reference(&mut self, r: MemoryReference) {
+        self.1.push((r.write, r.address, r.size));
+    }
+}
+
+fn seen(trace: &Trace) -> Seen {
+    let mut seen = Seen::default();
+    let mut walker = Walker::new(trace);
+    for chunk in 0..trace.threads[0].chunks.len() {
+        walker.walk(&trace.threads[0], chunk, &mut seen).expect("no violation");
+    }
+    seen
+}
+
+fn wrong(trace: &Trace) -> String {
+    verify(trace).expect_err("a violation").to_string()
+}
+
+/// jmp to 0x2000; mov rax,[rax] at 0x2000 with its result recorded, then ret.
+fn jump_and_load() -> Vec<JitUnit> {
+    vec![
+        unit(0x10, 0x1000, &[], &[0xe9, 0xfb, 0x0f, 0, 0]),
+        unit(0x11, 0x2000, &[(0, What::After(0))], &[0x48, 0x8b, 0x00, 0xc3]),
+        unit(0x12, 0x3000, &[], &[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x00]),
+    ]
+}
+
+#[test]
+fn a_right_trace_passes() {
+    let trace = open(&jump_and_load(), &[record(0x1000, &[0x10, 0x11], words(&[5]))], &[]);
+    let summary = verify(&trace).expect("right");
+    let expected = Summary { units: 2, instructions: 3, blocks: 2, references: 2, ..summary };
+    assert_eq!(summary, expected);
+}
+
+#[test]
+fn each_broken_promise_is_named() {
+    let units = jump_and_load();
+    let one = |tags: &[u32], memory: &[u64]| {
+        wrong(&open(&units, &[record(0x1000, tags, words(memory))], &[]))
+    };
+    assert!(one(&[0x11], &[5]).contains("cannot follow"));
+    assert!(one(&[0x10, 0x12], &[]).contains("cannot follow"));
+    assert!(one(&[0x10, 0x13], &[]).contains("unknown unit 0x10013"));
+    assert!(one(&[0x10, 0x11], &[]).contains("the memory stream ends inside unit"));
+    assert!(one(&[0x10, 0x11], &[1, 2]).contains("has 16 bytes, its units took 8"));
+    // The second load needs what the first one loaded.
+    assert!(one(&[0x10, 0x11, 0x12], &[5]).contains("register 0 is not known at 0x3003"));
+    let mut second = record(0x2000, &[0x11], words(&[5]));
+    second.seq = 1;
+    second.registers.gpr[3] = 0x1001;
+    let trace = open(&units, &[record(0x1000, &[0x10], Vec::new()), second.clone()], &[]);
+    assert!(
+        wrong(&trace).contains("register 3 is 0x1001 at the start of the chunk, computed 0x1000")
+    );
+    second.registers.valid = 0;
+    second.seq = 2;
+    let trace = open(&units, &[record(0x1000, &[0x10], Vec::new()), second], &[]);
+    assert!(wrong(&trace).contains("frames 1 to 1 of thread 0 are missing"));
+}
+
+#[test]
+fn a_signal_cuts_a_unit_short_and_sets_registers() {
+    // push rax; push rax; mov rax,[rax]. The handler at 0x5000: push rcx; ret.
+    let units = [
+        unit(0x10, 0x1000, &[], &[0x50, 0x50, 0x48, 0x8b, 0x00]),
+        unit(0x11, 0x5000, &[], &[0x51, 0xc3]),
+        unit(0x12, 0x1001, &[], &[0x50, 0x48, 0x8b, 0x00]),
+    ];
+    let mut handler = registers(0x5000);
+    handler.gpr[4] = 0x900;
+    let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
+    payload.extend(words(&[0, 0x1001]));
+    payload.extend_from_slice(&handler.to_bytes());
+    let mut back = registers(0x1001);
+    back.gpr[4] = 0xff8;
+    let events = [
+        event(kind::SIGNAL, 0, 6, 1, &payload),
+        event(kind::RESUME, 0, 12, WHOLE_UNIT, &back.to_bytes()),
+    ];
+    let trace = open(&units, &[record(0x1000, &[0x10, 0x11, 0x12], Vec::new())], &events);
+    let seen = seen(&trace);
+    assert_eq!(seen.0, [0x1000, 0x5000, 0x1001]);
+    let expected = [(true, 0xff8, 8), (true, 0x8f8, 8), (false, 0x8f8, 8), (true, 0xff0, 8)];
+    assert_eq!(seen.1[..4], expected);
+    assert_eq!(seen.1[4..], [(false, 0x1000, 8)]);
+    verify(&trace).expect("right");
+}
+
+#[test]
+fn system_calls_inside_a_unit_start_blocks_and_fs_follows_events() {
+    // syscall; mov rdx,fs:[8] in one unit, then the same with another base.
+    let code = [0x0f, 0x05, 0x64, 0x48, 0x8b, 0x14, 0x25, 8, 0, 0, 0];
+    let mut again = code.to_vec();
+    again.drain(..2);
+    let units = [unit(0x10, 0x1000, &[], &code), unit(0x11, 0x100b, &[], &again)];
+    let base = event(kind::FS_BASE, 0, 6, WHOLE_UNIT, &words(&[0x7000]));
+    let trace = open(&units, &[record(0x1000, &[0x10, 0x11], Vec::new())], &[base]);
+    let seen = seen(&trace);
+    assert_eq!(seen.0, [0x1000, 0x1002]);
+    assert_eq!(seen.1, [(false, 8, 8), (false, 0x7008, 8)]);
+}
+
+#[test]
+fn rare_operands() {
+    let mut vector = [0u8; 64];
+    for (i, index) in [1i32, -1, 2, 3].iter().enumerate() {
+        vector[4 * i..4 * i + 4].copy_from_slice(&index.to_le_bytes());
+    }
+    let code = [
+        // vpgatherdd zmm1{k2},[rax+zmm3*4]
+        &[0x62, 0xf2, 0x7d, 0x4a, 0x90, 0x0c, 0x98][..],
+        // xsavec [rsp+40h]; bt [rsi],rax; pop [rsp+8]; std-direction rep stosq
+        &[0x0f, 0xc7, 0x64, 0x24, 0x40],
+        &[0x48, 0x0f, 0xa3, 0x06],
+        &[0x8f, 0x44, 0x24, 0x08],
+        &[0xf3, 0x48, 0xab],
+        // xlat
+        &[0xd7],
+    ];
+    let records = [
+        (0, What::Vector(3)),
+        (0, What::Mask(2)),
+        (1, What::Before(0)),
+        (1, What::Before(2)),
+        (2, What::Before(0)),
+        (4, What::After(7)),
+    ];
+    let unit = unit(0x10, 0x1000, &records, &code.concat());
+    let mut memory = vector.to_vec();
+    memory.extend(words(&[0b1011, !0, 0, (-65i64) as u64, 0x1000 - 16]));
+    let trace = open(&[unit], &[record(0x1000, &[0x10], memory)], &[]);
+    let expected = [
+        (false, 0x1004, 4),
+        (false, 0xffc, 4),
+        (false, 0x100c, 4),
+        (true, 0x1040, 832),
+        (false, 0x1000 - 16, 8),
+        (false, 0x1000, 8),
+        (true, 0x1010, 8),
+        (true, 0x1000, 8),
+        (true, 0xff8, 8),
+        (false, 0x1000 + 0xbf, 1),
+    ];
+    assert_eq!(seen(&trace).1, expected);
+    verify(&trace).expect("right");
+}
+
+#[test]
+fn recorded_addresses_are_taken_as_they_are() {
+    // mov rax,fs:[rdi+8]; add [rbx],rax; push rax; wrfsbase rdx; mov rax,fs:[0]
+    let code = [
+        &[0x64, 0x48, 0x8b, 0x47, 0x08][..],
+        &[0x48, 0x01, 0x03],
+        &[0x50],
+        &[0xf3, 0x48, 0x0f, 0xae, 0xd2],
+        &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
+    ];
+    let records =
+        [(0, What::Address(1)), (1, What::Address(0)), (2, What::Before(4)), (3, What::Before(2))];
+    let unit = unit(0x10, 0x1000, &records, &code.concat());
+    let mut record = record(0x1000, &[0x10], words(&[0x1111, 0x2222, 0x8000, 0x7000]));
+    record.registers.valid = 0;
+    let trace = open(&[unit], &[record], &[]);
+    let expected = [
+        (false, 0x1111, 8),
+        (false, 0x2222, 8),
+        (true, 0x2222, 8),
+        (true, 0x7ff8, 8),
+        (false, 0x7000, 8),
+    ];
+    assert_eq!(seen(&trace).1, expected);
+}
+
+#[test]
+fn loss_leaves_nothing_known() {
+    let units = jump_and_load();
+    let payload = [1u32.to_le_bytes(), 28u32.to_le_bytes()].concat();
+    let lost = [event(kind::LOSS, 0, 6, WHOLE_UNIT, &payload)];
+    let trace = open(&units, &[record(0x1000, &[0x10, 0x12], Vec::new())], &lost);
+    assert!(wrong(&trace).contains("register 3 is not known"));
+}
