@@ -402,7 +402,7 @@ fn real_path<'a>(start: &Start, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
 
 /// Puts the program's own ELF header back where it can read it.
 fn restore_elf_header(header: &ImageHeader, window: u64) {
-    if header.elf_header_copy == 0 || header.elf_header == 0 {
+    if header.elf_header_copy == 0 {
         return;
     }
     let at = window + header.elf_header;
