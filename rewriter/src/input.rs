@@ -120,7 +120,7 @@ impl Input {
         if self.pie && self.header_of(elf::PT_INTERP).is_none() {
             let says_program = self
                 .dynamic_value(elf::DT_FLAGS_1)
-                .is_some_and(|f| f & u64::from(elf::DF_1_PIE.0) != 0);
+                .is_some_and(|f| f & elf::DF_1_PIE.0 != 0);
             let library = self.dynamic_value(elf::DT_SONAME).is_some()
                 || self.dynamic_value(elf::DT_NEEDED).is_some();
             if self.entry == 0 || (library && !says_program) {
