@@ -4,6 +4,7 @@
 
 extern crate alloc;
 
+mod cut;
 pub mod discover;
 pub mod flow;
 pub mod image;
