@@ -19,6 +19,11 @@ mod maps;
 
 use code::Code;
 
+/// The stop at the entry or exit of a system call.
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+
+const SI_KERNEL: i32 = 0x80;
+
 /// Where the listings go, and which part of the run they cover.
 pub struct Options<'a> {
     pub memrefs: Option<Box<dyn Write + 'a>>,
@@ -51,6 +56,10 @@ pub struct Summary {
 enum Doing {
     /// Execute the instruction.
     Step,
+    /// Execute a system call; whether it has been entered. Stepping over it would force a SIGTRAP
+    /// on the program, which loses its handler if it has just blocked that signal, and would show
+    /// it the trap flag in r11.
+    Syscall { entered: bool },
     /// Enter the handler of a signal that was passed on.
     EnterHandler,
 }
@@ -83,7 +92,10 @@ pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
     if let Some(cpu) = launch.cpu {
         sys::pin(0, cpu);
     }
-    let wanted = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC;
+    let wanted = libc::PTRACE_O_EXITKILL
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACESYSGOOD;
     sys::set_options(pid, wanted)?;
     let end = options.limit.min(options.window.0.saturating_add(options.window.1));
     let mut oracle = Oracle {
@@ -155,29 +167,46 @@ impl Oracle<'_> {
                 return sys::detach(tid, 0);
             }
             // In the middle of a system call: let it finish.
-            _ => return sys::single_step(tid, 0),
+            _ => return sys::to_syscall_stop(tid, 0),
         }
-        let Some(thread) = self.threads.get(&tid) else {
+        let Some(thread) = self.threads.get_mut(&tid) else {
             return self.add_thread(tid);
         };
-        if signal != libc::SIGTRAP {
-            return self.signalled(tid, signal);
+        match (&mut thread.doing, signal) {
+            (Doing::Syscall { entered: entered @ false }, SYSCALL_STOP) => {
+                *entered = true;
+                sys::to_syscall_stop(tid, 0)
+            }
+            (Doing::Syscall { .. }, SYSCALL_STOP) => {
+                self.completed(tid, sys::registers(tid)?)?;
+                self.step(tid, 0)
+            }
+            (Doing::EnterHandler, libc::SIGTRAP) => {
+                sys::unblock(tid, libc::SIGTRAP)?;
+                thread.regs = sys::registers(tid)?;
+                thread.starts_block = true;
+                self.step(tid, 0)
+            }
+            (Doing::Step, libc::SIGTRAP) => self.trapped(tid),
+            _ => self.signalled(tid, signal),
         }
-        if matches!(thread.doing, Doing::EnterHandler) {
-            let thread = self.threads.get_mut(&tid).unwrap();
-            thread.regs = sys::registers(tid)?;
-            thread.starts_block = true;
-            return self.step(tid, 0);
-        }
-        let mnemonic = thread.insn.as_ref().map(Instruction::mnemonic);
-        self.completed(tid)?;
-        // A trap of the program's own looks like the step's; only these can make one.
-        let own_trap = match mnemonic {
-            Some(Mnemonic::Int3 | Mnemonic::Int1 | Mnemonic::Int) => true,
-            Some(Mnemonic::Syscall) => sys::signal_code(tid)? <= 0,
+    }
+
+    /// A SIGTRAP after a step: nearly always the step's own.
+    fn trapped(&mut self, tid: Pid) -> Result<()> {
+        let after = sys::registers(tid)?;
+        let thread = &self.threads[&tid];
+        let by_instruction = match thread.insn.as_ref().map(Instruction::mnemonic) {
+            Some(Mnemonic::Int3 | Mnemonic::Int1) => true,
+            Some(Mnemonic::Int) => sys::signal_code(tid)? == SI_KERNEL,
             _ => false,
         };
-        if own_trap {
+        // One that was sent to the program comes before the instruction.
+        if after.rip == thread.regs.rip && !by_instruction && sys::signal_code(tid)? <= 0 {
+            return self.signalled(tid, libc::SIGTRAP);
+        }
+        self.completed(tid, after)?;
+        if by_instruction {
             self.pass_on(tid, libc::SIGTRAP)
         } else {
             self.step(tid, 0)
@@ -185,9 +214,8 @@ impl Oracle<'_> {
     }
 
     /// The instruction has been executed (a repeated one: an iteration of it).
-    fn completed(&mut self, tid: Pid) -> Result<()> {
+    fn completed(&mut self, tid: Pid, after: Regs) -> Result<()> {
         self.list_block(tid)?;
-        let after = sys::registers(tid)?;
         let listed = self.is_listed();
         self.instructions += 1;
         let thread = self.threads.get_mut(&tid).unwrap();
@@ -226,9 +254,8 @@ impl Oracle<'_> {
     }
 
     fn after_syscall(&mut self, tid: Pid, before: &Regs, after: &Regs) -> Result<()> {
-        const TRAP_FLAG: u64 = 0x100;
-        if after.r11 & TRAP_FLAG != 0 && before.rax != libc::SYS_rt_sigreturn as u64 {
-            sys::set_r11(tid, after.r11 & !TRAP_FLAG)?;
+        if [libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn].contains(&(before.rax as i64)) {
+            sys::unblock(tid, libc::SIGTRAP)?;
         }
         // The number is in orig_rax also where the call had been interrupted and restarted.
         if maps::changes_mappings(after.orig_rax) {
@@ -284,8 +311,9 @@ impl Oracle<'_> {
         thread.doing = Doing::Step;
         thread.refs.clear();
         if interrupted_syscall(thread) {
-            // The kernel goes back to the `syscall`, which is stepped a second time.
-            return sys::single_step(tid, signal);
+            // The kernel goes back to the `syscall`, which is executed a second time.
+            thread.doing = Doing::Syscall { entered: false };
+            return sys::to_syscall_stop(tid, signal);
         }
         thread.insn = self.code.at(thread.regs.rip)?;
         if let Some(insn) = &thread.insn {
@@ -293,6 +321,10 @@ impl Oracle<'_> {
             let state =
                 operands::State { regs: &thread.regs, layout: &self.layout, xstate: &xstate };
             operands::references(insn, &state, &mut thread.refs);
+            if insn.mnemonic() == Mnemonic::Syscall {
+                thread.doing = Doing::Syscall { entered: false };
+                return sys::to_syscall_stop(tid, signal);
+            }
         }
         sys::single_step(tid, signal)
     }

@@ -216,6 +216,11 @@ pub fn single_step(pid: Pid, signal: i32) -> Result<()> {
     ptrace(libc::PTRACE_SINGLESTEP, pid, 0, signal as u64).map(drop)
 }
 
+/// Resumes up to the next entry or exit of a system call.
+pub fn to_syscall_stop(pid: Pid, signal: i32) -> Result<()> {
+    ptrace(libc::PTRACE_SYSCALL, pid, 0, signal as u64).map(drop)
+}
+
 pub fn resume(pid: Pid, signal: i32) -> Result<()> {
     ptrace(libc::PTRACE_CONT, pid, 0, signal as u64).map(drop)
 }
@@ -231,10 +236,18 @@ pub fn registers(pid: Pid) -> Result<Regs> {
     Ok(regs)
 }
 
-/// Writes r11 alone: the other registers may be in the middle of a system call's restart.
-pub fn set_r11(pid: Pid, value: u64) -> Result<()> {
-    let offset = std::mem::offset_of!(Regs, r11) as u64;
-    ptrace(libc::PTRACE_POKEUSER, pid, offset, value).map(drop)
+/// Takes `signal` out of the tracee's mask.
+pub fn unblock(pid: Pid, signal: i32) -> Result<()> {
+    const GETSIGMASK: u32 = 0x420a;
+    const SETSIGMASK: u32 = 0x420b;
+    let mut mask = 0u64;
+    let size = size_of_val(&mask) as u64;
+    ptrace(GETSIGMASK, pid, size, &raw mut mask as u64)?;
+    if mask >> (signal - 1) & 1 == 1 {
+        mask &= !(1 << (signal - 1));
+        ptrace(SETSIGMASK, pid, size, &raw const mask as u64)?;
+    }
+    Ok(())
 }
 
 /// The `si_code` of the signal at which the tracee is stopped.
