@@ -172,7 +172,7 @@ fn job(
     let path = out_dir.join(name.replace('/', "-"));
     if language == Language::Rust {
         // The name of temporary files, which two variants must not share.
-        command.push(format!("--crate-name={stem}_{}", variant.replace('-', '_')));
+        command.push(format!("--crate-name={stem}_{}", variant.replace('-', "_")));
     }
     command.extend(["-o".to_owned(), path.display().to_string(), source.display().to_string()]);
     let mut libraries = Vec::new();

@@ -8,7 +8,7 @@
 #include "check.h"
 static volatile int count[65], code[65];
 static volatile unsigned long pc;
-static int skip;
+static volatile int skip;
 static void handler(int s, siginfo_t *i, void *u) {
     greg_t *g = ((ucontext_t *)u)->uc_mcontext.gregs;
     count[s]++;

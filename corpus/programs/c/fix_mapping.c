@@ -18,9 +18,9 @@ int main(void) {
     void *d = (void *)(p + 5 * 4096 - 100);
     unsigned long n = 9000;
     __asm__ volatile("rep stosb" : "+D"(d), "+c"(n) : "a"(7) : "memory");
-    CHECK(faults == 7 && p[5 * 4096 + 8899] == 7 && p[5 * 4096 + 8900] == 0 && n == 0);
+    CHECK(faults == 8 && p[5 * 4096 + 8899] == 7 && p[5 * 4096 + 8900] == 0 && n == 0);
     long out;
     __asm__ volatile("push %1; pop %0" : "=r"(out) : "m"(*(long *)(p + 10 * 4096)));
-    CHECK(faults == 8 && out == 0);
+    CHECK(faults == 9 && out == 0);
     puts("ok");
 }
