@@ -16,6 +16,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::sys::{self, Pid, Status};
 
@@ -117,12 +119,35 @@ impl Launch {
     pub fn run(&self) -> Result<Status> {
         let pid = self.start()?;
         sys::detach(pid, 0)?;
-        loop {
-            match sys::wait(pid) {
-                Some((_, Status::Stopped(..))) => {}
-                Some((_, ended)) => return Ok(ended),
-                None => return Err(Error::other("the program vanished")),
+        ended(pid)
+    }
+
+    /// The same, but kills the program and what it started after `limit`. Says whether it did.
+    pub fn run_for(&self, limit: Duration) -> Result<(Status, bool)> {
+        let pid = self.start()?;
+        sys::detach(pid, 0)?;
+        let (finished, wait) = mpsc::channel::<()>();
+        let watch = std::thread::spawn(move || {
+            let late = wait.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+            if late {
+                sys::kill(-pid, libc::SIGKILL);
             }
+            late
+        });
+        let status = ended(pid);
+        drop(finished);
+        let late = watch.join().map_err(|_| Error::other("the watch panicked"))?;
+        Ok((status?, late))
+    }
+}
+
+/// How a program that is no longer traced ended.
+fn ended(pid: Pid) -> Result<Status> {
+    loop {
+        match sys::wait(pid) {
+            Some((_, Status::Stopped(..))) => {}
+            Some((_, status)) => return Ok(status),
+            None => return Err(Error::other("the program vanished")),
         }
     }
 }

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "check.h"
-static int log_[32], n, depth, deepest;
-static int value;
+static volatile int log_[32], n, depth, deepest;
+static volatile int value;
 static void one(int s) { log_[n++] = s; if (s == SIGUSR1) { raise(SIGUSR2); log_[n++] = -s; } }
 static void info(int s, siginfo_t *i, void *u) { value = i->si_value.sival_int; CHECK(i->si_pid == getpid()); }
 static void nest(int s) { if (++depth > deepest) deepest = depth; if (depth < 5) raise(s); depth--; }
