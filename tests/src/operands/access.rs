@@ -110,6 +110,22 @@ fn modifies(mnemonic: Mnemonic) -> bool {
             | Aand
             | Aor
             | Axor
+            | Cmpoxadd
+            | Cmpnoxadd
+            | Cmpbxadd
+            | Cmpnbxadd
+            | Cmpzxadd
+            | Cmpnzxadd
+            | Cmpbexadd
+            | Cmpnbexadd
+            | Cmpsxadd
+            | Cmpnsxadd
+            | Cmppxadd
+            | Cmpnpxadd
+            | Cmplxadd
+            | Cmpnlxadd
+            | Cmplexadd
+            | Cmpnlexadd
     )
 }
 
@@ -154,6 +170,11 @@ fn only_reads(mnemonic: Mnemonic) -> bool {
             | Frstor
             | Fldenv
             | Fldcw
+            | Ldtilecfg
+            | Aesencwide128kl
+            | Aesdecwide128kl
+            | Aesencwide256kl
+            | Aesdecwide256kl
     );
     let x87 = matches!(
         mnemonic,

@@ -5,6 +5,8 @@
 
 mod access;
 mod address;
+#[cfg(test)]
+mod check;
 
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 

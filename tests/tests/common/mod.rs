@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use corpus::{Case, End};
 use tests::compare::{compare, Options, Verdict};
-use tests::harness::{Mode, RunSpec, Tools};
+use tests::harness::{Mode, RunSpec, Tally, Tools};
 use tests::step;
 use tests::sys::{self, Status};
 
@@ -27,6 +27,32 @@ pub fn corpus() -> Vec<Case> {
         Ok(part) => cases.into_iter().filter(|c| c.name.contains(&part)).collect(),
         Err(_) => cases,
     }
+}
+
+/// How far a case is single-stepped: at up to 50 us an instruction, twenty seconds.
+pub const ORACLE_LIMIT: u64 = 400_000;
+
+/// The cases that are single-stepped: all of assembly, and one variant of every other program,
+/// the static one where there is one, because ld.so alone is 80,000 instructions. ORACLE=all
+/// takes every variant.
+pub fn oracle_cases(tally: &mut Tally) -> Vec<Case> {
+    let all = corpus();
+    let every = std::env::var("ORACLE").is_ok_and(|v| v == "all");
+    let program = |name: &str| name.rsplit_once('.').map_or(String::new(), |(p, _)| p.to_owned());
+    let is_chosen = |case: &Case| {
+        let siblings = || all.iter().filter(|c| program(&c.name) == program(&case.name));
+        let chosen = siblings().find(|c| c.name.ends_with(".static")).or(siblings().next());
+        every || case.name.starts_with("asm/") || chosen.is_some_and(|c| c.name == case.name)
+    };
+    let mut cases = Vec::new();
+    for case in &all {
+        let other = (!is_chosen(case)).then(|| "another variant is stepped".to_owned());
+        match case.skip_reason().or_else(|| case.no_oracle.clone()).or(other) {
+            Some(why) => tally.skip(&case.name, &why),
+            None => cases.push(case.clone()),
+        }
+    }
+    cases
 }
 
 pub fn spec(case: &Case) -> RunSpec {
