@@ -99,6 +99,9 @@ pub fn oracle(spec: &RunSpec, dir: &Path, limit: u64) -> Result<Truth, String> {
         ..step::Options::default()
     };
     let summary = step::run(&launch, options).map_err(trouble)?;
+    if summary.cut_short {
+        eprintln!("only the first {limit} instructions of {}", spec.program.display());
+    }
     Ok(Truth { memrefs: path("memrefs"), blocks: path("blocks"), maps: path("maps"), summary })
 }
 
