@@ -181,7 +181,7 @@ impl<'t> Walker<'t> {
             chunk,
             control_flow: streams.control_flow(),
             at: 0,
-            window: None,
+            window: Some(chunk.frame.header.window).filter(|&window| window != 0),
             version: None,
             events: thread.events_of(chunk.frame.header.seq),
             cursor: Cursor {
@@ -407,6 +407,18 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// In `bits`, units that add nothing may still come before the one that a signal interrupted.
+    fn event_is_later(&self, event: &Event, program: &Program) -> bool {
+        match &event.body {
+            Body::Signal { pc, .. } if self.version.is_some() && event.insn != WHOLE_UNIT => {
+                let start = program.starts.get(event.insn as usize);
+                let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
+                at != Some(*pc) && self.silent < MAX_SILENT
+            }
+            _ => false,
+        }
+    }
+
     /// Executes one unit.
     fn unit<S: Sink>(
         &mut self,
@@ -420,12 +432,10 @@ impl<'a> Walk<'a> {
         let last = program.starts.len() - 1;
         let mut stop = last;
         let mut named = false;
-        if let Some(event) = self.events.first() {
-            if event.control_flow <= self.at as u64 {
-                named = true;
-                if event.insn != WHOLE_UNIT {
-                    stop = last.min(event.insn as usize);
-                }
+        if let Some(event) = self.events.first().filter(|_| self.event_is_due()) {
+            named = true;
+            if event.insn != WHOLE_UNIT && !self.event_is_later(event, program) {
+                stop = last.min(event.insn as usize);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -443,26 +453,30 @@ impl<'a> Walk<'a> {
         }
         self.end.units += 1;
         self.end.partial = partial;
+        // The unit claimed room for all of its records when it started, however far it came.
+        let claimed = program.memory_bytes as usize;
+        let room = self.cursor.memory.len() - self.cursor.memory_at;
+        let behind = self.cursor.memory_at + claimed.min(room);
         if partial {
+            self.cursor.memory_at = behind;
             return Ok(Break(()));
         }
         self.end.instructions += stop as u64;
         let steps = &program.steps[..program.starts[stop].step as usize];
-        let taken = program.starts[stop].memory_bytes as usize;
-        if self.cursor.memory.len() - self.cursor.memory_at < taken {
+        if claimed > room {
             return Err(format!(
                 "the memory stream ends inside unit {:#x} at {:#x}",
                 program.id, program.address
             ));
         }
         if !S::REFERENCES {
-            self.cursor.memory_at += taken;
             let inner = program.inner_blocks.iter().filter(|&&b| b < program.starts[stop].offset);
             inner.for_each(|&b| sink.block(program.address.wrapping_add(u64::from(b)), false));
         } else if self.cursor.run(program, steps, sink)?.is_break() {
             self.end.stopped = true;
             return Ok(Break(()));
         }
+        self.cursor.memory_at = behind;
         self.leave(program, stop, stop == last);
         if self.end.units & 0xfff == 0 && !sink.go_on() {
             self.end.stopped = true;

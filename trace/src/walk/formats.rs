@@ -59,7 +59,7 @@ impl Walk<'_> {
                     return Err(format!("unknown control word {tag}"));
                 }
                 tag => {
-                    let window = self.window.ok_or("a tag before the first window")?;
+                    let window = self.window.ok_or("a narrow tag, and no window is current")?;
                     let number = walker.by_tag(window, tag)?;
                     self.at += 2;
                     return Ok(Found::Unit(number));
