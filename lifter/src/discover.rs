@@ -6,6 +6,7 @@
 //! again from each block start. To find too much costs size only, since a translation is a function
 //! of the bytes; to find too little costs time when the program runs.
 
+use crate::cut::{cut_block, Builder};
 use crate::flow::{flow, Flow};
 use crate::image::Image;
 use crate::jump_table::{targets, Dispatch, History, Kind};
@@ -536,79 +537,6 @@ fn padding_len(bytes: &[u8]) -> usize {
             } else {
                 0
             }
-        }
-    }
-}
-
-/// Decodes the block at offset `at`; marks where the rest goes on if it is cut. `None` if nothing
-/// decodes there.
-fn cut_block(
-    decoder: &mut Decoder,
-    base: u64,
-    at: usize,
-    marks: &mut [u8],
-    indirect: bool,
-) -> Option<Block> {
-    decoder.set_position(at).ok()?;
-    let start = base + at as u64;
-    decoder.set_ip(start);
-    let mut insn = Instruction::default();
-    let (mut len, mut count) = (0u32, 0);
-    let mut end = End::FallThrough;
-    while end == End::FallThrough && decoder.can_decode() {
-        let here = at + len as usize;
-        if len != 0 && marks[here] & LEADER != 0 {
-            break;
-        }
-        decoder.decode_out(&mut insn);
-        if insn.is_invalid() {
-            break;
-        }
-        if count == BLOCK_INSNS || len + insn.len() as u32 > BLOCK_BYTES {
-            marks[here] |= LEADER;
-            break;
-        }
-        count += 1;
-        len += insn.len() as u32;
-        end = match flow(&insn) {
-            Flow::Next => End::FallThrough,
-            Flow::Jump(target) => End::Jump(target),
-            Flow::Branch(target) => End::Branch(target),
-            Flow::IndirectJump => End::IndirectJump,
-            Flow::Call(target) => End::Call(target),
-            Flow::IndirectCall => End::IndirectCall,
-            Flow::Return => End::Return,
-            Flow::Syscall => End::Syscall,
-            Flow::Stop { .. } => End::Stop,
-        };
-    }
-    (len != 0).then_some(Block { start, len, end, indirect })
-}
-
-/// Collects blocks into functions.
-#[derive(Default)]
-struct Builder {
-    functions: Vec<Function>,
-    /// Blocks of the function that is being collected.
-    blocks: Vec<Block>,
-}
-
-impl Builder {
-    fn add(&mut self, block: Option<Block>) {
-        let Some(block) = block else { return };
-        let end = self.blocks.last().map_or(0, |b| b.start + u64::from(b.len));
-        if block.start < end {
-            // A jump into the middle of an instruction: this reading of the bytes stands alone.
-            self.functions.push(Function { start: block.start, blocks: [block].into() });
-        } else {
-            self.blocks.push(block);
-        }
-    }
-
-    fn close(&mut self) {
-        if let Some(first) = self.blocks.first() {
-            self.functions.push(Function { start: first.start, blocks: self.blocks.to_vec() });
-            self.blocks.clear();
         }
     }
 }

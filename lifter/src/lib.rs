@@ -5,6 +5,7 @@
 
 extern crate alloc;
 
+mod cut;
 pub mod discover;
 pub mod flow;
 pub mod image;

@@ -1,10 +1,11 @@
 //! Stages as text.
 
-use crate::error::{unsupported, Result};
+use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
 use lifter::discover::{Function, Program};
 use object::elf;
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 /// The functions that `wanted` (a symbol or an address) selects; all of them without it.
 pub fn select<'a>(
@@ -21,6 +22,16 @@ pub fn select<'a>(
     match index {
         Some(i) => Ok(&program.functions[i..=i]),
         None => Err(unsupported!("no function at {address:#x}")),
+    }
+}
+
+/// Writes to stdout; a reader that has seen enough is no error.
+pub fn print(text: &str) -> Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::File(format!("cannot write to stdout: {e}")))
+        }
+        _ => Ok(()),
     }
 }
 

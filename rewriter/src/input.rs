@@ -118,9 +118,8 @@ impl Input {
             return Err(unsupported!("the file was written by deprewrite; give it the original"));
         }
         if self.pie && self.header_of(elf::PT_INTERP).is_none() {
-            let says_program = self
-                .dynamic_value(elf::DT_FLAGS_1)
-                .is_some_and(|f| f & u64::from(elf::DF_1_PIE.0) != 0);
+            let says_program =
+                self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|f| f & elf::DF_1_PIE.0 != 0);
             let library = self.dynamic_value(elf::DT_SONAME).is_some()
                 || self.dynamic_value(elf::DT_NEEDED).is_some();
             if self.entry == 0 || (library && !says_program) {

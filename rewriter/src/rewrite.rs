@@ -29,7 +29,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(stage) = arguments.dump {
         let functions = dump::select(&input, &program, arguments.function.as_deref())?;
         match stage {
-            Dump::Cfg => print!("{}", dump::cfg(functions)),
+            Dump::Cfg => dump::print(&dump::cfg(functions))?,
             Dump::Live | Dump::Plan | Dump::Code => {
                 return Err(Error::Internal("this dump is not available yet".into()));
             }

@@ -27,6 +27,7 @@ mod at {
     pub const ENTRY: u64 = 9;
     pub const SECURE: u64 = 23;
     pub const EXECFN: u64 = 31;
+    pub const SYSINFO_EHDR: u64 = 33;
 }
 
 static FEATURES: AtomicU32 = AtomicU32::new(0);
@@ -161,6 +162,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);
+    add_vdso(&start);
     signals::install_handlers();
     let entry = enter_program(&start, &header, window);
     first_thread(&start, entry)
@@ -402,7 +404,7 @@ fn real_path<'a>(start: &Start, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
 
 /// Puts the program's own ELF header back where it can read it.
 fn restore_elf_header(header: &ImageHeader, window: u64) {
-    if header.elf_header_copy == 0 || header.elf_header == 0 {
+    if header.elf_header_copy == 0 {
         return;
     }
     let at = window + header.elf_header;
@@ -440,6 +442,24 @@ fn add_program_code(header: &ImageHeader, window: u64) {
             file: true,
         });
     }
+}
+
+/// The kernel's vdso is code of the program's, too.
+fn add_vdso(start: &Start) {
+    let Some(at) = start.get(at::SYSINFO_EHDR).filter(|&at| at != 0) else { return };
+    // SAFETY: the kernel maps an ELF image there, program headers in its first page.
+    let end = unsafe {
+        let header = &*(at as *const goblin::elf64::header::Header);
+        let first = (at + header.e_phoff) as *const goblin::elf64::program_header::ProgramHeader;
+        core::slice::from_raw_parts(first, usize::from(header.e_phnum))
+            .iter()
+            .filter(|p| p.p_type == goblin::elf64::program_header::PT_LOAD)
+            .map(|p| at + p.p_vaddr + p.p_memsz)
+            .max()
+    };
+    let end = page_up(end.unwrap_or(at + PAGE));
+    let range = ExecRange { start: at, end, writable: false, file: true };
+    process().jit.lock().add_executable(range);
 }
 
 /// Maps the interpreter, tells the program about itself, and returns where it starts.

@@ -78,6 +78,8 @@ pub enum Missing {
 pub struct Found<'a> {
     /// Original start of the unit.
     pub start: u64,
+    /// Number window of the unit's id.
+    pub window: u32,
     /// Live address of its code.
     pub entry: u64,
     pub end: u64,
@@ -262,6 +264,7 @@ impl Jit {
         (offset < unit.end).then_some(())?;
         Some(Found {
             start: unit.start,
+            window: unit.id >> 16,
             entry: self.arena.live(unit.entry),
             end: self.arena.live(unit.end),
             recipe: Recipe::new(self.recipes.get(unit.recipe as usize..unit.recipe_end as usize)?)?,

@@ -74,19 +74,20 @@ impl Recorder {
     }
 
     /// Seals the current chunk, puts the next one in place and returns its pointers. `registers`
-    /// are those at the unit boundary where the thread is.
+    /// are those at the unit boundary where the thread is, `window` the unit's number window.
     pub fn next_chunk(
         &mut self,
         index: u32,
         pointers: &Pointers,
         registers: &RegisterState,
+        window: u32,
     ) -> Pointers {
         if !self.active() {
             return *pointers;
         }
         self.seal_chunk(pointers);
         if process().trace.mode() == Mode::File {
-            match self.map_chunk(index, registers) {
+            match self.map_chunk(index, registers, window) {
                 Ok(()) => return [self.flow_start, self.memory_start],
                 Err(errno) => {
                     let reason = process().trace.lost(errno);
@@ -98,7 +99,7 @@ impl Recorder {
         [self.flow_start, self.memory_start]
     }
 
-    fn map_chunk(&mut self, index: u32, registers: &RegisterState) -> Result<(), i32> {
+    fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
         let size = self.next_size;
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4).min(MEMORY_MAX - 4096);
@@ -118,6 +119,7 @@ impl Recorder {
             seq: self.seq,
             frame_len: split + flow,
             split,
+            window,
             ..FrameHeader::default()
         };
         header.header_checksum = header.fixed_checksum();

@@ -49,6 +49,7 @@ pub fn find(pc: u64) -> Option<Found<'static>> {
     let recipes: &[u8] = table(header().recipes, header().recipes_len);
     Some(Found {
         start: process().window + u64::from(*addresses.get(i)?),
+        window: abi::unit::unit_id(header().first_window, i as u32) >> 16,
         entry: code + u64::from(units[i][0]),
         end: code + u64::from(units[i + 1][0]),
         recipe: Recipe::new(recipes.get(units[i][1] as usize..units[i + 1][1] as usize)?)?,

@@ -29,7 +29,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let registers = &thread.block.registers;
     let state = register_state(thread, registers.rip, 0xffff);
     let none = [0, 0];
-    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state);
+    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
     let pointers = thread.block.pointers;
     let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
     thread.recorder.event(thread.index, &pointers, event::THREAD_START, WHOLE_UNIT, &parts);

@@ -55,6 +55,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
 /// A unit that a host pc lies in, with the recipe copied out of the lock.
 struct At {
     start: u64,
+    window: u32,
     entry: u64,
     recipe: [u8; MAX_RECIPE],
     recipe_len: usize,
@@ -71,8 +72,13 @@ impl At {
 fn copy(found: Found) -> At {
     let bytes = found.recipe.bytes();
     let n = bytes.len().min(MAX_RECIPE);
-    let mut at =
-        At { start: found.start, entry: found.entry, recipe: [0; MAX_RECIPE], recipe_len: n };
+    let mut at = At {
+        start: found.start,
+        window: found.window,
+        entry: found.entry,
+        recipe: [0; MAX_RECIPE],
+        recipe_len: n,
+    };
     at.recipe[..n].copy_from_slice(&bytes[..n]);
     at
 }
@@ -184,7 +190,8 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
         valid: u64::from(valid.bits()),
     };
     let pointers = thread.block.pointers;
-    thread.block.pointers = thread.recorder.next_chunk(thread.index, &pointers, &state);
+    thread.block.pointers =
+        thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
     give_pointers(thread, uc);
     uc.context.rip = place.entry;
 }
