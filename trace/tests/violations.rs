@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use abi::options::{Memory, Options};
-use abi::trace::{event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::options::{ControlFlow, Memory, Options};
+use abi::trace::{bits, event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 use trace::verify::{verify, Summary};
@@ -33,9 +33,18 @@ fn registers(rip: u64) -> RegisterState {
 }
 
 fn open(units: &[JitUnit], records: &[Record], events: &[Vec<u8>]) -> Trace {
+    open_as(ControlFlow::Tags, units, records, events)
+}
+
+fn open_as(
+    control_flow: ControlFlow,
+    units: &[JitUnit],
+    records: &[Record],
+    events: &[Vec<u8>],
+) -> Trace {
     let mut writer = TraceWriter::default();
     let mut process = 1u64.to_le_bytes().to_vec();
-    let options = Options { memory: Memory::Registers, ..Options::default() };
+    let options = Options { memory: Memory::Registers, control_flow, ..Options::default() };
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
@@ -351,4 +360,47 @@ fn a_chunk_may_start_with_a_narrow_tag_of_its_window() {
     assert!(wrong(&open(&units, std::slice::from_ref(&flow), &[])).contains("unknown unit 0x20010"));
     flow.window = 0;
     assert!(wrong(&open(&units, &[flow], &[])).contains("no window is current"));
+}
+
+#[test]
+fn bits_events_come_behind_the_silent_units_before_them() {
+    // 1000: push rax; jmp 2000. 2000 (not wide): push rax; mov rax,[rbx]; je 2000. 5000: syscall.
+    let mut loads = unit(
+        0x11,
+        0x2000,
+        &[(1, What::Before(3)), (1, What::After(0))],
+        &[0x50, 0x48, 0x8b, 0x03, 0x74, 0xfa],
+    );
+    loads.body.flags = 0;
+    let mut pushes = unit(0x13, 0x5001, &[], &[0x50, 0x0f, 0x05]);
+    pushes.body.flags = 0;
+    let units = [
+        unit(0x10, 0x1000, &[], &[0x50, 0xe9, 0xfa, 0x0f, 0, 0]),
+        loads,
+        unit(0x12, 0x5000, &[], &[0x51]),
+        pushes,
+    ];
+    let target = |address: u64| [vec![bits::TARGET], words(&[address])].concat();
+    for (insn, pc, references) in [(0, 0x2000, &[][..]), (1, 0x2001, &[(true, 0xff0, 8)][..])] {
+        let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
+        payload.extend(words(&[0, pc]));
+        payload.extend_from_slice(&registers(0x5000).to_bytes());
+        // The outcome of the interrupted unit's branch was claimed and never written.
+        let flow = [target(0x1000), vec![0], target(0x5000)].concat();
+        let back = registers(0x1000).to_bytes();
+        let events = [
+            event(kind::SIGNAL, 0, 10, insn, &payload),
+            event(kind::RESUME, 0, 19, WHOLE_UNIT, &back),
+            event(kind::THREAD_END, 0, 28, WHOLE_UNIT, &words(&[2])),
+        ];
+        let mut flow = Record { control_flow: flow, ..record(0x1000, &[], words(&[1, 2])) };
+        flow.control_flow.extend(target(0x1000));
+        let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+        let seen = seen(&trace);
+        assert_eq!(seen.0, [0x1000, 0x2000, 0x5000, 0x1000]);
+        assert_eq!(seen.1[..1], [(true, 0xff8, 8)]);
+        let handler = [(true, 0xff8, 8), (true, 0xff0, 8), (true, 0xff8, 8)];
+        assert_eq!(seen.1[1..], [references, &handler].concat());
+        verify(&trace).expect("right");
+    }
 }

@@ -150,8 +150,9 @@ impl Walk<'_> {
     }
 
     fn thread_ends(&self) -> bool {
-        self.events
-            .first()
-            .is_some_and(|e| matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. }))
+        self.events.first().is_some_and(|e| {
+            matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. })
+                && !self.bits_event_is_early(e)
+        })
     }
 }
