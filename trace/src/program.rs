@@ -22,6 +22,7 @@ pub struct Program {
     pub end: u64,
     pub origin: Origin,
     pub wide: bool,
+    /// What one execution claims of the memory stream.
     pub memory_bytes: u32,
     pub steps: Vec<Step>,
     /// Offsets at which blocks start inside of the unit.
@@ -37,7 +38,6 @@ pub struct Program {
 pub struct Start {
     pub offset: u16,
     pub step: u32,
-    pub memory_bytes: u32,
 }
 
 /// Where a unit leads to.
@@ -179,7 +179,7 @@ impl Compiler {
     }
 
     fn start(&self, offset: u16) -> Start {
-        Start { offset, step: self.steps.len() as u32, memory_bytes: self.taken }
+        Start { offset, step: self.steps.len() as u32 }
     }
 
     fn instruction(

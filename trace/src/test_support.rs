@@ -20,6 +20,8 @@ pub struct Record {
     pub registers: RegisterState,
     pub control_flow: Vec<u8>,
     pub memory: Vec<u8>,
+    /// Current window at the start of the control-flow stream.
+    pub window: u32,
     pub open: bool,
 }
 
@@ -84,6 +86,7 @@ impl TraceWriter {
             thread: record.thread,
             seq: record.seq,
             split: split as u64,
+            window: record.window,
             ..FrameHeader::default()
         };
         if !record.open {
@@ -106,6 +109,8 @@ pub struct Sample {
     pub options: abi::options::Options,
     /// Where the recording is split into chunks: after this many units.
     pub split: usize,
+    /// Chunks start with the window that was current, instead of none.
+    pub carry_window: bool,
     pub open: bool,
 }
 
@@ -202,7 +207,11 @@ pub fn sample(what: &Sample) -> Vec<u8> {
             registers.gpr[4] += if index == 0 { 24 } else { 0 };
             registers.valid = 1 << 4 | 1 << 7;
             record = Record { seq: seq + 1, registers, ..Default::default() };
-            window = None;
+            if what.carry_window {
+                record.window = window.unwrap_or(0);
+            } else {
+                window = None;
+            }
         }
         let unit = &all[index];
         let out = &mut record.control_flow;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use abi::options;
-use abi::trace::{full_pc, RegisterState, WHOLE_UNIT};
+use abi::trace::{end, full_pc, RegisterState, WHOLE_UNIT};
 use lifter::recompute::Known;
 use lifter::regs::GprSet;
 
@@ -181,7 +181,7 @@ impl<'t> Walker<'t> {
             chunk,
             control_flow: streams.control_flow(),
             at: 0,
-            window: None,
+            window: Some(chunk.frame.header.window).filter(|&window| window != 0),
             version: None,
             events: thread.events_of(chunk.frame.header.seq),
             cursor: Cursor {
@@ -214,6 +214,8 @@ impl<'t> Walker<'t> {
             fresh: true,
             uncertain: true,
             silent: 0,
+            system: false,
+            inside: false,
         };
         walk.cursor.set(&chunk.registers);
         let result = match self.trace.options.control_flow {
@@ -308,6 +310,10 @@ struct Walk<'a> {
     uncertain: bool,
     /// `bits`: units since the stream last moved.
     silent: u32,
+    /// The last unit ended with a system call.
+    system: bool,
+    /// The last unit was left before its end.
+    inside: bool,
 }
 
 /// Units in a row that add nothing to the `bits` stream; more are an endless loop.
@@ -395,13 +401,34 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// In `bits`, units that add nothing may still come before a signal at this position.
+    /// In `bits`, units that add nothing may still come before an event at this position: before a
+    /// signal those up to the interrupted pc, before what a system call does the one that ends
+    /// with it, before what happens inside of a unit that unit.
     fn bits_event_is_early(&self, event: &Event) -> bool {
-        match (&event.body, self.end.next) {
-            (Body::Signal { pc, .. }, Next::At(next))
-                if self.version.is_some() && event.insn == WHOLE_UNIT =>
-            {
-                next != *pc && self.silent < MAX_SILENT
+        let Next::At(next) = self.end.next else { return false };
+        if self.version.is_none() || self.silent >= MAX_SILENT {
+            return false;
+        }
+        match &event.body {
+            _ if event.insn != WHOLE_UNIT => !self.inside,
+            Body::Signal { pc, .. } => next != *pc,
+            Body::Syscall { .. } | Body::FsBase(_) | Body::Resume(_) | Body::Exec(_) => {
+                !self.system
+            }
+            Body::ThreadEnd { reason, .. } | Body::ProcessEnd { reason, .. } => {
+                *reason == end::EXIT && !self.system
+            }
+            _ => false,
+        }
+    }
+
+    /// In `bits`, units that add nothing may still come before the one that a signal interrupted.
+    fn event_is_later(&self, event: &Event, program: &Program) -> bool {
+        match &event.body {
+            Body::Signal { pc, .. } if self.version.is_some() && event.insn != WHOLE_UNIT => {
+                let start = program.starts.get(event.insn as usize);
+                let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
+                at != Some(*pc) && self.silent < MAX_SILENT
             }
             _ => false,
         }
@@ -420,12 +447,13 @@ impl<'a> Walk<'a> {
         let last = program.starts.len() - 1;
         let mut stop = last;
         let mut named = false;
+        let outcome = self.claimed_outcome(program);
         if let Some(event) = self.events.first() {
-            if event.control_flow <= self.at as u64 {
-                named = true;
-                if event.insn != WHOLE_UNIT {
-                    stop = last.min(event.insn as usize);
-                }
+            let inside = event.insn != WHOLE_UNIT;
+            let behind = self.at as u64 + if inside { outcome } else { 0 };
+            named = event.control_flow <= behind;
+            if named && inside && !self.event_is_later(event, program) {
+                stop = last.min(event.insn as usize);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -443,25 +471,32 @@ impl<'a> Walk<'a> {
         }
         self.end.units += 1;
         self.end.partial = partial;
+        // The unit claimed room for all of its records when it started, however far it came.
+        let claimed = program.memory_bytes as usize;
+        let room = self.cursor.memory.len() - self.cursor.memory_at;
+        let behind = self.cursor.memory_at + claimed.min(room);
         if partial {
+            self.cursor.memory_at = behind;
             return Ok(Break(()));
         }
         self.end.instructions += stop as u64;
         let steps = &program.steps[..program.starts[stop].step as usize];
-        let taken = program.starts[stop].memory_bytes as usize;
-        if self.cursor.memory.len() - self.cursor.memory_at < taken {
+        if claimed > room {
             return Err(format!(
                 "the memory stream ends inside unit {:#x} at {:#x}",
                 program.id, program.address
             ));
         }
         if !S::REFERENCES {
-            self.cursor.memory_at += taken;
             let inner = program.inner_blocks.iter().filter(|&&b| b < program.starts[stop].offset);
             inner.for_each(|&b| sink.block(program.address.wrapping_add(u64::from(b)), false));
         } else if self.cursor.run(program, steps, sink)?.is_break() {
             self.end.stopped = true;
             return Ok(Break(()));
+        }
+        self.cursor.memory_at = behind;
+        if stop < last {
+            self.at += outcome as usize;
         }
         self.leave(program, stop, stop == last);
         if self.end.units & 0xfff == 0 && !sink.go_on() {
@@ -471,7 +506,15 @@ impl<'a> Walk<'a> {
         Ok(Continue(()))
     }
 
+    /// In `bits`, a unit that ends with a conditional branch claims a byte for its outcome when it
+    /// starts; it is read when the unit has come that far.
+    fn claimed_outcome(&self, program: &Program) -> u64 {
+        u64::from(self.version.is_some() && matches!(program.exit, Exit::Branch { .. }))
+    }
+
     fn leave(&mut self, program: &Program, stop: usize, whole: bool) {
+        self.inside = !whole;
+        self.system = whole && matches!(program.exit, Exit::System(_));
         self.fresh = whole && program.transfers;
         self.end.next = if !whole {
             Next::At(program.address.wrapping_add(u64::from(program.starts[stop].offset)))

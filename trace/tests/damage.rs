@@ -9,7 +9,7 @@ use trace::{verify, Trace};
 
 fn whole(control_flow: ControlFlow) -> Vec<u8> {
     let options = Options { control_flow, ..Options::default() };
-    sample(&Sample { options, split: 2, open: false })
+    sample(&Sample { options, split: 2, carry_window: false, open: false })
 }
 
 /// Opens and recovers; returns whether everything was right.

@@ -92,12 +92,14 @@ const REFERENCES: [&str; 15] = [
 #[test]
 fn all_formats_and_splits_say_the_same() {
     for control_flow in [ControlFlow::Tags, ControlFlow::FullPc, ControlFlow::Bits] {
-        for split in [99, 1, 2, 3, 4, 5] {
-            let trace =
-                open(&sample(&Sample { options: options(control_flow), split, open: false }));
+        for (split, carry_window) in
+            [99, 1, 2, 3, 4, 5].iter().flat_map(|&s| [(s, false), (s, true)])
+        {
+            let options = options(control_flow);
+            let trace = open(&sample(&Sample { options, split, carry_window, open: false }));
             assert_eq!(trace.damage, []);
             let (blocks, references) = recover(&trace);
-            let at = format!("{control_flow:?} split {split}");
+            let at = format!("{control_flow:?} split {split} carry {carry_window}");
             assert_eq!(blocks, [A, B, C, C + 5, A + 13], "{at}");
             assert_eq!(references[..15], REFERENCES, "{at}");
             assert_eq!(references[15..], ["402011 R 7fe8 8"], "{at}");
@@ -110,8 +112,12 @@ fn all_formats_and_splits_say_the_same() {
 
 #[test]
 fn the_last_unit_of_an_open_chunk_is_only_a_block() {
-    let trace =
-        open(&sample(&Sample { options: options(ControlFlow::Tags), split: 1, open: true }));
+    let trace = open(&sample(&Sample {
+        options: options(ControlFlow::Tags),
+        split: 1,
+        carry_window: false,
+        open: true,
+    }));
     let (blocks, references) = recover(&trace);
     assert_eq!(blocks, [A, B, C, C + 5, A + 13]);
     assert_eq!(references.len(), 16);
@@ -120,8 +126,12 @@ fn the_last_unit_of_an_open_chunk_is_only_a_block() {
 
 #[test]
 fn the_process_is_described() {
-    let trace =
-        open(&sample(&Sample { options: options(ControlFlow::Tags), split: 1, open: false }));
+    let trace = open(&sample(&Sample {
+        options: options(ControlFlow::Tags),
+        split: 1,
+        carry_window: false,
+        open: false,
+    }));
     assert_eq!(trace.program.to_str(), Some("/bin/sample"));
     assert_eq!(trace.arguments, [b"sample".to_vec(), b"-x".to_vec()]);
     assert_eq!((trace.pid, trace.threads.len(), trace.threads[0].tid), (42, 1, Some(77)));

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use abi::options::{Memory, Options};
-use abi::trace::{event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::options::{ControlFlow, Memory, Options};
+use abi::trace::{bits, event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 use trace::verify::{verify, Summary};
@@ -33,9 +33,18 @@ fn registers(rip: u64) -> RegisterState {
 }
 
 fn open(units: &[JitUnit], records: &[Record], events: &[Vec<u8>]) -> Trace {
+    open_as(ControlFlow::Tags, units, records, events)
+}
+
+fn open_as(
+    control_flow: ControlFlow,
+    units: &[JitUnit],
+    records: &[Record],
+    events: &[Vec<u8>],
+) -> Trace {
     let mut writer = TraceWriter::default();
     let mut process = 1u64.to_le_bytes().to_vec();
-    let options = Options { memory: Memory::Registers, ..Options::default() };
+    let options = Options { memory: Memory::Registers, control_flow, ..Options::default() };
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
@@ -259,4 +268,139 @@ fn loss_leaves_nothing_known() {
     let lost = [event(kind::LOSS, 0, 6, WHOLE_UNIT, &payload)];
     let trace = open(&units, &[record(0x1000, &[0x10, 0x12], Vec::new())], &lost);
     assert!(wrong(&trace).contains("register 3 is not known"));
+}
+
+/// push rax; mov rax,[rbx] with rbx recorded and its result; mov rcx,[rax] with rax known; then the
+/// rest of it as a unit of its own, a handler that reads [rax] at 0x5000, and what comes behind.
+fn interrupted() -> (Vec<JitUnit>, impl Fn(u32, u64, RegisterState) -> Vec<u8>) {
+    let code = [0x50, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x08];
+    let units = vec![
+        unit(0x10, 0x1000, &[(1, What::Before(3)), (1, What::After(0))], &code),
+        unit(0x11, 0x5000, &[], &[0x48, 0x8b, 0x00, 0xc3]),
+        unit(0x12, 0x5000, &[(0, What::Before(0))], &[0x48, 0x8b, 0x00, 0xc3]),
+    ];
+    let signal = |insn, pc, handler: RegisterState| {
+        let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
+        payload.extend(words(&[0, pc]));
+        payload.extend_from_slice(&handler.to_bytes());
+        event(kind::SIGNAL, 0, 6, insn, &payload)
+    };
+    (units, signal)
+}
+
+#[test]
+fn an_interrupted_unit_has_claimed_memory_for_all_of_its_records() {
+    let (units, signal) = interrupted();
+    for (insn, pc, references) in [
+        (0, 0x1000, &[][..]),
+        (1, 0x1001, &[(true, 0xff8, 8)]),
+        (2, 0x1004, &[(true, 0xff8, 8), (false, 0x700, 8)]),
+    ] {
+        // What instructions that were not executed would have written means nothing.
+        let memory = words(&[if insn > 1 { 0x700 } else { 0xdead }, 0xbeef, 0x900]);
+        let events = [signal(insn, pc, registers(0x5000))];
+        let trace = open(&units, &[record(0x1000, &[0x10, 0x12], memory.clone())], &events);
+        let seen = seen(&trace);
+        assert_eq!(seen.0, [0x1000, 0x5000]);
+        let (unit, handler) = seen.1.split_at(references.len());
+        assert_eq!(unit, references);
+        assert_eq!(handler[0], (false, 0x900, 8));
+        verify(&trace).expect("right");
+        let trace = open(&units, &[record(0x1000, &[0x10, 0x12], memory[..16].to_vec())], &events);
+        assert!(wrong(&trace).contains("the memory stream ends inside unit"));
+    }
+}
+
+#[test]
+fn the_last_unit_of_a_process_that_was_ended_has_claimed_its_memory() {
+    let (units, _) = interrupted();
+    let payload = [2u32.to_le_bytes(), 11u32.to_le_bytes()].concat();
+    let end = [payload, words(&[0x700])].concat();
+    let ended = [event(kind::PROCESS_END, 0, 6, 1, &end)];
+    let trace = open(&units, &[record(0x1000, &[0x10], words(&[0, 0]))], &ended);
+    assert_eq!(seen(&trace).1, [(true, 0xff8, 8)]);
+    verify(&trace).expect("right");
+    let trace = open(&units, &[record(0x1000, &[0x10], Vec::new())], &ended);
+    assert!(wrong(&trace).contains("the memory stream ends inside unit"));
+    // Killed from outside: nobody knows how far it came.
+    let mut killed = record(0x1000, &[0x10], words(&[0, 0]));
+    killed.open = true;
+    let trace = open(&units, &[killed], &[]);
+    let mut seen = Seen::default();
+    let end = Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen).expect("no violation");
+    assert!(end.partial);
+    assert_eq!((end.memory_bytes, seen.1.len()), (16, 0));
+    verify(&trace).expect("right");
+}
+
+#[test]
+fn registers_that_an_event_does_not_vouch_for_are_unknown() {
+    let (units, signal) = interrupted();
+    let mut handler = registers(0x5000);
+    handler.valid = !1;
+    let memory = words(&[0x700, 0, 0x900]);
+    let flow = record(0x1000, &[0x10, 0x12], memory);
+    let trace = open(&units, &[flow], &[signal(2, 0x1004, handler)]);
+    verify(&trace).expect("it is recorded where it is needed");
+    let flow = record(0x1000, &[0x10, 0x11], words(&[0x700, 0]));
+    let trace = open(&units, std::slice::from_ref(&flow), &[signal(2, 0x1004, handler)]);
+    assert!(wrong(&trace).contains("register 0 is not known at 0x5000"));
+    let trace = open(&units, &[flow], &[signal(2, 0x1004, registers(0x5000))]);
+    verify(&trace).expect("the handler knows it");
+}
+
+#[test]
+fn a_chunk_may_start_with_a_narrow_tag_of_its_window() {
+    let units = jump_and_load();
+    let mut flow = record(0x1000, &[], words(&[5]));
+    flow.control_flow = [0x10u16.to_le_bytes(), 0x11u16.to_le_bytes()].concat();
+    flow.window = 1;
+    verify(&open(&units, std::slice::from_ref(&flow), &[])).expect("right");
+    flow.window = 2;
+    assert!(wrong(&open(&units, std::slice::from_ref(&flow), &[])).contains("unknown unit 0x20010"));
+    flow.window = 0;
+    assert!(wrong(&open(&units, &[flow], &[])).contains("no window is current"));
+}
+
+#[test]
+fn bits_events_come_behind_the_silent_units_before_them() {
+    // 1000: push rax; jmp 2000. 2000 (not wide): push rax; mov rax,[rbx]; je 2000. 5000: syscall.
+    let mut loads = unit(
+        0x11,
+        0x2000,
+        &[(1, What::Before(3)), (1, What::After(0))],
+        &[0x50, 0x48, 0x8b, 0x03, 0x74, 0xfa],
+    );
+    loads.body.flags = 0;
+    let mut pushes = unit(0x13, 0x5001, &[], &[0x50, 0x0f, 0x05]);
+    pushes.body.flags = 0;
+    let units = [
+        unit(0x10, 0x1000, &[], &[0x50, 0xe9, 0xfa, 0x0f, 0, 0]),
+        loads,
+        unit(0x12, 0x5000, &[], &[0x51]),
+        pushes,
+    ];
+    let target = |address: u64| [vec![bits::TARGET], words(&[address])].concat();
+    for (insn, pc, references) in [(0, 0x2000, &[][..]), (1, 0x2001, &[(true, 0xff0, 8)][..])] {
+        let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
+        payload.extend(words(&[0, pc]));
+        payload.extend_from_slice(&registers(0x5000).to_bytes());
+        // The outcome of the interrupted unit's branch was claimed and never written.
+        let flow = [target(0x1000), vec![0], target(0x5000)].concat();
+        let back = registers(0x1000).to_bytes();
+        let events = [
+            event(kind::SIGNAL, 0, 10, insn, &payload),
+            event(kind::RESUME, 0, 19, WHOLE_UNIT, &back),
+            event(kind::THREAD_END, 0, 28, WHOLE_UNIT, &words(&[2])),
+        ];
+        let mut flow = Record { control_flow: flow, ..record(0x1000, &[], words(&[1, 2])) };
+        flow.control_flow.extend(target(0x1000));
+        let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+        let seen = seen(&trace);
+        assert_eq!(seen.0, [0x1000, 0x2000, 0x5000, 0x1000]);
+        assert_eq!(seen.1[..1], [(true, 0xff8, 8)]);
+        let handler = [(true, 0xff8, 8), (true, 0xff0, 8), (true, 0xff8, 8)];
+        assert_eq!(seen.1[1..], [references, &handler].concat());
+        verify(&trace).expect("right");
+    }
 }

@@ -59,7 +59,7 @@ impl Walk<'_> {
                     return Err(format!("unknown control word {tag}"));
                 }
                 tag => {
-                    let window = self.window.ok_or("a tag before the first window")?;
+                    let window = self.window.ok_or("a narrow tag, and no window is current")?;
                     let number = walker.by_tag(window, tag)?;
                     self.at += 2;
                     return Ok(Found::Unit(number));
@@ -150,8 +150,9 @@ impl Walk<'_> {
     }
 
     fn thread_ends(&self) -> bool {
-        self.events
-            .first()
-            .is_some_and(|e| matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. }))
+        self.events.first().is_some_and(|e| {
+            matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. })
+                && !self.bits_event_is_early(e)
+        })
     }
 }
