@@ -12,7 +12,7 @@
 //! entry:   u8  delta       code bytes since the previous entry (since the unit's entry);
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
-//!          kind SCRATCH:   u8 register
+//!          kinds with a scratch register: u8 its number
 //! ```
 //!
 //! The entry's code offset is an *instruction boundary*: everything before is done, nothing of the
@@ -34,6 +34,19 @@ pub enum Kind {
     Scratch = 2,
     /// xmm31 holds the program's value, the buffer pointers are in the thread block.
     Pointers = 3,
+    /// [`Kind::Pointers`] and [`Kind::Scratch`] at once.
+    PointersScratch = 4,
+}
+
+impl Kind {
+    fn has_register(self) -> bool {
+        matches!(self, Kind::Scratch | Kind::PointersScratch)
+    }
+
+    /// Whether xmm31 holds the program's value.
+    pub fn exchanges_pointers(self) -> bool {
+        matches!(self, Kind::Pointers | Kind::PointersScratch)
+    }
 }
 
 pub const HEADER: usize = 8;
@@ -91,7 +104,7 @@ impl Writer {
                 out.extend_from_slice(&(delta.min(0xffff) as u16).to_le_bytes());
             }
         }
-        if kind == Kind::Scratch {
+        if kind.has_register() {
             out.push(register);
         }
     }
@@ -156,10 +169,11 @@ impl Iterator for Entries<'_> {
             1 => Kind::SavedRcx,
             2 => Kind::Scratch,
             3 => Kind::Pointers,
+            4 => Kind::PointersScratch,
             _ => return None,
         };
         let mut register = 0;
-        if kind == Kind::Scratch {
+        if kind.has_register() {
             register = *rest.first()?;
             rest = &rest[1..];
         }

@@ -392,39 +392,59 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     }
 
     fn copy(&mut self, insn: &Instruction) {
+        if insn.is_invalid() {
+            // What the decoder does not know is not run: it raises what the processor raises.
+            return self.code().raw(&[0x0f, 0x0b]);
+        }
         let mut bytes = [0; 15];
         let len = self.original(insn, &mut bytes);
         self.code().raw(&bytes[..len]);
     }
 
     fn moved_pc_relative(&mut self, insn: &Instruction, i: usize) {
-        let target = insn.ip_rel_memory_address();
-        let mut bytes = [0; 15];
-        let len = self.original(insn, &mut bytes);
-        let next = self.out.code.address(self.out.code.here() + len as u32);
-        let distance = i32::try_from(target.wrapping_sub(next) as i64).ok();
-        if let (Some(distance), Some(at)) = (distance, displacement_offset(insn, &bytes[..len])) {
-            self.boundary(insn, Kind::Plain, 0);
-            bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
-            return self.code().raw(&bytes[..len]);
+        let far = self.far_register(insn, i);
+        match far {
+            None => self.boundary(insn, Kind::Plain, 0),
+            Some(reg) => self.boundary(insn, Kind::Scratch, reg),
         }
-        // Out of reach: through a register, whose value waits in the thread block.
-        let avoid = self.touched(i);
-        let reg = GprSet::ALL.minus(avoid).iter().find(|&r| r != RSP).unwrap_or(0);
-        self.boundary(insn, Kind::Scratch, reg);
+        self.pc_relative(insn, far);
+    }
+
+    /// A register to address a pc-relative operand through, if it is out of reach from here.
+    fn far_register(&self, insn: &Instruction, i: usize) -> Option<u8> {
+        const MARGIN: u64 = 256;
+        let here = self.out.code.address(self.out.code.here());
+        let distance = insn.ip_rel_memory_address().wrapping_sub(here) as i64;
+        (distance.unsigned_abs() > (1 << 31) - MARGIN)
+            .then(|| GprSet::ALL.minus(self.touched(i)).iter().find(|&r| r != RSP).unwrap_or(0))
+    }
+
+    /// Emits an instruction with a pc-relative operand; `far`: through this register, whose value
+    /// waits in the thread block meanwhile.
+    fn pc_relative(&mut self, insn: &Instruction, far: Option<u8>) {
+        let target = insn.ip_rel_memory_address();
+        let Some(reg) = far else {
+            let mut bytes = [0; 15];
+            let len = self.original(insn, &mut bytes);
+            let next = self.out.code.address(self.out.code.here() + len as u32);
+            let distance = target.wrapping_sub(next) as u32;
+            if let Some(at) = displacement_offset(insn, &bytes[..len]) {
+                bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+            }
+            return self.code().raw(&bytes[..len]);
+        };
         self.code().store(thread::SPILL + 8, reg);
         self.code().constant(reg, target);
-        let mut far = *insn;
-        far.set_memory_base(register64(reg));
-        far.set_memory_displacement64(0);
-        far.set_memory_displ_size(0);
-        if !self.encode(&far) {
+        let mut through = *insn;
+        through.set_memory_base(register64(reg));
+        through.set_memory_displacement64(0);
+        through.set_memory_displ_size(0);
+        if !self.encode(&through) {
+            // Never seen; traps rather than doing something else.
             self.code().raw(&[0x0f, 0x0b]);
         }
         self.code().load(reg, thread::SPILL + 8);
-        if self.cached == Some(reg) {
-            self.cached = None;
-        }
+        self.cached = self.cached.filter(|&cached| cached != reg);
     }
 
     /// Runs an instruction with the program's own xmm31 in place.
@@ -435,8 +455,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             self.load_memory_pointer(scratch.reg);
             (scratch, at)
         });
+        let far = insn.is_ip_rel_memory_operand().then(|| self.far_register(insn, i)).flatten();
         // The boundary lies before the exchange; a fault inside puts the pointers back.
-        self.boundary(insn, Kind::Pointers, 0);
+        match far {
+            None => self.boundary(insn, Kind::Pointers, 0),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, reg),
+        }
         self.code().save_31(thread::POINTERS, false);
         self.code().load_31(thread::PROGRAM_ZMM31, true);
         if let Some((pointer, at)) = pointer {
@@ -445,19 +469,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             self.cached = None;
         }
         if insn.is_ip_rel_memory_operand() {
-            self.pc_relative_inside(insn);
+            self.pc_relative(insn, far);
         } else {
             self.copy(insn);
         }
         self.code().save_31(thread::PROGRAM_ZMM31, true);
         self.code().load_31(thread::POINTERS, false);
-    }
-
-    fn pc_relative_inside(&mut self, insn: &Instruction) {
-        let moved = *insn;
-        if !self.encode(&moved) {
-            self.code().raw(&[0x0f, 0x0b]);
-        }
     }
 
     /// Hands an instruction that cannot be translated to the runtime, which says so and stops.

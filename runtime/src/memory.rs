@@ -75,7 +75,8 @@ impl Area {
         const STEP: u64 = 16 << 20;
         let first = from.next_multiple_of(STEP);
         let last = window + ARENA_END - ARENA_LEN;
-        let mut size = window + end - first;
+        // Everything in the area is within reach of the code cache at its start.
+        let mut size = (window + end - first).min(1 << 31);
         while size >= ARENA_LEN + STEP {
             let mut start = first;
             while start <= last && start + size <= window + end {

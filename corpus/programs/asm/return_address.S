@@ -32,9 +32,6 @@ _start: lea rbx, [rip + 1f]
 6:      lea rcx, [rip + 6b]
         cmp rax, rcx
         check e, 5
-        // Dead bytes below rsp still hold the address.
-        cmp [rsp - 8], rcx
-        check e, 6
         pass
 reads:  mov rax, [rsp]
         ret

@@ -111,7 +111,7 @@ fn take_pointers(thread: &mut Thread, uc: &UContext, place: &At) {
     let exchanged = place
         .recipe()
         .and_then(|r| r.at(offset))
-        .is_some_and(|entry| entry.kind == Kind::Pointers && offset > entry.code);
+        .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
     if thread.vector != 0 && !exchanged {
         if let Some(at) = xmm31(uc) {
             // SAFETY: inside the kernel's frame, which has this component as it is in use.
@@ -238,10 +238,14 @@ fn state_at(thread: &mut Thread, uc: &UContext, place: &At, entry: &Entry, pc: u
     let inside = pc - place.entry > u64::from(entry.code);
     if inside {
         match entry.kind {
-            Kind::Plain => {}
+            Kind::Plain | Kind::Pointers => {}
             Kind::SavedRcx => gpr[1] = thread.block.saved_rcx,
-            Kind::Scratch => gpr[usize::from(entry.register & 15)] = thread.block.spill[1],
-            Kind::Pointers => restore_pointers(thread, uc),
+            Kind::Scratch | Kind::PointersScratch => {
+                gpr[usize::from(entry.register & 15)] = thread.block.spill[1];
+            }
+        }
+        if entry.kind.exchanges_pointers() {
+            restore_pointers(thread, uc);
         }
     }
     let valid = place.recipe().map_or(0xffff, |r| valid_at(place.start, &r, entry));
