@@ -23,15 +23,15 @@ pub const ADDED_PIE: u64 = 0x6000_0000;
 /// The same for a program at fixed addresses, whose window also holds the table from 2 GiB on.
 pub const ADDED_FIXED: u64 = 0x3800_0000;
 
-/// Where the JIT's code goes, relative to the window: within 2 GiB of the program, of what was added
-/// to it and of the libraries, so that pc-relative operands reach everywhere.
-pub const ARENA_PIE: core::ops::Range<u64> = 0x7000_0000..0x7c00_0000;
-pub const ARENA_FIXED: core::ops::Range<u64> = 0x4800_0000..0x5000_0000;
+/// Size of the JIT's code cache. It lies first in the area that the runtime reserves in the window,
+/// and ends within 2 GiB of the window's start, so that pc-relative operands reach everywhere.
+pub const ARENA_LEN: u64 = 128 << 20;
+pub const ARENA_END: u64 = 0x8000_0000;
 
-/// Where the runtime places libraries, relative to the window.
-pub const LIBRARIES_PIE: core::ops::Range<u64> = 0x8000_0000..0xe000_0000;
+/// The area for code cache and libraries ends here at the latest, relative to the window.
+pub const AREA_END_PIE: u64 = 0xf000_0000;
 /// The same for programs at fixed addresses, whose window also holds the table from 2 GiB on.
-pub const LIBRARIES_FIXED: core::ops::Range<u64> = 0x5000_0000..0x7ff0_0000;
+pub const AREA_END_FIXED: u64 = 0x7ff0_0000;
 
 pub const PAGE: u64 = 4096;
 

@@ -6,7 +6,7 @@ use crate::input::Input;
 use crate::roots::executable_ranges;
 use crate::translate::Translated;
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
-use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, LIBRARIES_FIXED, LIBRARIES_PIE};
+use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, ARENA_END, ARENA_LEN};
 use abi::options::{Options, Pointers};
 use abi::unit::TAGS_PER_WINDOW;
 
@@ -38,7 +38,7 @@ impl Places {
 
     /// Refuses what does not fit.
     pub fn check(&self, input: &Input, end: u64) -> Result<()> {
-        let libraries = if input.pie { LIBRARIES_PIE.start } else { LIBRARIES_FIXED.start };
+        let libraries = ARENA_END - ARENA_LEN;
         if end > libraries || end - input.image_start() > REACH {
             return Err(unsupported!(
                 "the program is too large: its translation would end at {end:#x}"

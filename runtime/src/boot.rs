@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::jit::{ExecRange, Jit};
 use crate::lock::Lock;
-use crate::memory::Brk;
+use crate::memory::{Area, Brk};
 use crate::process::{install, process, Process, Threads, XsaveLayout};
 use crate::signals;
 use crate::stubs;
@@ -135,13 +135,21 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     if !avx512vl {
         options.pointers = Pointers::ThreadBlock;
     }
-    let arena_at = if header.flags & flags::PIE != 0 { ARENA_PIE } else { ARENA_FIXED };
-    let arena_len = arena_at.end - arena_at.start;
-    let Ok(arena) = Arena::new(window + arena_at.start, arena_len) else {
-        crate::die!("no address space for the code cache");
+    let pie = header.flags & flags::PIE != 0;
+    let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
+    if address_space_is_limited() {
+        // What is reserved counts: take no more than a program needs.
+        area_end = area_end.min(header.runtime_end + (384 << 20));
+    }
+    let Some(area) = Area::reserve(window, window + header.runtime_end, area_end) else {
+        crate::die!("no address space for the code cache and the libraries");
     };
+    let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
+        crate::die!("no memory for the code cache");
+    };
+    let top = area.end - random_pages(area.end - (64 << 20), area.end);
     let trace = open_trace(&start, options);
-    let jit = Jit::new(options, window, statics, arena, Table::new(window));
+    let jit = Jit::new(options, window, statics, arena, Table::new(window), top);
     let runtime = window + header.runtime..window + header.runtime_end;
     // SAFETY: the only thread, and nothing has asked for it.
     unsafe {
@@ -206,6 +214,14 @@ fn brk(header: &ImageHeader, window: u64) -> Brk {
     let end = page_up(window + header.image_end);
     let limit = (window + header.runtime.min(added)).max(end);
     Brk::new(end + random_pages(end, limit), limit)
+}
+
+pub fn address_space_is_limited() -> bool {
+    const RLIMIT_AS: usize = 9;
+    let mut limit = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_AS, 0, limit.as_mut_ptr() as usize]) };
+    limit[0] != u64::MAX
 }
 
 /// Distance of the heap from the program, as the kernel randomises it (none with ASLR off).

@@ -63,7 +63,8 @@ pub struct Jit {
     count: u32,
     /// Ahead-of-time code may be used.
     statics: bool,
-    library_top: u64,
+    /// Libraries are placed below this.
+    pub library_top: u64,
     encoded: Vec<u8>,
 }
 
@@ -91,7 +92,14 @@ const MAX_INSNS: usize = 160;
 const MAX_BLOCK_INSNS: usize = 60;
 
 impl Jit {
-    pub fn new(options: Options, window: u64, statics: bool, arena: Arena, table: Table) -> Jit {
+    pub fn new(
+        options: Options,
+        window: u64,
+        statics: bool,
+        arena: Arena,
+        table: Table,
+        library_top: u64,
+    ) -> Jit {
         let placement = Placement {
             window_high: Some((window >> 32) as u32),
             patchable: true,
@@ -108,21 +116,9 @@ impl Jit {
             exits: Vec::new(),
             count: 0,
             statics,
-            library_top: 0,
+            library_top,
             encoded: Vec::new(),
         }
-    }
-
-    pub fn library_top(&self, high: u64) -> u64 {
-        if self.library_top == 0 {
-            high
-        } else {
-            self.library_top
-        }
-    }
-
-    pub fn set_library_top(&mut self, top: u64) {
-        self.library_top = top;
     }
 
     // --- what is executable ---

@@ -2,7 +2,7 @@
 
 use crate::process::process;
 use crate::sys;
-use abi::layout::{page_up, PAGE};
+use abi::layout::{page_up, ARENA_END, ARENA_LEN};
 
 /// The virtual `brk`: the heap stays behind the program's own segments, where it would be without
 /// the segments that were added.
@@ -13,11 +13,17 @@ pub struct Brk {
     mapped: u64,
     /// The heap cannot grow beyond.
     pub limit: u64,
+    /// The room up to there is reserved.
+    reserved: bool,
 }
 
 impl Brk {
     pub fn new(start: u64, limit: u64) -> Brk {
-        Brk { start, current: start, mapped: page_up(start), limit }
+        let mapped = page_up(start);
+        let reserved = limit > mapped
+            && !crate::boot::address_space_is_limited()
+            && reserve(mapped, limit - mapped);
+        Brk { start, current: start, mapped, limit, reserved }
     }
 
     /// `brk(wanted)`: the new end, or the old one if it cannot be had.
@@ -28,8 +34,9 @@ impl Brk {
         let end = page_up(wanted);
         if end > self.mapped {
             let prot = sys::PROT_READ | sys::PROT_WRITE;
-            let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED_NOREPLACE;
-            // SAFETY: NOREPLACE: nothing is there.
+            let place = if self.reserved { sys::MAP_FIXED } else { sys::MAP_FIXED_NOREPLACE };
+            let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | place;
+            // SAFETY: reserved, or NOREPLACE: nothing is there.
             match unsafe { sys::mmap(self.mapped, end - self.mapped, prot, flags, -1, 0) } {
                 Ok(at) if at == self.mapped => {}
                 Ok(at) => {
@@ -42,10 +49,10 @@ impl Brk {
                 Err(_) => return self.current,
             }
         } else if end < self.mapped {
+            let (at, len) = (end, self.mapped - end);
             // SAFETY: the program gives this part of its heap back.
-            let _ = unsafe {
-                sys::call(sys::nr::MUNMAP, &[end as usize, (self.mapped - end) as usize])
-            };
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
+            self.reserved = self.reserved && reserve(at, len);
         }
         self.mapped = end;
         self.current = wanted;
@@ -53,8 +60,53 @@ impl Brk {
     }
 }
 
-/// Looks for `len` free bytes in the part of the window where libraries go and maps them with
-/// `prot`, `flags`, `fd` and `offset` as the program asked.
+/// The part of the window that code cache and libraries share, reserved before anything else is
+/// mapped: the kernel places its own choices in the window otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Area {
+    /// Reserves the largest free piece that lies behind `from` and in which the code cache is in
+    /// reach of the whole program.
+    pub fn reserve(window: u64, from: u64, end: u64) -> Option<Area> {
+        const STEP: u64 = 16 << 20;
+        let first = from.next_multiple_of(STEP);
+        let last = window + ARENA_END - ARENA_LEN;
+        let mut size = window + end - first;
+        while size >= ARENA_LEN + STEP {
+            let mut start = first;
+            while start <= last && start + size <= window + end {
+                if reserve(start, size) {
+                    return Some(Area { start, end: start + size });
+                }
+                start += STEP;
+            }
+            size = size / 4 * 3 / STEP * STEP;
+        }
+        None
+    }
+}
+
+/// Keeps `start..start + len` free of anything else; false if something is there.
+pub fn reserve(start: u64, len: u64) -> bool {
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    // SAFETY: NOREPLACE: nothing is there.
+    match unsafe { sys::mmap(start, len, 0, flags | sys::MAP_FIXED_NOREPLACE, -1, 0) } {
+        Ok(at) if at == start => true,
+        Ok(at) => {
+            // SAFETY: an old kernel placed it elsewhere; it is new.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+/// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
+/// `offset` as the program asked.
 pub fn map_in_window(
     len: u64,
     prot: usize,
@@ -62,29 +114,14 @@ pub fn map_in_window(
     fd: i32,
     offset: u64,
 ) -> Result<u64, i32> {
-    let area = match process().header.flags & abi::image::flags::PIE {
-        0 => abi::layout::LIBRARIES_FIXED,
-        _ => abi::layout::LIBRARIES_PIE,
-    };
-    let (low, high) = (process().window + area.start, process().window + area.end);
     let len = page_up(len);
-    let mut next = process().jit.lock().library_top(high);
-    while next >= low + len {
-        let at = (next - len) & !(PAGE - 1);
-        // SAFETY: NOREPLACE: nothing is there.
-        match unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED_NOREPLACE, fd, offset) } {
-            Ok(got) if got == at => {
-                process().jit.lock().set_library_top(at);
-                return Ok(at);
-            }
-            Ok(got) => {
-                // SAFETY: an old kernel placed it elsewhere; it is new.
-                let _ = unsafe { sys::call(sys::nr::MUNMAP, &[got as usize, len as usize]) };
-                return Err(sys::ENOMEM);
-            }
-            Err(sys::EEXIST) => next = at - (1 << 20).min(at),
-            Err(errno) => return Err(errno),
-        }
+    let mut jit = process().jit.lock();
+    let top = jit.library_top;
+    if top < len + jit.arena.range().end {
+        return Err(sys::ENOMEM);
     }
-    Err(sys::ENOMEM)
+    // SAFETY: inside the reserved area, which nothing else uses.
+    let at = unsafe { sys::mmap(top - len, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
+    jit.library_top = at;
+    Ok(at)
 }

@@ -1,0 +1,55 @@
+//! Small programs with known behaviour: one source file each, with directives in comments on top.
+//!
+//! | directive | meaning |
+//! |---|---|
+//! | `//#args: a b` | arguments |
+//! | `//#stdin: text` | standard input, `\n` for a newline |
+//! | `//#expect-status: N`, `//#expect-signal: N` | how it ends (default: status 0) |
+//! | `//#requires: avx2 fma` | CPU features without which it is skipped |
+//! | `//#flags: -lm` | further flags for the compiler |
+//! | `//#variants: pie O0` | how to build it (see [`build`]) |
+//! | `//#shared: x.c`, `//#link: x.c` | builds `libx.so` next to it, and links with it |
+//! | `//#oracle: no: why` | two runs of it do not execute the same instructions |
+//! | `//#library` | not a program but a library of others |
+//!
+//! A program prints the same text in every run and checks itself where it can.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod directives;
+pub mod features;
+pub mod generated;
+
+use std::path::PathBuf;
+
+pub use build::{build_all, BuildError};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Status(i32),
+    Signal(i32),
+}
+
+/// One program, built in one way.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `language/program.variant`
+    pub name: String,
+    pub path: PathBuf,
+    pub args: Vec<String>,
+    pub stdin: Vec<u8>,
+    pub end: End,
+    /// CPU features by the names of /proc/cpuinfo.
+    pub requires: Vec<String>,
+    /// Why its single-stepped listing cannot be compared, if so.
+    pub no_oracle: Option<String>,
+}
+
+impl Case {
+    /// Why the case cannot run here.
+    pub fn skip_reason(&self) -> Option<String> {
+        let missing: Vec<_> = features::missing(&self.requires);
+        (!missing.is_empty()).then(|| format!("the CPU lacks {}", missing.join(", ")))
+    }
+}

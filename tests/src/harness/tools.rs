@@ -1,0 +1,89 @@
+//! The rewriter and the reader under test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+pub struct Tools {
+    pub deprewrite: PathBuf,
+    pub dep: PathBuf,
+}
+
+/// One way of rewriting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    pub name: &'static str,
+    pub flags: &'static [&'static str],
+}
+
+impl Tools {
+    /// `DEPREWRITE` and `DEP` if set, else those of this build, else built now. An error says why
+    /// there are none.
+    pub fn find() -> Result<&'static Self, String> {
+        static TOOLS: OnceLock<Result<Tools, String>> = OnceLock::new();
+        TOOLS.get_or_init(Self::look).as_ref().map_err(Clone::clone)
+    }
+
+    fn look() -> Result<Self, String> {
+        let given = |name| std::env::var_os(name).map(PathBuf::from);
+        if let (Some(deprewrite), Some(dep)) = (given("DEPREWRITE"), given("DEP")) {
+            return Ok(Self { deprewrite, dep });
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let missing: Vec<_> =
+            ["rewriter", "dep"].into_iter().filter(|p| !root.join(p).exists()).collect();
+        if !missing.is_empty() {
+            return Err(format!("the workspace has no {}", missing.join(", ")));
+        }
+        // Cheap when up to date, and never a stale binary.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let build = Command::new(cargo)
+            .args(["build", "--release", "--bin", "deprewrite", "--bin", "dep"])
+            .current_dir(root)
+            .output()
+            .map_err(|e| format!("cargo: {e}"))?;
+        if !build.status.success() {
+            return Err(format!("no build: {}", String::from_utf8_lossy(&build.stderr)));
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let release = target.unwrap_or_else(|| root.join("target")).join("release");
+        Ok(Self { deprewrite: release.join("deprewrite"), dep: release.join("dep") })
+    }
+
+    /// Rewrites `program` to `output`.
+    pub fn rewrite(&self, program: &Path, output: &Path, mode: Mode) -> Result<(), String> {
+        let mut command = Command::new(&self.deprewrite);
+        command.arg(program).arg("-o").arg(output).arg("--quiet").args(mode.flags);
+        run(command).map(drop)
+    }
+
+    /// The text of `dep WHAT TRACE`, written to `to`. `output` is the rewritten program, which
+    /// the trace knows by the path of the original.
+    pub fn list(&self, what: &str, trace: &Path, output: &Path, to: &Path) -> Result<(), String> {
+        let mut command = Command::new(&self.dep);
+        command.args([what, "--output"]).arg(output).arg(trace);
+        let file = std::fs::File::create(to).map_err(|e| format!("{}: {e}", to.display()))?;
+        run_into(command.stdout(file)).map(drop)
+    }
+
+    pub fn verify(&self, trace: &Path, output: &Path) -> Result<(), String> {
+        let mut command = Command::new(&self.dep);
+        command.args(["verify", "--output"]).arg(output).arg(trace);
+        run(command).map(drop)
+    }
+}
+
+fn run(mut command: Command) -> Result<Vec<u8>, String> {
+    run_into(command.stdout(std::process::Stdio::piped()))
+}
+
+fn run_into(command: &mut Command) -> Result<Vec<u8>, String> {
+    let output = command.stderr(std::process::Stdio::piped()).spawn();
+    let output = output.and_then(|child| child.wait_with_output());
+    let output = output.map_err(|e| format!("{command:?}: {e}"))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{command:?}: {}\n{errors}", output.status))
+}

@@ -1,0 +1,346 @@
+//! The single-step oracle: executes a program one instruction at a time and lists what it does.
+//!
+//! Every thread is stepped; children made by fork are left alone; after an exec of its own the
+//! program runs on untraced. Signals are passed on and handlers run as they do natively.
+
+use std::collections::HashMap;
+use std::io::{Error, Result, Write};
+
+use iced_x86::{Instruction, Mnemonic};
+
+use crate::launch::Launch;
+use crate::listing::{Lines, MemRef};
+use crate::operands;
+use crate::sys::{self, Pid, Regs, Status};
+use crate::xstate::Layout;
+
+mod code;
+mod maps;
+
+use code::Code;
+
+/// The stop at the entry or exit of a system call.
+const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
+
+const SI_KERNEL: i32 = 0x80;
+
+/// Where the listings go, and which part of the run they cover.
+pub struct Options<'a> {
+    pub memrefs: Option<Box<dyn Write + 'a>>,
+    pub blocks: Option<Box<dyn Write + 'a>>,
+    /// What became of the address space, for the comparison.
+    pub maps: Option<Box<dyn Write + 'a>>,
+    /// Instructions to execute before the run is ended by SIGKILL.
+    pub limit: u64,
+    /// Instructions (first, number) that are listed.
+    pub window: (u64, u64),
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self { memrefs: None, blocks: None, maps: None, limit: u64::MAX, window: (0, u64::MAX) }
+    }
+}
+
+#[derive(Debug)]
+pub struct Summary {
+    pub status: Status,
+    pub instructions: u64,
+    pub records: u64,
+    pub threads: usize,
+    /// The limit or the window's end came before the program's.
+    pub cut_short: bool,
+}
+
+/// What a thread was set to do when it was last resumed.
+enum Doing {
+    /// Execute the instruction.
+    Step,
+    /// Execute a system call; whether it has been entered. Stepping over it would force a SIGTRAP
+    /// on the program, which loses its handler if it has just blocked that signal, and would show
+    /// it the trap flag in r11.
+    Syscall { entered: bool },
+    /// Enter the handler of a signal that was passed on.
+    EnterHandler,
+}
+
+struct Thread {
+    doing: Doing,
+    /// The registers before the instruction, which decide its references.
+    regs: Regs,
+    insn: Option<Instruction>,
+    refs: Vec<MemRef>,
+    starts_block: bool,
+}
+
+struct Oracle<'a> {
+    threads: HashMap<Pid, Thread>,
+    code: Code,
+    layout: Layout,
+    memrefs: Option<Lines<Box<dyn Write + 'a>>>,
+    blocks: Option<Lines<Box<dyn Write + 'a>>>,
+    maps: Option<maps::Log<Box<dyn Write + 'a>>>,
+    window: (u64, u64),
+    instructions: u64,
+    records: u64,
+    seen: usize,
+}
+
+/// Runs the program to its end, or to the limit.
+pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
+    let pid = launch.start()?;
+    if let Some(cpu) = launch.cpu {
+        sys::pin(0, cpu);
+    }
+    let wanted = libc::PTRACE_O_EXITKILL
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACESYSGOOD;
+    sys::set_options(pid, wanted)?;
+    let end = options.limit.min(options.window.0.saturating_add(options.window.1));
+    let mut oracle = Oracle {
+        threads: HashMap::new(),
+        code: Code::of(pid)?,
+        layout: Layout::of_this_cpu(),
+        memrefs: options.memrefs.map(Lines::new),
+        blocks: options.blocks.map(Lines::new),
+        maps: options.maps.map(|out| maps::Log::start(out, pid)).transpose()?,
+        window: options.window,
+        instructions: 0,
+        records: 0,
+        seen: 0,
+    };
+    oracle.add_thread(pid)?;
+    let mut cut_short = false;
+    let status = loop {
+        if oracle.instructions >= end && !cut_short {
+            cut_short = true;
+            sys::kill(pid, libc::SIGKILL);
+        }
+        let Some((tid, status)) = sys::wait(-1) else {
+            return Err(Error::other("the program vanished"));
+        };
+        match status {
+            Status::Exited(_) | Status::Killed(_) => {
+                oracle.end_thread(tid)?;
+                if tid == pid {
+                    break status;
+                }
+            }
+            Status::Stopped(signal, event) => match oracle.stopped(tid, signal, event) {
+                // A thread that another one is killing answers to nothing.
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                other => other?,
+            },
+        }
+    };
+    let Oracle { memrefs, blocks, maps, instructions, records, seen, .. } = oracle;
+    memrefs.map_or(Ok(()), Lines::finish)?;
+    blocks.map_or(Ok(()), Lines::finish)?;
+    maps.map_or(Ok(()), maps::Log::finish)?;
+    Ok(Summary { status, instructions, records, threads: seen, cut_short })
+}
+
+impl Oracle<'_> {
+    fn add_thread(&mut self, tid: Pid) -> Result<()> {
+        let regs = sys::registers(tid)?;
+        let doing = Doing::Step;
+        let thread = Thread { doing, regs, insn: None, refs: Vec::new(), starts_block: true };
+        self.threads.insert(tid, thread);
+        self.seen += 1;
+        self.step(tid, 0)
+    }
+
+    fn end_thread(&mut self, tid: Pid) -> Result<()> {
+        if self.threads.contains_key(&tid) {
+            self.list_block(tid)?;
+            self.threads.remove(&tid);
+        }
+        Ok(())
+    }
+
+    fn stopped(&mut self, tid: Pid, signal: i32, event: i32) -> Result<()> {
+        match event {
+            0 => {}
+            libc::PTRACE_EVENT_EXEC => {
+                self.list_block(tid)?;
+                return sys::detach(tid, 0);
+            }
+            // In the middle of a system call: let it finish.
+            _ => return sys::to_syscall_stop(tid, 0),
+        }
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return self.add_thread(tid);
+        };
+        match (&mut thread.doing, signal) {
+            (Doing::Syscall { entered: entered @ false }, SYSCALL_STOP) => {
+                *entered = true;
+                sys::to_syscall_stop(tid, 0)
+            }
+            (Doing::Syscall { .. }, SYSCALL_STOP) => {
+                self.completed(tid, sys::registers(tid)?)?;
+                self.step(tid, 0)
+            }
+            (Doing::EnterHandler, libc::SIGTRAP) => {
+                sys::unblock(tid, libc::SIGTRAP)?;
+                thread.regs = sys::registers(tid)?;
+                thread.starts_block = true;
+                self.step(tid, 0)
+            }
+            (Doing::Step, libc::SIGTRAP) => self.trapped(tid),
+            _ => self.signalled(tid, signal),
+        }
+    }
+
+    /// A SIGTRAP after a step: nearly always the step's own.
+    fn trapped(&mut self, tid: Pid) -> Result<()> {
+        let after = sys::registers(tid)?;
+        let thread = &self.threads[&tid];
+        let by_instruction = match thread.insn.as_ref().map(Instruction::mnemonic) {
+            Some(Mnemonic::Int3 | Mnemonic::Int1) => true,
+            Some(Mnemonic::Int) => sys::signal_code(tid)? == SI_KERNEL,
+            _ => false,
+        };
+        // One that was sent to the program comes before the instruction.
+        if after.rip == thread.regs.rip && !by_instruction && sys::signal_code(tid)? <= 0 {
+            return self.signalled(tid, libc::SIGTRAP);
+        }
+        self.completed(tid, after)?;
+        if by_instruction {
+            self.pass_on(tid, libc::SIGTRAP)
+        } else {
+            self.step(tid, 0)
+        }
+    }
+
+    /// The instruction has been executed (a repeated one: an iteration of it).
+    fn completed(&mut self, tid: Pid, after: Regs) -> Result<()> {
+        self.list_block(tid)?;
+        let listed = self.is_listed();
+        self.instructions += 1;
+        let thread = self.threads.get_mut(&tid).unwrap();
+        let Some(insn) = thread.insn else {
+            thread.regs = after;
+            return Ok(());
+        };
+        let mut times = 1;
+        if operands::is_repeated(&insn) && !thread.refs.is_empty() {
+            times = operands::counter(&insn, &thread.regs) - operands::counter(&insn, &after);
+        }
+        if listed {
+            self.records += times * thread.refs.len() as u64;
+            if let Some(out) = &mut self.memrefs {
+                let down = thread.regs.eflags & 0x400 != 0;
+                for i in 0..times {
+                    for r in &thread.refs {
+                        let step = i * u64::from(r.size);
+                        let addr = if down {
+                            r.addr.wrapping_sub(step)
+                        } else {
+                            r.addr.wrapping_add(step)
+                        };
+                        out.memref(tid, thread.regs.rip, MemRef { addr, ..*r })?;
+                    }
+                }
+            }
+        }
+        let before = std::mem::replace(&mut thread.regs, after);
+        thread.starts_block = operands::ends_block(insn.mnemonic());
+        match insn.mnemonic() {
+            Mnemonic::Pushf | Mnemonic::Pushfq => self.code.hide_trap_flag(after.rsp),
+            Mnemonic::Syscall => self.after_syscall(tid, &before, &after),
+            _ => Ok(()),
+        }
+    }
+
+    fn after_syscall(&mut self, tid: Pid, before: &Regs, after: &Regs) -> Result<()> {
+        if [libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn].contains(&(before.rax as i64)) {
+            sys::unblock(tid, libc::SIGTRAP)?;
+        }
+        // The number is in orig_rax also where the call had been interrupted and restarted.
+        if maps::changes_mappings(after.orig_rax) {
+            self.code.mappings_changed();
+            if let Some(log) = &mut self.maps {
+                log.after_syscall(self.records, before, after)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A signal is about to be delivered; the instruction that was to be executed was not.
+    fn signalled(&mut self, tid: Pid, signal: i32) -> Result<()> {
+        // Without signal information this is a group stop, not a delivery.
+        let Ok(code) = sys::signal_code(tid) else {
+            return sys::single_step(tid, 0);
+        };
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+        if code > 0 && faults.contains(&signal) {
+            self.list_block(tid)?;
+        }
+        self.pass_on(tid, signal)
+    }
+
+    fn pass_on(&mut self, tid: Pid, signal: i32) -> Result<()> {
+        if catches(tid, signal)? {
+            self.threads.get_mut(&tid).unwrap().doing = Doing::EnterHandler;
+            return sys::single_step(tid, signal);
+        }
+        self.threads.get_mut(&tid).unwrap().regs = sys::registers(tid)?;
+        self.step(tid, signal)
+    }
+
+    /// Lists the block that the thread's instruction starts, once.
+    fn list_block(&mut self, tid: Pid) -> Result<()> {
+        let listed = self.is_listed();
+        let thread = self.threads.get_mut(&tid).unwrap();
+        if std::mem::take(&mut thread.starts_block) && listed {
+            if let Some(out) = &mut self.blocks {
+                out.block(tid, thread.regs.rip)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_listed(&self) -> bool {
+        self.instructions.checked_sub(self.window.0).is_some_and(|n| n < self.window.1)
+    }
+
+    /// Executes the next instruction, after working out what it will refer to.
+    fn step(&mut self, tid: Pid, signal: i32) -> Result<()> {
+        let thread = self.threads.get_mut(&tid).unwrap();
+        thread.doing = Doing::Step;
+        thread.refs.clear();
+        if interrupted_syscall(thread) {
+            // The kernel goes back to the `syscall`, which is executed a second time.
+            thread.doing = Doing::Syscall { entered: false };
+            return sys::to_syscall_stop(tid, signal);
+        }
+        thread.insn = self.code.at(thread.regs.rip)?;
+        if let Some(insn) = &thread.insn {
+            let xstate = || sys::xstate(tid).unwrap_or_default();
+            let state =
+                operands::State { regs: &thread.regs, layout: &self.layout, xstate: &xstate };
+            operands::references(insn, &state, &mut thread.refs);
+            if insn.mnemonic() == Mnemonic::Syscall {
+                thread.doing = Doing::Syscall { entered: false };
+                return sys::to_syscall_stop(tid, signal);
+            }
+        }
+        sys::single_step(tid, signal)
+    }
+}
+
+/// Whether the thread has just come out of a system call that the kernel will restart.
+fn interrupted_syscall(thread: &Thread) -> bool {
+    let restart = -516..=-512;
+    let syscall = thread.insn.as_ref().is_some_and(|i| i.mnemonic() == Mnemonic::Syscall);
+    syscall && restart.contains(&(thread.regs.rax as i64)) && thread.regs.orig_rax as i64 >= 0
+}
+
+/// Whether the program has a handler for `signal`.
+fn catches(tid: Pid, signal: i32) -> Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    Ok(mask >> (signal - 1) & 1 == 1)
+}

@@ -1,0 +1,154 @@
+//! What the whole-program tests share. Not every test uses all of it.
+#![allow(dead_code)]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use corpus::{Case, End};
+use tests::compare::{compare, Options, Verdict};
+use tests::harness::{Mode, RunSpec, Tally, Tools};
+use tests::step;
+use tests::sys::{self, Status};
+
+pub const STATIC: Mode = Mode { name: "static", flags: &[] };
+pub const DYNAMIC: Mode = Mode { name: "dynamic", flags: &["--translate", "dynamic"] };
+pub const STATIC_NONE: Mode = Mode { name: "static-none", flags: &["--instrument", "none"] };
+pub const DYNAMIC_NONE: Mode =
+    Mode { name: "dynamic-none", flags: &["--translate", "dynamic", "--instrument", "none"] };
+
+/// Where the corpus is built: once for all tests.
+pub fn corpus() -> Vec<Case> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("corpus");
+    let cases =
+        corpus::build_all(&dir).unwrap_or_else(|e| panic!("the corpus does not build:\n{e}"));
+    // CORPUS=name runs only the cases whose name contains it.
+    match std::env::var("CORPUS") {
+        Ok(part) => cases.into_iter().filter(|c| c.name.contains(&part)).collect(),
+        Err(_) => cases,
+    }
+}
+
+/// How far a case is single-stepped: at up to 50 us an instruction, twenty seconds.
+pub const ORACLE_LIMIT: u64 = 400_000;
+
+/// The cases that are single-stepped: all of assembly, and one variant of every other program,
+/// the static one where there is one, because ld.so alone is 80,000 instructions. ORACLE=all
+/// takes every variant.
+pub fn oracle_cases(tally: &mut Tally) -> Vec<Case> {
+    let all = corpus();
+    let every = std::env::var("ORACLE").is_ok_and(|v| v == "all");
+    let program = |name: &str| name.rsplit_once('.').map_or(String::new(), |(p, _)| p.to_owned());
+    let is_chosen = |case: &Case| {
+        let siblings = || all.iter().filter(|c| program(&c.name) == program(&case.name));
+        let chosen = siblings().find(|c| c.name.ends_with(".static")).or(siblings().next());
+        every || case.name.starts_with("asm/") || chosen.is_some_and(|c| c.name == case.name)
+    };
+    let mut cases = Vec::new();
+    for case in &all {
+        let other = (!is_chosen(case)).then(|| "another variant is stepped".to_owned());
+        match case.skip_reason().or_else(|| case.no_oracle.clone()).or(other) {
+            Some(why) => tally.skip(&case.name, &why),
+            None => cases.push(case.clone()),
+        }
+    }
+    cases
+}
+
+pub fn spec(case: &Case) -> RunSpec {
+    let mut spec = RunSpec::new(&case.path);
+    spec.args = case.args.clone();
+    spec.stdin = case.stdin.clone();
+    spec
+}
+
+pub fn status(end: End) -> Status {
+    match end {
+        End::Status(code) => Status::Exited(code),
+        End::Signal(signal) => Status::Killed(signal),
+    }
+}
+
+/// A name that serves as a file name.
+pub fn file_name(name: &str) -> String {
+    name.replace(['/', ' '], "-")
+}
+
+/// What the oracle leaves.
+pub struct Truth {
+    pub memrefs: PathBuf,
+    pub blocks: PathBuf,
+    pub maps: PathBuf,
+    pub summary: step::Summary,
+}
+
+/// Single-steps the program, for at most `limit` instructions.
+pub fn oracle(spec: &RunSpec, dir: &Path, limit: u64) -> Result<Truth, String> {
+    let trouble = |e: std::io::Error| format!("oracle: {e}");
+    let (mut launch, run) = spec.launch(None, dir).map_err(trouble)?;
+    launch.cpu = Some(sys::current_cpu());
+    let path = |what: &str| dir.join(format!("oracle{run:06}.{what}"));
+    let truth = |what| -> Result<Box<dyn std::io::Write>, String> {
+        Ok(Box::new(File::create(path(what)).map_err(trouble)?))
+    };
+    let options = step::Options {
+        memrefs: Some(truth("memrefs")?),
+        blocks: Some(truth("blocks")?),
+        maps: Some(truth("maps")?),
+        limit,
+        ..step::Options::default()
+    };
+    let summary = step::run(&launch, options).map_err(trouble)?;
+    if summary.cut_short {
+        eprintln!("only the first {limit} instructions of {}", spec.program.display());
+    }
+    Ok(Truth { memrefs: path("memrefs"), blocks: path("blocks"), maps: path("maps"), summary })
+}
+
+/// Compares listing `a` with `b`.
+pub fn same_listing(a: &Path, b: &Path, maps: Option<&Path>, prefix: bool) -> Result<u64, String> {
+    let open = |p: &Path| -> Result<BufReader<File>, String> {
+        let file = File::open(p).map_err(|e| format!("{}: {e}", p.display()))?;
+        Ok(BufReader::with_capacity(1 << 20, file))
+    };
+    let maps = match maps {
+        Some(path) => Some(Box::new(open(path)?) as Box<dyn BufRead>),
+        None => None,
+    };
+    match compare(open(a)?, open(b)?, Options { maps, prefix }) {
+        Ok(Verdict::Equal { records, .. }) => Ok(records),
+        Ok(Verdict::Different(report)) => Err(report),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The trace of the program itself: that of the process that was started first.
+pub fn first_trace(traces: &[PathBuf]) -> Result<&Path, String> {
+    let first = traces.iter().min_by_key(|p| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        (name.split('.').nth(1).and_then(|pid| pid.parse::<u64>().ok()), name.len())
+    });
+    first.map(PathBuf::as_path).ok_or_else(|| "no trace".to_owned())
+}
+
+/// Rewrites, runs and lists `spec`, and compares with the oracle's truth.
+pub fn recovered_equals(
+    truth: &Truth,
+    spec: &RunSpec,
+    tools: &Tools,
+    mode: Mode,
+    dir: &Path,
+) -> Result<(), String> {
+    let rewritten = dir.join(format!("rewritten.{}", mode.name));
+    tools.rewrite(&spec.program, &rewritten, mode)?;
+    let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    if run.status != truth.summary.status && !truth.summary.cut_short {
+        return Err(format!("ended with {:?}, not {:?}", run.status, truth.summary.status));
+    }
+    let trace = first_trace(&run.traces)?;
+    tools.verify(trace, &rewritten)?;
+    let listing = dir.join(format!("recovered.{}", mode.name));
+    tools.list("memrefs", trace, &rewritten, &listing)?;
+    same_listing(&truth.memrefs, &listing, Some(&truth.maps), truth.summary.cut_short)?;
+    std::fs::remove_file(&listing).map_err(|e| e.to_string())
+}
