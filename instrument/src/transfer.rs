@@ -26,8 +26,17 @@ use lifter::regs::{gpr_number, GprSet};
 
 /// Whether a unit ends with this instruction.
 pub fn is_transfer(insn: &Instruction) -> bool {
-    !matches!(insn.flow_control(), FlowControl::Next | FlowControl::Exception)
-        && !matches!(insn.mnemonic(), Mnemonic::Int3 | Mnemonic::Int1)
+    match insn.flow_control() {
+        FlowControl::Next | FlowControl::Exception => false,
+        FlowControl::Interrupt => !matches!(insn.mnemonic(), Mnemonic::Int3 | Mnemonic::Int1),
+        // Calls of a hypervisor and the like do what they do where they stand.
+        FlowControl::Call => {
+            insn.op0_kind() == OpKind::NearBranch64
+                || insn.mnemonic() == Mnemonic::Syscall
+                || refusal(insn).is_some()
+        }
+        _ => true,
+    }
 }
 
 /// Conditional branches of all kinds, `loop` and `jrcxz` included.
@@ -37,20 +46,23 @@ pub fn is_conditional(insn: &Instruction) -> bool {
 
 /// Why an instruction cannot be run translated, if so.
 pub fn refusal(insn: &Instruction) -> Option<u32> {
-    if insn.memory_segment() == Register::GS
-        && insn.op_kinds().any(|k| k == OpKind::Memory)
+    if insn.segment_prefix() == Register::GS
+        && insn.op_kinds().any(has_segment)
         && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
     {
         return Some(refuse::GS);
     }
     match insn.mnemonic() {
-        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase => Some(refuse::GS),
+        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase | Mnemonic::Lgs => Some(refuse::GS),
         Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => Some(refuse::GS),
         Mnemonic::Int | Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
         Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Retf => {
             Some(refuse::FAR_TRANSFER)
         }
         Mnemonic::Xbegin => Some(refuse::TRANSACTION),
+        mnemonic if insn.flow_control() == FlowControl::Return && mnemonic != Mnemonic::Ret => {
+            Some(refuse::FAR_TRANSFER)
+        }
         _ if insn.is_call_far()
             || insn.is_jmp_far()
             || insn.is_call_far_indirect()
@@ -60,6 +72,21 @@ pub fn refusal(insn: &Instruction) -> Option<u32> {
         }
         _ => None,
     }
+}
+
+/// Memory operands that a segment prefix applies to.
+fn has_segment(kind: OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        kind,
+        Memory
+            | MemorySegSI
+            | MemorySegESI
+            | MemorySegRSI
+            | MemorySegDI
+            | MemorySegEDI
+            | MemorySegRDI
+    )
 }
 
 impl Weaver<'_, '_, '_> {
@@ -252,7 +279,8 @@ impl Weaver<'_, '_, '_> {
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.out.code.address(self.out.code.here() + 8);
-            if (at.wrapping_sub(next) as i64).unsigned_abs() < WINDOW_SIZE / 2 {
+            // A byte or two are given away: the prefixes are the instruction's own.
+            if (at.wrapping_sub(next) as i64).unsigned_abs() < WINDOW_SIZE / 2 - 16 {
                 let mut memory = memory_operand(insn);
                 memory.base = Register::RIP;
                 memory.displacement = at as i64;

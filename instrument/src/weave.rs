@@ -14,7 +14,7 @@ use abi::options::{ControlFlow, Options, Pointers};
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
 use abi::unit::{Record, UnitBody, What};
-use iced_x86::{Code as Op, Instruction, MemoryOperand, OpKind, Register};
+use iced_x86::{Code as Op, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
 use lifter::regs::GprSet;
 
 /// A scratch register for a few instructions.
@@ -213,6 +213,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
                 self.code().write(At(p, 0), q);
             }
             (ControlFlow::Bits, Some(q)) => {
+                if cf_len > 9 {
+                    // Room for the outcome, which is written at the branch.
+                    self.code().read_byte(q, At(p, cf_len as i32 - 1));
+                }
                 self.full_address(q, start, word);
                 self.code().write(At(p, 1), q);
                 self.code().write_imm_byte(At(p, 0), bits::TARGET);
@@ -289,7 +293,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         match record.what {
             What::Before(reg) | What::After(reg) => self.code().write(place, reg),
             What::Vector(v) => {
-                let narrow = v < 16 && self.options().pointers == Pointers::ThreadBlock;
+                // The processor may lack AVX-512, unless the instruction itself needs it.
+                let narrow = v < 16
+                    && self.options().pointers == Pointers::ThreadBlock
+                    && insn.encoding() != EncodingKind::EVEX;
                 self.code().write_vector(place, v, narrow);
             }
             What::Mask(k) => self.code().write_mask(place, k, false),
@@ -311,6 +318,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         }
         let mut memory = memory_operand(insn);
         memory.segment_prefix = Register::None;
+        memory.is_broadcast = false;
+        if insn.mnemonic() == Mnemonic::Pop && insn.memory_base() == Register::RSP {
+            // Its destination is addressed with the incremented rsp.
+            memory.displacement += i64::from(insn.stack_pointer_increment());
+            memory.displ_size = 8;
+        }
         self.encode_with(Op::Lea_r64_m, reg, memory);
     }
 

@@ -1,0 +1,876 @@
+//! What the translator makes of small pieces of code, for people to read: the listings in
+//! `snapshots/` show each original instruction beside what was emitted for it.
+//!
+//! Each listing is also checked for what can be checked mechanically: inserted code leaves flags
+//! and live registers alone, and each record is written once, in its place, from its register.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::thread;
+use abi::unit::{UnitBody, What};
+use iced_x86::code_asm::*;
+use iced_x86::{
+    Decoder, DecoderOptions, Formatter, Instruction, InstructionInfoFactory, IntelFormatter,
+    Mnemonic, OpKind, Register, RflagsBits, SymbolResolver, SymbolResult,
+};
+use instrument::liveness::{use_def, UseDef};
+use instrument::recipe::{Entry, Kind};
+use instrument::transfer::is_transfer;
+use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use lifter::regs::{gpr_number, GprSet};
+
+/// Where the original code lies.
+const ORIGINAL: u64 = 0x40_1000;
+/// Where the translated code goes.
+const TRANSLATED: u64 = 0x5000_0000;
+
+/// Rewritten ahead of time, at fixed addresses.
+const FIXED: Placement =
+    Placement { window_high: Some(0), patchable: false, exact_registers: false };
+
+struct Case {
+    options: Options,
+    placement: Placement,
+    original: u64,
+    translated: u64,
+    /// Blocks that cannot be reached indirectly, by number.
+    narrow: &'static [usize],
+    /// Numbers of instructions at which blocks start, besides those behind transfers.
+    cuts: &'static [usize],
+    /// Units from this block on are in another window.
+    other_window: usize,
+}
+
+impl Default for Case {
+    fn default() -> Case {
+        Case {
+            options: Options::default(),
+            placement: FIXED,
+            original: ORIGINAL,
+            translated: TRANSLATED,
+            narrow: &[],
+            cuts: &[],
+            other_window: usize::MAX,
+        }
+    }
+}
+
+fn registers() -> [&'static str; 16] {
+    [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ]
+}
+
+fn what(what: What) -> String {
+    match what {
+        What::Before(r) => format!("{} before", registers()[usize::from(r)]),
+        What::After(r) => format!("{} after", registers()[usize::from(r)]),
+        What::Address(n) => format!("address of operand {n}"),
+        What::Vector(v) => format!("zmm{v}"),
+        What::Mask(k) => format!("k{k}"),
+    }
+}
+
+/// Names of the thread block's fields.
+fn field(offset: i32) -> Option<String> {
+    let name = match offset {
+        thread::STUB_MISS => "stub_miss",
+        thread::STUB_SYSCALL => "stub_syscall",
+        thread::STUB_EXIT => "stub_exit",
+        thread::STUB_REFUSE => "stub_refuse",
+        thread::SAVED_RCX => "saved_rcx",
+        thread::TARGET => "target",
+        thread::JUMP => "jump",
+        thread::WINDOW_HIGH => "window_high",
+        thread::EXIT_ID => "exit_id",
+        thread::PROGRAM_ZMM31 => "program_zmm31",
+        _ => "",
+    };
+    if !name.is_empty() {
+        return Some(name.into());
+    }
+    let part = |name: &str, start: i32, len: i32| {
+        (start..start + len).contains(&offset).then(|| match offset - start {
+            0 => name.to_string(),
+            more => format!("{name}+{more}"),
+        })
+    };
+    part("target", thread::TARGET, 8)
+        .or_else(|| part("spill", thread::SPILL, 16))
+        .or_else(|| part("pointers", thread::POINTERS, 16))
+        .or_else(|| {
+            let n = usize::try_from(offset - thread::INCREMENTS).ok()? / 16;
+            let (cf, words) = (n / thread::MEM_STEPS, n % thread::MEM_STEPS);
+            let cf = thread::CF_LENGTHS.get(cf)?;
+            Some(format!("advance control flow {cf}, memory {}", 8 * words))
+        })
+}
+
+/// Labels: fields of the thread block and places in the code.
+struct Names {
+    places: BTreeMap<u64, String>,
+    translated: bool,
+}
+
+impl SymbolResolver for Names {
+    fn symbol(
+        &mut self,
+        insn: &Instruction,
+        _operand: u32,
+        _instruction_operand: Option<u32>,
+        address: u64,
+        _size: u32,
+    ) -> Option<SymbolResult<'_>> {
+        let thread_block = insn.segment_prefix() == Register::GS;
+        let no_registers =
+            insn.memory_base() == Register::None && insn.memory_index() == Register::None;
+        if self.translated && thread_block && no_registers && insn.op_kinds().any(is_memory) {
+            return field(address as i32).map(|name| SymbolResult::with_string(address, name));
+        }
+        if address == abi::layout::TABLE_BASE {
+            return Some(SymbolResult::with_str(address, "T"));
+        }
+        self.places.get(&address).map(|name| SymbolResult::with_string(address, name.clone()))
+    }
+}
+
+fn is_memory(kind: OpKind) -> bool {
+    kind == OpKind::Memory
+}
+
+fn formatter(places: &BTreeMap<u64, String>, translated: bool) -> IntelFormatter {
+    let names = Names { places: places.clone(), translated };
+    IntelFormatter::with_options(Some(Box::new(names)), None)
+}
+
+fn text(formatter: &mut IntelFormatter, insn: &Instruction) -> String {
+    let mut out = String::new();
+    formatter.format(insn, &mut out);
+    for noise in ["qword ptr ", "zmmword ptr ", "ymmword ptr ", "xmmword ptr "] {
+        out = out.replace(noise, "");
+    }
+    out
+}
+
+fn decode(bytes: &[u8], at: u64) -> Vec<Instruction> {
+    Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).into_iter().collect()
+}
+
+/// Cuts the code into blocks, as discovery would.
+fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut fresh = true;
+    for (n, insn) in insns.iter().enumerate() {
+        if fresh || case.cuts.contains(&n) {
+            let number = blocks.len();
+            let window = if number >= case.other_window { 2 } else { 1 };
+            blocks.push(Block {
+                start: insn.ip(),
+                len: 0,
+                id: window << 16 | (16 + number as u32),
+                version: 0,
+                wide: !case.narrow.contains(&number),
+            });
+        }
+        blocks.last_mut().expect("a block").len += insn.len() as u32;
+        fresh = is_transfer(insn);
+    }
+    blocks
+}
+
+fn listing(case: &Case, code: &[u8]) -> String {
+    let insns = decode(code, case.original);
+    let blocks = blocks(case, &insns);
+    let mut fragment = Fragment::new(case.translated);
+    let mut translator = Translator::new(case.options, case.placement);
+    let source = Source { start: case.original, bytes: code };
+    translator.translate(&blocks, source, &mut fragment);
+
+    let mut original_places = BTreeMap::new();
+    let mut places = BTreeMap::new();
+    for (block, unit) in blocks.iter().zip(&fragment.units) {
+        original_places.insert(block.start, format!("{:x}", block.start));
+        places.insert(fragment.code.address(unit.entry), format!("unit_{:x}", unit.start));
+    }
+    // Branches out of the region show the original address that they are waiting for.
+    let mut bytes = fragment.code.bytes.clone();
+    for (n, branch) in fragment.branches.iter().enumerate() {
+        let place = fragment.code.address(bytes.len() as u32) + 0x1000 + n as u64;
+        let distance = place.wrapping_sub(fragment.code.address(branch.at + 4)) as i32;
+        bytes[branch.at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+        places.insert(place, format!("original {:x}", branch.target));
+    }
+    let emitted = decode(&bytes, case.translated);
+    // Other places that are branched to.
+    let mut number = 0;
+    for insn in &emitted {
+        let target = insn.near_branch_target();
+        let inside = target.wrapping_sub(case.translated) <= bytes.len() as u64;
+        let branches = insn.op0_kind() == OpKind::NearBranch64;
+        if branches && inside && !places.contains_key(&target) {
+            number += 1;
+            places.insert(target, format!("L{number}"));
+        }
+    }
+    let mut original_text = formatter(&original_places, false);
+    let mut emitted_text = formatter(&places, true);
+
+    let mut out = String::new();
+    let mut at = emitted.iter().peekable();
+    for (block, unit) in blocks.iter().zip(&fragment.units) {
+        let list: Vec<_> = insns
+            .iter()
+            .filter(|i| (block.start..block.start + u64::from(block.len)).contains(&i.ip()))
+            .collect();
+        let recipe = recipe_of(unit, &fragment.recipes).expect("a recipe");
+        let entries: Vec<_> = recipe.entries().collect();
+        assert_eq!(entries.len(), list.len(), "an entry for each instruction");
+        let wide = if unit.wide { "wide" } else { "narrow" };
+        let _ = writeln!(out, "unit {:x} ({wide}, id {:x})", unit.start, unit.id);
+        let header = recipe.header();
+        let dead = |set: GprSet| {
+            let names = GprSet::ALL.minus(set);
+            let names: Vec<_> = names.iter().map(|r| registers()[usize::from(r)]).collect();
+            if names.is_empty() {
+                "none".to_string()
+            } else {
+                names.join(" ")
+            }
+        };
+        let _ = writeln!(out, "  dead: {} -> {}", dead(header.live_in), dead(header.live_out));
+        let mut place = -(unit.body.memory_bytes() as i32);
+        for record in &unit.body.records {
+            let _ = writeln!(out, "  record {} of {}: {}", place, record.insn, what(record.what));
+            place += record.what.size() as i32;
+        }
+        let end = fragment.code.address(unit.end);
+        let code: Vec<_> = emitted
+            .iter()
+            .filter(|i| (fragment.code.address(unit.entry)..end).contains(&i.ip()))
+            .collect();
+        let start = fragment.code.address(unit.entry);
+        let live_out = recipe.header().live_out;
+        Check::new(&unit.body, &list).run(&code, start, &entries, live_out);
+        while let Some(insn) = at.next_if(|i| i.ip() < end) {
+            let offset = (insn.ip() - fragment.code.address(unit.entry)) as u32;
+            let here: Vec<_> = entries.iter().filter(|e| e.code == offset).collect();
+            let (last, silent) = match here.split_last() {
+                Some((last, silent)) => (Some(*last), silent),
+                None => (None, &[][..]),
+            };
+            for entry in silent {
+                let original = text(&mut original_text, list[entry.insn as usize]);
+                line(&mut out, &original, "", "nothing to do");
+            }
+            let label = places.get(&insn.ip()).filter(|name| name.starts_with('L'));
+            if let Some(label) = label {
+                let _ = writeln!(out, "{label}:");
+            }
+            let entry = last.map(|e| list[e.insn as usize]);
+            let original = entry.map(|e| text(&mut original_text, e)).unwrap_or_default();
+            let reason = match last.map(|e| (e.kind, e.register)) {
+                None => String::new(),
+                Some((Kind::Plain, _)) => "plain".into(),
+                Some((Kind::SavedRcx, _)) => "rcx saved".into(),
+                Some((Kind::Scratch, r)) => format!("{} saved", registers()[usize::from(r)]),
+                Some((Kind::Pointers, _)) => "pointers saved".into(),
+            };
+            line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
+            leaves_flags_alone(insn, &list);
+        }
+        for entry in entries.iter().filter(|e| e.code == unit.end - unit.entry) {
+            let original = text(&mut original_text, list[entry.insn as usize]);
+            line(&mut out, &original, "", "nothing to do");
+        }
+    }
+    if at.peek().is_some() {
+        out.push_str("cold\n");
+    }
+    for insn in at {
+        if let Some(label) = places.get(&insn.ip()).filter(|name| name.starts_with('L')) {
+            let _ = writeln!(out, "{label}:");
+        }
+        line(&mut out, "", &text(&mut emitted_text, insn), "");
+        leaves_flags_alone(insn, &[]);
+    }
+    out
+}
+
+fn line(out: &mut String, original: &str, emitted: &str, reason: &str) {
+    let line = format!("  {original:36} | {emitted:56} | {reason}");
+    out.push_str(line.trim_end().trim_end_matches('|').trim_end());
+    out.push('\n');
+}
+
+/// Follows the emitted code of a unit.
+struct Check<'a> {
+    originals: &'a [&'a Instruction],
+    /// Records that are not written yet, by place.
+    missing: BTreeMap<i32, What>,
+    /// Registers that hold the memory-stream pointer.
+    pointers: GprSet,
+    /// Registers whose values wait in the thread block.
+    spilled: GprSet,
+    /// Registers whose values are lost: nobody may read them before they are written again.
+    lost: GprSet,
+    factory: InstructionInfoFactory,
+}
+
+impl<'a> Check<'a> {
+    fn new(body: &UnitBody, originals: &'a [&'a Instruction]) -> Check<'a> {
+        let mut missing = BTreeMap::new();
+        let mut place = -(body.memory_bytes() as i32);
+        for record in &body.records {
+            missing.insert(place, record.what);
+            place += record.what.size() as i32;
+        }
+        Check {
+            originals,
+            missing,
+            pointers: GprSet::EMPTY,
+            spilled: GprSet::EMPTY,
+            lost: GprSet::EMPTY,
+            factory: InstructionInfoFactory::new(),
+        }
+    }
+
+    fn run(mut self, code: &[&Instruction], start: u64, entries: &[Entry], live_out: GprSet) {
+        for insn in code {
+            let entry = entries.iter().rev().find(|e| u64::from(e.code) <= insn.ip() - start);
+            let original = entry.map(|e| self.originals[e.insn as usize]);
+            let at_boundary = entry.is_some_and(|e| u64::from(e.code) == insn.ip() - start);
+            if at_boundary && entry.is_some_and(|e| e.kind != Kind::Pointers) {
+                assert!(self.spilled.is_empty(), "a register is not back at {insn:?}");
+            }
+            if let Some(entry) = entry.filter(|e| at_boundary && e.kind == Kind::SavedRcx) {
+                // A sequence of its own, the last of the unit.
+                let used = use_def(self.originals[entry.insn as usize], &mut self.factory).used;
+                self.read(used);
+                break;
+            }
+            let same = original.is_some_and(|o| {
+                let own = insn.segment_prefix() == Register::GS;
+                !own && o.mnemonic() == insn.mnemonic()
+                    && o.op0_kind() == insn.op0_kind()
+                    && o.op0_register() == insn.op0_register()
+                    && (at_boundary || entry.is_some_and(|e| e.kind != Kind::Plain))
+            });
+            let effect = use_def(insn, &mut self.factory);
+            if same {
+                // In its changed form it may use what is spilled.
+                self.read(effect.used.minus(self.spilled));
+                self.lost = self.lost.minus(effect.defined);
+                self.pointers = self.pointers.minus(effect.written);
+            } else {
+                self.inserted(insn, effect);
+                if let Some(syscall) = original.filter(|o| o.mnemonic() == Mnemonic::Syscall) {
+                    let overwritten = use_def(syscall, &mut self.factory).defined;
+                    self.lost = self.lost.minus(overwritten);
+                }
+            }
+        }
+        self.read(live_out);
+        assert!(self.missing.is_empty(), "records that are not written: {:?}", self.missing);
+    }
+
+    fn read(&self, used: GprSet) {
+        for register in used.iter() {
+            assert!(!self.lost.contains(register), "{} is lost", registers()[register as usize]);
+        }
+    }
+
+    fn inserted(&mut self, insn: &Instruction, effect: UseDef) {
+        let own = insn.segment_prefix() == Register::GS;
+        let field = insn.memory_displacement64() as i32;
+        let spill = own && (thread::SPILL..thread::SPILL + 16).contains(&field);
+        let base = gpr_number(insn.memory_base());
+        let writes_memory = insn.op0_kind() == OpKind::Memory;
+        if spill && writes_memory {
+            let register = gpr_number(insn.op1_register()).expect("a register");
+            self.read(GprSet::of(register));
+            assert!(!self.spilled.contains(register), "spilled twice");
+            self.spilled.insert(register);
+            return;
+        }
+        if spill {
+            let register = gpr_number(insn.op0_register()).expect("a register");
+            assert!(self.spilled.contains(register), "was not spilled");
+            self.spilled.remove(register);
+            self.pointers.remove(register);
+            return;
+        }
+        if writes_memory && base.is_some_and(|b| self.pointers.contains(b)) {
+            self.record(insn);
+        }
+        for register in effect.written.iter() {
+            self.pointers.remove(register);
+            if !self.spilled.contains(register) {
+                self.lost.insert(register);
+            }
+        }
+        let number_of_pointer = (thread::POINTERS..thread::POINTERS + 16).contains(&field)
+            && insn.op1_register().is_gpr();
+        let from_vector = insn.mnemonic() == Mnemonic::Vpextrq;
+        if from_vector || own && field == thread::POINTERS + 8 && !writes_memory {
+            self.pointers.insert(gpr_number(insn.op0_register()).expect("a register"));
+        }
+        if insn.mnemonic() == Mnemonic::Vpaddq || own && writes_memory && number_of_pointer {
+            self.pointers = GprSet::EMPTY;
+        }
+    }
+
+    fn record(&mut self, insn: &Instruction) {
+        let place = insn.memory_displacement64() as i32;
+        let what = self.missing.remove(&place).unwrap_or_else(|| panic!("no record at {place}"));
+        let register = insn.op1_register();
+        let number = gpr_number(register);
+        match what {
+            What::Before(r) | What::After(r) => {
+                assert_eq!(number, Some(r));
+                self.read(GprSet::of(r));
+                assert!(!self.spilled.contains(r), "{register:?} is not the program's");
+            }
+            What::Address(_) => assert!(number.is_some()),
+            What::Vector(v) => {
+                assert!(register.is_vector_register());
+                assert_eq!(register.number(), usize::from(v));
+            }
+            What::Mask(k) => {
+                assert_eq!((register.is_k(), register.number()), (true, usize::from(k)))
+            }
+        }
+    }
+}
+
+/// What is not an instruction of the program does not touch flags.
+fn leaves_flags_alone(insn: &Instruction, originals: &[&Instruction]) {
+    let copied = originals.iter().any(|o| o.mnemonic() == insn.mnemonic());
+    assert!(copied || insn.rflags_modified() == RflagsBits::NONE, "{insn:?} touches flags");
+}
+
+fn assemble(write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> Vec<u8> {
+    let mut a = CodeAssembler::new(64).expect("an assembler");
+    write(&mut a).expect("instructions");
+    a.assemble(ORIGINAL).expect("code")
+}
+
+fn registers_format() -> Options {
+    Options::default()
+}
+
+fn control_flow_only() -> Options {
+    Options { memory: Memory::None, ..Options::default() }
+}
+
+fn nothing() -> Options {
+    Options { instrument: Instrument::None, ..Options::default() }
+}
+
+macro_rules! snapshot {
+    ($name:ident, $case:expr, |$a:ident| $body:block) => {
+        #[test]
+        fn $name() {
+            #[allow(unused_mut)]
+            let code = assemble(|$a: &mut CodeAssembler| {
+                $body
+                Ok(())
+            });
+            insta::assert_snapshot!(stringify!($name), listing(&$case, &code));
+        }
+    };
+    ($name:ident, $case:expr, $code:expr) => {
+        #[test]
+        fn $name() {
+            let code: Vec<u8> = $code.concat();
+            insta::assert_snapshot!(stringify!($name), listing(&$case, &code));
+        }
+    };
+}
+
+// --- transfers ---
+
+fn plain_transfers() -> Case {
+    Case { options: nothing(), ..Case::default() }
+}
+
+snapshot!(jumps, plain_transfers(), |a| {
+    let (mut back, mut next) = (a.create_label(), a.create_label());
+    a.set_label(&mut back)?;
+    a.jne(back)?;
+    a.ja(0x40_9000u64)?;
+    a.jmp(next)?;
+    a.set_label(&mut next)?;
+    a.jmp(0x40_9000u64)?;
+});
+
+snapshot!(calls_and_returns, plain_transfers(), |a| {
+    a.call(0x40_9000u64)?;
+    a.ret()?;
+    a.ret_1(16)?;
+});
+
+snapshot!(indirect_transfers, plain_transfers(), |a| {
+    a.call(rax)?;
+    a.jmp(rcx)?;
+    a.jmp(r12)?;
+    a.call(qword_ptr(rcx + rdx * 8 + 16))?;
+    a.call(qword_ptr(rsp + 8))?;
+    a.jmp(qword_ptr(rdi).fs())?;
+    a.jmp(qword_ptr(0x40_8000u64 as i32).fs())?;
+});
+
+snapshot!(
+    indirect_transfers_through_pc_relative_memory,
+    plain_transfers(),
+    [&[0xff, 0x15, 0, 1, 0, 0][..], &[0xff, 0x25, 0, 1, 0, 0]]
+);
+
+snapshot!(
+    indirect_transfers_through_memory_out_of_reach,
+    Case { original: 0x7f12_0040_1000, ..plain_transfers() },
+    [&[0xff, 0x15, 0, 1, 0, 0][..], &[0xff, 0x25, 0, 1, 0, 0]]
+);
+
+snapshot!(system_calls, plain_transfers(), |a| {
+    a.mov(eax, 60)?;
+    a.syscall()?;
+});
+
+snapshot!(
+    loops,
+    plain_transfers(),
+    // loop -2; loopne +0; jrcxz +2; jecxz -3
+    [&[0xe2, 0xfe][..], &[0xe0, 0x00], &[0xe3, 0x02], &[0x67, 0xe3, 0xfa]]
+);
+
+snapshot!(
+    position_independent_code_compares_with_the_window,
+    Case { placement: Placement { window_high: None, ..FIXED }, ..plain_transfers() },
+    |a| {
+        a.call(rax)?;
+        a.call(0x40_9000u64)?;
+        a.ret()?;
+    }
+);
+
+snapshot!(
+    code_of_the_run_time_translator,
+    Case {
+        placement: Placement { window_high: Some(0x7f12), patchable: true, exact_registers: true },
+        original: 0x7f12_0040_1000,
+        translated: 0x7f12_7000_0000,
+        ..Case::default()
+    },
+    [&[0x48, 0x8b, 0x07][..], &[0x75, 0xfb], &[0xe8, 0, 1, 0, 0], &[0xff, 0xd0], &[0xc3]]
+);
+
+snapshot!(
+    calls_from_outside_the_window_put_whole_return_addresses,
+    Case {
+        placement: Placement { window_high: Some(0x7f12), patchable: true, exact_registers: true },
+        original: 0x7ffd_0040_1000,
+        translated: 0x7f12_7000_0000,
+        ..plain_transfers()
+    },
+    [&[0xe8, 0, 1, 0, 0][..], &[0xff, 0xd0], &[0xc3]]
+);
+
+// --- pc-relative operands ---
+
+snapshot!(
+    pc_relative_operands_in_reach,
+    plain_transfers(),
+    [
+        // mov rax,[rip+100h]; mov [rip+100h],ecx; cmp dword [rip+100h],7; lea rax,[rip+100h]
+        &[0x48, 0x8b, 0x05, 0, 1, 0, 0][..],
+        &[0x89, 0x0d, 0, 1, 0, 0],
+        &[0x83, 0x3d, 0, 1, 0, 0, 7],
+        &[0x48, 0x8d, 0x05, 0, 1, 0, 0],
+        // mov eax,[eip+100h]; vmovdqu64 zmm17,[rip+100h]; vpaddd zmm1,zmm2,dword [rip+100h]{1to16}
+        &[0x67, 0x8b, 0x05, 0, 1, 0, 0],
+        &[0x62, 0xe1, 0xfe, 0x48, 0x6f, 0x0d, 0, 1, 0, 0],
+        &[0x62, 0xf1, 0x6d, 0x58, 0xfe, 0x0d, 0, 1, 0, 0],
+    ]
+);
+
+snapshot!(
+    pc_relative_operands_out_of_reach,
+    Case { original: 0x7f12_0040_1000, ..plain_transfers() },
+    [
+        &[0x48, 0x8b, 0x05, 0, 1, 0, 0][..],
+        &[0x89, 0x0d, 0, 1, 0, 0],
+        &[0x83, 0x3d, 0, 1, 0, 0, 7],
+        &[0x48, 0x8d, 0x05, 0, 1, 0, 0],
+        &[0x67, 0x8b, 0x05, 0, 1, 0, 0],
+        &[0x62, 0xe1, 0xfe, 0x48, 0x6f, 0x0d, 0, 1, 0, 0],
+        &[0x62, 0xf1, 0x6d, 0x58, 0xfe, 0x0d, 0, 1, 0, 0],
+        // push [rip+100h]; pop [rip+100h]; mov ah,[rip+100h]; cmpxchg16b [rip+100h]
+        &[0xff, 0x35, 0, 1, 0, 0],
+        &[0x8f, 0x05, 0, 1, 0, 0],
+        &[0x8a, 0x25, 0, 1, 0, 0],
+        &[0x48, 0x0f, 0xc7, 0x0d, 0, 1, 0, 0],
+    ]
+);
+
+// --- control-flow formats ---
+
+fn two_blocks(control_flow: ControlFlow) -> Case {
+    Case {
+        options: Options { control_flow, ..control_flow_only() },
+        narrow: &[1, 2],
+        ..Case::default()
+    }
+}
+
+macro_rules! formats {
+    ($a:ident) => {{
+        let mut back = $a.create_label();
+        $a.mov(eax, 1)?;
+        $a.mov(esi, 1)?;
+        $a.jne(0x40_9000u64)?;
+        $a.set_label(&mut back)?;
+        $a.mov(ecx, 5)?;
+        $a.jb(back)?;
+        $a.nop()?;
+        $a.jmp(0x40_9000u64)?;
+    }};
+}
+
+snapshot!(tags, two_blocks(ControlFlow::Tags), |a| { formats!(a) });
+snapshot!(full_pc, two_blocks(ControlFlow::FullPc), |a| { formats!(a) });
+snapshot!(bits, two_blocks(ControlFlow::Bits), |a| { formats!(a) });
+
+snapshot!(
+    narrow_units_of_another_window_are_not_entered_directly,
+    Case { other_window: 2, ..two_blocks(ControlFlow::Tags) },
+    |a| { formats!(a) }
+);
+
+snapshot!(
+    bits_of_loops,
+    two_blocks(ControlFlow::Bits),
+    [&[0xe2, 0xfe][..], &[0xe3, 0x00], &[0xc3]]
+);
+
+snapshot!(
+    formats_with_everything_live,
+    Case { options: Options { torture: torture::SPILL, ..control_flow_only() }, ..Case::default() },
+    |a| { formats!(a) }
+);
+
+snapshot!(
+    full_pc_with_everything_live,
+    Case {
+        options: Options {
+            torture: torture::SPILL,
+            control_flow: ControlFlow::FullPc,
+            ..control_flow_only()
+        },
+        ..Case::default()
+    },
+    |a| { formats!(a) }
+);
+
+snapshot!(
+    bits_with_everything_live,
+    Case {
+        options: Options {
+            torture: torture::SPILL,
+            control_flow: ControlFlow::Bits,
+            ..control_flow_only()
+        },
+        ..Case::default()
+    },
+    |a| { formats!(a) }
+);
+
+// --- memory records ---
+
+macro_rules! loads {
+    ($a:ident) => {{
+        $a.mov(rax, qword_ptr(rdi + 8))?;
+        $a.mov(rbx, qword_ptr(rax + rcx * 4 - 16))?;
+        $a.add(dword_ptr(rbx), edx)?;
+        $a.lea(rsi, qword_ptr(rdi + 64))?;
+        $a.mov(r8, qword_ptr(rsi))?;
+        $a.mov(r9, qword_ptr(r8 + 1))?;
+        $a.push(qword_ptr(rsp + 24))?;
+        $a.pop(qword_ptr(rsp + 24))?;
+        $a.mov(r10, qword_ptr(0x28).fs())?;
+        $a.bt(qword_ptr(rbx), rdx)?;
+        $a.ret()?;
+    }};
+}
+
+fn memory(memory: Memory, pointers: Pointers, torture: u8) -> Case {
+    let options = Options { memory, pointers, torture, ..Options::default() };
+    Case { options, ..Case::default() }
+}
+
+snapshot!(registers_recorded, memory(Memory::Registers, Pointers::Vector, 0), |a| { loads!(a) });
+snapshot!(
+    registers_recorded_with_everything_live,
+    memory(Memory::Registers, Pointers::Vector, torture::SPILL),
+    |a| { loads!(a) }
+);
+snapshot!(
+    registers_recorded_with_pointers_in_the_thread_block,
+    memory(Memory::Registers, Pointers::ThreadBlock, 0),
+    |a| { loads!(a) }
+);
+snapshot!(addresses_recorded, memory(Memory::Addresses, Pointers::Vector, 0), |a| { loads!(a) });
+snapshot!(
+    addresses_recorded_with_everything_live,
+    memory(Memory::Addresses, Pointers::Vector, torture::SPILL),
+    |a| { loads!(a) }
+);
+
+snapshot!(
+    addresses_of_unusual_operands,
+    memory(Memory::Addresses, Pointers::Vector, 0),
+    [
+        // pop [rsp+8]; pop word [rsp+8]; pop [rsp+rax*2]; pop [rax]
+        &[0x8f, 0x44, 0x24, 0x08][..],
+        &[0x66, 0x8f, 0x44, 0x24, 0x08],
+        &[0x8f, 0x04, 0x44],
+        &[0x8f, 0x00],
+        // vpaddd zmm1,zmm2,dword [rax+4]{1to16}; vmovdqu64 zmm1,[rax+100h] with a scaled displacement
+        &[0x62, 0xf1, 0x6d, 0x58, 0xfe, 0x48, 0x01],
+        &[0x62, 0xf1, 0xfe, 0x48, 0x6f, 0x48, 0x04],
+        // mov eax,[edi+esi*2+4]; mov rax,[rip+100h]; mov rax,[1000h]; mov [rbp],al; mov [r13],al
+        &[0x67, 0x8b, 0x44, 0x77, 0x04],
+        &[0x48, 0x8b, 0x05, 0, 1, 0, 0],
+        &[0x48, 0x8b, 0x04, 0x25, 0, 0x10, 0, 0],
+        &[0x88, 0x45, 0x00],
+        &[0x41, 0x88, 0x45, 0x00],
+        // mov al,[moffs64]; xlat; xchg [rdi],rax; movdir64b rax,[rdi]
+        &[0xa0, 0, 0x10, 0, 0, 0, 0, 0, 0],
+        &[0xd7],
+        &[0x48, 0x87, 0x07],
+        &[0x66, 0x0f, 0x38, 0xf8, 0x07],
+    ]
+);
+
+macro_rules! strings {
+    ($a:ident) => {{
+        $a.rep().movsb()?;
+        $a.rep().stosq()?;
+        $a.rep().lodsd()?;
+        $a.repe().cmpsb()?;
+        $a.movsq()?;
+        $a.mov(rdi, rax)?;
+        $a.rep().stosb()?;
+        $a.mov(edi, 0)?;
+        $a.ret()?;
+    }};
+}
+
+snapshot!(string_instructions, memory(Memory::Registers, Pointers::Vector, 0), |a| { strings!(a) });
+snapshot!(
+    string_instructions_with_everything_live,
+    memory(Memory::Registers, Pointers::Vector, torture::SPILL),
+    |a| { strings!(a) }
+);
+snapshot!(string_instructions_by_address, memory(Memory::Addresses, Pointers::Vector, 0), |a| {
+    strings!(a)
+});
+
+macro_rules! gathers {
+    () => {
+        [
+            // vpgatherdd zmm1{k2},[rax+zmm3*4]; vpgatherdd xmm1,[rax+xmm3*4],xmm2
+            &[0x62, 0xf2, 0x7d, 0x4a, 0x90, 0x0c, 0x98][..],
+            &[0xc4, 0xe2, 0x69, 0x90, 0x0c, 0x98],
+            // vpgatherdd zmm1{k2},[rax+zmm31*4]
+            &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb8],
+            // xsavec [rsp+40h]; wrfsbase rdx
+            &[0x0f, 0xc7, 0x64, 0x24, 0x40],
+            &[0xf3, 0x48, 0x0f, 0xae, 0xd2],
+        ]
+    };
+}
+
+snapshot!(gathers_and_saves, memory(Memory::Registers, Pointers::Vector, 0), gathers!());
+snapshot!(
+    gathers_and_saves_with_everything_live,
+    memory(Memory::Registers, Pointers::Vector, torture::SPILL),
+    gathers!()
+);
+snapshot!(
+    gathers_and_saves_with_pointers_in_the_thread_block,
+    memory(Memory::Registers, Pointers::ThreadBlock, 0),
+    gathers!()
+);
+
+snapshot!(
+    instructions_that_use_vector_register_31,
+    memory(Memory::Registers, Pointers::Vector, 0),
+    [
+        // vmovdqu64 zmm31,[rdi]; vaddps ymm31,ymm1,ymm2; vmovdqu64 zmm31,[rip+100h]
+        &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3f][..],
+        &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa],
+        &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3d, 0, 1, 0, 0],
+    ]
+);
+
+// --- long units ---
+
+snapshot!(long_units_advance_in_steps, memory(Memory::Registers, Pointers::Vector, 0), |a| {
+    for _ in 0..50 {
+        a.rep().movsb()?;
+    }
+});
+
+// --- refused ---
+
+snapshot!(
+    what_is_refused,
+    plain_transfers(),
+    [
+        // mov rax,gs:[0]; lods gs:[rsi]; mov gs,ax; rdgsbase rax; lgs eax,[rax]; lea rax,gs:[rdi]
+        &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0][..],
+        &[0x65, 0x48, 0xad],
+        &[0x8e, 0xe8],
+        &[0xf3, 0x48, 0x0f, 0xae, 0xc8],
+        &[0x0f, 0xb5, 0x00],
+        &[0x65, 0x48, 0x8d, 0x07],
+        // int 80h; retf; jmp far [rax]; iretq; sysret; xbegin; int3; ud2; vmcall
+        &[0xcd, 0x80],
+        &[0xcb],
+        &[0xff, 0x28],
+        &[0x48, 0xcf],
+        &[0x48, 0x0f, 0x07],
+        &[0xc7, 0xf8, 0, 0, 0, 0],
+        &[0xcc],
+        &[0x0f, 0x0b],
+        &[0x0f, 0x01, 0xc1],
+        &[0xc3],
+    ]
+);
+
+// --- liveness ---
+
+snapshot!(
+    registers_that_may_keep_their_values_are_live,
+    Case { options: registers_format(), ..Case::default() },
+    [
+        // mov rax,[rdi]; bsf ecx,esi; bsr edx,esi; lsl ebx,esi; cmovne r8d,esi; mov r9b,1;
+        &[0x48, 0x8b, 0x07][..],
+        &[0x0f, 0xbc, 0xce],
+        &[0x0f, 0xbd, 0xd6],
+        &[0x0f, 0x03, 0xde],
+        &[0x44, 0x0f, 0x45, 0xc6],
+        &[0x41, 0xb1, 0x01],
+        // rdrand r10; xor r11d,r11d; shl r12d,cl; tzcnt r13d,esi; popcnt r14d,esi; sete r15b; ret
+        &[0x49, 0x0f, 0xc7, 0xf2],
+        &[0x45, 0x31, 0xdb],
+        &[0x41, 0xd3, 0xe4],
+        &[0xf3, 0x44, 0x0f, 0xbc, 0xee],
+        &[0xf3, 0x44, 0x0f, 0xb8, 0xf6],
+        &[0x41, 0x0f, 0x94, 0xc7],
+        &[0xc3],
+    ]
+);
