@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess,
+    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
 };
 use lifter::regs::{gpr_number, GprSet};
 
@@ -35,6 +35,10 @@ pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseD
             OpAccess::ReadWrite | OpAccess::ReadCondWrite => out.used.insert(number),
             _ => {}
         }
+    }
+    // Without shadow stacks these are no-ops that leave their register as it was.
+    if matches!(insn.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq) {
+        out.defined = GprSet::EMPTY;
     }
     // Address registers count as read even where the access is a no-op (nop [rax]).
     for register in [insn.memory_base(), insn.memory_index()] {

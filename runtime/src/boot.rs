@@ -456,6 +456,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
             end: page_up(window + end),
             writable: false,
             file: true,
+            shared: false,
         });
     }
 }
@@ -474,7 +475,7 @@ fn add_vdso(start: &Start) {
             .max()
     };
     let end = page_up(end.unwrap_or(at + PAGE));
-    let range = ExecRange { start: at, end, writable: false, file: true };
+    let range = ExecRange { start: at, end, writable: false, file: true, shared: false };
     process().jit.lock().add_executable(range);
 }
 
@@ -514,6 +515,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     thread.tid = sys::gettid();
     thread.adopt();
     thread.block.window_high = process().window >> 32;
+    thread.block.target = process().window;
     thread.block.registers.gpr[4] = start.stack as u64;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;

@@ -8,6 +8,7 @@ use crate::process::process;
 use crate::table::Table;
 use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
@@ -22,6 +23,8 @@ pub struct ExecRange {
     pub writable: bool,
     /// It is part of a file (a library, the program).
     pub file: bool,
+    /// It may change by way of another mapping, unnoticed: its bytes are compared each time.
+    pub shared: bool,
 }
 
 /// A unit in the code cache.
@@ -66,6 +69,8 @@ pub struct Jit {
     /// Libraries are placed below this.
     pub library_top: u64,
     encoded: Vec<u8>,
+    /// The bytes that units of shared memory were translated from.
+    shared_code: BTreeMap<u64, Vec<u8>>,
 }
 
 /// Why there is no translation for an address.
@@ -118,6 +123,7 @@ impl Jit {
             statics,
             library_top,
             encoded: Vec::new(),
+            shared_code: BTreeMap::new(),
         }
     }
 
@@ -201,6 +207,9 @@ impl Jit {
     /// The translation to resume at for original address `target`, reached indirectly.
     pub fn resolve(&mut self, target: u64) -> Result<u64, Missing> {
         let range = self.executable(target).ok_or(Missing::NotExecutable)?;
+        if range.shared {
+            return Ok(self.resolve_shared(target, range));
+        }
         let code = match self.static_entry(target) {
             Some(code) => code,
             None => match self.map.get(target).map(|i| self.units[i as usize]) {
@@ -212,10 +221,35 @@ impl Jit {
         Ok(code)
     }
 
+    /// As [`Jit::resolve`], for code that may change unnoticed: the translation is used again only
+    /// if it is one of these very bytes, and nothing ever leads to it but this.
+    fn resolve_shared(&mut self, target: u64, range: ExecRange) -> u64 {
+        if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
+            // SAFETY: mapped, executable and so readable memory of the program.
+            let now =
+                unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
+            if self.shared_code.get(&target).is_some_and(|then| then == now) {
+                return self.arena.live(unit.entry);
+            }
+            self.invalidate(target, target + 1);
+        }
+        let code = self.translate(target, true, range);
+        if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
+            // SAFETY: as above.
+            let bytes =
+                unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
+            self.shared_code.insert(target, bytes.to_vec());
+        }
+        code
+    }
+
     /// Links exit `id` and returns the translation that it leads to.
     pub fn link(&mut self, id: u32) -> Result<u64, (Missing, u64)> {
         let exit = self.exits[id as usize];
         let range = self.executable(exit.target).ok_or((Missing::NotExecutable, exit.target))?;
+        if range.shared {
+            return Ok(self.resolve_shared(exit.target, range));
+        }
         let code = match self.enterable(exit.target, exit.from) {
             Some(code) => code,
             None => {
@@ -237,6 +271,9 @@ impl Jit {
 
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: u64, from: u32) -> Option<u64> {
+        if self.executable(target).is_none_or(|range| range.shared) {
+            return None;
+        }
         if let Some(code) = self.static_entry(target) {
             return Some(code);
         }
@@ -282,7 +319,10 @@ impl Jit {
             )
         };
         let source = Source { start: target, bytes };
-        let blocks = self.chain(source, wide);
+        let mut blocks = self.chain(source, wide);
+        if range.shared {
+            blocks.truncate(1);
+        }
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
         self.translator.placement.exact_registers = !range.file;
@@ -311,7 +351,7 @@ impl Jit {
         self.arena.append(&out.code.bytes);
         for i in first..self.units.len() {
             let unit = self.units[i];
-            if unit.wide {
+            if unit.wide && !range.shared {
                 self.table.set(unit.start, self.arena.live(unit.entry));
             }
         }

@@ -95,6 +95,7 @@ fn map_segment(fd: i32, base: u64, s: &ProgramHeader) -> Result<(), i32> {
             end: page_up(file_end),
             writable: prot & sys::PROT_WRITE != 0,
             file: true,
+            shared: false,
         });
     }
     Ok(())

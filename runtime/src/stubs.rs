@@ -177,7 +177,7 @@ pub unsafe extern "C" fn tail_start() -> ! {
         ".globl deprewrite_tail_last",
         r = const REGISTERS,
         unblock = const offset_of!(Thread, unblock),
-        mask = const offset_of!(Thread, real_mask),
+        mask = const offset_of!(Thread, tail_mask),
         this = const THIS,
         rflags = const RFLAGS,
         resume = const RESUME,

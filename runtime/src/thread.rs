@@ -40,6 +40,8 @@ pub struct Thread {
     pub unblock: u32,
     /// The program's mask without the synchronous signals: what the kernel knows.
     pub real_mask: u64,
+    /// What the tail sets if `unblock` is set.
+    pub tail_mask: u64,
     /// Not zero: `waiting` holds a signal.
     pub pending: u32,
     pub waiting: Option<PendingSignal>,

@@ -90,10 +90,9 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
         return result;
     }
     crate::boot::heap_after_fork();
-    process().trace.reset_lock();
+    process().trace.forked();
     process().actions.force_unlock();
     process().brk.force_unlock();
-    process().trace.discard();
     process().threads.live.store(1, Relaxed);
     jit.forked();
     drop(jit);
@@ -158,6 +157,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     let parent = thread.parent;
     begin_recording(thread, parent);
     prepare(thread, thread.resume_original);
+    thread.tail_mask = thread.real_mask;
     thread.unblock = 1;
 }
 

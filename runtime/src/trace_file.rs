@@ -84,9 +84,13 @@ impl TraceFile {
         self.mode.store(Mode::Discard as u32, Relaxed);
     }
 
-    /// In a forked child: the locks' holders are not there.
-    pub fn reset_lock(&self) {
+    /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
+    pub fn forked(&self) {
+        self.discard();
         self.state.force_unlock();
+        let mut state = self.state.lock();
+        state.units = None;
+        state.events = None;
     }
 
     /// Reserves a frame of `len` bytes (a multiple of 4096) at the end of the file.

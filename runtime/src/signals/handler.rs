@@ -146,7 +146,11 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         return;
     }
     let Some(recipe) = place.recipe() else { return lost(signal, info, uc) };
-    let Some(entry) = recipe.at((pc - place.entry) as u32) else { return lost(signal, info, uc) };
+    // The processor reports a breakpoint behind itself.
+    let behind = u64::from(signal == SIGTRAP);
+    let Some(entry) = recipe.at((pc - behind - place.entry) as u32) else {
+        return lost(signal, info, uc);
+    };
     if signal == SIGSEGV
         && uc.context.error & 2 != 0
         && is_code_write(thread, uc, place, &entry, address)

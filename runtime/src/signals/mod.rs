@@ -153,6 +153,8 @@ pub fn before_leaving(thread: &mut Thread) {
     thread.pending = 0;
     thread.unblock = 1;
     if let Some(signal) = thread.waiting.take() {
+        // It came in under a mask that a system call had set for a moment (sigsuspend, ppoll).
+        thread.tail_mask = thread.real_mask & !bit(signal.number);
         let info = &signal.info as *const SigInfo as usize;
         let args = [sys::getpid() as usize, sys::gettid() as usize, signal.number as usize, info];
         // SAFETY: the kernel reads the info.

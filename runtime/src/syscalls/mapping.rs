@@ -74,6 +74,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             end: start + len,
             writable: prot & sys::PROT_WRITE != 0,
             file,
+            shared: flags & sys::MAP_SHARED != 0,
         });
     }
     drop(jit);
@@ -121,10 +122,12 @@ pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if result != 0 {
         return result;
     }
-    let file = jit.executable(start).is_some_and(|r| r.file);
+    let old = jit.executable(start);
+    let file = old.is_some_and(|r| r.file);
+    let shared = old.is_some_and(|r| r.shared);
     if prot & sys::PROT_EXEC != 0 {
         let writable = prot & sys::PROT_WRITE != 0;
-        jit.add_executable(ExecRange { start, end: start + len, writable, file });
+        jit.add_executable(ExecRange { start, end: start + len, writable, file, shared });
     } else if jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
     }
