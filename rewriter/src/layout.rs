@@ -4,7 +4,7 @@ use crate::elf::{FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE};
 use crate::error::{unsupported, Result};
 use crate::input::Input;
 use crate::roots::executable_ranges;
-use crate::translate::Translated;
+use crate::translate::{Translated, FIRST_WINDOW};
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
 use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, ARENA_END, ARENA_LEN};
 use abi::options::{Options, Pointers};
@@ -142,8 +142,8 @@ pub fn tables(
         recipes_len: translated.recipes.len() as u64,
         descriptions_offset: 0,
         descriptions_len: translated.descriptions.len() as u64,
-        first_window: 0,
-        jit_window: unit_count.div_ceil(u64::from(TAGS_PER_WINDOW)) as u32,
+        first_window: FIRST_WINDOW,
+        jit_window: FIRST_WINDOW + unit_count.div_ceil(u64::from(TAGS_PER_WINDOW)) as u32,
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,

@@ -23,7 +23,7 @@ pub struct Translated {
 }
 
 /// Window of the first ahead-of-time unit.
-pub const FIRST_WINDOW: u32 = 0;
+pub const FIRST_WINDOW: u32 = 1;
 
 /// Translates the whole program for code that starts at `code_base`.
 pub fn translate(
