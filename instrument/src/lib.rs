@@ -11,6 +11,7 @@
 extern crate alloc;
 
 pub mod emit;
+pub mod explore;
 pub mod liveness;
 pub mod plan;
 pub mod recipe;

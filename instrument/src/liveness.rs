@@ -2,9 +2,11 @@
 //!
 //! Lattice: sets of registers ordered by inclusion. Meet: union. Transfer of an instruction:
 //! `live_before = (live_after - defined) + used`. Where control leaves the region (calls, returns,
-//! indirect jumps, system calls, branches to elsewhere) every register is live: conventions are
-//! not trusted. A write of 8 or 16 bits and a conditional write define nothing.
+//! indirect jumps, system calls) every register is live: conventions are not trusted. Where it
+//! leaves by a direct branch, [`crate::explore`] looks further. A write of 8 or 16 bits and a conditional write define nothing.
 
+use crate::explore::LiveMap;
+use crate::translate::Source;
 use alloc::vec::Vec;
 use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
@@ -49,6 +51,12 @@ pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseD
     out
 }
 
+/// Code outside the region.
+pub struct Beyond<'a> {
+    pub map: &'a mut LiveMap,
+    pub source: Source<'a>,
+}
+
 /// A block as liveness sees it.
 pub struct Span {
     /// Original address.
@@ -65,6 +73,8 @@ pub struct Liveness {
     /// Behind the last instruction of each block.
     block_out: Vec<GprSet>,
     effects: Vec<UseDef>,
+    /// Live behind each block where control leaves the region.
+    leaving: Vec<GprSet>,
 }
 
 impl Liveness {
@@ -90,6 +100,7 @@ impl Liveness {
         spans: &[Span],
         insns: &[Instruction],
         factory: &mut InstructionInfoFactory,
+        beyond: &mut Beyond,
         everything: bool,
     ) {
         self.effects.clear();
@@ -101,11 +112,16 @@ impl Liveness {
         if everything {
             return;
         }
+        self.leaving.clear();
+        for span in spans {
+            let leaving = leaving(spans, insns, span, factory, beyond);
+            self.leaving.push(leaving);
+        }
         loop {
             let mut changed = false;
             for block in (0..spans.len()).rev() {
                 let span = &spans[block];
-                let mut live = self.live_out(spans, insns, span);
+                let mut live = self.live_out(spans, insns, span).union(self.leaving[block]);
                 self.block_out[block] = live;
                 for index in (span.first..span.first + span.count).rev() {
                     let effect = self.effects[index];
@@ -120,23 +136,51 @@ impl Liveness {
         }
     }
 
+    /// What is live in the blocks of the region that follow `span`.
     fn live_out(&self, spans: &[Span], insns: &[Instruction], span: &Span) -> GprSet {
-        let Some(last) = insns[span.first..span.first + span.count].last() else {
-            return GprSet::ALL;
-        };
-        let at = |address: u64| match spans.binary_search_by_key(&address, |s| s.start) {
-            Ok(i) if spans[i].count > 0 => self.before[spans[i].first],
-            _ => GprSet::ALL,
-        };
-        match last.flow_control() {
-            FlowControl::Next => at(last.next_ip()),
-            FlowControl::UnconditionalBranch => at(last.near_branch_target()),
-            FlowControl::ConditionalBranch => {
-                at(last.next_ip()).union(at(last.near_branch_target()))
-            }
-            _ => GprSet::ALL,
-        }
+        successors(insns, span).into_iter().flatten().fold(
+            GprSet::EMPTY,
+            |live, next| match inside(spans, next) {
+                Some(i) => live.union(self.before[spans[i].first]),
+                None => live,
+            },
+        )
     }
+}
+
+/// Where control goes behind `span`, as far as that is known.
+fn successors(insns: &[Instruction], span: &Span) -> [Option<u64>; 2] {
+    let Some(last) = insns[span.first..span.first + span.count].last() else { return [None; 2] };
+    match last.flow_control() {
+        FlowControl::Next => [Some(last.next_ip()), None],
+        FlowControl::UnconditionalBranch => [Some(last.near_branch_target()), None],
+        FlowControl::ConditionalBranch => [Some(last.next_ip()), Some(last.near_branch_target())],
+        _ => [None; 2],
+    }
+}
+
+fn inside(spans: &[Span], address: u64) -> Option<usize> {
+    spans.binary_search_by_key(&address, |s| s.start).ok().filter(|&i| spans[i].count > 0)
+}
+
+/// What is live where control leaves the region behind `span`.
+fn leaving(
+    spans: &[Span],
+    insns: &[Instruction],
+    span: &Span,
+    factory: &mut InstructionInfoFactory,
+    beyond: &mut Beyond,
+) -> GprSet {
+    let next = successors(insns, span);
+    if next == [None; 2] {
+        return GprSet::ALL;
+    }
+    next.into_iter()
+        .flatten()
+        .filter(|&address| inside(spans, address).is_none())
+        .fold(GprSet::EMPTY, |live, address| {
+            live.union(beyond.map.at(address, beyond.source, factory))
+        })
 }
 
 #[cfg(test)]

@@ -292,21 +292,21 @@ impl Weaver<'_, '_, '_> {
         } else {
             self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(insn));
         }
-        self.code().store(thread::TARGET, RCX);
+        // The look-up first, the check behind it: what it found is not used if the check fails.
+        let code = self.code();
+        code.store(thread::TARGET, RCX);
+        code.raw(&[0x89, 0xc9]); // mov ecx, ecx
+        code.look_up_rcx();
+        code.store(thread::JUMP, RCX);
         self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();
-        // Not in the window: as if the look-up had missed.
-        code.load(RCX, thread::STUB_MISS);
-        code.raw(&[0xeb, 0]);
-        let join = code.here() - 1;
+        let foreign = code.jump();
         code.bind_short(near);
-        code.load32(RCX, thread::TARGET);
-        code.look_up_rcx();
-        code.bind_short(join);
-        code.store(thread::JUMP, RCX);
+        let back = code.here();
         code.load(RCX, thread::SAVED_RCX);
+        self.t.cold.push(Cold::ForeignTarget { at: foreign, back });
     }
 }
 
@@ -340,6 +340,13 @@ impl Translator {
                     out.code.bind(at, here);
                     self.put_return_address(out, return_address);
                     out.code.jump_gs(thread::JUMP);
+                }
+                Cold::ForeignTarget { at, back } => {
+                    out.code.bind(at, here);
+                    out.code.load(RCX, thread::STUB_MISS);
+                    out.code.store(thread::JUMP, RCX);
+                    let at = out.code.jump();
+                    out.code.bind(at, back);
                 }
                 Cold::ForeignReturn { at, back } => {
                     out.code.bind(at, here);

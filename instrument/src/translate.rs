@@ -4,7 +4,8 @@
 //! [`Translator::translate`], and only the source of the bytes and the [`Placement`] differ.
 
 use crate::emit::Code;
-use crate::liveness::{Liveness, Span};
+use crate::explore::LiveMap;
+use crate::liveness::{Beyond, Liveness, Span};
 use crate::plan::Planner;
 use crate::recipe;
 use crate::transfer::is_conditional;
@@ -50,6 +51,10 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    pub fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.start) < self.bytes.len() as u64
+    }
+
     /// The `len` bytes at `address`, as far as there are so many.
     pub fn slice(&self, address: u64, len: usize) -> &'a [u8] {
         let from = address.wrapping_sub(self.start).min(self.bytes.len() as u64) as usize;
@@ -121,6 +126,8 @@ pub(crate) enum Cold {
     Call { at: u32, return_address: u64, target: u64, from: u32 },
     /// Thunk of an indirect call, whose translated target is in the thread block.
     IndirectCall { at: u32, return_address: u64 },
+    /// An indirect call or jump out of the window: jump at `at` goes here, back to `back`.
+    ForeignTarget { at: u32, back: u32 },
     /// A return whose address is not in the window: jump at `at` goes here, back to `back`.
     ForeignReturn { at: u32, back: u32 },
 }
@@ -133,6 +140,8 @@ pub struct Translator {
     pub(crate) encoder: Encoder,
     planner: Planner,
     pub(crate) liveness: Liveness,
+    /// Live registers where control leaves a region.
+    pub live_map: LiveMap,
     pub(crate) insns: Vec<Instruction>,
     spans: Vec<Span>,
     pub(crate) pending: Vec<Pending>,
@@ -148,6 +157,7 @@ impl Translator {
             encoder: Encoder::new(64),
             planner: Planner::default(),
             liveness: Liveness::default(),
+            live_map: LiveMap::default(),
             insns: Vec::new(),
             spans: Vec::new(),
             pending: Vec::new(),
@@ -162,7 +172,8 @@ impl Translator {
             || self.options.torture & abi::options::torture::SPILL != 0;
         let insns = core::mem::take(&mut self.insns);
         let spans = core::mem::take(&mut self.spans);
-        self.liveness.solve(&spans, &insns, &mut self.factory, everything);
+        let mut beyond = Beyond { map: &mut self.live_map, source };
+        self.liveness.solve(&spans, &insns, &mut self.factory, &mut beyond, everything);
         self.pending.clear();
         self.cold.clear();
         let first_unit = out.units.len();

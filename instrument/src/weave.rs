@@ -1,9 +1,11 @@
 //! One unit: prologue, records, moved instructions.
 //!
-//! Prologue (only if something is recorded): look at the last byte that the unit will fill of the
-//! memory stream, write the control-flow record, then advance both pointers in one instruction. A
-//! full buffer faults before the pointers move, so the runtime can switch chunks and start the
-//! unit again: every chunk is cut at a unit boundary, and nothing has to be undone.
+//! Prologue (only if something is recorded): write the control-flow record, then advance both
+//! pointers in one instruction. Behind a full control-flow stream the record faults before the
+//! pointers move, so the runtime can switch chunks and start the unit again: every chunk is cut at
+//! a unit boundary, and nothing has to be undone. The memory stream needs no check: it may overrun
+//! its end by what one unit adds, into an overflow area whose first use makes the runtime end the
+//! chunk at the next unit.
 
 use crate::emit::{At, Code, RSP};
 use crate::liveness::UseDef;
@@ -180,13 +182,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
                     *slot = s.reg | if s.spilled.is_some() { recipe::SPILLED } else { 0 };
                 }
             }
-            if memory > 0 {
-                self.load_memory_pointer(pointer.reg);
-                self.code().read_byte(pointer.reg, At(pointer.reg, memory - 1));
-            }
+            self.load_control_flow_pointer(pointer.reg);
             if cf_len > 0 {
-                self.load_control_flow_pointer(pointer.reg);
                 self.control_flow_record(pointer.reg, second.map(|s| s.reg), cf_len);
+            } else {
+                // Nothing to write, but the chunk may be full.
+                self.code().read_byte(pointer.reg, At(pointer.reg, 0));
             }
             self.bump(pointer.reg, cf_len, memory);
             if let Some(second) = second {
@@ -363,7 +364,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         if let Some(cached) = self.cached {
             avoid.insert(cached);
         }
-        let reg = GprSet::ALL.minus(avoid).iter().last().unwrap_or(0);
+        // A different one each time: each spill makes the register wait for memory.
+        let free = GprSet::ALL.minus(avoid);
+        let nth = self.out.recipes.len() % free.iter().count().max(1);
+        let reg = free.iter().nth(nth).unwrap_or(0);
         let offset = thread::SPILL + 8 * slot as i32;
         self.code().store(offset, reg);
         Scratch { reg, spilled: Some(offset) }

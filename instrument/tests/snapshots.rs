@@ -276,7 +276,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::Plain, _)) => "plain".into(),
                 Some((Kind::SavedRcx, _)) => "rcx saved".into(),
                 Some((Kind::Scratch, r)) => format!("{} saved", registers()[usize::from(r)]),
-                Some((Kind::Pointers, _)) => "pointers saved".into(),
+                Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             leaves_flags_alone(insn, &list);

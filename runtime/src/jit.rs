@@ -170,6 +170,7 @@ impl Jit {
 
     /// Drops the translations of code in `start..end`: its bytes may change.
     pub fn invalidate(&mut self, start: u64, end: u64) {
+        self.translator.live_map.forget();
         for i in 0..self.units.len() {
             let unit = self.units[i];
             if !unit.alive || unit.start >= end || unit.start + u64::from(unit.len) <= start {
@@ -313,13 +314,11 @@ impl Jit {
         // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
         // as they are (it is not writable, or write-protected by `protect`).
         let bytes = unsafe {
-            core::slice::from_raw_parts(
-                target as *const u8,
-                (range.end - target).min(8192) as usize,
-            )
+            let len = (range.end - range.start) as usize;
+            core::slice::from_raw_parts(range.start as *const u8, len)
         };
-        let source = Source { start: target, bytes };
-        let mut blocks = self.chain(source, wide);
+        let source = Source { start: range.start, bytes };
+        let mut blocks = self.chain(target, source, wide);
         if range.shared {
             blocks.truncate(1);
         }
@@ -385,7 +384,8 @@ impl Jit {
         if !self.translator.options.records() {
             return;
         }
-        let reason = self.reason(source.start, range);
+        let Some(first) = out.units.first() else { return };
+        let reason = self.reason(first.start, range);
         self.encoded.clear();
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
@@ -419,20 +419,21 @@ impl Jit {
         }
     }
 
-    /// The blocks that are translated together with the one at `source.start`: what lies behind it,
+    /// The blocks that are translated together with the one at `start`: what lies behind it,
     /// as long as control can get there without leaving.
-    fn chain(&mut self, source: Source, wide: bool) -> Vec<Block> {
+    fn chain(&mut self, start: u64, source: Source, wide: bool) -> Vec<Block> {
         let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
         let mut leaders: Vec<u64> = Vec::new();
         let mut indirect: Vec<u64> = Vec::new();
-        let mut decoder = Decoder::with_ip(64, source.bytes, source.start, DecoderOptions::NONE);
+        let bytes = source.slice(start, usize::MAX);
+        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
         let mut reachable = true;
         while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
             let at = decoder.ip();
             if !reachable && !leaders.contains(&at) {
                 break;
             }
-            if at != source.start && self.map.get(at).is_some() {
+            if at != start && self.map.get(at).is_some() {
                 break;
             }
             reachable = true;
@@ -460,7 +461,7 @@ impl Jit {
                 _ => reachable = false,
             }
         }
-        self.cut(source.start, wide, &ends, &leaders, &indirect)
+        self.cut(start, wide, &ends, &leaders, &indirect)
     }
 
     fn cut(

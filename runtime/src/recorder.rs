@@ -3,11 +3,14 @@
 //! The chunk's two streams lie in a fixed region of the thread, each ending at a guard:
 //!
 //! ```text
-//! region: [ ... header page | memory stream ][guard][ ... control flow ][guard]
+//! region: [ ... header page | memory stream | overflow ][guard][ ... control flow ][guard]
 //! ```
 //!
-//! so that a chunk of any size can be mapped there, and only the starts move. A store into a guard
-//! comes back as a fault, and the runtime puts the next chunk in place.
+//! so that a chunk of any size can be mapped there, and only the starts move. A control-flow record
+//! into the guard comes back as a fault before its unit has changed anything, and the runtime puts
+//! the next chunk in place. The overflow area is part of the chunk, large enough for what one unit
+//! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
+//! goes to the guard, so that the next unit ends the chunk.
 
 use crate::process::process;
 use crate::sys::{self, nr};
@@ -19,6 +22,9 @@ const FLOW_MAX: u64 = 1 << 20;
 /// More than one unit can ever add to a stream.
 const GUARD: u64 = 64 << 10;
 const REGION: u64 = MEMORY_MAX + GUARD + FLOW_MAX + GUARD;
+
+/// At the end of the memory stream, for the unit that fills it.
+const OVERFLOW: u64 = 16 << 10;
 
 /// First chunk: header page and this much for both streams; each next one is four times as large.
 const FIRST: u64 = 12 << 10;
@@ -37,6 +43,9 @@ pub struct Recorder {
     seq: u32,
     /// The current chunk goes to the file.
     to_file: bool,
+    /// The memory stream has met its overflow area: the control-flow pointer while it points to
+    /// the guard.
+    parked: Option<u64>,
     events: Option<Appender>,
     events_seq: u32,
 }
@@ -54,9 +63,30 @@ impl Recorder {
         if !self.active() {
             return false;
         }
+        (REGION - GUARD..REGION).contains(&address.wrapping_sub(self.region))
+    }
+
+    /// Whether a fault at `address` is a memory stream that has met its end.
+    pub fn is_overflow(&self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.region);
-        (MEMORY_MAX..MEMORY_MAX + GUARD).contains(&offset)
-            || (REGION - GUARD..REGION).contains(&offset)
+        self.active() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
+    }
+
+    /// Opens the overflow area and parks the control-flow pointer at the guard.
+    pub fn overflow(&mut self, pointers: &mut Pointers) {
+        self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
+        self.parked = Some(pointers[0]);
+        pointers[0] = self.region + REGION - GUARD;
+    }
+
+    fn protect_overflow(&self, prot: usize) {
+        let at = self.region + MEMORY_MAX - OVERFLOW;
+        // SAFETY: our own region.
+        let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, OVERFLOW as usize, prot]) };
+    }
+
+    fn flow_pointer(&self, pointers: &Pointers) -> u64 {
+        self.parked.unwrap_or(pointers[0])
     }
 
     /// Reserves the region. The first chunk comes with [`Recorder::next_chunk`].
@@ -70,7 +100,10 @@ impl Recorder {
 
     /// Bytes that the thread has recorded in its current chunk: control flow, memory.
     pub fn used(&self, pointers: &Pointers) -> (u64, u64) {
-        (pointers[0].wrapping_sub(self.flow_start), pointers[1].wrapping_sub(self.memory_start))
+        (
+            self.flow_pointer(pointers).wrapping_sub(self.flow_start),
+            pointers[1].wrapping_sub(self.memory_start),
+        )
     }
 
     /// Seals the current chunk, puts the next one in place and returns its pointers. `registers`
@@ -86,6 +119,7 @@ impl Recorder {
             return *pointers;
         }
         self.seal_chunk(pointers);
+        self.parked = None;
         if process().trace.mode() == Mode::File {
             match self.map_chunk(index, registers, window) {
                 Ok(()) => return [self.flow_start, self.memory_start],
@@ -102,7 +136,7 @@ impl Recorder {
     fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
         let size = self.next_size;
         // The paper's split: four fifths for memory references.
-        let memory = abi::layout::page_up(size / 5 * 4).min(MEMORY_MAX - 4096);
+        let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
         let split = 4096 + memory;
         let trace = &process().trace;
@@ -112,6 +146,7 @@ impl Recorder {
         self.flow_start = trace.map(flow_at, place, split, flow)?;
         self.frame = frame;
         self.memory_start = frame + 4096;
+        self.protect_overflow(0);
         let mut header = FrameHeader {
             magic: FRAME_MAGIC,
             kind: FrameKind::Record as u16,
@@ -140,7 +175,7 @@ impl Recorder {
     /// Fills the region with memory that is written again and again and read by nobody.
     fn discard(&mut self) {
         if !self.to_file && self.memory_start != 0 {
-            return;
+            return self.protect_overflow(0);
         }
         self.to_file = false;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
@@ -149,6 +184,7 @@ impl Recorder {
             true => (8192, 4096),
             false => (LARGEST / 5 * 4 & !4095, LARGEST / 5 & !4095),
         };
+        let memory = memory + OVERFLOW;
         self.memory_start = self.region + MEMORY_MAX - memory;
         self.flow_start = self.region + REGION - GUARD - flow;
         for (at, len) in [(self.memory_start, memory), (self.flow_start, flow)] {
@@ -157,6 +193,7 @@ impl Recorder {
                 crate::die!("no memory for a thread's buffers");
             }
         }
+        self.protect_overflow(0);
     }
 
     fn seal_chunk(&mut self, pointers: &Pointers) {
@@ -166,9 +203,10 @@ impl Recorder {
         let (flow, memory) = self.used(pointers);
         // A record that was begun in the last bytes and belongs to the next chunk.
         let flow_end = self.region + REGION - GUARD;
-        let clear = (flow_end - pointers[0]).min(16);
+        let end = self.flow_pointer(pointers);
+        let clear = (flow_end - end).min(16);
         // SAFETY: inside the chunk.
-        unsafe { core::ptr::write_bytes(pointers[0] as *mut u8, 0, clear as usize) };
+        unsafe { core::ptr::write_bytes(end as *mut u8, 0, clear as usize) };
         let mut sum = Checksum::default();
         add_memory(&mut sum, self.frame + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64);
         add_memory(&mut sum, self.memory_start, memory.next_multiple_of(8));
@@ -258,6 +296,7 @@ impl Recorder {
         self.frame = 0;
         self.to_file = false;
         self.memory_start = 0;
+        self.parked = None;
         self.discard();
         *pointers = [self.flow_start, self.memory_start];
     }

@@ -142,6 +142,12 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
     if signal == SIGSEGV && thread.recorder.is_guard(address) {
         return full_buffer(thread, uc, place);
     }
+    if signal == SIGSEGV && thread.recorder.is_overflow(address) {
+        let mut pointers = thread.block.pointers;
+        thread.recorder.overflow(&mut pointers);
+        thread.block.pointers = pointers;
+        return give_pointers(thread, uc);
+    }
     if signal == SIGSEGV && (TABLE_BASE..TABLE_END).contains(&address) && skip_look_up(thread, uc) {
         return;
     }
