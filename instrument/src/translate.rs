@@ -168,7 +168,9 @@ impl Translator {
     /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
     pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
         self.decode(blocks, source);
-        let everything = self.placement.exact_registers
+        // Without records no scratch register is asked for.
+        let everything = !self.options.records()
+            || self.placement.exact_registers
             || self.options.torture & abi::options::torture::SPILL != 0;
         let insns = core::mem::take(&mut self.insns);
         let spans = core::mem::take(&mut self.spans);

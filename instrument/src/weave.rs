@@ -149,6 +149,11 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         effect.used.union(effect.written).union(effect.defined)
     }
 
+    /// Registers that any instruction of the unit reads or writes.
+    fn unit_touched(&self) -> GprSet {
+        (0..self.insns.len()).fold(GprSet::EMPTY, |set, i| set.union(self.touched(i)))
+    }
+
     fn vector_pointers(&self) -> bool {
         self.options().records() && self.options().pointers == Pointers::Vector
     }
@@ -364,8 +369,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         if let Some(cached) = self.cached {
             avoid.insert(cached);
         }
-        // A different one each time: each spill makes the register wait for memory.
-        let free = GprSet::ALL.minus(avoid);
+        // Best one that the unit does not use, and a different one each time: a spill makes the
+        // register wait for memory.
+        let idle = GprSet::ALL.minus(avoid).minus(self.unit_touched());
+        let free = if idle.is_empty() { GprSet::ALL.minus(avoid) } else { idle };
         let nth = self.out.recipes.len() % free.iter().count().max(1);
         let reg = free.iter().nth(nth).unwrap_or(0);
         let offset = thread::SPILL + 8 * slot as i32;
