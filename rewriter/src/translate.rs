@@ -4,7 +4,7 @@
 use abi::options::{torture, Options};
 use abi::unit::{encode_static, unit_id};
 use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator};
-use lifter::discover::Program;
+use lifter::discover::{End, Program};
 use lifter::image::Image;
 use std::collections::HashMap;
 
@@ -38,6 +38,7 @@ pub fn translate(
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
     let mut result = Translated::default();
+    let numbering = Numbering::new(program, image);
     // Where each original block went; narrow ones too, for direct branches between functions.
     let mut placed: HashMap<u32, Placed> = HashMap::new();
     let mut previous = 0;
@@ -45,19 +46,13 @@ pub fn translate(
     for function in &program.functions {
         let Some(source) = source_of(image, function.start) else { continue };
         blocks.clear();
-        for block in &function.blocks {
-            let n = result.unit_addresses.len() + blocks.len();
-            let id = unit_id(FIRST_WINDOW, n as u32);
-            // A narrow tag is only right behind a unit of the same window.
-            let opens_window = id & 0xffff < abi::unit::FIRST_TAG + WIDE_AT_START;
-            blocks.push(Block {
-                start: block.start,
-                len: block.len,
-                id,
-                version: 0,
-                wide: block.indirect || opens_window,
-            });
-        }
+        blocks.extend(function.blocks.iter().map(|block| Block {
+            start: block.start,
+            len: block.len,
+            id: numbering.id(block.start),
+            version: 0,
+            wide: block.indirect || numbering.is_wide(block.start),
+        }));
         translator.translate(&blocks, source, &mut out);
         for unit in out.units.drain(..) {
             result.units.push((unit.entry, unit.recipe));
@@ -81,9 +76,56 @@ pub fn translate(
     result
 }
 
-/// So many units at the start of a window are wide: a function that lies across the border then
-/// mostly branches to wide ones. Other branches across it take the way of a miss.
-const WIDE_AT_START: u32 = 64;
+/// Which number each block gets, and which blocks must be wide because a branch comes from a unit
+/// of another window.
+struct Numbering {
+    /// (address, number), ascending.
+    numbers: Vec<(u32, u32)>,
+    /// Ascending.
+    wide: Vec<u32>,
+}
+
+impl Numbering {
+    fn new(program: &Program, image: &Image) -> Numbering {
+        let functions = || program.functions.iter().filter(|f| source_of(image, f.start).is_some());
+        let blocks = || functions().flat_map(|f| &f.blocks);
+        let mut numbers: Vec<(u32, u32)> =
+            blocks().zip(0..).map(|(b, n)| (b.start as u32, n)).collect();
+        numbers.sort_unstable();
+        let mut numbering = Numbering { numbers, wide: Vec::new() };
+        for (block, n) in blocks().zip(0..) {
+            let window = unit_id(FIRST_WINDOW, n) >> 16;
+            let next = block.start + u64::from(block.len);
+            let targets = match block.end {
+                End::Jump(target) => [Some(target), None],
+                End::Branch(target) => [Some(target), Some(next)],
+                End::FallThrough => [Some(next), None],
+                _ => [None, None],
+            };
+            for target in targets.into_iter().flatten() {
+                if numbering.find(target).is_some_and(|m| unit_id(FIRST_WINDOW, m) >> 16 != window)
+                {
+                    numbering.wide.push(target as u32);
+                }
+            }
+        }
+        numbering.wide.sort_unstable();
+        numbering
+    }
+
+    fn find(&self, address: u64) -> Option<u32> {
+        let i = self.numbers.binary_search_by_key(&(address as u32), |n| n.0).ok()?;
+        Some(self.numbers[i].1)
+    }
+
+    fn id(&self, address: u64) -> u32 {
+        unit_id(FIRST_WINDOW, self.find(address).unwrap_or(0))
+    }
+
+    fn is_wide(&self, address: u64) -> bool {
+        self.wide.binary_search(&(address as u32)).is_ok()
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Placed {
