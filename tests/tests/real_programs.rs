@@ -50,7 +50,7 @@ fn programs() -> Vec<Real> {
         select b from t order by b desc limit 3;";
     let mut all = vec![
         real("true", "/bin/true", &[]),
-        real("gzip", "/usr/bin/gzip", &["-9", "-c"]).stdin(&text),
+        real("gzip", "/usr/bin/gzip", &["-9", "-nc"]).stdin(&text),
         real("bzip2", "/usr/bin/bzip2", &["-c"]).stdin(&text[..20000]),
         real("sqlite3", "/usr/bin/sqlite3", &[":memory:", sql])
             .without_oracle("reads random data"),

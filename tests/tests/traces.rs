@@ -33,7 +33,7 @@ fn programs(tally: &mut Tally) -> Vec<(String, RunSpec)> {
     }
     let text: Vec<u8> =
         (0..100).flat_map(|i| format!("line {i} {}\n", i * i).into_bytes()).collect();
-    let gzip = RunSpec::new("/usr/bin/gzip").args(&["-c"]).stdin(&text);
+    let gzip = RunSpec::new("/usr/bin/gzip").args(&["-nc"]).stdin(&text);
     programs.push(("gzip".to_owned(), gzip));
     programs
 }
