@@ -202,6 +202,11 @@ pub mod event {
     /// The thread goes on with these registers: a RegisterState (after anything that the streams
     /// alone cannot explain).
     pub const REGISTERS: u16 = 42;
+    /// The thread was interrupted `insn` instructions into the unit with these registers: a
+    /// RegisterState (the interrupted program state). Right before SIGNAL or PROCESS_END, at the
+    /// same position. If the interrupted instruction is a repeated string instruction, its pointer
+    /// says how many iterations it has completed; its "before" records are valid then.
+    pub const INTERRUPTED: u16 = 43;
 }
 
 /// How a thread or the process ended.

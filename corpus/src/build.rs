@@ -197,6 +197,7 @@ fn job(
         end: directives.end(),
         requires: directives.requires.clone(),
         no_oracle: directives.no_oracle.clone(),
+        refused: directives.refused.clone(),
     };
     Ok(Job { case, source: source.to_owned(), command, libraries })
 }

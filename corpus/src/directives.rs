@@ -16,6 +16,7 @@ pub struct Directives {
     /// Those of them to link with.
     pub link: Vec<String>,
     pub no_oracle: Option<String>,
+    pub refused: Option<String>,
     pub library: bool,
 }
 
@@ -45,6 +46,8 @@ impl Directives {
                     Some(why) => d.no_oracle = Some(why.trim().to_owned()),
                     None => return Err(format!("expected `no: why`: //#{line}")),
                 },
+                "refused" if value.is_empty() => return Err(format!("why? //#{line}")),
+                "refused" => d.refused = Some(value.to_owned()),
                 "library" => d.library = true,
                 _ => return Err(format!("unknown directive: //#{line}")),
             }
@@ -64,17 +67,19 @@ mod tests {
     #[test]
     fn directives_are_read() {
         let d = Directives::parse(
-            "// Text.\n//#args: a b\n//#expect-signal: 11\n//#link: x.c\n//#oracle: no: races\nint x;",
+            "// Text.\n//#args: a b\n//#expect-signal: 11\n//#link: x.c\n//#oracle: no: races\n//#refused: odd\nint x;",
         )
         .unwrap();
         assert_eq!(d.args, ["a", "b"]);
         assert_eq!(d.end(), End::Signal(11));
         assert_eq!(d.shared, d.link);
         assert_eq!(d.no_oracle.as_deref(), Some("races"));
+        assert_eq!(d.refused.as_deref(), Some("odd"));
     }
 
     #[test]
     fn a_misspelt_directive_is_an_error() {
         assert!(Directives::parse("//#expect-sginal: 11").is_err());
+        assert!(Directives::parse("//#refused:").is_err());
     }
 }

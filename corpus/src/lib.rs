@@ -10,6 +10,7 @@
 //! | `//#variants: pie O0` | how to build it (see [`build`]) |
 //! | `//#shared: x.c`, `//#link: x.c` | builds `libx.so` next to it, and links with it |
 //! | `//#oracle: no: why` | two runs of it do not execute the same instructions |
+//! | `//#refused: why` | rewritten, it is stopped: status 121 and one line on standard error |
 //! | `//#library` | not a program but a library of others |
 //!
 //! A program prints the same text in every run and checks itself where it can.
@@ -44,6 +45,8 @@ pub struct Case {
     pub requires: Vec<String>,
     /// Why its single-stepped listing cannot be compared, if so.
     pub no_oracle: Option<String>,
+    /// Why it is stopped when it runs rewritten, if so; natively it ends as `end` says.
+    pub refused: Option<String>,
 }
 
 impl Case {

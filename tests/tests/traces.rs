@@ -6,26 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::*;
-use tests::harness::{Mode, RunSpec, Tally, Tools};
+use tests::harness::{difference, Run, RunSpec, Tally, Tools};
 use tests::sys::{self, Status};
 
-/// Every way of recording, with listings that are complete in it.
-const FORMATS: [Mode; 6] = [
-    Mode { name: "tags-registers", flags: &["--control-flow", "tags", "--memory", "registers"] },
-    Mode { name: "tags-addresses", flags: &["--control-flow", "tags", "--memory", "addresses"] },
-    Mode {
-        name: "full-pc-registers",
-        flags: &["--control-flow", "full-pc", "--memory", "registers"],
-    },
-    Mode {
-        name: "full-pc-addresses",
-        flags: &["--control-flow", "full-pc", "--memory", "addresses"],
-    },
-    Mode { name: "bits-registers", flags: &["--control-flow", "bits", "--memory", "registers"] },
-    Mode { name: "bits-addresses", flags: &["--control-flow", "bits", "--memory", "addresses"] },
-];
-
-/// Those that the formats are compared on: one of each kind of program.
+/// Those that the ways of recording are compared on: one of each kind of program.
 const CASES: [&str; 8] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
@@ -37,48 +21,106 @@ const CASES: [&str; 8] = [
     "cpp/exceptions.pie",
 ];
 
-#[test]
-fn formats_agree() {
-    let mut tally = Tally::default();
-    let tools = match Tools::find() {
-        Ok(tools) => tools,
-        Err(why) => {
-            tally.skip("everything", &why);
-            return tally.finish("formats_agree");
-        }
-    };
-    for case in corpus().into_iter().filter(|c| CASES.contains(&c.name.as_str())) {
-        if let Some(why) = case.skip_reason() {
-            tally.skip(&case.name, &why);
-            continue;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let dir = dir.path();
-        let listings = |mode: Mode| -> Result<(), String> {
-            let rewritten = dir.join(mode.name);
-            tools.rewrite(&case.path, &rewritten, mode)?;
-            let run = spec(&case).run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
-            let trace = first_trace(&run.traces)?;
-            for what in ["memrefs", "blocks"] {
-                tools.list(what, trace, &rewritten, &dir.join(format!("{}.{what}", mode.name)))?;
-            }
-            Ok(())
-        };
-        let reference = FORMATS[0];
-        for mode in FORMATS {
-            let check = || -> Result<(), String> {
-                listings(mode)?;
-                for what in ["memrefs", "blocks"] {
-                    let file = |m: Mode| dir.join(format!("{}.{what}", m.name));
-                    same_listing(&file(reference), &file(mode), None, false)
-                        .map_err(|e| format!("{what}: {e}"))?;
-                }
-                Ok(())
-            };
-            tally.record(&format!("{} {}", case.name, mode.name), check());
+/// The programs by name: those of the corpus, and gzip.
+fn programs(tally: &mut Tally) -> Vec<(String, RunSpec)> {
+    let mut programs = Vec::new();
+    let corpus = corpus();
+    for case in corpus.iter().filter(|c| CASES.contains(&c.name.as_str())) {
+        match case.skip_reason() {
+            Some(why) => tally.skip(&case.name, &why),
+            None => programs.push((case.name.clone(), spec(case))),
         }
     }
-    tally.finish("formats_agree");
+    let text: Vec<u8> =
+        (0..100).flat_map(|i| format!("line {i} {}\n", i * i).into_bytes()).collect();
+    let gzip = RunSpec::new("/usr/bin/gzip").args(&["-nc"]).stdin(&text);
+    programs.push(("gzip".to_owned(), gzip));
+    programs
+}
+
+/// Rewrites and runs the program; leaves its listings as `name.memrefs` and `name.blocks`.
+fn record(spec: &RunSpec, flags: &[&str], dir: &Path, name: &str) -> Result<Run, String> {
+    let tools = Tools::get();
+    let rewritten = dir.join(name);
+    tools.rewrite(&spec.program, &rewritten, flags)?;
+    let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    let trace = first_trace(&run.traces)?;
+    tools.verify(trace, &rewritten)?;
+    for what in ["memrefs", "blocks"] {
+        tools.list(what, trace, &rewritten, &dir.join(format!("{name}.{what}")))?;
+    }
+    for trace in &run.traces {
+        std::fs::remove_file(trace).map_err(|e| e.to_string())?;
+    }
+    Ok(run)
+}
+
+fn same_listings(dir: &Path, a: &str, b: &str) -> Result<(), String> {
+    for what in ["memrefs", "blocks"] {
+        let file = |name| dir.join(format!("{name}.{what}"));
+        let outcome = same_listing(&file(a), &file(b), None, false);
+        outcome.map_err(|e| format!("{what}: {e}"))?;
+        std::fs::remove_file(file(b)).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// However a program is recorded, the same is recovered from it.
+#[test]
+fn formats_agree() {
+    let mut tally = Tally::start("formats_agree");
+    let mut ways = Vec::new();
+    for translate in ["static", "dynamic"] {
+        for pointers in ["vector", "thread-block"] {
+            for memory in ["registers", "addresses"] {
+                for control_flow in ["tags", "full-pc", "bits"] {
+                    ways.push([translate, pointers, memory, control_flow]);
+                }
+            }
+        }
+    }
+    for (name, spec) in programs(&mut tally) {
+        let dir = tempfile::tempdir().unwrap();
+        let reference = record(&spec, &[], dir.path(), "reference").map(drop);
+        for way in &ways {
+            let [translate, pointers, memory, control_flow] = way;
+            let flags = ["--translate", translate, "--pointers", pointers, "--memory", memory]
+                .into_iter()
+                .chain(["--control-flow", control_flow]);
+            let check = || -> Result<(), String> {
+                reference.clone()?;
+                record(&spec, &flags.collect::<Vec<_>>(), dir.path(), "other")?;
+                same_listings(dir.path(), "reference", "other")
+            };
+            tally.record(&format!("{name} {}", way.join(" ")), check());
+        }
+    }
+    tally.finish();
+}
+
+/// What is rare in usual runs, made frequent, changes nothing: registers spilled everywhere, units
+/// that the lifter misses, buffers that are always full.
+#[test]
+fn torture_changes_nothing() {
+    let mut tally = Tally::start("torture_changes_nothing");
+    for (name, spec) in programs(&mut tally) {
+        let dir = tempfile::tempdir().unwrap();
+        let reference = record(&spec, &[], dir.path(), "reference").map(drop);
+        let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
+        for torture in ["spill", "drop", "tiny-buffers", "spill,drop,tiny-buffers"] {
+            for translate in ["static", "dynamic"] {
+                let flags = ["--torture", torture, "--translate", translate];
+                let check = || -> Result<(), String> {
+                    reference.clone()?;
+                    let run = record(&spec, &flags, dir.path(), "other")?;
+                    difference(native.as_ref().map_err(Clone::clone)?, &run)?;
+                    same_listings(dir.path(), "reference", "other")
+                };
+                tally.record(&format!("{name} {torture} {translate}"), check());
+            }
+        }
+    }
+    tally.finish();
 }
 
 /// A program that would run for a long time.
@@ -88,18 +130,12 @@ fn endless() -> RunSpec {
 
 #[test]
 fn kill9_leaves_valid_trace() {
-    let mut tally = Tally::default();
-    let tools = match Tools::find() {
-        Ok(tools) => tools,
-        Err(why) => {
-            tally.skip("everything", &why);
-            return tally.finish("kill9_leaves_valid_trace");
-        }
-    };
+    let mut tally = Tally::start("kill9_leaves_valid_trace");
+    let tools = Tools::get();
     let dir = tempfile::tempdir().unwrap();
     for mode in [STATIC, DYNAMIC] {
         let rewritten = dir.path().join(mode.name);
-        let rewrite = tools.rewrite(&endless().program, &rewritten, mode);
+        let rewrite = tools.rewrite(&endless().program, &rewritten, mode.flags);
         for milliseconds in [1, 3, 10, 30, 100, 300] {
             let check = || -> Result<(), String> {
                 rewrite.clone()?;
@@ -124,24 +160,18 @@ fn kill9_leaves_valid_trace() {
             tally.record(&format!("{} after {milliseconds} ms", mode.name), check());
         }
     }
-    tally.finish("kill9_leaves_valid_trace");
+    tally.finish();
 }
 
 #[test]
 fn no_page_writable_and_executable() {
-    let mut tally = Tally::default();
-    let tools = match Tools::find() {
-        Ok(tools) => tools,
-        Err(why) => {
-            tally.skip("everything", &why);
-            return tally.finish("no_page_writable_and_executable");
-        }
-    };
+    let mut tally = Tally::start("no_page_writable_and_executable");
+    let tools = Tools::get();
     let dir = tempfile::tempdir().unwrap();
     for mode in [STATIC, DYNAMIC] {
         let check = || -> Result<(), String> {
             let rewritten = dir.path().join(mode.name);
-            tools.rewrite(&endless().program, &rewritten, mode)?;
+            tools.rewrite(&endless().program, &rewritten, mode.flags)?;
             let (launch, _) =
                 endless().launch(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
             let pid = launch.start().map_err(|e| e.to_string())?;
@@ -161,7 +191,7 @@ fn no_page_writable_and_executable() {
         };
         tally.record(mode.name, check());
     }
-    tally.finish("no_page_writable_and_executable");
+    tally.finish();
 }
 
 /// Reads the mappings again and again; how often, and those that are writable and executable.

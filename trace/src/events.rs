@@ -81,6 +81,8 @@ pub enum Body {
     },
     Exec(Vec<u8>),
     Registers(Box<RegisterState>),
+    /// The program's registers where a signal or fault met it, inside of a unit.
+    Interrupted(Box<RegisterState>),
     /// A kind that this version does not know.
     Unknown(u16),
 }
@@ -238,6 +240,7 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
         }
         event::EXEC => Body::Exec(f.text()),
         event::REGISTERS => Body::Registers(f.registers()?),
+        event::INTERRUPTED => Body::Interrupted(f.registers()?),
         other => Body::Unknown(other),
     })
 }

@@ -381,6 +381,7 @@ impl<'a> Walk<'a> {
             self.events = rest;
             match &event.body {
                 Body::FsBase(base) => self.cursor.fs_base = *base,
+                Body::Interrupted(state) => self.cursor.set(state),
                 Body::Loss { .. } => {
                     self.end.next = Next::Anywhere;
                     self.cursor.known.known = GprSet::EMPTY;
@@ -424,14 +425,17 @@ impl<'a> Walk<'a> {
 
     /// In `bits`, units that add nothing may still come before the one that a signal interrupted.
     fn event_is_later(&self, event: &Event, program: &Program) -> bool {
-        match &event.body {
-            Body::Signal { pc, .. } if self.version.is_some() && event.insn != WHOLE_UNIT => {
-                let start = program.starts.get(event.insn as usize);
-                let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
-                at != Some(*pc) && self.silent < MAX_SILENT
-            }
-            _ => false,
+        let pc = match &event.body {
+            Body::Signal { pc, .. } => *pc,
+            Body::Interrupted(state) => state.rip,
+            _ => return false,
+        };
+        if self.version.is_none() || event.insn == WHOLE_UNIT {
+            return false;
         }
+        let start = program.starts.get(event.insn as usize);
+        let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
+        at != Some(pc) && self.silent < MAX_SILENT
     }
 
     /// Executes one unit.
@@ -493,6 +497,13 @@ impl<'a> Walk<'a> {
         } else if self.cursor.run(program, steps, sink)?.is_break() {
             self.end.stopped = true;
             return Ok(Break(()));
+        } else if let Some(Body::Interrupted(state)) =
+            self.events.first().map(|e| &e.body).filter(|_| stop < last)
+        {
+            if self.cursor.run_interrupted(program, stop, state, sink)?.is_break() {
+                self.end.stopped = true;
+                return Ok(Break(()));
+            }
         }
         self.cursor.memory_at = behind;
         if stop < last {

@@ -404,3 +404,53 @@ fn bits_events_come_behind_the_silent_units_before_them() {
         verify(&trace).expect("right");
     }
 }
+
+#[test]
+fn an_interrupted_string_instruction_reports_what_it_completed() {
+    // push rax; rep movsd; the handler at 0x5000: mov rax,[rcx] with rcx as the event says.
+    let records = [(1, What::Before(6)), (1, What::After(7))];
+    let units = [
+        unit(0x10, 0x1000, &records, &[0x50, 0xf3, 0xa5]),
+        unit(0x12, 0x5000, &[], &[0x48, 0x8b, 0x01, 0xc3]),
+    ];
+    let mut signal = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
+    signal.extend(words(&[0, 0x1001]));
+    signal.extend_from_slice(&registers(0x5000).to_bytes());
+    let moved = [(false, 0x700, 4), (true, 0x1000, 4), (false, 0x704, 4), (true, 0x1004, 4)];
+    let back = [(false, 0x700, 4), (true, 0x1000, 4), (false, 0x6fc, 4), (true, 0xffc, 4)];
+    for (rdi, valid, references) in [
+        (0x1008u64, 0xffff, &moved[..]),
+        (0xff8, 0xffff, &back[..]),
+        (0x1000, 0xffff, &[]),
+        (0x1008, 0xff7f, &[]),
+    ] {
+        let mut state = registers(0x1001);
+        (state.gpr[7], state.valid) = (rdi, valid);
+        // The record behind the instruction was claimed and never written.
+        let memory = words(&[0x700, 0xdead]);
+        let interrupted = event(kind::INTERRUPTED, 0, 6, 1, &state.to_bytes());
+        let trace = open(
+            &units,
+            &[record(0x1000, &[0x10, 0x12], memory.clone())],
+            &[interrupted.clone(), event(kind::SIGNAL, 0, 6, 1, &signal)],
+        );
+        let found = seen(&trace);
+        assert_eq!(found.0, [0x1000, 0x5000]);
+        assert_eq!(found.1[0], (true, 0xff8, 8));
+        assert_eq!(found.1[1..1 + references.len()], *references);
+        assert_eq!(found.1[1 + references.len()..], [(false, 0x1000, 8); 2]);
+        verify(&trace).expect("right");
+        let end = [[2u32.to_le_bytes(), 11u32.to_le_bytes()].concat(), words(&[0x700])].concat();
+        let ended = event(kind::PROCESS_END, 0, 6, 1, &end);
+        let flow = record(0x1000, &[0x10], memory);
+        let trace = open(&units, &[flow], &[interrupted, ended]);
+        assert_eq!(seen(&trace).1[1..], *references);
+        verify(&trace).expect("right");
+    }
+    // Half an iteration cannot be.
+    let mut state = registers(0x1001);
+    state.gpr[7] = 0x1002;
+    let interrupted = event(kind::INTERRUPTED, 0, 6, 1, &state.to_bytes());
+    let flow = record(0x1000, &[0x10], words(&[0x700, 0]));
+    assert!(wrong(&open(&units, &[flow], &[interrupted])).contains("moved its pointer by 2"));
+}

@@ -7,16 +7,43 @@ pub use run::{Run, RunSpec};
 pub use tools::{Mode, Tools};
 
 use std::fmt::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::sys::Status;
 
 /// What the programs of one test did; every skip has a reason, every failure a report.
-#[derive(Default)]
+///
+/// While it lives, no other test of the same binary runs: each of them keeps the processors busy,
+/// and times out or disturbs what others measure if they run side by side.
 pub struct Tally {
+    test: &'static str,
+    started: Instant,
+    _turn: MutexGuard<'static, ()>,
     passed: usize,
+    prefix_only: Vec<String>,
     skipped: Vec<(String, String)>,
     failed: Vec<(String, String)>,
 }
 
+static TURN: Mutex<()> = Mutex::new(());
+
 impl Tally {
+    /// Waits for the test's turn.
+    pub fn start(test: &'static str) -> Self {
+        // A test that failed has released its turn all the same.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            test,
+            started: Instant::now(),
+            _turn: turn,
+            passed: 0,
+            prefix_only: Vec::new(),
+            skipped: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("skipped {name}: {why}");
         self.skipped.push((name.to_owned(), why.to_owned()));
@@ -32,10 +59,21 @@ impl Tally {
         }
     }
 
+    /// What is compared under this name is compared only as far as the oracle went.
+    pub fn prefix_only(&mut self, name: &str) {
+        eprintln!("prefix only: {name}");
+        self.prefix_only.push(name.to_owned());
+    }
+
     /// Prints the counts; panics if anything failed.
-    pub fn finish(self, test: &str) {
-        let (passed, skipped, failed) = (self.passed, self.skipped.len(), self.failed.len());
-        eprintln!("{test}: {passed} passed, {skipped} skipped, {failed} failed");
+    pub fn finish(self) {
+        let Self { test, passed, .. } = self;
+        let (skipped, failed) = (self.skipped.len(), self.failed.len());
+        let (prefix, seconds) = (self.prefix_only.len(), self.started.elapsed().as_secs_f32());
+        eprintln!(
+            "{test}: {passed} passed, {skipped} skipped, {failed} failed, {prefix} prefix only, \
+            {seconds:.1} s"
+        );
         let names: Vec<_> = self.failed.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.is_empty(), "{test}: {failed} failed: {}", names.join(", "));
     }
@@ -82,4 +120,17 @@ fn line_diff(a: &[u8], b: &[u8]) -> String {
         }
     }
     text
+}
+
+/// What a run must look like that the runtime stops because of what the program does.
+pub fn is_refused(run: &Run) -> Result<(), String> {
+    const REFUSED: Status = Status::Exited(121);
+    let text = String::from_utf8_lossy(&run.stderr);
+    if run.status != REFUSED {
+        return Err(format!("ended with {:?}, expected {REFUSED:?}\n{text}", run.status));
+    }
+    if text.lines().count() != 1 || !text.starts_with("deprewrite: the program ") {
+        return Err(format!("expected one line on stderr that says why:\n{text}"));
+    }
+    Ok(())
 }

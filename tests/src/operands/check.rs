@@ -122,3 +122,23 @@ fn sizes_are_known() {
     });
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn enter_pushes_before_and_between_its_reads() {
+    let mut regs = crate::sys::no_registers();
+    (regs.rsp, regs.rbp) = (0x8000, 0x9000);
+    let layout = crate::xstate::Layout::of_this_cpu();
+    let state = super::State { regs: &regs, layout: &layout, xstate: &Vec::new };
+    let of = |level: u8| {
+        let bytes = [0xc8, 0x10, 0, level];
+        let insn = Decoder::new(64, &bytes, DecoderOptions::NONE).decode();
+        let mut refs = Vec::new();
+        super::references(&insn, &state, &mut refs);
+        refs
+    };
+    let (read, write) = (super::MemRef::read, super::MemRef::write);
+    assert_eq!(of(0), [write(0x7ff8, 8)]);
+    assert_eq!(of(1), [write(0x7ff8, 8), write(0x7ff0, 8)]);
+    let nested = [write(0x7ff8, 8), read(0x8ff8, 8), write(0x7ff0, 8), write(0x7fe8, 8)];
+    assert_eq!(of(2), nested);
+}

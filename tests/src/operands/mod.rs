@@ -1,7 +1,7 @@
 //! The oracle's own operand rules: which memory an instruction refers to, from its decoded form
 //! and the registers before it. Written from the architecture manuals, not from the lifter.
 //!
-//! Reads come before writes. References made by the kernel are not an instruction's.
+//! Reads come before writes, except in `enter`, which pushes in between. References made by the kernel are not an instruction's.
 
 mod access;
 mod address;
@@ -50,6 +50,9 @@ pub fn references(insn: &Instruction, state: &State, out: &mut Vec<MemRef>) {
         }
     }
     stack(insn, state.regs, out);
+    if insn.mnemonic() == Mnemonic::Enter {
+        return;
+    }
     // Stable: the order among reads and among writes stays that of the operands.
     out[first..].sort_by_key(|r| r.kind == crate::listing::Kind::Write);
 }
@@ -211,16 +214,18 @@ fn stack(insn: &Instruction, regs: &Regs, out: &mut Vec<MemRef>) {
     }
 }
 
-/// `enter`: saves rbp, copies the enclosing frames' pointers, adds its own.
+/// `enter`: saves rbp, copies the enclosing frames' pointers one by one, adds its own.
 fn enter(insn: &Instruction, regs: &Regs, out: &mut Vec<MemRef>) {
     let size: u32 = if insn.code() == Code::Enterw_imm16_imm8 { 2 } else { 8 };
     let level = u32::from(insn.immediate8_2nd()) % 32;
-    let slots = if level == 0 { 1 } else { level + 1 };
+    let push = |slot: u32| MemRef::write(regs.rsp.wrapping_sub(u64::from(slot * size)), size);
+    out.push(push(1));
     for i in 1..level {
         out.push(MemRef::read(regs.rbp.wrapping_sub(u64::from(i * size)), size));
+        out.push(push(i + 1));
     }
-    for i in 1..=slots {
-        out.push(MemRef::write(regs.rsp.wrapping_sub(u64::from(i * size)), size));
+    if level > 0 {
+        out.push(push(level + 1));
     }
 }
 

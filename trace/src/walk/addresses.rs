@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use abi::trace::RegisterState;
 use lifter::operands::{xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RDX};
 
@@ -78,6 +79,41 @@ impl Cursor<'_> {
             }
         }
         Ok(Continue(()))
+    }
+
+    /// What instruction `number`, which did not come to its end, had done when the program's
+    /// registers were `state`: the completed iterations of a repeated string instruction.
+    pub(super) fn run_interrupted<S: Sink>(
+        &mut self,
+        program: &Program,
+        number: usize,
+        state: &RegisterState,
+        sink: &mut S,
+    ) -> Result<ControlFlow<()>, String> {
+        let first = program.starts[number].step as usize;
+        let behind = program.starts[number + 1].step as usize;
+        let steps = &program.steps[first..behind];
+        let repeat = steps.iter().position(|step| matches!(step, Step::Repeat { .. }));
+        let Some(repeat) = repeat else { return Ok(Continue(())) };
+        let Step::Repeat { pointer, first, second } = &steps[repeat] else {
+            return Ok(Continue(()));
+        };
+        if state.valid >> pointer & 1 == 0 {
+            return Ok(Continue(()));
+        }
+        for step in &steps[..repeat] {
+            match step {
+                Step::Take(register) => {
+                    let value = self.take();
+                    self.known.set(*register, value);
+                }
+                // Not written: the instruction did not come to its end.
+                Step::Hold(_) => drop(self.take()),
+                _ => {}
+            }
+        }
+        self.held = state.gpr[usize::from(*pointer)];
+        self.repeat(program, *pointer, first, second.as_ref(), sink)
     }
 
     #[inline]

@@ -106,12 +106,18 @@ impl Walk<'_> {
             _ => None,
         };
         let units = &walker.trace.units;
-        let version = self.version.unwrap_or(0);
-        let id = expected.and_then(|a| units.at(a, version).or_else(|| units.at(a, 0)));
+        // Nothing announced yet in this chunk: ahead-of-time units have version 0, those of the
+        // JIT start with 1.
+        let version = self.version.unwrap_or(1);
+        let found = |address| match self.version {
+            Some(version) => units.at(address, version).or_else(|| units.at(address, 0)),
+            None => units.at(address, 0).or_else(|| units.at(address, version)),
+        };
+        let id = expected.and_then(found);
         let number = id.map(|id| walker.by_id(id)).transpose()?;
         let silent = number.filter(|&n| !walker.programs[n as usize].wide);
         let Some(number) = silent else { return self.announced(walker, expected) };
-        self.version.get_or_insert(0);
+        self.version.get_or_insert(version);
         if matches!(self.control_flow.get(self.at), None | Some(&bits::END)) {
             // The stream has ended; did the thread come this far?
             let room = self.cursor.memory.len() - self.cursor.memory_at;
