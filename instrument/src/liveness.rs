@@ -149,7 +149,7 @@ impl Liveness {
 }
 
 /// Where control goes behind `span`, as far as that is known.
-fn successors(insns: &[Instruction], span: &Span) -> [Option<u64>; 2] {
+pub fn successors(insns: &[Instruction], span: &Span) -> [Option<u64>; 2] {
     let Some(last) = insns[span.first..span.first + span.count].last() else { return [None; 2] };
     match last.flow_control() {
         FlowControl::Next => [Some(last.next_ip()), None],

@@ -1,82 +1,347 @@
-//! What a unit records: data, no bytes.
+//! What the units of a region record: data, no bytes.
 //!
 //! The memory stream gets, for each instruction that references memory, the values that the reader
-//! could not know otherwise. In the `registers` format that is each address register that is not
-//! already known: recorded earlier in the unit, or recomputable from known registers by
-//! [`lifter::recompute::step`] — the very function that the reader runs, so that both sides agree
-//! by construction. In the `addresses` format it is the effective address of each explicit operand.
+//! could not know otherwise. In the `addresses` format that is the effective address of each
+//! explicit operand. In the `registers` format it is each address register that is not *known*:
+//! recorded earlier, or recomputable from known registers by the effects of
+//! [`lifter::recompute`] — the very ones that the reader applies, so that both sides agree by
+//! construction.
+//!
+//! Knownness crosses from unit to unit inside a region (partial redundancy elimination). A unit
+//! that nothing outside the region branches to may rely on what its predecessors know; where only
+//! some of them know a register that the unit is going to need, the others record it at their end.
+//! So a pointer that a loop does not change is recorded once in front of the loop.
+//!
+//! Lattice: sets of known registers, ordered by inclusion, starting from all of them. Meet:
+//! intersection, plus what is wanted and known to any predecessor. Transfer: the effects of the
+//! unit's instructions and records. Facts about a unit that relies on its predecessors are only
+//! right if it is entered from them: such a unit is *closed*.
 
-use abi::options::{Memory, Options};
+use abi::options::{ControlFlow, Memory, Options};
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
+use core::ops::Range;
 use iced_x86::{Instruction, InstructionInfoFactory};
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
-use lifter::recompute::step;
+use lifter::recompute::{effects, Effect, Known};
+use lifter::regs::GprSet;
 
-/// Plans the units of a region; reuses its scratch memory.
+/// A block as the planner sees it.
+pub struct PlanBlock {
+    /// Its instructions in the region's list.
+    pub insns: Range<usize>,
+    /// It may be entered from outside the region.
+    pub open: bool,
+    /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
+    pub successors: [Option<usize>; 2],
+    pub leaves: bool,
+}
+
+/// The plan of one unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitPlan {
+    /// In stream order.
+    pub records: Vec<Record>,
+    /// It relies on its predecessors in the region.
+    pub closed: bool,
+}
+
+/// What one instruction needs and does.
+struct Compiled {
+    needs: GprSet,
+    /// Recorded whatever is known: before, and after the instruction.
+    before: Vec<What>,
+    after: Option<What>,
+    effects: Range<usize>,
+    written: GprSet,
+}
+
+/// Plans regions; reuses its scratch memory.
 #[derive(Default)]
 pub struct Planner {
     references: Vec<Reference>,
     rest: Vec<Reference>,
+    compiled: Vec<Compiled>,
+    effects: Vec<Effect>,
+}
+
+/// The solution for one block.
+#[derive(Clone, Copy)]
+struct Facts {
+    /// Registers that are certainly needed with the value they have at the block's start.
+    wanted: GprSet,
+    /// Never to be relied on at the block's start.
+    banned: GprSet,
+    written: GprSet,
+    known_in: GprSet,
+    known_out: GprSet,
+    /// Recorded at the block's end, for a successor.
+    late: GprSet,
 }
 
 impl Planner {
-    /// The records of a unit whose instructions are `insns`, in stream order.
+    /// The plans of the blocks of a region, whose instructions are `insns`.
     pub fn plan(
         &mut self,
+        blocks: &[PlanBlock],
         insns: &[Instruction],
         options: Options,
         factory: &mut InstructionInfoFactory,
-    ) -> Vec<Record> {
-        let mut records = Vec::new();
+    ) -> Vec<UnitPlan> {
         if !options.records_memory() {
-            return records;
+            return blocks.iter().map(|_| UnitPlan::default()).collect();
         }
-        // Knownness only: the values are dummies.
-        let mut known: [Option<u64>; 16] = [None; 16];
-        for (i, insn) in insns.iter().enumerate() {
+        self.compiled.clear();
+        self.effects.clear();
+        for insn in insns {
+            self.compile(insn, options, factory);
+        }
+        let across =
+            options.memory == Memory::Registers && options.control_flow != ControlFlow::Bits;
+        let facts = self.solve(blocks, across);
+        blocks
+            .iter()
+            .zip(facts)
+            .map(|(block, facts)| UnitPlan {
+                records: self.records(block, &facts, options),
+                closed: !facts.known_in.is_empty(),
+            })
+            .collect()
+    }
+
+    fn compile(
+        &mut self,
+        insn: &Instruction,
+        options: Options,
+        factory: &mut InstructionInfoFactory,
+    ) {
+        self.references.clear();
+        references(insn, factory, &mut self.references);
+        self.rest.clear();
+        let mut addresses = 0u8;
+        for reference in &self.references {
+            match reference.operand {
+                Some(n) if options.memory == Memory::Addresses && has_address(reference) => {
+                    addresses |= 1 << n;
+                }
+                _ => self.rest.push(*reference),
+            }
+        }
+        let wanted = needs(insn, factory, &self.rest);
+        let mut before: Vec<What> =
+            (0..4).filter(|n| addresses & 1 << n != 0).map(What::Address).collect();
+        let mut after = None;
+        for what in wanted.always {
+            match what {
+                What::After(_) => after = Some(what),
+                _ => before.push(what),
+            }
+        }
+        let start = self.effects.len();
+        let list = &mut self.effects;
+        effects(insn, factory, &mut |effect| list.push(effect));
+        let written =
+            self.effects[start..].iter().fold(GprSet::EMPTY, |set, e| set.union(changed(e)));
+        let effects = start..self.effects.len();
+        self.compiled.push(Compiled { needs: wanted.registers, before, after, effects, written });
+    }
+
+    // --- dataflow ---
+
+    fn solve(&self, blocks: &[PlanBlock], across: bool) -> Vec<Facts> {
+        let mut facts: Vec<Facts> = blocks.iter().map(|block| self.local(block)).collect();
+        if !across || blocks.iter().all(|b| b.open) {
+            return facts;
+        }
+        anticipate(blocks, &mut facts);
+        let mut before: Vec<Vec<usize>> = blocks.iter().map(|_| Vec::new()).collect();
+        for (i, block) in blocks.iter().enumerate() {
+            for next in block.successors.into_iter().flatten() {
+                before[next].push(i);
+            }
+        }
+        loop {
+            self.fixpoint(blocks, &before, &mut facts);
+            if !self.place(blocks, &before, &mut facts) {
+                return facts;
+            }
+        }
+    }
+
+    /// What a block wants, writes, and knows at its end if it knows nothing at its start.
+    fn local(&self, block: &PlanBlock) -> Facts {
+        let mut wanted = GprSet::EMPTY;
+        let mut unchanged = GprSet::ALL;
+        let mut known = Known::default();
+        for compiled in &self.compiled[block.insns.clone()] {
+            wanted =
+                wanted.union(compiled.needs.minus(known.known).minus(GprSet::ALL.minus(unchanged)));
+            self.advance(compiled, &mut known);
+            unchanged = unchanged.minus(compiled.written);
+        }
+        Facts {
+            wanted,
+            banned: GprSet::EMPTY,
+            written: GprSet::ALL.minus(unchanged),
+            known_in: GprSet::EMPTY,
+            known_out: known.known,
+            late: GprSet::EMPTY,
+        }
+    }
+
+    fn advance(&self, compiled: &Compiled, known: &mut Known) {
+        known.known = known.known.union(compiled.needs);
+        for what in &compiled.before {
+            if let What::Before(register) = what {
+                known.known.insert(*register);
+            }
+        }
+        for effect in &self.effects[compiled.effects.clone()] {
+            known.apply(effect);
+        }
+        if let Some(What::After(register)) = compiled.after {
+            known.known.insert(register);
+        }
+    }
+
+    fn known_out(&self, block: &PlanBlock, known_in: GprSet) -> GprSet {
+        let mut known = Known { known: known_in, ..Known::default() };
+        for compiled in &self.compiled[block.insns.clone()] {
+            self.advance(compiled, &mut known);
+        }
+        known.known
+    }
+
+    /// The greatest solution.
+    fn fixpoint(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) {
+        for (i, block) in blocks.iter().enumerate() {
+            let rely = !block.open && !before[i].is_empty();
+            facts[i].known_in =
+                if rely { GprSet::ALL.minus(facts[i].banned) } else { GprSet::EMPTY };
+            facts[i].known_out = self.known_out(block, facts[i].known_in);
+        }
+        loop {
+            let mut changed = false;
+            for i in 0..blocks.len() {
+                if facts[i].known_in.is_empty() {
+                    continue;
+                }
+                let (mut all, mut any) = (GprSet::ALL, GprSet::EMPTY);
+                for &p in &before[i] {
+                    all = all.intersection(facts[p].known_out);
+                    any = any.union(facts[p].known_out);
+                }
+                let known_in = all.union(any.intersection(facts[i].wanted)).minus(facts[i].banned);
+                if known_in != facts[i].known_in {
+                    facts[i].known_in = known_in;
+                    let out = self.known_out(&blocks[i], known_in);
+                    changed |= out != facts[i].known_out;
+                    facts[i].known_out = out;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// Decides where the registers that a block relies on are recorded. True if something had to
+    /// be banned: solve again.
+    fn place(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) -> bool {
+        for f in facts.iter_mut() {
+            f.late = GprSet::EMPTY;
+        }
+        for i in 0..blocks.len() {
+            for &p in &before[i] {
+                let missing = facts[i].known_in.minus(facts[p].known_out);
+                if let Some(register) = self.cannot_record(&blocks[p], facts[p].late.union(missing))
+                {
+                    facts[i].banned.insert(register);
+                    return true;
+                }
+                facts[p].late = facts[p].late.union(missing);
+            }
+        }
+        false
+    }
+
+    /// Of the registers to be recorded at the end of `block`, one that cannot be: the value behind
+    /// the last instruction is only at hand if it does not transfer control, and once.
+    fn cannot_record(&self, block: &PlanBlock, late: GprSet) -> Option<u8> {
+        let Some(last) = self.compiled[block.insns.clone()].last() else {
+            return late.iter().next();
+        };
+        let behind = late.intersection(last.written);
+        let room =
+            usize::from(last.after.is_none() && block.successors[1].is_none() && !block.leaves);
+        behind.iter().nth(room)
+    }
+
+    // --- records ---
+
+    fn records(&self, block: &PlanBlock, facts: &Facts, options: Options) -> Vec<Record> {
+        let mut records = Vec::new();
+        let mut known = Known { known: facts.known_in, ..Known::default() };
+        let count = block.insns.len();
+        for (i, compiled) in self.compiled[block.insns.clone()].iter().enumerate() {
             let record = |what| Record { insn: i as u8, what };
-            self.references.clear();
-            references(insn, factory, &mut self.references);
-            self.rest.clear();
-            let mut addresses = 0u8;
-            for reference in &self.references {
-                match reference.operand {
-                    Some(n) if options.memory == Memory::Addresses && has_address(reference) => {
-                        addresses |= 1 << n;
-                    }
-                    _ => self.rest.push(*reference),
-                }
+            let last = i + 1 == count;
+            let mut wanted = compiled.needs;
+            if options.memory == Memory::Registers {
+                wanted = wanted.minus(known.known);
             }
-            let wanted = needs(insn, factory, &self.rest);
-            let forget = options.memory == Memory::Addresses;
-            for register in wanted.registers.iter() {
-                let slot = &mut known[usize::from(register)];
-                if forget || slot.is_none() {
-                    *slot = Some(0);
-                    records.push(record(What::Before(register)));
-                }
+            if last {
+                // A register that the instruction does not change is as good before it.
+                wanted = wanted.union(facts.late.minus(compiled.written).minus(known.known));
             }
-            for n in 0..4 {
-                if addresses & 1 << n != 0 {
-                    records.push(record(What::Address(n)));
-                }
-            }
-            let (after, before): (Vec<What>, Vec<What>) =
-                wanted.always.iter().copied().partition(|w| matches!(w, What::After(_)));
-            records.extend(before.into_iter().map(record));
-            if !forget {
-                step(insn, factory, &mut known);
-            }
-            for what in after {
-                if let What::After(register) = what {
-                    known[usize::from(register)] = Some(0);
-                }
-                records.push(record(what));
+            records.extend(wanted.iter().map(|r| record(What::Before(r))));
+            records.extend(compiled.before.iter().map(|&what| record(what)));
+            records.extend(compiled.after.map(record));
+            self.advance(compiled, &mut known);
+            if last {
+                let behind = facts.late.intersection(compiled.written).minus(known.known);
+                records.extend(behind.iter().map(|r| record(What::After(r))));
             }
         }
         records
+    }
+}
+
+/// Extends what blocks want by what all their successors want.
+fn anticipate(blocks: &[PlanBlock], facts: &mut [Facts]) {
+    loop {
+        let mut changed = false;
+        for (i, block) in blocks.iter().enumerate().rev() {
+            if block.leaves {
+                continue;
+            }
+            let all = block
+                .successors
+                .into_iter()
+                .flatten()
+                .map(|next| facts[next].wanted)
+                .reduce(|a, b| a.intersection(b));
+            let wanted = facts[i].wanted.union(all.unwrap_or_default().minus(facts[i].written));
+            changed |= wanted != facts[i].wanted;
+            facts[i].wanted = wanted;
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// Registers that a step changes.
+fn changed(effect: &Effect) -> GprSet {
+    match *effect {
+        Effect::Forget(set) => set,
+        Effect::Set { to, .. }
+        | Effect::Lea { to, .. }
+        | Effect::Binary { to, .. }
+        | Effect::Immediate { to, .. }
+        | Effect::Unary { to, .. } => GprSet::of(to),
+        Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
     }
 }
 

@@ -100,10 +100,7 @@ impl Weaver<'_, '_, '_> {
             FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
                 self.outcome_of_jcc(insn, i);
                 self.boundary(insn, Kind::Plain, 0);
-                self.align(2);
-                let condition = condition_of(insn);
-                let at = self.code().jcc(condition);
-                self.pend(at, insn.near_branch_target());
+                self.branch(Some(condition_of(insn)), insn.near_branch_target());
                 self.fall_through(insn.next_ip(), next);
             }
             FlowControl::ConditionalBranch => self.loop_or_jrcxz(insn, next),
@@ -136,8 +133,22 @@ impl Weaver<'_, '_, '_> {
         }
     }
 
-    fn pend(&mut self, at: u32, target: u64) {
-        self.t.pending.push(Pending { at, target, from: self.block.id });
+    /// A direct branch to original address `target`: `jmp`, or `j<condition>`.
+    fn branch(&mut self, condition: Option<u8>, target: u64) {
+        let number = self.t.branches;
+        self.t.branches += 1;
+        let short = self.t.short.get(number).copied().unwrap_or(false);
+        let at = if short {
+            self.code().raw(&[condition.map_or(0xeb, |c| 0x70 | c), 0]);
+            self.code().here() - 1
+        } else if let Some(condition) = condition {
+            self.align(2);
+            self.code().jcc(condition)
+        } else {
+            self.align(1);
+            self.code().jump()
+        };
+        self.t.pending.push(Pending { at, target, from: self.block.id, number, short });
     }
 
     /// Pads so that a rel32 behind `opcode` more bytes stays within a cache line.
@@ -160,9 +171,7 @@ impl Weaver<'_, '_, '_> {
         if next == Some(address) && !self.next_needs_branch {
             return;
         }
-        self.align(1);
-        let at = self.code().jump();
-        self.pend(at, address);
+        self.branch(None, address);
     }
 
     fn direct_call(&mut self, insn: &Instruction, next: Option<u64>) {
@@ -192,9 +201,13 @@ impl Weaver<'_, '_, '_> {
         if records {
             self.write_outcome(avoid, bits::NOT_TAKEN);
         }
-        self.align(1);
-        let at = self.code().jump();
-        self.pend(at, insn.next_ip());
+        let (count, short) = (self.t.branches, core::mem::take(&mut self.t.short));
+        self.branch(None, insn.next_ip());
+        (self.t.branches, self.t.short) = (count, short);
+        if let Some(long) = self.t.pending.last_mut() {
+            // The branch around it must not change its length.
+            long.number = usize::MAX;
+        }
         self.code().bind_short(taken);
         if records {
             self.write_outcome(avoid, bits::TAKEN);
@@ -334,7 +347,13 @@ impl Translator {
                         }
                     }
                     let at = out.code.jump();
-                    self.pending.push(Pending { at, target, from });
+                    self.pending.push(Pending {
+                        at,
+                        target,
+                        from,
+                        number: usize::MAX,
+                        short: false,
+                    });
                 }
                 Cold::IndirectCall { at, return_address } => {
                     out.code.bind(at, here);

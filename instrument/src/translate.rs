@@ -6,7 +6,7 @@
 use crate::emit::Code;
 use crate::explore::LiveMap;
 use crate::liveness::{Beyond, Liveness, Span};
-use crate::plan::Planner;
+use crate::plan::{PlanBlock, Planner, UnitPlan};
 use crate::recipe;
 use crate::transfer::is_conditional;
 use crate::weave::Weaver;
@@ -41,6 +41,8 @@ pub struct Block {
     pub version: u16,
     /// It can be reached indirectly.
     pub wide: bool,
+    /// It can be branched to from outside the region.
+    pub open: bool,
 }
 
 /// Original code: `bytes[0]` is at `start`.
@@ -71,6 +73,8 @@ pub struct Unit {
     pub id: u32,
     pub version: u16,
     pub wide: bool,
+    /// It relies on the units before it in its region: not to be entered from elsewhere.
+    pub closed: bool,
     /// Its code in [`Fragment::code`], cold parts excluded.
     pub entry: u32,
     pub end: u32,
@@ -117,6 +121,10 @@ pub(crate) struct Pending {
     pub at: u32,
     pub target: u64,
     pub from: u32,
+    /// Counts the branches of the region; `usize::MAX`: always long.
+    pub number: usize,
+    /// It is a rel8.
+    pub short: bool,
 }
 
 /// Work that is emitted behind the region's hot code.
@@ -146,6 +154,10 @@ pub struct Translator {
     spans: Vec<Span>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) cold: Vec<Cold>,
+    /// Branches that are known to be short, by number.
+    pub(crate) short: Vec<bool>,
+    /// Branches emitted so far.
+    pub(crate) branches: usize,
 }
 
 impl Translator {
@@ -162,6 +174,8 @@ impl Translator {
             spans: Vec::new(),
             pending: Vec::new(),
             cold: Vec::new(),
+            short: Vec::new(),
+            branches: 0,
         }
     }
 
@@ -176,27 +190,68 @@ impl Translator {
         let spans = core::mem::take(&mut self.spans);
         let mut beyond = Beyond { map: &mut self.live_map, source };
         self.liveness.solve(&spans, &insns, &mut self.factory, &mut beyond, everything);
+        let plans = self.plan(blocks, &spans, &insns);
+        let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
+        let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
+        self.short.clear();
+        self.weave(&region, out);
+        if !self.placement.patchable && self.find_short_branches(units, out) {
+            // Once more: distances only shrink, so what was in reach of a byte still is.
+            out.code.bytes.truncate(code);
+            out.recipes.truncate(recipes);
+            out.units.truncate(units);
+            self.weave(&region, out);
+        }
+        self.bind(units, out);
+        self.insns = insns;
+        self.spans = spans;
+    }
+
+    fn plan(&mut self, blocks: &[Block], spans: &[Span], insns: &[Instruction]) -> Vec<UnitPlan> {
+        let options = self.options;
+        let inside = |address: u64, from: &Block| {
+            let i = blocks.binary_search_by_key(&address, |b| b.start).ok()?;
+            may_enter(options, from.id, blocks[i].id, blocks[i].wide).then_some(i)
+        };
+        let plan_blocks: Vec<PlanBlock> = blocks
+            .iter()
+            .zip(spans)
+            .map(|(block, span)| {
+                let list = span.first..span.first + span.count;
+                let next = crate::liveness::successors(insns, span);
+                let successors = next.map(|address| address.and_then(|a| inside(a, block)));
+                let leaves = next == [None; 2]
+                    || next.iter().zip(&successors).any(|(n, s)| n.is_some() && s.is_none());
+                PlanBlock { insns: list, open: block.open || block.wide, successors, leaves }
+            })
+            .collect();
+        self.planner.plan(&plan_blocks, insns, options, &mut self.factory)
+    }
+
+    /// Emits the region; branches are left in `pending`.
+    fn weave(&mut self, region: &Region, out: &mut Fragment) {
         self.pending.clear();
         self.cold.clear();
-        let first_unit = out.units.len();
-        for (i, block) in blocks.iter().enumerate() {
-            let span = &spans[i];
-            let list = &insns[span.first..span.first + span.count];
+        self.branches = 0;
+        for (i, block) in region.blocks.iter().enumerate() {
+            let span = &region.spans[i];
+            let list = &region.insns[span.first..span.first + span.count];
             let body = UnitBody {
                 code_len: block.len as u16,
                 flags: if block.wide { flags::WIDE } else { 0 },
-                records: self.planner.plan(list, self.options, &mut self.factory),
+                records: region.plans[i].records.clone(),
             };
             let entry = out.code.here();
             let recipe = out.recipes.len() as u32;
-            let bytes = source.slice(block.start, block.len as usize);
+            let bytes = region.source.slice(block.start, block.len as usize);
             Weaver::new(self, out, block, &body, list, bytes, span.first, i)
-                .unit(blocks.get(i + 1));
+                .unit(region.blocks.get(i + 1));
             out.units.push(Unit {
                 start: block.start,
                 id: block.id,
                 version: block.version,
                 wide: block.wide,
+                closed: region.plans[i].closed,
                 entry,
                 end: out.code.here(),
                 recipe,
@@ -205,9 +260,25 @@ impl Translator {
             });
         }
         self.cold_code(out);
-        self.bind(first_unit, out);
-        self.insns = insns;
-        self.spans = spans;
+    }
+
+    /// Which branches of the region reach their targets with one byte, in the order in which they
+    /// are emitted. True if there are any.
+    fn find_short_branches(&mut self, first_unit: usize, out: &Fragment) -> bool {
+        const REACH: i64 = 124;
+        self.short.resize(self.branches, false);
+        for p in self.pending.iter().filter(|p| p.number != usize::MAX) {
+            let entry = self.entry_inside(p, &out.units[first_unit..]);
+            let distance = entry.map(|entry| i64::from(entry) - i64::from(p.at));
+            self.short[p.number] = distance.is_some_and(|d| d.abs() <= REACH);
+        }
+        self.short.contains(&true)
+    }
+
+    /// Where a pending branch goes inside the region.
+    fn entry_inside(&self, p: &Pending, units: &[Unit]) -> Option<u32> {
+        let unit = &units[units.binary_search_by_key(&p.target, |u| u.start).ok()?];
+        may_enter(self.options, p.from, unit.id, unit.wide).then_some(unit.entry)
     }
 
     fn decode(&mut self, blocks: &[Block], source: Source) {
@@ -234,18 +305,26 @@ impl Translator {
     /// Points branches at units of the region; the others are left to the caller.
     fn bind(&mut self, first_unit: usize, out: &mut Fragment) {
         for p in &self.pending {
-            let units = &out.units[first_unit..];
-            let found = units.binary_search_by_key(&p.target, |u| u.start);
-            let entry = found.ok().map(|i| &units[i]);
-            match entry.filter(|unit| may_enter(self.options, p.from, unit.id, unit.wide)) {
-                Some(unit) => {
-                    let entry = unit.entry;
-                    out.code.bind(p.at, entry);
+            match self.entry_inside(p, &out.units[first_unit..]) {
+                Some(entry) if p.short => {
+                    let distance = entry as i32 - (p.at as i32 + 1);
+                    debug_assert!(i8::try_from(distance).is_ok());
+                    out.code.bytes[p.at as usize] = distance as u8;
                 }
+                Some(entry) => out.code.bind(p.at, entry),
                 None => out.branches.push(Branch { at: p.at, target: p.target, from: p.from }),
             }
         }
     }
+}
+
+/// A region between its analysis and its code.
+struct Region<'a> {
+    blocks: &'a [Block],
+    spans: &'a [Span],
+    insns: &'a [Instruction],
+    plans: &'a [UnitPlan],
+    source: Source<'a>,
 }
 
 /// Whether a unit may be entered by a direct branch from unit `from`: a narrow tag is only right

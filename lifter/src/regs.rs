@@ -56,6 +56,11 @@ impl GprSet {
     }
 
     #[inline]
+    pub const fn intersection(self, other: GprSet) -> GprSet {
+        GprSet(self.0 & other.0)
+    }
+
+    #[inline]
     pub const fn minus(self, other: GprSet) -> GprSet {
         GprSet(self.0 & !other.0)
     }

@@ -51,7 +51,8 @@ pub fn translate(
             len: block.len,
             id: numbering.id(block.start),
             version: 0,
-            wide: block.indirect || numbering.is_wide(block.start),
+            wide: block.indirect || numbering.wide.contains(block.start),
+            open: numbering.open.contains(block.start),
         }));
         translator.translate(&blocks, source, &mut out);
         for unit in out.units.drain(..) {
@@ -61,6 +62,9 @@ pub fn translate(
             previous = unit.start;
             let dropped = options.torture & torture::DROP != 0 && unit.start % 11 == 3;
             let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
+            if unit.closed {
+                continue;
+            }
             if unit.wide && !dropped {
                 let code = code_base as u32 + unit.entry;
                 result.entries.push((unit.start as u32, code));
@@ -76,13 +80,30 @@ pub fn translate(
     result
 }
 
-/// Which number each block gets, and which blocks must be wide because a branch comes from a unit
-/// of another window.
+/// Which number each block gets, and who branches to it.
 struct Numbering {
     /// (address, number), ascending.
     numbers: Vec<(u32, u32)>,
-    /// Ascending.
-    wide: Vec<u32>,
+    /// Blocks that a unit of another window branches to.
+    wide: Addresses,
+    /// Blocks that another function branches to.
+    open: Addresses,
+}
+
+/// A set of image-relative addresses.
+#[derive(Default)]
+struct Addresses(Vec<u32>);
+
+impl Addresses {
+    fn new(mut all: Vec<u32>) -> Addresses {
+        all.sort_unstable();
+        all.dedup();
+        Addresses(all)
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        self.0.binary_search(&(address as u32)).is_ok()
+    }
 }
 
 impl Numbering {
@@ -92,24 +113,35 @@ impl Numbering {
         let mut numbers: Vec<(u32, u32)> =
             blocks().zip(0..).map(|(b, n)| (b.start as u32, n)).collect();
         numbers.sort_unstable();
-        let mut numbering = Numbering { numbers, wide: Vec::new() };
-        for (block, n) in blocks().zip(0..) {
-            let window = unit_id(FIRST_WINDOW, n) >> 16;
-            let next = block.start + u64::from(block.len);
-            let targets = match block.end {
-                End::Jump(target) => [Some(target), None],
-                End::Branch(target) => [Some(target), Some(next)],
-                End::FallThrough => [Some(next), None],
-                _ => [None, None],
-            };
-            for target in targets.into_iter().flatten() {
-                if numbering.find(target).is_some_and(|m| unit_id(FIRST_WINDOW, m) >> 16 != window)
-                {
-                    numbering.wide.push(target as u32);
+        let mut numbering =
+            Numbering { numbers, wide: Addresses::default(), open: Addresses::default() };
+        let (mut wide, mut open) = (Vec::new(), Vec::new());
+        let mut n = 0;
+        for function in functions() {
+            let own = n..n + function.blocks.len() as u32;
+            for block in &function.blocks {
+                let window = unit_id(FIRST_WINDOW, n) >> 16;
+                n += 1;
+                let next = block.start + u64::from(block.len);
+                let targets = match block.end {
+                    End::Jump(target) => [Some(target), None],
+                    End::Branch(target) => [Some(target), Some(next)],
+                    End::FallThrough => [Some(next), None],
+                    _ => [None, None],
+                };
+                for target in targets.into_iter().flatten() {
+                    let Some(m) = numbering.find(target) else { continue };
+                    if unit_id(FIRST_WINDOW, m) >> 16 != window {
+                        wide.push(target as u32);
+                    }
+                    if !own.contains(&m) {
+                        open.push(target as u32);
+                    }
                 }
             }
         }
-        numbering.wide.sort_unstable();
+        numbering.wide = Addresses::new(wide);
+        numbering.open = Addresses::new(open);
         numbering
     }
 
@@ -120,10 +152,6 @@ impl Numbering {
 
     fn id(&self, address: u64) -> u32 {
         unit_id(FIRST_WINDOW, self.find(address).unwrap_or(0))
-    }
-
-    fn is_wide(&self, address: u64) -> bool {
-        self.wide.binary_search(&(address as u32)).is_ok()
     }
 }
 

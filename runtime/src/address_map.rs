@@ -31,11 +31,6 @@ impl AddressMap {
         self.find(address).filter(|slot| !slot.removed).map(|slot| slot.unit - 1)
     }
 
-    /// The last unit at `address`, removed or not.
-    pub fn last(&self, address: u64) -> Option<u32> {
-        self.find(address).map(|slot| slot.unit - 1)
-    }
-
     fn find(&self, address: u64) -> Option<&Slot> {
         if self.slots.is_empty() {
             return None;
@@ -81,7 +76,7 @@ mod tests {
             map.set(u64::from(i) * 3, i);
         }
         map.remove(30);
-        assert_eq!((map.get(30), map.last(30)), (None, Some(10)));
+        assert_eq!(map.get(30), None);
         map.set(30, 77);
         assert_eq!(map.get(30), Some(77));
         assert_eq!(map.get(9_999 * 3), Some(9_999));

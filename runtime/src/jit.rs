@@ -3,6 +3,7 @@
 //! One lock covers all of it. Published are only table entries and branch distances, each in one
 //! store, after the code they lead to is in place.
 
+use crate::address_map::AddressMap;
 use crate::arena::Arena;
 use crate::process::process;
 use crate::table::Table;
@@ -58,7 +59,10 @@ pub struct Jit {
     pub arena: Arena,
     pub table: Table,
     exec: Vec<ExecRange>,
-    map: crate::address_map::AddressMap,
+    /// Units that may be entered from anywhere, by address.
+    map: AddressMap,
+    /// Last version of each address.
+    versions: AddressMap,
     units: Vec<Unit>,
     recipes: Vec<u8>,
     exits: Vec<Exit>,
@@ -115,7 +119,8 @@ impl Jit {
             arena,
             table,
             exec: Vec::new(),
-            map: Default::default(),
+            map: AddressMap::default(),
+            versions: AddressMap::default(),
             units: Vec::new(),
             recipes: Vec::new(),
             exits: Vec::new(),
@@ -331,7 +336,9 @@ impl Jit {
         let offset = self.arena.used();
         self.units.reserve(out.units.len());
         for unit in &out.units {
-            self.map.set(unit.start, self.units.len() as u32);
+            if !unit.closed {
+                self.map.set(unit.start, self.units.len() as u32);
+            }
             self.units.push(Unit {
                 start: unit.start,
                 len: u32::from(unit.body.code_len),
@@ -487,6 +494,7 @@ impl Jit {
                     id: unit_id(process().header.jit_window, n),
                     version: self.next_version(from),
                     wide: all_wide || (from == start && wide) || indirect.contains(&from),
+                    open: from == start,
                 });
                 (from, insns) = (end, 0);
             }
@@ -494,11 +502,11 @@ impl Jit {
         blocks
     }
 
-    fn next_version(&self, address: u64) -> u16 {
-        match self.map.last(address) {
-            Some(i) => self.units[i as usize].version.wrapping_add(1).max(1),
-            None => 1,
-        }
+    /// Each translation of an address has a version of its own, from 1.
+    fn next_version(&mut self, address: u64) -> u16 {
+        let version = self.versions.get(address).map_or(1, |v| v as u16 + 1).max(1);
+        self.versions.set(address, u32::from(version));
+        version
     }
 
     /// Code that the program may write: it stays write-protected while translations exist.
