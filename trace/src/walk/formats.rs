@@ -115,7 +115,11 @@ impl Walk<'_> {
         if matches!(self.control_flow.get(self.at), None | Some(&bits::END)) {
             // The stream has ended; did the thread come this far?
             let room = self.cursor.memory.len() - self.cursor.memory_at;
-            let continued = self.following.is_some_and(|c| Some(c.registers.rip) == expected);
+            // What is left of the memory stream belongs to units that add nothing else, which may
+            // come through the place where the next chunk starts before it does.
+            let took_all = room == 0 || !self.chunk.frame.is_sealed();
+            let continued =
+                took_all && self.following.is_some_and(|c| Some(c.registers.rip) == expected);
             let too_much = walker.programs[number as usize].memory_bytes as usize > room;
             if continued || too_much || self.thread_ends() {
                 return self.zero();
