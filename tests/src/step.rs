@@ -151,11 +151,13 @@ impl Oracle<'_> {
         self.step(tid, 0)
     }
 
+    /// Of what the thread was about to execute, nothing but a system call was executed.
     fn end_thread(&mut self, tid: Pid) -> Result<()> {
-        if self.threads.contains_key(&tid) {
+        let thread = self.threads.get(&tid);
+        if thread.is_some_and(|t| matches!(t.doing, Doing::Syscall { entered: true })) {
             self.list_block(tid)?;
-            self.threads.remove(&tid);
         }
+        self.threads.remove(&tid);
         Ok(())
     }
 
@@ -274,7 +276,9 @@ impl Oracle<'_> {
             return sys::single_step(tid, 0);
         };
         let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
-        if code > 0 && faults.contains(&signal) {
+        // An instruction that cannot be fetched is not executed, not even up to its fault.
+        let fetched = || maps::is_executable(tid, self.threads[&tid].regs.rip);
+        if code > 0 && faults.contains(&signal) && fetched()? {
             self.list_block(tid)?;
         }
         self.pass_on(tid, signal)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use abi::trace::full_pc::ADDRESS_BITS;
-use abi::unit::{decode_static, unit_id, unit_number, JitReason, JitUnit, UnitBody};
+use abi::unit::{decode_static, flags, unit_id, unit_number, JitReason, JitUnit, UnitBody};
 
 use crate::output::OutputFile;
 use crate::Error;
@@ -42,6 +42,18 @@ pub struct Units {
     statics: Option<Statics>,
     /// (address, version) to id.
     places: HashMap<u64, u32>,
+    /// Units that nothing announces, by address: ahead-of-time, and of the JIT with their version.
+    narrow_statics: HashMap<u64, u32>,
+    narrow_jit: HashMap<u64, (u16, u32)>,
+}
+
+/// What a unit that is not announced follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Predecessor {
+    /// It is the first of its chunk.
+    None,
+    Static,
+    Jit,
 }
 
 fn place(address: u64, version: u16) -> u64 {
@@ -56,6 +68,11 @@ impl Units {
             JitUnit::decode(payload, &mut at).map_err(|_| "a unit description is damaged")?
         {
             self.places.insert(place(unit.address, unit.version), unit.id);
+            if unit.body.flags & flags::WIDE == 0 {
+                let newest = (unit.version, unit.id);
+                let known = self.narrow_jit.entry(unit.address).or_insert(newest);
+                *known = newest.max(*known);
+            }
             if self.jit.insert(unit.id, unit).is_some() {
                 return Err("two units have the same id");
             }
@@ -77,11 +94,15 @@ impl Units {
         let (mut at, mut previous) = (0, 0);
         while (entries.len() as u64) < count {
             let start = at as u32;
-            let (address, _) = decode_static(&output.descriptions, &mut at, previous)
+            let (address, body) = decode_static(&output.descriptions, &mut at, previous)
                 .ok_or_else(|| Error("the output file's unit descriptions are damaged".into()))?;
             if by_address {
                 let id = unit_id(first_window, entries.len() as u32);
-                self.places.entry(place(load.wrapping_add(address), 0)).or_insert(id);
+                let live = load.wrapping_add(address);
+                self.places.entry(place(live, 0)).or_insert(id);
+                if body.flags & flags::WIDE == 0 {
+                    self.narrow_statics.entry(live).or_insert(id);
+                }
             }
             entries.push((address, start));
             previous = address;
@@ -109,6 +130,17 @@ impl Units {
     /// Id of the unit at a live address.
     pub fn at(&self, address: u64, version: u16) -> Option<u32> {
         self.places.get(&place(address, version)).copied()
+    }
+
+    /// Id of the unit that runs at a live address without being announced.
+    pub fn narrow_at(&self, address: u64, behind: Predecessor) -> Option<u32> {
+        let jit = || self.narrow_jit.get(&address).map(|&(_, id)| id);
+        let ahead_of_time = || self.narrow_statics.get(&address).copied();
+        match behind {
+            Predecessor::None => jit().or_else(ahead_of_time),
+            Predecessor::Static => ahead_of_time(),
+            Predecessor::Jit => jit(),
+        }
     }
 
     /// The unit with this id.

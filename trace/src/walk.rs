@@ -12,6 +12,7 @@ use lifter::regs::GprSet;
 use crate::events::{Body, Event};
 use crate::open::{Chunk, Thread, Trace};
 use crate::program::{compile, Exit, Program};
+use crate::units::Predecessor;
 
 mod addresses;
 mod formats;
@@ -182,7 +183,8 @@ impl<'t> Walker<'t> {
             control_flow: streams.control_flow(),
             at: 0,
             window: Some(chunk.frame.header.window).filter(|&window| window != 0),
-            version: None,
+            started: false,
+            behind: Predecessor::None,
             events: thread.events_of(chunk.frame.header.seq),
             cursor: Cursor {
                 known: Known::default(),
@@ -299,8 +301,10 @@ struct Walk<'a> {
     control_flow: &'a [u8],
     at: usize,
     window: Option<u32>,
-    /// `bits`: version of the last announced unit.
-    version: Option<u16>,
+    /// `bits`: the chunk's first unit was found.
+    started: bool,
+    /// `bits`: what the next unit follows.
+    behind: Predecessor,
     events: &'a [Event],
     cursor: Cursor<'a>,
     end: ChunkEnd,
@@ -407,7 +411,7 @@ impl<'a> Walk<'a> {
     /// with it, before what happens inside of a unit that unit.
     fn bits_event_is_early(&self, event: &Event) -> bool {
         let Next::At(next) = self.end.next else { return false };
-        if self.version.is_none() || self.silent >= MAX_SILENT {
+        if !self.started || self.silent >= MAX_SILENT {
             return false;
         }
         match &event.body {
@@ -430,7 +434,7 @@ impl<'a> Walk<'a> {
             Body::Interrupted(state) => state.rip,
             _ => return false,
         };
-        if self.version.is_none() || event.insn == WHOLE_UNIT {
+        if !self.started || event.insn == WHOLE_UNIT {
             return false;
         }
         let start = program.starts.get(event.insn as usize);
@@ -520,7 +524,7 @@ impl<'a> Walk<'a> {
     /// In `bits`, a unit that ends with a conditional branch claims a byte for its outcome when it
     /// starts; it is read when the unit has come that far.
     fn claimed_outcome(&self, program: &Program) -> u64 {
-        u64::from(self.version.is_some() && matches!(program.exit, Exit::Branch { .. }))
+        u64::from(self.started && matches!(program.exit, Exit::Branch { .. }))
     }
 
     fn leave(&mut self, program: &Program, stop: usize, whole: bool) {

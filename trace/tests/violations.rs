@@ -454,3 +454,33 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
     let flow = record(0x1000, &[0x10], words(&[0x700, 0]));
     assert!(wrong(&open(&units, &[flow], &[interrupted])).contains("moved its pointer by 2"));
 }
+
+#[test]
+fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
+    // 1000: jmp 2000. 2000: push rax; ret, in three translations, the last one announced.
+    let push = |tag: u32, version: u16, flags: u8, insns: usize| {
+        let mut pushes = unit(tag, 0x2000, &[], &[vec![0x50; insns], vec![0xc3]].concat());
+        (pushes.version, pushes.body.flags) = (version, flags);
+        pushes
+    };
+    let units = [
+        unit(0x10, 0x1000, &[], &[0xe9, 0xfb, 0x0f, 0, 0]),
+        push(0x11, 2, 0, 2),
+        push(0x12, 1, 0, 1),
+        push(0x13, 3, flags::WIDE, 3),
+    ];
+    let target = |word: u64| [vec![bits::TARGET], words(&[word])].concat();
+    let announced = [target(0x1000), target(0x2000 | 3 << 48)].concat();
+    for (rip, flow, references) in
+        [(0x1000, target(0x1000), 3), (0x1000, announced, 4), (0x2000, Vec::new(), 3)]
+    {
+        let mut flow = Record { control_flow: flow, ..record(rip, &[], Vec::new()) };
+        // Means nothing here.
+        flow.window = 9;
+        let at = flow.control_flow.len() as u64;
+        let end = event(kind::THREAD_END, 0, at, WHOLE_UNIT, &words(&[2]));
+        let trace = open_as(ControlFlow::Bits, &units, &[flow], &[end]);
+        assert_eq!(seen(&trace).1.len(), references);
+        verify(&trace).expect("right");
+    }
+}

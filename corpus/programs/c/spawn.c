@@ -1,4 +1,5 @@
 // fork + exec, vfork + exec, vfork + _exit, posix_spawn, popen, system.
+//#oracle: no: a vfork child is a stream of its own
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
 // Closures, trait objects, iterators, strings, maps, formatting, arithmetic in all widths.
+//#oracle: no: reads /proc/self/maps, whose text differs
 use std::collections::{BTreeMap, VecDeque};
 trait Shape {
     fn area(&self) -> f64;

@@ -14,6 +14,7 @@ pub struct Mapping {
     pub end: u64,
     /// Private and not writable.
     pub is_fixed: bool,
+    pub is_executable: bool,
     pub name: String,
 }
 
@@ -30,8 +31,14 @@ fn parse(line: &str) -> Option<Mapping> {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         is_fixed: perms[1] != b'w' && perms[3] == b'p',
+        is_executable: perms[2] == b'x',
         name: words.nth(3).unwrap_or("").to_owned(),
     })
+}
+
+/// Whether code can run at `address`.
+pub fn is_executable(pid: Pid, address: u64) -> Result<bool> {
+    Ok(read(pid)?.iter().any(|m| m.is_executable && (m.start..m.end).contains(&address)))
 }
 
 /// Whether system call `number` can change what is mapped, or how.

@@ -5,6 +5,7 @@ use abi::unit::FIRST_TAG;
 
 use super::{split, Found, Next, Walk, Walker, MAX_SILENT};
 use crate::events::Body;
+use crate::units::{Origin, Predecessor};
 
 impl Walk<'_> {
     fn word<const N: usize>(&mut self) -> Result<[u8; N], String> {
@@ -105,23 +106,20 @@ impl Walk<'_> {
             }
             _ => None,
         };
-        let units = &walker.trace.units;
-        // Nothing announced yet in this chunk: ahead-of-time units have version 0, those of the
-        // JIT start with 1.
-        let version = self.version.unwrap_or(1);
-        let found = |address| match self.version {
-            Some(version) => units.at(address, version).or_else(|| units.at(address, 0)),
-            None => units.at(address, 0).or_else(|| units.at(address, version)),
-        };
-        let id = expected.and_then(found);
-        let number = id.map(|id| walker.by_id(id)).transpose()?;
-        let silent = number.filter(|&n| !walker.programs[n as usize].wide);
-        let Some(number) = silent else { return self.announced(walker, expected) };
-        self.version.get_or_insert(version);
+        let silent = expected
+            .filter(|&address| !self.announces(address))
+            .and_then(|address| walker.trace.units.narrow_at(address, self.behind));
+        let Some(id) = silent else { return self.announced(walker, expected) };
+        let number = walker.by_id(id)?;
+        self.started_with(walker, number);
         if matches!(self.control_flow.get(self.at), None | Some(&bits::END)) {
             // The stream has ended; did the thread come this far?
             let room = self.cursor.memory.len() - self.cursor.memory_at;
-            let continued = self.following.is_some_and(|c| Some(c.registers.rip) == expected);
+            // What is left of the memory stream belongs to units that add nothing else, which may
+            // come through the place where the next chunk starts before it does.
+            let took_all = room == 0 || !self.chunk.frame.is_sealed();
+            let continued =
+                took_all && self.following.is_some_and(|c| Some(c.registers.rip) == expected);
             let too_much = walker.programs[number as usize].memory_bytes as usize > room;
             if continued || too_much || self.thread_ends() {
                 return self.zero();
@@ -132,6 +130,22 @@ impl Walk<'_> {
             ..=MAX_SILENT => Ok(Found::Unit(number)),
             _ => Err("an endless loop that records nothing".into()),
         }
+    }
+
+    /// Whether the stream goes on with a unit at `address`. One of that address that is not
+    /// announced may exist as well.
+    fn announces(&self, address: u64) -> bool {
+        let record = self.control_flow.get(self.at..self.at + 9).and_then(|b| b.split_first());
+        let Some((&bits::TARGET, word)) = record else { return false };
+        word.try_into().is_ok_and(|w| split(u64::from_le_bytes(w)).0 == split(address).0)
+    }
+
+    fn started_with(&mut self, walker: &Walker<'_>, number: u32) {
+        self.started = true;
+        self.behind = match walker.programs[number as usize].origin {
+            Origin::Static => Predecessor::Static,
+            Origin::Jit(_) => Predecessor::Jit,
+        };
     }
 
     fn announced(
@@ -145,8 +159,9 @@ impl Walk<'_> {
                 self.at += 1;
                 self.silent = 0;
                 let word = u64::from_le_bytes(self.word()?);
-                self.version = Some(split(word).1);
-                walker.by_word(word).map(Found::Unit)
+                let number = walker.by_word(word)?;
+                self.started_with(walker, number);
+                Ok(Found::Unit(number))
             }
             Some(_) => match expected {
                 Some(address) => Err(format!("no unit at {address:#x}")),
