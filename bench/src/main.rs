@@ -34,7 +34,7 @@ struct Args {
     only: Vec<String>,
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Leave out the run that writes a trace (half a byte for each instruction)
+    /// Leave out the run that writes a trace (some bytes for each instruction)
     #[arg(long)]
     no_trace: bool,
     /// Where rewritten programs and traces go meanwhile
