@@ -138,7 +138,9 @@ fn run(args: &Args) -> Result<bool, String> {
             continue;
         }
         eprintln!("{} ...", workload.name);
-        rows.push(Bench { args, tools, dir: dir.path(), workload }.row());
+        let row = Bench { args, tools, dir: dir.path(), workload }.row();
+        eprint!("{}", report::progress(&row));
+        rows.push(row);
     }
     if rows.is_empty() {
         return Err("nothing was measured".into());

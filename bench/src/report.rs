@@ -118,6 +118,17 @@ fn starts(rows: &[Row]) -> Vec<Vec<String>> {
     table
 }
 
+/// A line for each mode, while the table is not complete.
+pub fn progress(row: &Row) -> String {
+    let mut out = String::new();
+    for mode in &row.modes {
+        if let Some(s) = slowdown(row, mode) {
+            let _ = writeln!(out, "  {:<12} {:.2}", mode.name, s.median);
+        }
+    }
+    out
+}
+
 pub fn text(rows: &[Row]) -> String {
     format!("{}\n{}", aligned(&slowdowns(rows)), aligned(&starts(rows)))
 }
