@@ -1,0 +1,35 @@
+# Everything that is done more than once. The commands work without `just`, too.
+
+workloads := "bench/small.tsv"
+
+# What the README promises
+test:
+    cargo test --release --workspace
+
+# Accept what the snapshots show now; look at the difference before committing it
+bless:
+    INSTA_UPDATE=always cargo test --release -p instrument
+
+# Slowdowns and sizes: `just bench --rounds 9 --markdown`, `just workloads=FILE bench`
+bench *ARGS:
+    cargo run --release -p bench -- --workloads {{workloads}} {{ARGS}}
+
+# A stage as text: `just dump /usr/bin/gzip cfg --function 0x4000`
+dump PROGRAM STAGE='cfg' *ARGS:
+    cargo run --release -q -p rewriter -- {{PROGRAM}} --dump {{STAGE}} {{ARGS}}
+
+# Damaged programs and damaged traces, as many as fit into SECONDS
+fuzz SECONDS='120':
+    tools/fuzz {{SECONDS}}
+
+# Real programs with the rare paths made common
+torture:
+    tools/torture
+
+# What a change has to pass
+ci:
+    .ci/run
+
+# Rewrite a program of the system, run it, look at its profile
+demo PROGRAM='/usr/bin/gzip':
+    ./demo {{PROGRAM}}
