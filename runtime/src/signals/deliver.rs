@@ -38,6 +38,7 @@ pub fn deliver(
     state: State,
     kernel: &Kernel,
 ) -> State {
+    interrupted(thread, &state);
     let action = take_action(thread, signal);
     let forced = bit(signal) & SYNCHRONOUS != 0 && (info.code() > 0 || info.code() == 0x80);
     let blocked = thread.mask & bit(signal) != 0;
@@ -71,6 +72,25 @@ fn take_action(thread: &mut Thread, signal: i32) -> Action {
         Some(own) => take(&mut own.0[signal as usize]),
         None => take(&mut process().actions.lock().0[signal as usize]),
     }
+}
+
+/// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
+/// repeated string instruction that are done already follow from them.
+fn interrupted(thread: &mut Thread, state: &State) {
+    if state.insn == WHOLE_UNIT || !thread.recorder.active() {
+        return;
+    }
+    let registers = RegisterState {
+        gpr: state.gpr,
+        rip: state.rip,
+        rflags: state.rflags,
+        fs_base: thread.fs_base(),
+        gs_base: 0,
+        valid: state.valid,
+    };
+    let pointers = thread.block.pointers;
+    let bytes = registers.to_bytes();
+    thread.recorder.event(thread.index, &pointers, event::INTERRUPTED, state.insn, &[&bytes]);
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.

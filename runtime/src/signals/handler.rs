@@ -27,7 +27,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     if process().runtime.contains(&pc) {
         return in_runtime(thread, signal, info, uc);
     }
-    let place = locate(pc);
+    // A breakpoint is reported behind itself, which may be in the next unit already.
+    let breakpoint = signal == SIGTRAP && info.code() == SI_KERNEL;
+    let place = locate(pc - u64::from(breakpoint));
     let Some(place) = place else {
         if thread.stepping || bit(signal) & SYNCHRONOUS == 0 {
             // Cold code between units: on to the next boundary.
