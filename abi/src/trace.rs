@@ -151,6 +151,8 @@ const _: () = assert!(core::mem::size_of::<EventHeader>() == EVENT_HEADER_SIZE);
 
 /// [`EventHeader::insn`]: the event happened at the boundary behind the unit.
 pub const WHOLE_UNIT: u32 = u32::MAX;
+/// [`EventHeader::insn`]: the event happened in front of the unit's last instruction.
+pub const LAST_NOT_DONE: u32 = u32::MAX - 1;
 
 /// Event kinds and their payloads. Readers skip kinds that they do not know.
 pub mod event {

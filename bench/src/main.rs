@@ -125,7 +125,7 @@ fn run(args: &Args) -> Result<bool, String> {
     if !args.only.is_empty() {
         workloads.retain(|w| args.only.contains(&w.name));
     }
-    let tools = Tools::find()?;
+    let tools = Tools::get();
     let dir = match &args.dir {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -186,7 +186,7 @@ impl Bench<'_> {
         let mut files = Vec::new();
         for mode in MODES {
             let file = self.dir.join(mode.name.replace(' ', "-"));
-            let wrong = self.tools.rewrite(&self.workload.program, &file, mode).err();
+            let wrong = self.tools.rewrite(&self.workload.program, &file, mode.flags).err();
             row.modes.push(ModeRow { name: mode.name, times: Vec::new(), wrong });
             files.push(file);
         }

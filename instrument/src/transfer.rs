@@ -276,7 +276,7 @@ impl Weaver<'_, '_, '_> {
         } else {
             code.raw(&[0xc3]);
         }
-        self.t.cold.push(Cold::ForeignReturn { at: foreign, back });
+        self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
@@ -319,7 +319,7 @@ impl Weaver<'_, '_, '_> {
         code.bind_short(near);
         let back = code.here();
         code.load(RCX, thread::SAVED_RCX);
-        self.t.cold.push(Cold::ForeignTarget { at: foreign, back });
+        self.t.cold.push(Cold::ForeignTarget { at: foreign, back, pc: insn.ip() });
     }
 }
 
@@ -360,15 +360,17 @@ impl Translator {
                     self.put_return_address(out, return_address);
                     out.code.jump_gs(thread::JUMP);
                 }
-                Cold::ForeignTarget { at, back } => {
+                Cold::ForeignTarget { at, back, pc } => {
                     out.code.bind(at, here);
+                    out.code.store_imm(thread::EXIT_ID, pc as u32);
                     out.code.load(RCX, thread::STUB_MISS);
                     out.code.store(thread::JUMP, RCX);
                     let at = out.code.jump();
                     out.code.bind(at, back);
                 }
-                Cold::ForeignReturn { at, back } => {
+                Cold::ForeignReturn { at, back, pc } => {
                     out.code.bind(at, here);
+                    out.code.store_imm(thread::EXIT_ID, pc as u32);
                     out.code.read(RCX, At(RSP, 0));
                     out.code.store(thread::TARGET, RCX);
                     out.code.load(RCX, thread::STUB_MISS);

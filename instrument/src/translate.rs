@@ -135,9 +135,10 @@ pub(crate) enum Cold {
     /// Thunk of an indirect call, whose translated target is in the thread block.
     IndirectCall { at: u32, return_address: u64 },
     /// An indirect call or jump out of the window: jump at `at` goes here, back to `back`.
-    ForeignTarget { at: u32, back: u32 },
+    /// `pc`: the instruction's original address.
+    ForeignTarget { at: u32, back: u32, pc: u64 },
     /// A return whose address is not in the window: jump at `at` goes here, back to `back`.
-    ForeignReturn { at: u32, back: u32 },
+    ForeignReturn { at: u32, back: u32, pc: u64 },
 }
 
 /// Everything that a translation needs and that is worth keeping between translations.

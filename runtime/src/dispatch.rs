@@ -56,11 +56,39 @@ fn not_executable(thread: &mut Thread, target: u64) {
     thread.resume_original = target;
     let canonical = (target as i64) << 16 >> 16 == target as i64;
     let (code, address) = match canonical {
-        false => (SI_KERNEL, 0),
+        false => {
+            undo_transfer(thread, target);
+            (SI_KERNEL, 0)
+        }
         true if signals::is_mapped(target) => (SEGV_ACCERR, target),
         true => (SEGV_MAPERR, target),
     };
     signals::raise(thread, signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, code, address));
+}
+
+/// The processor refuses to load an address that is not canonical: the fault belongs to the
+/// transfer, which has not happened.
+fn undo_transfer(thread: &mut Thread, target: u64) {
+    use iced_x86::{Decoder, DecoderOptions, FlowControl};
+    let pc = process().window | (thread.block.exit_id & 0xffff_ffff);
+    let mut bytes = [0u8; 15];
+    if !signals::read_program_value(pc, &mut bytes) {
+        return;
+    }
+    let insn = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
+    let sp = &mut thread.block.registers.gpr[4];
+    match insn.flow_control() {
+        FlowControl::Return => {
+            let more = if insn.op_count() > 0 { u64::from(insn.immediate16()) } else { 0 };
+            *sp = sp.wrapping_sub(8 + more);
+            signals::write_program_value(*sp, &target);
+        }
+        FlowControl::IndirectCall => *sp = sp.wrapping_add(8),
+        FlowControl::IndirectBranch => {}
+        _ => return,
+    }
+    thread.resume_original = pc;
+    thread.transfer_undone = true;
 }
 
 /// An instruction that cannot be run: says so and ends the program.

@@ -36,7 +36,6 @@ struct Unit {
     id: u32,
     wide: bool,
     alive: bool,
-    version: u16,
     /// Offsets in the arena.
     entry: u32,
     end: u32,
@@ -345,7 +344,6 @@ impl Jit {
                 id: unit.id,
                 wide: unit.wide,
                 alive: true,
-                version: unit.version,
                 entry: offset + unit.entry,
                 end: offset + unit.end,
                 recipe: self.recipes.len() as u32 + unit.recipe,

@@ -76,7 +76,14 @@ impl Recorder {
     pub fn overflow(&mut self, pointers: &mut Pointers) {
         self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
         self.parked = Some(pointers[0]);
-        pointers[0] = self.region + REGION - GUARD;
+        // One byte in, so that the byte before it, where a unit may still store an outcome, is
+        // part of the guard, too.
+        pointers[0] = self.region + REGION - GUARD + 1;
+    }
+
+    /// The control-flow pointer, if it is parked.
+    pub fn parked(&self) -> Option<u64> {
+        self.parked
     }
 
     fn protect_overflow(&self, prot: usize) {

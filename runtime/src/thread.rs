@@ -49,6 +49,8 @@ pub struct Thread {
     pub mask: u64,
     /// Original pc of `block.resume`.
     pub resume_original: u64,
+    /// `resume_original` is the last instruction of the last recorded unit, which faulted.
+    pub transfer_undone: bool,
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
@@ -110,6 +112,7 @@ impl Thread {
         self.pending = 0;
         self.unblock = 0;
         self.stepping = false;
+        self.transfer_undone = false;
         self.vector = 0;
         self.vfork_child = false;
         self.alt_stack = AltStack { flags: SS_DISABLE, ..AltStack::default() };

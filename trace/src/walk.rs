@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use abi::options;
-use abi::trace::{end, full_pc, RegisterState, WHOLE_UNIT};
+use abi::trace::{end, full_pc, RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use lifter::recompute::Known;
 use lifter::regs::GprSet;
 
@@ -437,7 +437,7 @@ impl<'a> Walk<'a> {
         if !self.started || event.insn == WHOLE_UNIT {
             return false;
         }
-        let start = program.starts.get(event.insn as usize);
+        let start = program.starts.get(done_before(event.insn, program.starts.len() - 1));
         let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
         at != Some(pc) && self.silent < MAX_SILENT
     }
@@ -461,7 +461,7 @@ impl<'a> Walk<'a> {
             let behind = self.at as u64 + if inside { outcome } else { 0 };
             named = event.control_flow <= behind;
             if named && inside && !self.event_is_later(event, program) {
-                stop = last.min(event.insn as usize);
+                stop = done_before(event.insn, last);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -544,5 +544,13 @@ impl<'a> Walk<'a> {
 
     fn at_open_end(&self) -> bool {
         self.control_flow[self.at..].iter().take(2).all(|&b| b == 0)
+    }
+}
+
+/// Instructions of a unit of `count` that were done when an event at `insn` happened.
+fn done_before(insn: u32, count: usize) -> usize {
+    match insn {
+        LAST_NOT_DONE => count.saturating_sub(1),
+        insn => count.min(insn as usize),
     }
 }

@@ -5,7 +5,7 @@ use super::frame::*;
 use super::*;
 use crate::jit::Found;
 use abi::layout::{TABLE_BASE, TABLE_END};
-use abi::trace::{RegisterState, WHOLE_UNIT};
+use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
 
@@ -142,6 +142,9 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
     let pc = uc.context.rip;
     let address = info.address();
     if signal == SIGSEGV && thread.recorder.is_guard(address) {
+        if store_outcome(thread, uc, place) {
+            return;
+        }
         return full_buffer(thread, uc, place);
     }
     if signal == SIGSEGV && thread.recorder.is_overflow(address) {
@@ -206,6 +209,23 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
         thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
     give_pointers(thread, uc);
     uc.context.rip = place.entry;
+}
+
+/// `bits`: the outcome of a unit whose control-flow pointer was parked after it had claimed the
+/// byte. The store is done again, with the pointer that it meant.
+fn store_outcome(thread: &Thread, uc: &mut UContext, place: &At) -> bool {
+    let in_prologue = place
+        .recipe()
+        .is_none_or(|recipe| recipe.at((uc.context.rip - place.entry) as u32).is_none());
+    let Some(flow) = thread.recorder.parked().filter(|_| !in_prologue) else { return false };
+    // SAFETY: translated code is readable.
+    let code = unsafe { core::slice::from_raw_parts(uc.context.rip as *const u8, 15) };
+    let insn = iced_x86::Decoder::new(64, code, iced_x86::DecoderOptions::NONE).decode();
+    let Some(base) = lifter::regs::gpr_number(insn.memory_base()) else { return false };
+    let mut gpr = uc.context.gpr();
+    gpr[usize::from(base)] = flow;
+    uc.context.set_gpr(&gpr);
+    true
 }
 
 /// A look-up outside the mapped parts of the table: as if it had found the miss stub.
@@ -332,9 +352,10 @@ fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) 
         gpr: thread.block.registers.gpr,
         rip: thread.resume_original,
         rflags: thread.block.registers.rflags,
-        insn: WHOLE_UNIT,
+        insn: if thread.transfer_undone { LAST_NOT_DONE } else { WHOLE_UNIT },
         valid: 0xffff,
     };
+    thread.transfer_undone = false;
     thread.unblock = 0;
     resume(thread, signal, info, uc, state);
 }
