@@ -29,12 +29,12 @@ pub fn corpus() -> Vec<Case> {
     }
 }
 
-/// How far a case is single-stepped: at up to 50 us an instruction, six seconds.
-pub const ORACLE_LIMIT: u64 = 120_000;
+/// How far a case is single-stepped: at up to 50 us an instruction, three seconds.
+pub const ORACLE_LIMIT: u64 = 60_000;
 /// How far to see whether that is the same twice.
 pub const REPEAT_LIMIT: u64 = 20_000;
 /// How far a program of the system is single-stepped; ld.so alone is 80,000 instructions.
-pub const REAL_LIMIT: u64 = 400_000;
+pub const REAL_LIMIT: u64 = 150_000;
 
 /// The cases that are single-stepped: all of assembly, and one variant of every other program,
 /// the static one where there is one, because ld.so alone is 80,000 instructions. ORACLE=all
