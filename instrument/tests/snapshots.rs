@@ -173,6 +173,7 @@ fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
                 id: window << 16 | (16 + number as u32),
                 version: 0,
                 wide: !case.narrow.contains(&number),
+                open: true,
             });
         }
         blocks.last_mut().expect("a block").len += insn.len() as u32;
