@@ -75,6 +75,18 @@ impl Streams {
 }
 
 impl TraceFile {
+    /// Whether the process was killed before it recorded anything: the file is there, and holds at
+    /// most its first frame and zeros.
+    pub fn is_not_started(&self) -> bool {
+        const SMALL: u64 = 64 << 10;
+        if self.len > SMALL || self.frames.iter().any(|f| f.kind != FrameKind::File) {
+            return false;
+        }
+        let from = self.frames.iter().map(|f| f.offset + f.header.frame_len).max().unwrap_or(0);
+        let mut rest = vec![0; self.len.saturating_sub(from) as usize];
+        self.file.read_exact_at(&mut rest, from).is_ok() && rest.iter().all(|&byte| byte == 0)
+    }
+
     /// Opens the file and indexes its frames; only a file that cannot be read is an error here.
     pub fn open(path: &Path) -> Result<TraceFile, Error> {
         let fail = |e: std::io::Error| Error(format!("{}: {e}", path.display()));

@@ -83,7 +83,8 @@ impl Trace {
     pub fn open_with(path: &Path, output: Option<&Path>) -> Result<Trace, Error> {
         let in_file = |what: &str| Error(format!("{}: {what}", path.display()));
         let file = TraceFile::open(path)?;
-        if file.frames.is_empty() {
+        let not_started = file.is_not_started();
+        if file.frames.is_empty() && !not_started {
             return Err(in_file("not a trace: it has no valid frame"));
         }
         let mut trace = Trace {
@@ -101,6 +102,10 @@ impl Trace {
             file,
         };
         let described = trace.read_frames()?;
+        if not_started && described.is_none() {
+            trace.damage.clear();
+            return Ok(trace);
+        }
         let Some((version, options)) = described else {
             return Err(in_file("the frame that describes the process is missing or damaged"));
         };
