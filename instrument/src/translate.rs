@@ -14,6 +14,7 @@ use abi::options::{ControlFlow, Options};
 use abi::unit::{flags, UnitBody};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory};
+use lifter::regs::GprSet;
 
 /// What is known about addresses when code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -180,8 +181,12 @@ impl Translator {
         }
     }
 
-    /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
-    pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
+    /// Decodes `blocks`, solves liveness and plans what is recorded.
+    fn analyse(
+        &mut self,
+        blocks: &[Block],
+        source: Source,
+    ) -> (Vec<Instruction>, Vec<Span>, Vec<UnitPlan>) {
         self.decode(blocks, source);
         // Without records no scratch register is asked for.
         let everything = !self.options.records()
@@ -192,6 +197,27 @@ impl Translator {
         let mut beyond = Beyond { map: &mut self.live_map, source };
         self.liveness.solve(&spans, &insns, &mut self.factory, &mut beyond, everything);
         let plans = self.plan(blocks, &spans, &insns);
+        (insns, spans, plans)
+    }
+
+    /// The analysis of a region without its code: for each block its instructions, the registers
+    /// that are live before each of them, and the plan.
+    pub fn inspect(&mut self, blocks: &[Block], source: Source) -> Vec<Inspected> {
+        let (insns, spans, plans) = self.analyse(blocks, source);
+        let inspected = spans.iter().zip(plans).map(|(span, plan)| {
+            let list = span.first..span.first + span.count;
+            Inspected {
+                live: list.clone().map(|i| self.liveness.before(i)).collect(),
+                insns: insns[list].to_vec(),
+                plan,
+            }
+        });
+        inspected.collect()
+    }
+
+    /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
+    pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
+        let (insns, spans, plans) = self.analyse(blocks, source);
         let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
         let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
         self.short.clear();
@@ -317,6 +343,13 @@ impl Translator {
             }
         }
     }
+}
+
+/// What [`Translator::inspect`] says about a block.
+pub struct Inspected {
+    pub insns: Vec<Instruction>,
+    pub live: Vec<GprSet>,
+    pub plan: UnitPlan,
 }
 
 /// A region between its analysis and its code.

@@ -2,6 +2,7 @@
 
 use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
+use crate::translate::Inspection;
 use lifter::discover::{Function, Program};
 use object::elf;
 use std::fmt::Write as _;
@@ -46,6 +47,86 @@ pub fn cfg(functions: &[Function]) -> String {
         }
     }
     out
+}
+
+/// Each instruction with the registers that are live before it.
+pub fn live(function: &Function, inspection: &Inspection) -> String {
+    let mut out = format!("function {:x}\n", function.start);
+    for block in &inspection.blocks {
+        for (insn, live) in block.insns.iter().zip(&block.live) {
+            let names: Vec<&str> = live.iter().map(register_name).collect();
+            let _ = writeln!(out, "  {:8x} {:<40} {}", insn.ip(), text(insn), names.join(" "));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Each instruction with what is recorded at it.
+pub fn plan(function: &Function, inspection: &Inspection) -> String {
+    let mut out = format!("function {:x}\n", function.start);
+    for (block, unit) in inspection.blocks.iter().zip(&inspection.fragment.units) {
+        let kind = if unit.wide { "wide" } else { "narrow" };
+        let closed = if block.plan.closed { ", relies on its predecessors" } else { "" };
+        let _ = writeln!(out, " unit {:x} id {:x} {kind}{closed}", unit.start, unit.id);
+        for (i, insn) in block.insns.iter().enumerate() {
+            let here = block.plan.records.iter().filter(|r| usize::from(r.insn) == i);
+            let records: Vec<String> = here.map(|r| what(r.what)).collect();
+            let _ = writeln!(out, "  {:8x} {:<40} {}", insn.ip(), text(insn), records.join(", "));
+        }
+    }
+    out
+}
+
+/// Original instructions beside the code that stands for them.
+pub fn code(function: &Function, inspection: &Inspection) -> String {
+    let fragment = &inspection.fragment;
+    let mut out = format!("function {:x}\n", function.start);
+    for (block, unit) in inspection.blocks.iter().zip(&fragment.units) {
+        let _ = writeln!(out, " unit {:x} id {:x}", unit.start, unit.id);
+        let bytes = &fragment.code.bytes[unit.entry as usize..unit.end as usize];
+        let base = fragment.code.address(unit.entry);
+        let mut starts = instrument::translate::recipe_of(unit, &fragment.recipes)
+            .map(|recipe| recipe.entries().map(|e| (e.code, e.insn)).collect::<Vec<_>>())
+            .unwrap_or_default()
+            .into_iter()
+            .peekable();
+        for insn in &mut iced_x86::Decoder::with_ip(64, bytes, base, 0) {
+            let at = (insn.ip() - base) as u32;
+            let mut original = String::new();
+            while let Some((_, i)) = starts.next_if(|&(code, _)| code <= at) {
+                original = block.insns.get(i as usize).map(text).unwrap_or_default();
+            }
+            let _ = writeln!(out, "  {original:<40} | {}", text(&insn));
+        }
+    }
+    out
+}
+
+fn text(insn: &iced_x86::Instruction) -> String {
+    use iced_x86::Formatter;
+    let mut out = String::new();
+    iced_x86::IntelFormatter::new().format(insn, &mut out);
+    out
+}
+
+fn register_name(number: u8) -> &'static str {
+    const NAMES: [&str; 16] = [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ];
+    NAMES[usize::from(number & 15)]
+}
+
+fn what(what: abi::unit::What) -> String {
+    use abi::unit::What;
+    match what {
+        What::Before(r) => register_name(r).to_string(),
+        What::After(r) => format!("{} behind it", register_name(r)),
+        What::Address(n) => format!("address of operand {n}"),
+        What::Vector(v) => format!("vector register {v}"),
+        What::Mask(k) => format!("mask register {k}"),
+    }
 }
 
 fn symbol(input: &Input, wanted: &str) -> Option<u64> {

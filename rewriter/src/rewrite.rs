@@ -6,9 +6,9 @@ use crate::layout::{tables, Places};
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::summary::{Stages, Summary};
-use crate::translate::{translate, Translated};
+use crate::translate::{inspect, translate, Inspection, Translated};
 use crate::{dump, roots, write};
-use lifter::discover::{discover, Program};
+use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
 use std::path::Path;
 
@@ -28,11 +28,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     stages.done("discover");
     if let Some(stage) = arguments.dump {
         let functions = dump::select(&input, &program, arguments.function.as_deref())?;
-        match stage {
-            Dump::Cfg => dump::print(&dump::cfg(functions))?,
-            Dump::Live | Dump::Plan | Dump::Code => {
-                return Err(Error::Internal("this dump is not available yet".into()));
+        let show = match stage {
+            Dump::Cfg => {
+                dump::print(&dump::cfg(functions))?;
+                None
             }
+            Dump::Live => Some(dump::live as fn(&Function, &Inspection) -> String),
+            Dump::Plan => Some(dump::plan as _),
+            Dump::Code => Some(dump::code as _),
+        };
+        if let Some(show) = show {
+            let mut done = Ok(());
+            inspect(&program, functions, &image, arguments.options(), |function, inspection| {
+                if done.is_ok() {
+                    done = dump::print(&show(function, &inspection));
+                }
+            });
+            done?;
         }
     }
     let Some(output) = &arguments.output else { return Ok(()) };

@@ -3,8 +3,8 @@
 
 use abi::options::{torture, Options};
 use abi::unit::{encode_static, unit_id};
-use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator};
-use lifter::discover::{End, Program};
+use instrument::translate::{may_enter, Block, Fragment, Inspected, Placement, Source, Translator};
+use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
 use std::collections::HashMap;
 
@@ -46,14 +46,7 @@ pub fn translate(
     for function in &program.functions {
         let Some(source) = source_of(image, function.start) else { continue };
         blocks.clear();
-        blocks.extend(function.blocks.iter().map(|block| Block {
-            start: block.start,
-            len: block.len,
-            id: numbering.id(block.start),
-            version: 0,
-            wide: block.indirect || numbering.wide.contains(block.start),
-            open: numbering.open.contains(block.start),
-        }));
+        blocks.extend(numbering.blocks(function));
         translator.translate(&blocks, source, &mut out);
         for unit in out.units.drain(..) {
             result.units.push((unit.entry, unit.recipe));
@@ -78,6 +71,38 @@ pub fn translate(
     result.code = out.code.bytes;
     result.recipes = out.recipes;
     result
+}
+
+/// One function through the translator, for [`crate::dump`].
+pub struct Inspection {
+    pub blocks: Vec<Inspected>,
+    /// Its code at address 0, and its units.
+    pub fragment: Fragment,
+}
+
+/// Translates single functions of a program and keeps what is known about them.
+pub fn inspect(
+    program: &Program,
+    functions: &[Function],
+    image: &Image,
+    options: Options,
+    mut each: impl FnMut(&Function, Inspection),
+) {
+    let numbering = Numbering::new(program, image);
+    let placement = Placement {
+        window_high: image.fixed.then_some(0),
+        patchable: false,
+        exact_registers: false,
+    };
+    let mut translator = Translator::new(options, placement);
+    for function in functions {
+        let Some(source) = source_of(image, function.start) else { continue };
+        let blocks: Vec<Block> = numbering.blocks(function).collect();
+        let mut fragment = Fragment::new(function.start);
+        let inspected = translator.inspect(&blocks, source);
+        translator.translate(&blocks, source, &mut fragment);
+        each(function, Inspection { blocks: inspected, fragment });
+    }
 }
 
 /// Which number each block gets, and who branches to it.
@@ -143,6 +168,18 @@ impl Numbering {
         numbering.wide = Addresses::new(wide);
         numbering.open = Addresses::new(open);
         numbering
+    }
+
+    /// The blocks of a function as the translator takes them.
+    fn blocks<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = Block> + 'a {
+        function.blocks.iter().map(|block| Block {
+            start: block.start,
+            len: block.len,
+            id: self.id(block.start),
+            version: 0,
+            wide: block.indirect || self.wide.contains(block.start),
+            open: self.open.contains(block.start),
+        })
     }
 
     fn find(&self, address: u64) -> Option<u32> {

@@ -81,7 +81,55 @@ extern "C" fn _Unwind_Resume() -> ! {
 #[no_mangle]
 #[unsafe(naked)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
-    naked_asm!("mov rax, rdi", "mov rcx, rdx", "rep movsb", "ret")
+    // `rep movsb` takes long to start; most copies here are a few words.
+    naked_asm!(
+        "mov rax, rdi",
+        "cmp rdx, 16",
+        "jb 3f",
+        "cmp rdx, 1024",
+        "ja 6f",
+        "movups xmm1, [rsi + rdx - 16]",
+        "lea r8, [rdi + rdx - 16]",
+        "2:",
+        "movups xmm0, [rsi]",
+        "movups [rdi], xmm0",
+        "add rsi, 16",
+        "add rdi, 16",
+        "cmp rdi, r8",
+        "jb 2b",
+        "movups [r8], xmm1",
+        "ret",
+        "3:",
+        "cmp edx, 8",
+        "jb 4f",
+        "mov rcx, [rsi]",
+        "mov r8, [rsi + rdx - 8]",
+        "mov [rdi], rcx",
+        "mov [rdi + rdx - 8], r8",
+        "ret",
+        "4:",
+        "cmp edx, 4",
+        "jb 5f",
+        "mov ecx, [rsi]",
+        "mov r8d, [rsi + rdx - 4]",
+        "mov [rdi], ecx",
+        "mov [rdi + rdx - 4], r8d",
+        "ret",
+        "5:",
+        "test edx, edx",
+        "jz 7f",
+        "movzx ecx, byte ptr [rsi]",
+        "mov [rdi], cl",
+        "inc rsi",
+        "inc rdi",
+        "dec edx",
+        "jmp 5b",
+        "6:",
+        "mov rcx, rdx",
+        "rep movsb",
+        "7:",
+        "ret",
+    )
 }
 
 /// # Safety
@@ -113,7 +161,32 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, n: usize) -> *mut u8 
 #[no_mangle]
 #[unsafe(naked)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, n: usize) -> *mut u8 {
-    naked_asm!("mov r8, rdi", "mov eax, esi", "mov rcx, rdx", "rep stosb", "mov rax, r8", "ret")
+    naked_asm!(
+        "mov r8, rdi",
+        "movzx eax, sil",
+        "cmp rdx, 16",
+        "jb 3f",
+        "cmp rdx, 1024",
+        "ja 3f",
+        "mov rcx, 0x0101010101010101",
+        "imul rax, rcx",
+        "lea r9, [rdi + rdx - 16]",
+        "2:",
+        "mov [rdi], rax",
+        "mov [rdi + 8], rax",
+        "add rdi, 16",
+        "cmp rdi, r9",
+        "jb 2b",
+        "mov [r9], rax",
+        "mov [r9 + 8], rax",
+        "mov rax, r8",
+        "ret",
+        "3:",
+        "mov rcx, rdx",
+        "rep stosb",
+        "mov rax, r8",
+        "ret",
+    )
 }
 
 /// # Safety
