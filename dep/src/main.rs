@@ -54,6 +54,11 @@ fn run(args: &Args) -> Result<(), Stop> {
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     if !matches!(args.command, Command::Verify(_)) {
+        if trace.not_started {
+            eprintln!(
+                "dep: warning: nothing was recorded: the process ended before its first unit"
+            );
+        }
         for damage in &trace.damage {
             eprintln!("dep: warning: {damage}");
         }

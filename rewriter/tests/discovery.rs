@@ -58,18 +58,19 @@ fn coverage(path: &str) -> Option<f64> {
 #[test]
 fn what_objdump_lists_is_found() {
     for path in ["/usr/bin/gzip", "/usr/bin/bzip2", "/usr/bin/xz", "/usr/bin/sqlite3"] {
-        if let Some(share) = coverage(path) {
-            assert!(share >= 0.99, "{path}: {share}");
+        match coverage(path) {
+            Some(share) => assert!(share >= 0.99, "{path}: {share}"),
+            None => println!("skipped {path}: it or objdump is not installed"),
         }
     }
 }
 
 #[test]
-#[ignore = "large programs"]
 fn what_objdump_lists_is_found_in_large_programs() {
-    for path in ["/usr/bin/perl", "/usr/bin/python3.11", "/usr/lib/gcc/x86_64-linux-gnu/12/cc1"] {
-        if let Some(share) = coverage(path) {
-            assert!(share >= 0.99, "{path}: {share}");
+    for path in ["/usr/bin/perl", "/usr/bin/python3.11"] {
+        match coverage(path) {
+            Some(share) => assert!(share >= 0.99, "{path}: {share}"),
+            None => println!("skipped {path}: it or objdump is not installed"),
         }
     }
 }

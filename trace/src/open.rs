@@ -72,6 +72,8 @@ pub struct Trace {
     pub process_events: Vec<Event>,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
+    /// The process ended before it recorded anything.
+    pub not_started: bool,
 }
 
 impl Trace {
@@ -99,11 +101,13 @@ impl Trace {
             threads: Vec::new(),
             process_events: Vec::new(),
             damage: file.damage.clone(),
+            not_started: false,
             file,
         };
         let described = trace.read_frames()?;
         if not_started && described.is_none() {
             trace.damage.clear();
+            trace.not_started = true;
             return Ok(trace);
         }
         let Some((version, options)) = described else {
