@@ -53,12 +53,10 @@ fn run(args: &Args) -> Result<(), Stop> {
     let common = args.command.common();
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
+    if trace.not_started {
+        eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
+    }
     if !matches!(args.command, Command::Verify(_)) {
-        if trace.not_started {
-            eprintln!(
-                "dep: warning: nothing was recorded: the process ended before its first unit"
-            );
-        }
         for damage in &trace.damage {
             eprintln!("dep: warning: {damage}");
         }
