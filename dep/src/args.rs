@@ -24,6 +24,8 @@ pub enum Command {
     Blocks(Selection),
     /// Memory references: a line `TID PC R|W ADDRESS SIZE` for each
     Memrefs(Selection),
+    /// System calls: a line `TID NAME(ARGUMENTS) = RESULT` for each, with all six argument registers
+    Syscalls(CallSelection),
     /// Check everything that the format promises; the first violation ends with exit code 1
     Verify(Common),
 }
@@ -55,11 +57,24 @@ pub struct Selection {
     pub limit: Option<u64>,
 }
 
+#[derive(ClapArgs)]
+pub struct CallSelection {
+    #[command(flatten)]
+    pub common: Common,
+    /// Only this thread (kernel thread id)
+    #[arg(long, value_name = "TID")]
+    pub thread: Option<u32>,
+    /// Stop after N lines
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
 impl Command {
     pub fn common(&self) -> &Common {
         match self {
             Command::Info(common) | Command::Verify(common) => common,
             Command::Blocks(what) | Command::Memrefs(what) => &what.common,
+            Command::Syscalls(what) => &what.common,
         }
     }
 }

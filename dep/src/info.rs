@@ -14,6 +14,7 @@ use trace::units::Origin;
 use trace::walk::{MemoryReference, Sink};
 use trace::Trace;
 
+use crate::syscalls::{tally_json, tally_text, Calls};
 use crate::text::json_string;
 use crate::Stop;
 
@@ -235,6 +236,9 @@ fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
     list
 }
 
+/// System calls that `dep info` names for each thread.
+const TOP_CALLS: usize = 8;
+
 const REASONS: [(&str, JitReason); 5] = [
     ("library", JitReason::Library),
     ("missed", JitReason::Missed),
@@ -252,7 +256,8 @@ pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop>
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
     }
-    let report = Report { trace, threads, shares, wrong };
+    let calls = trace.threads.iter().map(Calls::of).collect();
+    let report = Report { trace, threads, calls, shares, wrong };
     if json {
         report.json(out)
     } else {
@@ -263,6 +268,7 @@ pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop>
 struct Report<'a> {
     trace: &'a Trace,
     threads: Vec<ThreadInfo>,
+    calls: Vec<Calls>,
     shares: [[u64; 6]; 2],
     wrong: Option<String>,
 }
@@ -298,7 +304,7 @@ impl Report<'_> {
             let id = if id.is_empty() { "-" } else { &id };
             writeln!(out, "module         {start:#x} {path} {id}")?;
         }
-        for (thread, t) in trace.threads.iter().zip(&self.threads) {
+        for ((thread, t), calls) in trace.threads.iter().zip(&self.threads).zip(&self.calls) {
             writeln!(
                 out,
                 "thread {:<7} {} chunks, {} instructions, {} blocks, {} references, {} bytes of \
@@ -311,6 +317,14 @@ impl Report<'_> {
                 t.control_flow,
                 t.memory
             )?;
+            if calls.count() > 0 {
+                let top = tally_text(&calls.all, TOP_CALLS);
+                writeln!(out, "  calls        {}: {top}", calls.count())?;
+            }
+            if !calls.not_described.is_empty() {
+                let names = tally_text(&calls.not_described, usize::MAX);
+                writeln!(out, "  not described: {names}")?;
+            }
         }
         let control_flow = sum(&self.threads, |t| t.control_flow);
         let memory = sum(&self.threads, |t| t.memory);
@@ -342,10 +356,12 @@ impl Report<'_> {
         let trace = self.trace;
         let list = |items: Vec<String>| format!("[{}]", items.join(","));
         let text = |bytes: &[u8]| json_string(&String::from_utf8_lossy(bytes));
-        let threads = trace.threads.iter().zip(&self.threads).map(|(thread, t)| {
+        let threads = trace.threads.iter().zip(&self.threads).zip(&self.calls);
+        let threads = threads.map(|((thread, t), calls)| {
             format!(
                 "{{\"tid\":{},\"chunks\":{},\"units\":{},\"instructions\":{},\"blocks\":{},\
-                 \"references\":{},\"control_flow_bytes\":{},\"memory_bytes\":{}}}",
+                 \"references\":{},\"control_flow_bytes\":{},\"memory_bytes\":{},\
+                 \"syscalls\":{},\"not_described\":{}}}",
                 thread.name(),
                 t.chunks,
                 t.units,
@@ -353,7 +369,9 @@ impl Report<'_> {
                 t.blocks(),
                 t.counts.references,
                 t.control_flow,
-                t.memory
+                t.memory,
+                tally_json(&calls.all),
+                tally_json(&calls.not_described)
             )
         });
         let modules = modules(trace).into_iter().map(|(start, path, id)| {

@@ -7,6 +7,7 @@
 mod args;
 mod info;
 mod list;
+mod syscalls;
 mod text;
 
 use std::io::Write;
@@ -65,6 +66,7 @@ fn run(args: &Args) -> Result<(), Stop> {
         Command::Info(_) => info::info(&trace, common.json, &mut out),
         Command::Blocks(what) => list::blocks(&trace, what, &mut out),
         Command::Memrefs(what) => list::memrefs(&trace, what, &mut out),
+        Command::Syscalls(what) => syscalls::list(&trace, what, &mut out),
         Command::Verify(_) => verify(&trace, common.json, &mut out),
     };
     let flushed = out.flush();

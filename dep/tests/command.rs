@@ -46,6 +46,27 @@ fn lists() {
 }
 
 #[test]
+fn system_calls() {
+    let calls = text(&["syscalls"]);
+    let expected = "77 write(0x1, 0x5000, 0xc, 0x0, 0x0, 0x0) = 12\n\
+                    77 mmap(0x0, 0x1000, 0x3, 0x22, 0xffffffffffffffff, 0x0) = 0x7f1234567000\n\
+                    77 rseq(0x6000, 0x20, 0x0, 0x0, 0x0, 0x0) = 0\n\
+                    77 write(0x1, 0x5000, 0xc, 0x0, 0x0, 0x0) = -9\n";
+    assert_eq!(calls, expected);
+    let json = text(&["syscalls", "--json", "--limit", "1", "--thread", "77"]);
+    let expected = "{\"tid\":77,\"number\":1,\"name\":\"write\",\"arguments\":\
+                    [\"0x1\",\"0x5000\",\"0xc\",\"0x0\",\"0x0\",\"0x0\"],\"result\":12}\n";
+    assert_eq!(json, expected);
+    let info = text(&["info"]);
+    assert!(info.contains("calls        4: write (2), mmap (1), rseq (1)\n"), "{info}");
+    assert!(info.contains("not described: rseq (1)\n"), "{info}");
+    let json = text(&["info", "--json"]);
+    let expected =
+        "\"syscalls\":{\"write\":2,\"mmap\":1,\"rseq\":1},\"not_described\":{\"rseq\":1}}";
+    assert!(json.contains(expected), "{json}");
+}
+
+#[test]
 fn info_and_verify() {
     let info = text(&["info"]);
     for part in ["/bin/sample", "\"sample\" \"-x\"", "exit status 3", "5 JIT (library)"] {

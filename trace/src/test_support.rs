@@ -114,6 +114,14 @@ pub struct Sample {
     pub open: bool,
 }
 
+/// System calls that [`sample`] claims to have made at its end: number, arguments, result.
+pub const SAMPLE_CALLS: [(u64, [u64; 6], i64); 4] = [
+    (1, [1, 0x5000, 12, 0, 0, 0], 12),
+    (9, [0, 4096, 3, 0x22, u64::MAX, 0], 0x7f12_3456_7000),
+    (334, [0x6000, 32, 0, 0, 0, 0], 0),
+    (1, [1, 0x5000, 12, 0, 0, 0], -9),
+];
+
 /// Addresses of the sample's units.
 pub const A: u64 = 0x40_1000;
 pub const B: u64 = 0x40_2000;
@@ -247,6 +255,11 @@ pub fn sample(what: &Sample) -> Vec<u8> {
     record.open = what.open;
     if !what.open {
         let at = record.control_flow.len() as u64;
+        for (number, arguments, result) in SAMPLE_CALLS {
+            let words = [&[number][..], &arguments, &[result as u64]].concat();
+            let payload: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            events.extend(event(kind::SYSCALL, record.seq, at, WHOLE_UNIT, &payload));
+        }
         let mut end = 1u32.to_le_bytes().to_vec();
         end.extend_from_slice(&3i32.to_le_bytes());
         events.extend(event(kind::THREAD_END, record.seq, at, WHOLE_UNIT, &end));

@@ -1,0 +1,209 @@
+//! Calls whose effects depend on a command in an argument.
+
+use super::{Extent, Range};
+
+/// What is read and written; `None`: not certain.
+pub type Effects = Option<(&'static [Range], &'static [Range])>;
+
+/// Bytes at an ioctl's argument that the kernel reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoctlEffect {
+    pub reads: u32,
+    pub writes: u32,
+    /// False: the sizes are those that the request's own number claims. Some drivers pass a value
+    /// instead of an address, or an address inside of the structure.
+    pub certain: bool,
+}
+
+/// What an ioctl does to memory; `None` if its number says nothing about it.
+pub fn ioctl_effect(request: u32) -> Option<IoctlEffect> {
+    let (reads, writes) = match request {
+        0x5401 => (0, 36),                             // TCGETS
+        0x5402..=0x5404 => (36, 0),                    // TCSETS, TCSETSW, TCSETSF
+        0x5405 => (0, 18),                             // TCGETA
+        0x5406..=0x5408 => (18, 0),                    // TCSETA, TCSETAW, TCSETAF
+        0x5409..=0x540e => (0, 0),                     // TCSBRK .. TIOCSCTTY
+        0x540f | 0x5411 | 0x5415 | 0x5419 => (0, 4),   // TIOCGPGRP, OUTQ, MGET, GSOFTCAR
+        0x5410 | 0x5416 | 0x5417 | 0x5418 => (4, 0),   // TIOCSPGRP, MBIS, MBIC, MSET
+        0x541a | 0x5420 | 0x5421 | 0x5423 => (4, 0),   // TIOCSSOFTCAR, PKT, FIONBIO, TIOCSETD
+        0x5412 => (1, 0),                              // TIOCSTI
+        0x5413 => (0, 8),                              // TIOCGWINSZ
+        0x5414 => (8, 0),                              // TIOCSWINSZ
+        0x541b | 0x5424 | 0x5429 => (0, 4),            // FIONREAD, TIOCGETD, TIOCGSID
+        0x541d | 0x5422 | 0x5425 => (0, 0),            // TIOCCONS, TIOCNOTTY, TCSBRKP
+        0x5427 | 0x5428 | 0x5437 | 0x5441 => (0, 0),   // TIOCSBRK, CBRK, VHANGUP, GPTPEER
+        0x802c_542a => (0, 44),                        // TCGETS2
+        0x402c_542b..=0x402c_542d => (44, 0),          // TCSETS2, TCSETSW2, TCSETSF2
+        0x8004_5430 | 0x8004_5432 => (0, 4),           // TIOCGPTN, TIOCGDEV
+        0x8004_5438..=0x8004_5440 => (0, 4),           // TIOCGPKT, GPTLCK, GEXCL
+        0x4004_5431 => (4, 0),                         // TIOCSPTLCK
+        0x5450 | 0x5451 => (0, 0),                     // FIONCLEX, FIOCLEX
+        0x5452 => (4, 0),                              // FIOASYNC
+        0x5460 => (0, 8),                              // FIOQSIZE
+        0x8901 | 0x8902 => (4, 0),                     // FIOSETOWN, SIOCSPGRP
+        0x8903..=0x8905 => (0, 4),                     // FIOGETOWN, SIOCGPGRP, SIOCATMARK
+        0x8910 | 0x8913 | 0x8915 | 0x8919 => (40, 40), // SIOCGIFNAME, FLAGS, ADDR, BRDADDR
+        0x891b | 0x8921 | 0x8927 | 0x8933 => (40, 40), // SIOCGIFNETMASK, MTU, HWADDR, INDEX
+        0x8942 => (40, 40),                            // SIOCGIFTXQLEN
+        0x1260 | 0x8008_1272 => (0, 8),                // BLKGETSIZE, BLKGETSIZE64
+        0x1261 => (0, 0),                              // BLKFLSBUF
+        0x125e | 0x1268 => (0, 4),                     // BLKROGET, BLKSSZGET
+        0x4004_9409 => (0, 0),                         // FICLONE: a descriptor
+        0x8008_6601 | 0x8008_7601 => (0, 4),           // FS_IOC_GETFLAGS, GETVERSION: an int
+        0x4008_6602 => (4, 0),                         // FS_IOC_SETFLAGS: an int
+        _ => {
+            let (size, direction) = (request >> 16 & 0x3fff, request >> 30);
+            return (direction != 0 && size != 0).then_some(IoctlEffect {
+                reads: if direction & 1 != 0 { size } else { 0 },
+                writes: if direction & 2 != 0 { size } else { 0 },
+                certain: false,
+            });
+        }
+    };
+    Some(IoctlEffect { reads, writes, certain: true })
+}
+
+macro_rules! at {
+    ($($argument:literal: $extent:expr),*) => {
+        &[$(Range { argument: $argument, extent: $extent }),*]
+    };
+}
+
+/// What a call that depends on a command does; ioctl, clone3 and unknown commands: `None`.
+pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
+    use Extent::{Argument, Bytes, LengthAt, ResultUpTo, String};
+    const NOTHING: Effects = Some((&[], &[]));
+    let command = |argument: usize| args[argument] as u32;
+    match number {
+        // shmctl, semctl, msgctl: IPC_RMID, IPC_SET, IPC_STAT
+        31 => match command(1) {
+            0 => NOTHING,
+            1 => Some((at![2: Bytes(112)], &[])),
+            2 => Some((&[], at![2: Bytes(112)])),
+            _ => None,
+        },
+        66 => match command(2) {
+            // also GETPID, GETVAL, GETNCNT, GETZCNT, SETVAL
+            0 | 11 | 12 | 14 | 15 | 16 => NOTHING,
+            1 => Some((at![3: Bytes(104)], &[])),
+            2 => Some((&[], at![3: Bytes(104)])),
+            _ => None,
+        },
+        71 => match command(1) {
+            0 => NOTHING,
+            1 => Some((at![2: Bytes(120)], &[])),
+            2 => Some((&[], at![2: Bytes(120)])),
+            _ => None,
+        },
+        // setsockopt. Filters and tables hold addresses.
+        54 => match (command(1), command(2)) {
+            (1, 26 | 51) => None,
+            (1 | 6 | 17 | 270, _) | (0 | 41, 0..64) => Some((at![3: Argument(4)], &[])),
+            _ => None,
+        },
+        // getsockopt
+        55 => match (command(1), command(2)) {
+            (1, 26) | (6, 35) => None,
+            (1 | 6 | 17, _) | (0 | 41, 0..40) => Some((&[], at![3: LengthAt(4)])),
+            _ => None,
+        },
+        // clone: CLONE_PIDFD or CLONE_PARENT_SETTID, CLONE_CHILD_SETTID
+        56 => match (args[0] & 0x10_1000 != 0, args[0] & 0x100_0000 != 0) {
+            (false, false) => NOTHING,
+            (true, false) => Some((&[], at![2: Bytes(4)])),
+            (false, true) => Some((&[], at![3: Bytes(4)])),
+            (true, true) => Some((&[], at![2: Bytes(4), 3: Bytes(4)])),
+        },
+        // fcntl
+        72 => match command(1) {
+            0..=4 | 8..=11 | 1024..=1034 => NOTHING,
+            5 | 36 => Some((at![2: Bytes(32)], at![2: Bytes(32)])), // F_GETLK, F_OFD_GETLK
+            6 | 7 | 37 | 38 => Some((at![2: Bytes(32)], &[])),      // F_SETLK ..
+            15 | 1036 | 1038 => Some((at![2: Bytes(8)], &[])),      // F_SETOWN_EX, F_SET_RW_HINT
+            16 | 17 | 1035 | 1037 => Some((&[], at![2: Bytes(8)])), // F_GETOWN_EX ..
+            _ => None,
+        },
+        // syslog: 2, 3 and 4 read messages
+        103 => match command(0) {
+            2..=4 => Some((&[], at![1: ResultUpTo(2)])),
+            0..=10 => NOTHING,
+            _ => None,
+        },
+        // modify_ldt
+        154 => match command(0) {
+            0 | 2 => Some((&[], at![1: ResultUpTo(2)])),
+            1 | 0x11 => Some((at![1: Bytes(16)], &[])),
+            _ => None,
+        },
+        // prctl
+        157 => match command(0) {
+            1
+            | 3
+            | 4
+            | 7
+            | 8
+            | 21
+            | 23
+            | 24
+            | 26..=34
+            | 36
+            | 38
+            | 39
+            | 41
+            | 42
+            | 47
+            | 52
+            | 53
+            | 0x5961_6d61 => NOTHING,
+            2 | 25 | 37 => Some((&[], at![1: Bytes(4)])), // GET_PDEATHSIG, TSC, CHILD_SUBREAPER
+            15 => Some((at![1: String], &[])),            // PR_SET_NAME
+            16 => Some((&[], at![1: Bytes(16)])),         // PR_GET_NAME
+            22 if args[1] == 1 => NOTHING,                // PR_SET_SECCOMP, strict
+            40 => Some((&[], at![1: Bytes(8)])),          // PR_GET_TID_ADDRESS
+            0x5356_4d41 => Some((at![4: String], &[])),   // PR_SET_VMA
+            _ => None,
+        },
+        // arch_prctl: ARCH_GET_FS, GET_GS, GET_XCOMP_.., SHSTK_STATUS write a word
+        158 => match command(0) {
+            0x1003 | 0x1004 | 0x1021 | 0x1022 | 0x1024 | 0x5005 => Some((&[], at![1: Bytes(8)])),
+            0x1001
+            | 0x1002
+            | 0x1011
+            | 0x1012
+            | 0x1023
+            | 0x1025
+            | 0x2001..=0x2003
+            | 0x5001..=0x5003 => NOTHING,
+            _ => None,
+        },
+        // futex, without FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME
+        202 => match command(1) & !0x180 {
+            0 | 9 => Some((at![0: Bytes(4), 3: Bytes(16)], &[])), // WAIT, WAIT_BITSET
+            1 | 3 | 10 => NOTHING,                                // WAKE, REQUEUE, WAKE_BITSET
+            4 => Some((at![0: Bytes(4)], &[])),                   // CMP_REQUEUE
+            5 => Some((at![4: Bytes(4)], at![4: Bytes(4)])),      // WAKE_OP
+            // LOCK_PI, LOCK_PI2; a failed one may have left its mark.
+            6 | 13 if result >= 0 => Some((at![0: Bytes(4), 3: Bytes(16)], at![0: Bytes(4)])),
+            7 | 8 if result >= 0 => Some((at![0: Bytes(4)], at![0: Bytes(4)])), // UNLOCK_PI, TRYLOCK_PI
+            _ => None,
+        },
+        // epoll_ctl: EPOLL_CTL_DEL has no event
+        233 => match command(1) {
+            2 => NOTHING,
+            _ => Some((at![3: Bytes(12)], &[])),
+        },
+        // kcmp: KCMP_EPOLL_TFD
+        312 => match command(2) {
+            7 => Some((at![4: Bytes(12)], &[])),
+            _ => NOTHING,
+        },
+        // seccomp: strict; SECCOMP_GET_ACTION_AVAIL, SECCOMP_GET_NOTIF_SIZES
+        317 => match command(0) {
+            0 => NOTHING,
+            2 => Some((at![2: Bytes(4)], &[])),
+            3 => Some((&[], at![2: Bytes(6)])),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,326 @@
+//! From the table's ranges to the addresses of one executed call.
+
+use super::commands::{command, ioctl_effect};
+use super::{Access, Count, Extent, Range, Syscall};
+
+const EINTR: i64 = -4;
+const EFAULT: i64 = -14;
+const ENOSYS: i64 = -38;
+/// The kernel refuses longer vectors (UIO_MAXIOV).
+const MAX_VECTOR: u64 = 1024;
+/// The kernel refuses longer strings (MAX_ARG_STRLEN); a path is shorter.
+const MAX_STRING: u64 = 128 << 10;
+const MAX_PATH: u64 = 4096;
+/// More than the kernel has elements for; a number beyond comes from something damaged.
+const MAX_COUNT: u64 = 1 << 20;
+
+mod nr {
+    pub const SELECT: u16 = 23;
+    pub const IOCTL: u16 = 16;
+    pub const NANOSLEEP: u16 = 35;
+    pub const WAIT4: u16 = 61;
+    pub const POLL: u16 = 7;
+    pub const CLOCK_NANOSLEEP: u16 = 230;
+    pub const PSELECT6: u16 = 270;
+    pub const PPOLL: u16 = 271;
+    pub const CLONE3: u16 = 435;
+}
+
+/// What the kernel read and wrote for a call that returned `result`: tells `each` every range.
+/// Ranges may overlap. True: that is all of it, and no more. False: something of it is not certain.
+///
+/// `read_memory` copies memory of the program as it is after the call (a call that does not return,
+/// such as a successful `execve`, is resolved before it is made, with result 0).
+pub fn effects(
+    call: &Syscall,
+    args: &[u64; 6],
+    result: i64,
+    read_memory: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    each: &mut dyn FnMut(Access, u64, u64),
+) -> bool {
+    if result == ENOSYS {
+        return true;
+    }
+    let mut resolver = Resolver { call, args, result, read_memory, each, certain: true };
+    resolver.all(Access::Read, call.reads);
+    match written(call, args, result) {
+        Written::All => resolver.all(Access::Write, call.writes),
+        Written::Only(argument) => {
+            let ranges = call.writes.iter().filter(|range| range.argument == argument);
+            ranges.for_each(|range| resolver.range(Access::Write, *range));
+        }
+        Written::Nothing => {}
+    }
+    // How far it came before the fault is not known.
+    resolver.certain && (result != EFAULT || (call.reads.is_empty() && call.writes.is_empty()))
+}
+
+/// Whether the table is certain about a call, as [`effects`] says it, without the program's memory.
+pub fn described(call: &Syscall, args: &[u64; 6], result: i64) -> bool {
+    let mut zeros = |_: u64, out: &mut [u8]| {
+        out.fill(0);
+        true
+    };
+    effects(call, args, result, &mut zeros, &mut |_, _, _| {})
+}
+
+enum Written {
+    All,
+    Nothing,
+    /// What this argument points to.
+    Only(u8),
+}
+
+fn written(call: &Syscall, args: &[u64; 6], result: i64) -> Written {
+    let interrupted = result == EINTR;
+    match call.number {
+        // The time that is left.
+        nr::NANOSLEEP if interrupted => Written::All,
+        nr::CLOCK_NANOSLEEP if interrupted && args[1] & 1 == 0 => Written::All,
+        nr::NANOSLEEP | nr::CLOCK_NANOSLEEP => Written::Nothing,
+        nr::SELECT | nr::PSELECT6 if interrupted => Written::Only(4),
+        nr::POLL | nr::PPOLL if interrupted => Written::All,
+        nr::WAIT4 if result == 0 => Written::Nothing,
+        _ if (-4095..0).contains(&result) => Written::Nothing,
+        _ => Written::All,
+    }
+}
+
+struct Resolver<'a> {
+    call: &'a Syscall,
+    args: &'a [u64; 6],
+    result: i64,
+    read_memory: &'a mut dyn FnMut(u64, &mut [u8]) -> bool,
+    each: &'a mut dyn FnMut(Access, u64, u64),
+    certain: bool,
+}
+
+impl Resolver<'_> {
+    fn all(&mut self, access: Access, ranges: &[Range]) {
+        ranges.iter().for_each(|range| self.range(access, *range));
+    }
+
+    fn tell(&mut self, access: Access, address: u64, length: u64) {
+        if address != 0 && length != 0 {
+            (self.each)(access, address, length);
+        }
+    }
+
+    /// A little-endian number of `size` bytes, 0 where memory cannot be read.
+    fn number(&mut self, address: u64, size: usize) -> u64 {
+        let mut bytes = [0; 8];
+        if !(self.read_memory)(address, &mut bytes[..size]) {
+            self.certain = false;
+            return 0;
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The low half of an argument: numbers of elements, and lengths that the kernel limits.
+    fn low(&self, argument: u8) -> u64 {
+        self.args[usize::from(argument)] & 0xffff_ffff
+    }
+
+    fn returned(&self) -> u64 {
+        self.result.max(0) as u64
+    }
+
+    fn range(&mut self, access: Access, range: Range) {
+        let address = self.args[usize::from(range.argument)];
+        if range.extent == Extent::ByCommand {
+            return self.by_command(access);
+        }
+        if address == 0 {
+            return;
+        }
+        let length = match range.extent {
+            Extent::Bytes(length) => u64::from(length),
+            Extent::Argument(argument) => self.low(argument),
+            Extent::ArgumentAndHeader { argument, header } => {
+                self.low(argument) + u64::from(header)
+            }
+            Extent::Result => self.returned(),
+            Extent::ResultUpTo(most) => self.returned().min(self.args[usize::from(most)]),
+            Extent::ResultAndHeader(header) => self.returned() + u64::from(header),
+            Extent::Array { count_argument, size } => self.low(count_argument) * u64::from(size),
+            Extent::ResultArray { count_argument, size } => {
+                self.returned().min(self.low(count_argument)) * u64::from(size)
+            }
+            Extent::Bits(argument) => self.low(argument).div_ceil(64) * 8,
+            Extent::Pages(argument) => self.args[usize::from(argument)].div_ceil(4096),
+            Extent::LengthAt(argument) => self.number(self.args[usize::from(argument)], 4),
+            Extent::String => return self.string(address, MAX_PATH),
+            Extent::Strings => return self.strings(address),
+            Extent::Fields { count, size, offset, length } => {
+                let count = match count {
+                    Count::Argument(argument) => self.low(argument),
+                    Count::Result => self.returned(),
+                };
+                self.certain &= count <= MAX_COUNT;
+                for i in 0..count.min(MAX_COUNT) {
+                    let at = address.wrapping_add(i * u64::from(size) + u64::from(offset));
+                    self.tell(access, at, u64::from(length));
+                }
+                return;
+            }
+            Extent::IoVec { count, limited_by_result } => {
+                let most = if limited_by_result { self.returned() } else { u64::MAX };
+                return self.vector(access, address, self.args[usize::from(count)], most);
+            }
+            Extent::Buffer => {
+                self.tell(access, address, 16);
+                let (at, length) =
+                    (self.number(address, 8), self.number(address.wrapping_add(8), 8));
+                return self.tell(access, at, length);
+            }
+            Extent::Message => return self.message(access, address, self.returned()),
+            Extent::MessageHeader => return self.message_header(address),
+            Extent::Messages { count } => {
+                for i in 0..self.returned().min(self.low(count)).min(MAX_VECTOR) {
+                    let at = address.wrapping_add(64 * i);
+                    let length = self.number(at.wrapping_add(56), 4);
+                    self.message(access, at, length);
+                    if access == Access::Write {
+                        self.tell(access, at.wrapping_add(56), 4);
+                    }
+                }
+                return;
+            }
+            Extent::MessageHeaders { count } => {
+                // It looks at the next one only when it has received something.
+                let looked_at = (self.returned() + 1).min(self.low(count)).min(MAX_VECTOR);
+                for i in 0..looked_at {
+                    self.message_header(address.wrapping_add(64 * i));
+                }
+                return;
+            }
+            Extent::ByCommand | Extent::Unknown => {
+                self.certain = false;
+                return;
+            }
+        };
+        self.tell(access, address, length);
+    }
+
+    fn by_command(&mut self, access: Access) {
+        match self.call.number {
+            nr::IOCTL => match ioctl_effect(self.args[1] as u32) {
+                Some(effect) => {
+                    self.certain &= effect.certain;
+                    let length = if access == Access::Read { effect.reads } else { effect.writes };
+                    self.tell(access, self.args[2], u64::from(length));
+                }
+                None => self.certain = false,
+            },
+            nr::CLONE3 => self.clone3(access),
+            number => match command(number, self.args, self.result) {
+                Some((reads, writes)) => {
+                    self.all(access, if access == Access::Read { reads } else { writes });
+                }
+                None => self.certain = false,
+            },
+        }
+    }
+
+    /// `struct clone_args`: flags, then addresses for the pid descriptor and both thread ids; last
+    /// the thread ids that are asked for.
+    fn clone3(&mut self, access: Access) {
+        let (at, size) = (self.args[0], self.args[1]);
+        if access == Access::Read {
+            if size >= 80 {
+                let ids = self.number(at.wrapping_add(64), 8);
+                let count = self.number(at.wrapping_add(72), 8);
+                self.tell(access, ids, 4 * count.min(32));
+            }
+            return;
+        }
+        let flags = self.number(at, 8);
+        for (flag, field) in [(0x1000, 8), (0x100_0000, 16), (0x10_0000, 24)] {
+            if flags & flag != 0 {
+                let address = self.number(at.wrapping_add(field), 8);
+                self.tell(access, address, 4);
+            }
+        }
+    }
+
+    fn string(&mut self, address: u64, most: u64) {
+        let mut length = 0;
+        let mut bytes = [0; 64];
+        while length < most {
+            // A piece never reaches into a page that the string may not reach.
+            let at = address.wrapping_add(length);
+            let piece = &mut bytes[..64 - (at % 64) as usize];
+            if !(self.read_memory)(at, piece) {
+                self.certain = false;
+                return;
+            }
+            if let Some(end) = piece.iter().position(|&b| b == 0) {
+                return self.tell(Access::Read, address, length + end as u64 + 1);
+            }
+            length += piece.len() as u64;
+        }
+        self.tell(Access::Read, address, most);
+    }
+
+    fn strings(&mut self, address: u64) {
+        for i in 0..MAX_COUNT {
+            let mut pointer = [0; 8];
+            if !(self.read_memory)(address.wrapping_add(8 * i), &mut pointer) {
+                break;
+            }
+            match u64::from_le_bytes(pointer) {
+                0 => return self.tell(Access::Read, address, 8 * (i + 1)),
+                string => self.string(string, MAX_STRING),
+            }
+        }
+        self.certain = false;
+    }
+
+    /// What a vector points to, at most `left` bytes of it.
+    fn vector(&mut self, access: Access, address: u64, count: u64, mut left: u64) {
+        if count > MAX_VECTOR {
+            return;
+        }
+        for i in 0..count {
+            if left == 0 {
+                break;
+            }
+            let at = address.wrapping_add(16 * i);
+            let (base, length) = (self.number(at, 8), self.number(at.wrapping_add(8), 8));
+            let length = length.min(left);
+            left -= length;
+            self.tell(access, base, length);
+        }
+    }
+
+    /// `struct msghdr`: name 0, its u32 length 8, vector 16, its count 24, control 32, its length 40,
+    /// flags 48.
+    fn message(&mut self, access: Access, header: u64, bytes: u64) {
+        let mut field = |offset, size| self.number(header.wrapping_add(offset), size);
+        let (name, name_length) = (field(0, 8), field(8, 4));
+        let (vector, count) = (field(16, 8), field(24, 8));
+        let (control, control_length) = (field(32, 8), field(40, 8));
+        match access {
+            Access::Read => self.message_header(header),
+            Access::Write => {
+                if name != 0 {
+                    self.tell(access, header.wrapping_add(8), 4);
+                }
+                self.tell(access, header.wrapping_add(40), 8);
+                self.tell(access, header.wrapping_add(48), 4);
+            }
+        }
+        self.tell(access, name, name_length);
+        self.vector(access, vector, count, bytes);
+        self.tell(access, control, control_length);
+    }
+
+    fn message_header(&mut self, header: u64) {
+        self.tell(Access::Read, header, 56);
+        let vector = self.number(header.wrapping_add(16), 8);
+        let count = self.number(header.wrapping_add(24), 8);
+        if count <= MAX_VECTOR {
+            self.tell(Access::Read, vector, 16 * count);
+        }
+    }
+}
