@@ -88,9 +88,9 @@ impl Liveness {
         self.block_out[block]
     }
 
-    /// What instruction `index` does to registers.
-    pub fn effect(&self, index: usize) -> UseDef {
-        self.effects[index]
+    /// What instruction `index` does to registers, if the region was solved.
+    pub fn effect(&self, index: usize) -> Option<UseDef> {
+        self.effects.get(index).copied()
     }
 
     /// Solves the region. `spans` are ascending by address; `everything` makes all registers live
@@ -104,7 +104,6 @@ impl Liveness {
         everything: bool,
     ) {
         self.effects.clear();
-        self.effects.extend(insns.iter().map(|insn| use_def(insn, factory)));
         self.before.clear();
         self.before.resize(insns.len(), if everything { GprSet::ALL } else { GprSet::EMPTY });
         self.block_out.clear();
@@ -112,6 +111,7 @@ impl Liveness {
         if everything {
             return;
         }
+        self.effects.extend(insns.iter().map(|insn| use_def(insn, factory)));
         self.leaving.clear();
         for span in spans {
             let leaving = leaving(spans, insns, span, factory, beyond);

@@ -8,7 +8,7 @@
 //! chunk at the next unit.
 
 use crate::emit::{At, Code, RSP};
-use crate::liveness::UseDef;
+use crate::liveness::{use_def, UseDef};
 use crate::recipe::{self, Kind};
 use crate::transfer;
 use crate::translate::{control_flow_bytes, may_enter, Block, Fragment, Translator};
@@ -120,8 +120,9 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             } else {
                 self.moved(&insn, i);
             }
-            let written = self.effect(i).written;
-            self.cached = self.cached.filter(|&reg| !written.contains(reg));
+            if let Some(reg) = self.cached {
+                self.cached = (!self.effect(i).written.contains(reg)).then_some(reg);
+            }
             for record in after {
                 let live = self.live_after(i);
                 self.record(&insn, i, live, record);
@@ -139,18 +140,19 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         }
     }
 
-    fn effect(&self, i: usize) -> UseDef {
-        self.t.liveness.effect(self.first + i)
+    fn effect(&mut self, i: usize) -> UseDef {
+        let known = self.t.liveness.effect(self.first + i);
+        known.unwrap_or_else(|| use_def(&self.insns[i], &mut self.t.factory))
     }
 
     /// Registers that instruction `i` reads or writes.
-    pub fn touched(&self, i: usize) -> GprSet {
+    pub fn touched(&mut self, i: usize) -> GprSet {
         let effect = self.effect(i);
         effect.used.union(effect.written).union(effect.defined)
     }
 
     /// Registers that any instruction of the unit reads or writes.
-    fn unit_touched(&self) -> GprSet {
+    fn unit_touched(&mut self) -> GprSet {
         (0..self.insns.len()).fold(GprSet::EMPTY, |set, i| set.union(self.touched(i)))
     }
 
@@ -435,7 +437,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     }
 
     /// A register to address a pc-relative operand through, if it is out of reach from here.
-    fn far_register(&self, insn: &Instruction, i: usize) -> Option<u8> {
+    fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<u8> {
         const MARGIN: u64 = 256;
         let here = self.out.code.address(self.out.code.here());
         let distance = insn.ip_rel_memory_address().wrapping_sub(here) as i64;
@@ -475,7 +477,8 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     fn with_program_31(&mut self, insn: &Instruction, i: usize, record_at: Option<i32>) {
         let pointer = record_at.map(|at| {
             let live = self.t.liveness.before(self.first + i);
-            let scratch = self.take(live, self.touched(i), 0);
+            let touched = self.touched(i);
+            let scratch = self.take(live, touched, 0);
             self.load_memory_pointer(scratch.reg);
             (scratch, at)
         });

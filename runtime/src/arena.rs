@@ -14,6 +14,8 @@ pub struct Arena {
     len: u64,
     used: u32,
     changes: u64,
+    /// So far both mappings have their pages.
+    populated: u32,
 }
 
 /// The first bytes are not code.
@@ -26,7 +28,7 @@ impl Arena {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         // SAFETY: new memory.
         let write = unsafe { sys::mmap(0, len, prot, flags, -1, 0) }?;
-        let arena = Arena { execute: at, write, len, used: FIRST, changes: 0 };
+        let arena = Arena { execute: at, write, len, used: FIRST, changes: 0, populated: 0 };
         arena.map_executable()?;
         Ok(arena)
     }
@@ -77,8 +79,27 @@ impl Arena {
         if end as u64 + 64 > self.len {
             crate::die!("the code cache of {} MiB is full", self.len >> 20);
         }
+        self.populate(end as u32);
         self.write(self.used, code);
         self.used = end as u32;
+    }
+
+    /// Gets the pages up to `end` at once, rather than by a fault each.
+    fn populate(&mut self, end: u32) {
+        const STEP: u32 = 256 << 10;
+        const MADV_POPULATE_READ: usize = 22;
+        const MADV_POPULATE_WRITE: usize = 23;
+        while self.populated < end {
+            let at = u64::from(self.populated);
+            let len = u64::from(STEP).min(self.len - at) as usize;
+            for (base, advice) in
+                [(self.write, MADV_POPULATE_WRITE), (self.execute, MADV_POPULATE_READ)]
+            {
+                // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
+                let _ = unsafe { sys::call(nr::MADVISE, &[(base + at) as usize, len, advice]) };
+            }
+            self.populated += STEP;
+        }
     }
 
     /// Overwrites code that may be running.

@@ -95,8 +95,8 @@ pub struct Found<'a> {
     pub recipe: Recipe<'a>,
 }
 
-const MAX_BLOCKS: usize = 24;
-const MAX_INSNS: usize = 160;
+const MAX_BLOCKS: usize = 8;
+const MAX_INSNS: usize = 64;
 const MAX_BLOCK_INSNS: usize = 60;
 
 impl Jit {
