@@ -67,7 +67,10 @@ unsafe extern "C" fn enter() -> ! {
         "mov rsp, gs:[{stack}]",
         "pushfq",
         "pop qword ptr gs:[{rflags}]",
-        "cld",
+        // Not the program's direction, and not its alignment check.
+        "pushfq",
+        "and dword ptr [rsp], ~0x40400",
+        "popfq",
         "movups gs:[{xmm} + 0], xmm0",
         "movups gs:[{xmm} + 16], xmm1",
         "movups gs:[{xmm} + 32], xmm2",

@@ -56,6 +56,9 @@ pub struct Thread {
     pub alt_stack: AltStack,
     /// Stepping to an instruction boundary with a signal in `waiting`.
     pub stepping: bool,
+    /// A record is being stored with the program's alignment check off.
+    pub unaligned: bool,
+    pub mask_of_unaligned: u64,
     pub index: u32,
     pub parent: u32,
     pub tid: u32,

@@ -52,6 +52,7 @@ pub struct Place {
     pub len: u64,
 }
 
+const EFBIG: i32 = 27;
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
 
@@ -104,6 +105,9 @@ impl TraceFile {
             return Err(sys::EBADF);
         }
         let offset = state.end;
+        if offset + len > file_size_limit() {
+            return Err(EFBIG);
+        }
         let fd = self.fd.load(Relaxed) as usize;
         // SAFETY: no memory involved.
         let reserved = unsafe { sys::call(nr::FALLOCATE, &[fd, 0, offset as usize, len as usize]) };
@@ -157,7 +161,7 @@ impl TraceFile {
         self.discard();
         let (reason, text) = match errno {
             28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
-            27 => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
+            EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
             sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
             _ => (loss::IO_ERROR, "the trace cannot be written"),
         };
@@ -276,6 +280,16 @@ impl TraceFile {
             appender.seal();
         }
     }
+}
+
+/// The process's limit. The kernel answers growth beyond it with SIGXFSZ, which would reach the
+/// program, so it must not be tried.
+fn file_size_limit() -> u64 {
+    const RLIMIT_FSIZE: usize = 1;
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize]) };
+    limit[0]
 }
 
 fn event_size(payload: usize) -> usize {

@@ -211,3 +211,27 @@ fn watch_maps(pid: sys::Pid, time: Duration) -> Result<(usize, Vec<String>), Str
     }
     Ok((looks, found))
 }
+
+/// SIGXFSZ for the trace's growth must not reach the program.
+#[test]
+fn file_size_limit_ends_the_recording_only() {
+    let mut tally = Tally::start("file_size_limit_ends_the_recording_only");
+    let tools = Tools::get();
+    let dir = tempfile::tempdir().unwrap();
+    let script = "ulimit -f 4096; i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 7";
+    let spec = RunSpec::new("/bin/dash").args(&["-c", script]);
+    for mode in [STATIC, DYNAMIC] {
+        let check = || -> Result<(), String> {
+            let rewritten = dir.path().join(mode.name);
+            tools.rewrite(&spec.program, &rewritten, mode.flags)?;
+            let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
+            let text = String::from_utf8_lossy(&run.stderr);
+            if run.status != Status::Exited(7) || !text.contains("file size limit") {
+                return Err(format!("ended with {:?}: {text}", run.status));
+            }
+            first_trace(&run.traces).map(drop)
+        };
+        tally.record(mode.name, check());
+    }
+    tally.finish();
+}

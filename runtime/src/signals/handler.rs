@@ -12,15 +12,29 @@ use lifter::regs::GprSet;
 const TRAP_FLAG: u64 = 0x100;
 const SI_KERNEL: i32 = 0x80;
 const TRAP_TRACE: i32 = 2;
+const ALIGNMENT_FLAG: u64 = 0x4_0000;
+const BUS_ALIGNMENT: i32 = 1;
 
 /// Entered by the kernel, on the thread's signal stack.
 ///
 /// # Safety
 /// Only the kernel calls it.
 pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UContext) {
+    // SAFETY: the kernel leaves the program's alignment check on; this is code of ours. The stack
+    // below the frame is free.
+    unsafe { core::arch::asm!("pushfq", "and dword ptr [rsp], ~0x40000", "popfq") };
     // SAFETY: gs points to the thread's block as long as it lives; the kernel's frame is ours.
     let (thread, info, uc) = unsafe { (Thread::current(), &mut *info, &mut *uc) };
     let pc = uc.context.rip;
+    if thread.unaligned && signal == SIGTRAP && info.code() == TRAP_TRACE {
+        thread.unaligned = false;
+        uc.context.rflags |= ALIGNMENT_FLAG;
+        if !thread.stepping {
+            uc.context.rflags &= !TRAP_FLAG;
+            uc.mask = thread.mask_of_unaligned;
+            return;
+        }
+    }
     if stubs::in_tail(pc) && !thread.stepping {
         return in_tail(thread, signal, info, uc);
     }
@@ -37,6 +51,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         }
         return lost(signal, info, uc);
     };
+    if signal == SIGBUS && info.code() == BUS_ALIGNMENT && boundary(&place, pc).is_none() {
+        return step_unaligned(thread, uc);
+    }
     take_pointers(thread, uc, &place);
     if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
         return stepped(thread, uc, &place);
@@ -387,6 +404,14 @@ fn step_on(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) 
         thread.stepping = true;
     }
     uc.context.rflags |= TRAP_FLAG;
+    uc.mask = !SYNCHRONOUS;
+}
+
+/// A record is not aligned, and the program has alignment checked: one step without.
+fn step_unaligned(thread: &mut Thread, uc: &mut UContext) {
+    thread.unaligned = true;
+    thread.mask_of_unaligned = uc.mask;
+    uc.context.rflags = uc.context.rflags & !ALIGNMENT_FLAG | TRAP_FLAG;
     uc.mask = !SYNCHRONOUS;
 }
 
