@@ -139,7 +139,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
     if address_space_is_limited() {
         // What is reserved counts: take no more than a program needs.
-        area_end = area_end.min(header.runtime_end + (384 << 20));
+        area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
     let Some(area) = Area::reserve(window, window + header.runtime_end, area_end) else {
         crate::die!("no address space for the code cache and the libraries");

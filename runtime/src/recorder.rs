@@ -125,6 +125,8 @@ impl Recorder {
         if !self.active() {
             return *pointers;
         }
+        // What is lost begins behind the chunk that ends here.
+        let end = self.used(pointers).0;
         self.seal_chunk(pointers);
         self.parked = None;
         if process().trace.mode() == Mode::File {
@@ -132,7 +134,7 @@ impl Recorder {
                 Ok(()) => return [self.flow_start, self.memory_start],
                 Err(errno) => {
                     let reason = process().trace.lost(errno);
-                    self.event_at(LOSS, WHOLE_UNIT, 0, &[&loss_payload(reason, errno)]);
+                    self.event_at(LOSS, WHOLE_UNIT, end, &[&loss_payload(reason, errno)]);
                 }
             }
         }

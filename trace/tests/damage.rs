@@ -110,5 +110,6 @@ fn noise_is_no_trace() {
     let mut noise = Noise(3);
     let bytes: Vec<u8> = (0..40_000).map(|_| noise.next() as u8).collect();
     assert!(!survive(&bytes));
-    assert!(!survive(&[]));
+    // An empty file is what a process leaves that was killed before it recorded anything.
+    assert!(survive(&[]));
 }
