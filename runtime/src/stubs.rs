@@ -109,11 +109,17 @@ unsafe extern "C" fn enter() -> ! {
 
 /// Back to translated code: registers from the thread block.
 ///
+/// A signal that came in after the last look at `pending` is let in first: what arrives before the
+/// compare is seen by it, and what arrives behind it is sent to [`late`] by the handler.
+///
 /// # Safety
 /// gs points to the thread block, whose registers, `resume` and `resume_original` are set.
 #[unsafe(naked)]
 pub unsafe extern "C" fn leave() -> ! {
     naked_asm!(
+        "deprewrite_leave_first:",
+        "cmp dword ptr gs:[{pending}], 0",
+        "jne {late}",
         "movups xmm0, gs:[{xmm} + 0]",
         "movups xmm1, gs:[{xmm} + 16]",
         "movups xmm2, gs:[{xmm} + 32]",
@@ -134,12 +140,39 @@ pub unsafe extern "C" fn leave() -> ! {
         "je 2f",
         "vmovdqu64 xmm31, gs:[{pointers}]",
         "2:",
+        "deprewrite_leave_last:",
         "jmp {tail}",
+        ".globl deprewrite_leave_first",
+        ".globl deprewrite_leave_last",
+        pending = const offset_of!(Thread, pending),
+        late = sym late,
         xmm = const offset_of!(Thread, xmm),
         vector = const offset_of!(Thread, vector),
         pointers = const POINTERS,
         tail = sym tail_start,
     )
+}
+
+/// A signal waits on the way back: it is queued again, to be let in at the tail.
+#[unsafe(naked)]
+unsafe extern "C" fn late() -> ! {
+    naked_asm!(
+        "mov rsp, gs:[{stack}]",
+        "mov rdi, gs:[{this}]",
+        "call {before}",
+        "jmp {leave}",
+        stack = const RUNTIME_STACK,
+        this = const THIS,
+        before = sym crate::signals::before_leaving,
+        leave = sym leave,
+    )
+}
+
+/// If `pc` lies on the way back where a signal can no longer be noticed: where to go instead.
+pub fn late_of(pc: u64) -> Option<u64> {
+    let first = deprewrite_leave_first as *const () as u64;
+    let last = deprewrite_leave_last as *const () as u64;
+    (first..=last).contains(&pc).then_some(late as *const () as u64)
 }
 
 /// Lets a blocked signal in, if one waits, then goes on. Signals may be delivered from here on.
@@ -228,6 +261,8 @@ extern "C" {
     fn deprewrite_interruptible_insn();
     fn deprewrite_interruptible_abort();
     fn deprewrite_tail_last();
+    fn deprewrite_leave_first();
+    fn deprewrite_leave_last();
 }
 
 /// If `pc` lies where an interruptible call has not started: where it gives up.

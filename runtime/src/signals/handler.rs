@@ -389,8 +389,8 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
     if bit(signal) & SYNCHRONOUS != 0 && info.code() > 0 {
         return lost(signal, info, uc);
     }
-    if let Some(abort) = stubs::abort_of(pc) {
-        uc.context.rip = abort;
+    if let Some(other) = stubs::abort_of(pc).or_else(|| stubs::late_of(pc)) {
+        uc.context.rip = other;
     }
     thread.waiting = Some(PendingSignal { number: signal, info: *info });
     thread.pending = 1;

@@ -145,7 +145,7 @@ pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
 }
 
 /// Last thing on the way back to translated code: lets a waiting signal in there.
-pub fn before_leaving(thread: &mut Thread) {
+pub extern "C" fn before_leaving(thread: &mut Thread) {
     if thread.pending == 0 {
         return;
     }
