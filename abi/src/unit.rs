@@ -202,7 +202,7 @@ impl JitUnit {
         out.push(0);
         self.body.encode(out);
         out.extend_from_slice(&self.code);
-        while (out.len() - start) % 4 != 0 {
+        while !(out.len() - start).is_multiple_of(4) {
             out.push(0);
         }
         let len = (out.len() - start) as u32;

@@ -49,6 +49,8 @@ pub(crate) struct Weaver<'t, 'o, 'b> {
 }
 
 impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
+    // One parameter for each thing that a unit is made of; a struct would only name them again.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         t: &'t mut Translator,
         out: &'o mut Fragment,

@@ -115,7 +115,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     // SAFETY: the kernel put argc there.
     let start = Start { stack, argc: unsafe { *stack } as usize };
     let window = base.wrapping_sub(params[0]);
-    if window % WINDOW_SIZE != 0 {
+    if !window.is_multiple_of(WINDOW_SIZE) {
         crate::die!(
             "the kernel did not honour the program's alignment (Linux 6.10 or later is needed)"
         );

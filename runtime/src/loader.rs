@@ -44,7 +44,7 @@ pub fn load(path: &core::ffi::CStr) -> Result<Loaded, i32> {
         || &header.e_ident[..4] != ELFMAG
         || header.e_type != ET_DYN
         || header.e_machine != EM_X86_64
-        || from % 8 != 0
+        || !from.is_multiple_of(8)
         || from + 56 * count > got
     {
         return Err(ENOEXEC);

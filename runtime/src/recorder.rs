@@ -191,7 +191,7 @@ impl Recorder {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
         let (memory, flow) = match process().tiny_buffers {
             true => (8192, 4096),
-            false => (LARGEST / 5 * 4 & !4095, LARGEST / 5 & !4095),
+            false => ((LARGEST / 5 * 4) & !4095, (LARGEST / 5) & !4095),
         };
         let memory = memory + OVERFLOW;
         self.memory_start = self.region + MEMORY_MAX - memory;

@@ -176,6 +176,9 @@ pub fn late_of(pc: u64) -> Option<u64> {
 }
 
 /// Lets a blocked signal in, if one waits, then goes on. Signals may be delivered from here on.
+///
+/// # Safety
+/// Only [`leave`] jumps here; gs points to the thread block.
 #[unsafe(naked)]
 pub unsafe extern "C" fn tail_start() -> ! {
     naked_asm!(
@@ -279,6 +282,9 @@ pub fn in_tail(pc: u64) -> bool {
 }
 
 /// Entry of a new thread: rsp is the program's new stack, r12 its thread block.
+///
+/// # Safety
+/// Only [`clone_thread`] jumps here, with signals blocked.
 #[unsafe(naked)]
 pub unsafe extern "C" fn new_thread() -> ! {
     naked_asm!(
@@ -325,6 +331,9 @@ pub unsafe extern "C" fn clone_thread(
 }
 
 /// Where a signal handler of the runtime returns to.
+///
+/// # Safety
+/// Only the kernel's signal return gets here, with its frame at rsp.
 #[unsafe(naked)]
 pub unsafe extern "C" fn restorer() -> ! {
     naked_asm!("mov eax, 15", "syscall")

@@ -40,9 +40,9 @@ impl Table {
         while at < last {
             let len = FILE_LEN.min(last - at);
             let flags = sys::MAP_PRIVATE | sys::MAP_FIXED | sys::MAP_NORESERVE;
-            // SAFETY: this part of the address space is the table's.
             let mapped = match self.fd {
                 -1 => Err(0),
+                // SAFETY: this part of the address space is the table's.
                 fd => unsafe { sys::mmap(at, len, prot, flags, fd, 0) },
             };
             if mapped.is_err() {
