@@ -474,6 +474,7 @@ macro_rules! snapshot {
     ($name:ident, $case:expr, |$a:ident| $body:block) => {
         #[test]
         fn $name() {
+            // A body that needs no labels changes nothing of its own.
             #[allow(unused_mut)]
             let code = assemble(|$a: &mut CodeAssembler| {
                 $body

@@ -110,6 +110,11 @@ pub fn check(result: usize) -> Result {
     }
 }
 
+/// What a failed call returns to the program.
+pub fn failed(errno: i32) -> usize {
+    (-(errno as isize)) as usize
+}
+
 /// `mmap` of new memory that nothing else refers to yet (or, with MAP_FIXED, of memory that the
 /// runtime owns).
 ///

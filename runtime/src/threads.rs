@@ -59,7 +59,7 @@ fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
 pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
-    let Some(request) = request(number, args) else { return sys::EFAULT.wrapping_neg() as usize };
+    let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = crate::signals::block_all();
     let result = if request.flags & CLONE_VM == 0 {
         fork(thread, number, args)
@@ -111,7 +111,7 @@ fn share(
     request: &Request,
     next: u64,
 ) -> usize {
-    let Some(child) = take_thread() else { return sys::ENOMEM.wrapping_neg() as usize };
+    let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
     child.index = process().threads.next_index.fetch_add(1, Relaxed);
     child.block.window_high = thread.block.window_high;
     child.block.target = process().window;

@@ -1,4 +1,5 @@
 //! Programs to rewrite, and the command itself.
+// Each test binary uses a part of it.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};

@@ -1,11 +1,8 @@
 //! `rt_sigaction`, `rt_sigprocmask`, `sigaltstack`: the program sees its own state.
 
 use super::*;
+use crate::sys::failed;
 use crate::thread::{AltStack, SS_DISABLE, SS_ONSTACK};
-
-fn failed(errno: i32) -> usize {
-    (-(errno as isize)) as usize
-}
 
 /// `rt_sigaction(signal, new, old, size)`
 pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {

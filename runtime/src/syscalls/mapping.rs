@@ -4,14 +4,10 @@ use crate::dispatch::refuse_program;
 use crate::jit::ExecRange;
 use crate::memory::map_in_window;
 use crate::process::process;
-use crate::sys::{self, nr};
+use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use abi::layout::{page_up, TABLE_BASE, TABLE_END};
 use abi::trace::event;
-
-fn failed(errno: i32) -> usize {
-    (-(errno as isize)) as usize
-}
 
 /// What the kernel is asked for when the program asks for `prot`.
 fn real_protection(prot: usize) -> usize {

@@ -7,16 +7,12 @@ use crate::dispatch::{end_recording, refuse_program};
 use crate::process::process;
 use crate::signals::{self, virtual_state, SA_RESTART};
 use crate::stubs;
-use crate::sys::{self, nr};
+use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use crate::{descriptors, threads};
 use abi::trace::{end, event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
-
-fn failed(errno: i32) -> usize {
-    (-(errno as isize)) as usize
-}
 
 /// Carries out the system call in the thread's registers; `next` is the pc behind it. Returns the
 /// original pc where the program goes on.
@@ -241,9 +237,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
         && !thread.vfork_child
         && process().threads.live.load(core::sync::atomic::Ordering::Relaxed) == 1
     {
-        let pointers = thread.block.pointers;
         end_recording(thread, end::SIGNAL, signal as i32, 0);
-        let _ = pointers;
         if signals::bit(signal as i32) & signals::SYNCHRONOUS != 0 || signal == 9 {
             signals::die_of(signal as i32);
         }
