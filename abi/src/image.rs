@@ -69,6 +69,9 @@ pub struct ImageHeader {
     /// file, not from memory. File offset.
     pub descriptions_offset: u64,
     pub descriptions_len: u64,
+    /// Translations of libraries ([`crate::library`]), one behind the other.
+    pub libraries: u64,
+    pub library_count: u64,
     /// Window number of the first ahead-of-time unit, and of the first unit of the JIT.
     pub first_window: u32,
     pub jit_window: u32,
@@ -81,7 +84,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == 8 + 8 + 8 * 22 + 8 + 16 + 16);
+const _: () = assert!(HEADER_SIZE == 8 + 8 + 8 * 24 + 8 + 16 + 16);
 
 impl ImageHeader {
     /// The bytes in the file.
@@ -134,12 +137,12 @@ impl ImageHeader {
         Some(header)
     }
 
-    fn words(&self) -> [u64; 22] {
+    fn words(&self) -> [u64; 24] {
         let mut copy = *self;
         copy.words_mut().map(|word| *word)
     }
 
-    fn words_mut(&mut self) -> [&mut u64; 22] {
+    fn words_mut(&mut self) -> [&mut u64; 24] {
         [
             &mut self.options,
             &mut self.entry,
@@ -163,6 +166,8 @@ impl ImageHeader {
             &mut self.recipes_len,
             &mut self.descriptions_offset,
             &mut self.descriptions_len,
+            &mut self.libraries,
+            &mut self.library_count,
         ]
     }
 }

@@ -12,6 +12,7 @@ extern crate alloc;
 
 pub mod image;
 pub mod layout;
+pub mod library;
 pub mod options;
 pub mod syscalls;
 pub mod thread;

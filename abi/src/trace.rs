@@ -177,6 +177,14 @@ pub mod event {
     /// u64 start, u64 length.
     pub const UNMAP: u16 = 17;
 
+    /// A library with an ahead-of-time translation is mapped: u64 load address, u64 identity (two
+    /// words), u64 first window, u64 number of units, u64 where the pack lies in the output
+    /// (relative to the window), or 0 and the path of the pack's own file padded with zeros.
+    pub const LIBRARY: u16 = 18;
+    /// A library is mapped whose translation cannot be used: u64 load address, u64
+    /// [`left`](super::left) reason.
+    pub const LIBRARY_LEFT: u16 = 19;
+
     // --- happen to a thread ---
     /// u32 kernel thread id, u32 index of the thread that started it, then a RegisterState.
     pub const THREAD_START: u16 = 32;
@@ -217,6 +225,17 @@ pub mod end {
     pub const SIGNAL: u32 = 2;
     /// The runtime stopped the program because it met something that it does not support.
     pub const REFUSED: u32 = 3;
+}
+
+/// Why the translation of a library is not used.
+pub mod left {
+    /// The library's code is not the code that was translated.
+    pub const CONTENT: u64 = 1;
+    /// It was translated with other options, or for a processor with more.
+    pub const OPTIONS: u64 = 2;
+    /// It was mapped elsewhere before (or still is): a unit has one address.
+    pub const ELSEWHERE: u64 = 3;
+    pub const NO_MEMORY: u64 = 4;
 }
 
 /// Why recording stopped.

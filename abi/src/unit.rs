@@ -102,6 +102,8 @@ pub enum JitReason {
     Dynamic = 4,
     /// The ahead-of-time code cannot run on this processor.
     Processor = 5,
+    /// Code of the main program that the program made writable.
+    Modified = 6,
 }
 
 impl JitReason {
@@ -112,6 +114,7 @@ impl JitReason {
             3 => JitReason::Anonymous,
             4 => JitReason::Dynamic,
             5 => JitReason::Processor,
+            6 => JitReason::Modified,
             _ => return None,
         })
     }

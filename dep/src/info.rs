@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use abi::options::{ControlFlow, Memory};
-use abi::trace::{end, loss};
+use abi::trace::{end, left, loss};
 use abi::unit::JitReason;
 use trace::events::Body;
 use trace::pipeline::{self, BatchSink, Outlet, Piece};
@@ -18,11 +18,42 @@ use crate::syscalls::{tally_json, tally_text, Calls};
 use crate::text::json_string;
 use crate::Stop;
 
+/// Where executed code can lie: key in JSON, name in text.
+const PLACES: [(&str, &str); 3] = [
+    ("main_program", "main program"),
+    ("embedded_libraries", "libraries"),
+    ("elsewhere", "elsewhere"),
+];
+/// Ahead of time, and each reason for the JIT.
+const ORIGINS: usize = 1 + REASONS.len();
+
+/// Live addresses of the program and of the libraries that have a translation.
+#[derive(Clone)]
+struct Images {
+    program: Range<u64>,
+    /// Ascending.
+    libraries: Vec<Range<u64>>,
+}
+
+impl Images {
+    /// Index in [`PLACES`].
+    fn place(&self, address: u64) -> usize {
+        if self.program.contains(&address) {
+            return 0;
+        }
+        let next = self.libraries.partition_point(|r| r.start <= address);
+        match next.checked_sub(1) {
+            Some(i) if self.libraries[i].contains(&address) => 1,
+            _ => 2,
+        }
+    }
+}
+
 /// Executed blocks by where they are and where their code came from.
 #[derive(Clone, Default)]
 struct Shares {
-    /// `[main program, elsewhere][static, then by JIT reason]`.
-    blocks: [[u64; 6]; 2],
+    /// `[place][static, then by JIT reason]`; the places are those of [`PLACES`].
+    blocks: [[u64; ORIGINS]; 3],
 }
 
 #[derive(Clone, Default)]
@@ -35,7 +66,7 @@ struct Counts {
 
 struct Counter<const REFERENCES: bool> {
     outlet: Outlet<Counts>,
-    image: Range<u64>,
+    images: Images,
     slot: (usize, usize),
     counts: Counts,
 }
@@ -51,7 +82,7 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
     const REFERENCES: bool = REFERENCES;
 
     fn unit(&mut self, program: &Program, _partial: bool) {
-        self.slot = (usize::from(!self.image.contains(&program.address)), slot(program.origin));
+        self.slot = (self.images.place(program.address), slot(program.origin));
     }
 
     fn block(&mut self, pc: u64, uncertain: bool) {
@@ -86,11 +117,21 @@ struct ThreadInfo {
     memory: u64,
 }
 
-/// Range of the main program: from the output file, else from where its path is mapped.
-fn image(trace: &Trace) -> Range<u64> {
-    if let Some(image) = trace.units.image() {
-        return image;
+/// The program's range from the output file, else from where its path is mapped.
+fn images(trace: &Trace) -> Images {
+    let own = trace.statics.filter(|s| s.count > 0).map(|s| s.first_window);
+    let (mut program, mut libraries) = (None, Vec::new());
+    for (window, range) in trace.units.images() {
+        match own == Some(window) {
+            true => program = Some(range),
+            false => libraries.push(range),
+        }
     }
+    libraries.sort_by_key(|r| r.start);
+    Images { program: program.unwrap_or_else(|| mapped_program(trace)), libraries }
+}
+
+fn mapped_program(trace: &Trace) -> Range<u64> {
     let program = trace.program.as_os_str().as_encoded_bytes();
     let (mut first, mut last) = (u64::MAX, 0);
     for event in &trace.process_events {
@@ -106,10 +147,10 @@ fn image(trace: &Trace) -> Range<u64> {
 fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<String>) {
     let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
     let mut wrong = None;
-    let image = image(trace);
+    let images = images(trace);
     let make = |_, outlet| Counter::<REFERENCES> {
         outlet,
-        image: image.clone(),
+        images: images.clone(),
         slot: (0, 0),
         counts: Counts::default(),
     };
@@ -236,23 +277,39 @@ fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
     list
 }
 
+/// Why the translation of the library at `start` was not used, if there was one.
+fn left(trace: &Trace, start: u64) -> &'static str {
+    let reason = trace.process_events.iter().find_map(|event| match event.body {
+        Body::LibraryLeft { load, reason } if load == start => Some(reason),
+        _ => None,
+    });
+    match reason {
+        None => "",
+        Some(left::CONTENT) => " (its translation is of another file: not used)",
+        Some(left::OPTIONS) => " (its translation is for other options or processors: not used)",
+        Some(left::ELSEWHERE) => " (mapped elsewhere before: its translation is not used)",
+        Some(_) => " (no memory for its translation: not used)",
+    }
+}
+
 /// System calls that `dep info` names for each thread.
 const TOP_CALLS: usize = 8;
 
-const REASONS: [(&str, JitReason); 5] = [
+const REASONS: [(&str, JitReason); 6] = [
     ("library", JitReason::Library),
     ("missed", JitReason::Missed),
     ("anonymous", JitReason::Anonymous),
     ("dynamic", JitReason::Dynamic),
     ("processor", JitReason::Processor),
+    ("modified", JitReason::Modified),
 ];
 
 pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
     let (threads, wrong) =
         if trace.options.records_memory() { count::<true>(trace) } else { count::<false>(trace) };
-    let mut shares = [[0; 6]; 2];
+    let mut shares = Shares::default();
     for thread in &threads {
-        for (to, from) in shares.iter_mut().zip(thread.counts.shares.blocks) {
+        for (to, from) in shares.blocks.iter_mut().zip(thread.counts.shares.blocks) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
     }
@@ -269,7 +326,7 @@ struct Report<'a> {
     trace: &'a Trace,
     threads: Vec<ThreadInfo>,
     calls: Vec<Calls>,
-    shares: [[u64; 6]; 2],
+    shares: Shares,
     wrong: Option<String>,
 }
 
@@ -302,7 +359,7 @@ impl Report<'_> {
         )?;
         for (start, path, id) in modules(trace) {
             let id = if id.is_empty() { "-" } else { &id };
-            writeln!(out, "module         {start:#x} {path} {id}")?;
+            writeln!(out, "module         {start:#x} {path} {id}{}", left(trace, start))?;
         }
         for ((thread, t), calls) in trace.threads.iter().zip(&self.threads).zip(&self.calls) {
             writeln!(
@@ -335,10 +392,13 @@ impl Report<'_> {
             self.bytes_per_instruction(control_flow),
             self.bytes_per_instruction(memory)
         )?;
-        for (name, counts) in ["main program", "elsewhere"].iter().zip(&self.shares) {
+        for ((_, name), counts) in PLACES.iter().zip(&self.shares.blocks) {
             let all: u64 = counts.iter().sum();
+            if all == 0 && *name != "main program" {
+                continue;
+            }
             let share = 100.0 * counts[0] as f64 / all.max(1) as f64;
-            write!(out, "{name:<14} {all} blocks, {share:.2} % ahead of time")?;
+            write!(out, "{name:<15}{all} blocks, {share:.2} % ahead of time")?;
             for (reason, number) in REASONS {
                 if counts[number as usize] > 0 {
                     write!(out, ", {} JIT ({reason})", counts[number as usize])?;
@@ -376,14 +436,15 @@ impl Report<'_> {
         });
         let modules = modules(trace).into_iter().map(|(start, path, id)| {
             format!(
-                "{{\"start\":\"{start:#x}\",\"path\":{},\"build_id\":\"{id}\"}}",
-                json_string(&path)
+                "{{\"start\":\"{start:#x}\",\"path\":{},\"build_id\":\"{id}\",\"note\":{}}}",
+                json_string(&path),
+                json_string(left(trace, start).trim())
             )
         });
-        let shares = |counts: &[u64; 6]| {
+        let shares = |((key, _), counts): (&(&str, &str), &[u64; ORIGINS])| {
             let reasons = REASONS.map(|(name, n)| format!("\"{name}\":{}", counts[n as usize]));
             format!(
-                "{{\"blocks\":{},\"static\":{},\"jit\":{{{}}}}}",
+                "\"{key}\":{{\"blocks\":{},\"static\":{},\"jit\":{{{}}}}}",
                 counts.iter().sum::<u64>(),
                 counts[0],
                 reasons.join(",")
@@ -397,7 +458,7 @@ impl Report<'_> {
              \"pid\":{},\"ended\":{},\"losses\":{},\"damage\":{},\"static_units\":{},\
              \"jit_units\":{},\"modules\":{},\"threads\":{},\"control_flow_bytes\":{control_flow},\
              \"memory_bytes\":{memory},\"instructions\":{},\"bytes_per_instruction\":{:.6},\
-             \"main_program\":{},\"elsewhere\":{},\"not_recovered\":{}}}",
+             {},\"not_recovered\":{}}}",
             text(trace.program.as_os_str().as_encoded_bytes()),
             list(trace.arguments.iter().map(|a| text(a)).collect()),
             control_flow_name(trace.options.control_flow),
@@ -412,8 +473,7 @@ impl Report<'_> {
             list(threads.collect()),
             sum(&self.threads, |t| t.instructions),
             self.bytes_per_instruction(control_flow + memory),
-            shares(&self.shares[0]),
-            shares(&self.shares[1]),
+            PLACES.iter().zip(&self.shares.blocks).map(shares).collect::<Vec<_>>().join(","),
             self.wrong.as_ref().map_or("null".to_string(), |w| json_string(w)),
         )?;
         Ok(())

@@ -15,9 +15,10 @@
 
 use crate::emit::{At, RCX, RSP};
 use crate::recipe::Kind;
-use crate::translate::{Cold, Fragment, Pending, Translator};
+use crate::translate::{Branch, Cold, Fragment, Pending, Thunks, Translator};
 use crate::weave::{memory_operand, Weaver};
 use abi::layout::WINDOW_SIZE;
+use abi::library;
 use abi::options::{ControlFlow, Instrument};
 use abi::thread::{self, refuse};
 use abi::trace::bits;
@@ -338,6 +339,9 @@ impl Translator {
         for cold in core::mem::take(&mut self.cold) {
             let here = out.code.here();
             match cold {
+                Cold::Call { .. } | Cold::IndirectCall { .. } if self.placement.movable => {
+                    self.region_thunks.push(cold);
+                }
                 Cold::Call { at, return_address, target, from } => {
                     out.code.bind(at, here);
                     self.put_return_address(out, return_address);
@@ -362,7 +366,8 @@ impl Translator {
                 }
                 Cold::ForeignTarget { at, back, pc } => {
                     out.code.bind(at, here);
-                    out.code.store_imm(thread::EXIT_ID, pc as u32);
+                    out.code.address_of(RCX, pc);
+                    out.code.store32(thread::EXIT_ID, RCX);
                     out.code.load(RCX, thread::STUB_MISS);
                     out.code.store(thread::JUMP, RCX);
                     let at = out.code.jump();
@@ -370,7 +375,8 @@ impl Translator {
                 }
                 Cold::ForeignReturn { at, back, pc } => {
                     out.code.bind(at, here);
-                    out.code.store_imm(thread::EXIT_ID, pc as u32);
+                    out.code.address_of(RCX, pc);
+                    out.code.store32(thread::EXIT_ID, RCX);
                     out.code.read(RCX, At(RSP, 0));
                     out.code.store(thread::TARGET, RCX);
                     out.code.load(RCX, thread::STUB_MISS);
@@ -379,6 +385,37 @@ impl Translator {
                 }
             }
         }
+    }
+
+    /// Emits the thunks of all calls so far, in the shape of [`abi::library`]: direct calls first.
+    /// What they branch to is left in `out.branches`. Returns where they start.
+    pub fn thunks(&mut self, out: &mut Fragment) -> Thunks {
+        while out.code.here() % 16 != 0 {
+            out.code.raw(&[0xcc]);
+        }
+        let start = out.code.here();
+        let all = core::mem::take(&mut self.thunks);
+        let mut direct = 0;
+        for thunk in &all {
+            let Cold::Call { at, return_address, target, from } = *thunk else { continue };
+            out.code.bind(at, out.code.here());
+            self.put_return_address(out, return_address);
+            let at = out.code.jump();
+            out.branches.push(Branch { at, target, from });
+            direct += 1;
+            debug_assert_eq!(out.code.here(), start + direct * library::DIRECT_THUNK);
+        }
+        let first_indirect = out.code.here();
+        let mut indirect = 0;
+        for thunk in &all {
+            let Cold::IndirectCall { at, return_address } = *thunk else { continue };
+            out.code.bind(at, out.code.here());
+            self.put_return_address(out, return_address);
+            out.code.jump_gs(thread::JUMP);
+            indirect += 1;
+            debug_assert_eq!(out.code.here(), first_indirect + indirect * library::INDIRECT_THUNK);
+        }
+        Thunks { start, direct, indirect }
     }
 
     /// Overwrites the return address that a hardware call just pushed.

@@ -26,6 +26,9 @@ pub struct Placement {
     /// Direct branches may be patched while other threads run the code: a distance never crosses
     /// a cache line.
     pub patchable: bool,
+    /// The code belongs to a library, whose place in the window is not known: what depends on it is
+    /// gathered in thunks of one size (see [`Translator::thunks`]).
+    pub movable: bool,
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
 }
@@ -142,6 +145,15 @@ pub(crate) enum Cold {
     ForeignReturn { at: u32, back: u32, pc: u64 },
 }
 
+/// Where the thunks of movable code are, see [`abi::library`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Thunks {
+    /// Offset in the code.
+    pub start: u32,
+    pub direct: u32,
+    pub indirect: u32,
+}
+
 /// Everything that a translation needs and that is worth keeping between translations.
 pub struct Translator {
     pub options: Options,
@@ -156,6 +168,9 @@ pub struct Translator {
     spans: Vec<Span>,
     pub(crate) pending: Vec<Pending>,
     pub(crate) cold: Vec<Cold>,
+    /// Thunks of movable code: of the region, and of all regions before.
+    pub(crate) region_thunks: Vec<Cold>,
+    pub(crate) thunks: Vec<Cold>,
     /// Branches that are known to be short, by number.
     pub(crate) short: Vec<bool>,
     /// Branches emitted so far.
@@ -176,6 +191,8 @@ impl Translator {
             spans: Vec::new(),
             pending: Vec::new(),
             cold: Vec::new(),
+            region_thunks: Vec::new(),
+            thunks: Vec::new(),
             short: Vec::new(),
             branches: 0,
         }
@@ -230,6 +247,7 @@ impl Translator {
             self.weave(&region, out);
         }
         self.bind(units, out);
+        self.thunks.append(&mut self.region_thunks);
         self.insns = insns;
         self.spans = spans;
     }
@@ -259,6 +277,7 @@ impl Translator {
     fn weave(&mut self, region: &Region, out: &mut Fragment) {
         self.pending.clear();
         self.cold.clear();
+        self.region_thunks.clear();
         self.branches = 0;
         for (i, block) in region.blocks.iter().enumerate() {
             let span = &region.spans[i];

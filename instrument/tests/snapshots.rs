@@ -28,7 +28,7 @@ const TRANSLATED: u64 = 0x5000_0000;
 
 /// Rewritten ahead of time, at fixed addresses.
 const FIXED: Placement =
-    Placement { window_high: Some(0), patchable: false, exact_registers: false };
+    Placement { window_high: Some(0), patchable: false, movable: false, exact_registers: false };
 
 struct Case {
     options: Options,
@@ -561,7 +561,12 @@ snapshot!(
 snapshot!(
     code_of_the_run_time_translator,
     Case {
-        placement: Placement { window_high: Some(0x7f12), patchable: true, exact_registers: true },
+        placement: Placement {
+            window_high: Some(0x7f12),
+            patchable: true,
+            movable: false,
+            exact_registers: true
+        },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0000,
         ..Case::default()
@@ -572,7 +577,12 @@ snapshot!(
 snapshot!(
     calls_from_outside_the_window_put_whole_return_addresses,
     Case {
-        placement: Placement { window_high: Some(0x7f12), patchable: true, exact_registers: true },
+        placement: Placement {
+            window_high: Some(0x7f12),
+            patchable: true,
+            movable: false,
+            exact_registers: true
+        },
         original: 0x7ffd_0040_1000,
         translated: 0x7f12_7000_0000,
         ..plain_transfers()

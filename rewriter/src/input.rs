@@ -9,6 +9,8 @@ use object::read::elf::FileHeader as _;
 
 /// Programs may reach this far from their lowest address, so that what is added stays near.
 const LARGEST_IMAGE: u64 = 0x5a00_0000;
+/// The same for libraries.
+const LARGEST_LIBRARY: u64 = 512 << 20;
 /// Name of the section that marks a file of ours.
 pub const HEADER_SECTION: &str = ".deprewrite.header";
 
@@ -26,12 +28,26 @@ pub struct Input {
 }
 
 impl Input {
+    /// A program.
     pub fn parse(bytes: Vec<u8>) -> Result<Input> {
+        let input = Input::parse_any(bytes)?;
+        input.check_program()?;
+        Ok(input)
+    }
+
+    /// A shared library, or ld.so.
+    pub fn parse_library(bytes: Vec<u8>) -> Result<Input> {
+        let input = Input::parse_any(bytes)?;
+        input.check_library()?;
+        Ok(input)
+    }
+
+    fn parse_any(bytes: Vec<u8>) -> Result<Input> {
         let header = check_header(&bytes)?;
         let program_headers = program_headers(header, &bytes)?;
         check_segments(&program_headers, bytes.len() as u64)?;
         let (sections, section_names, section_names_index) = sections(header, &bytes);
-        let input = Input {
+        Ok(Input {
             pie: header.e_type.get(LE) == elf::ET_DYN,
             entry: header.e_entry.get(LE),
             program_headers_offset: header.e_phoff.get(LE),
@@ -40,9 +56,7 @@ impl Input {
             section_names,
             section_names_index,
             bytes,
-        };
-        input.check_program()?;
-        Ok(input)
+        })
     }
 
     pub fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {
@@ -117,14 +131,10 @@ impl Input {
         if self.section(HEADER_SECTION).is_some() || self.has_our_header() {
             return Err(unsupported!("the file was written by deprewrite; give it the original"));
         }
-        if self.pie && self.header_of(elf::PT_INTERP).is_none() {
-            let says_program =
-                self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|f| f & elf::DF_1_PIE.0 != 0);
-            let library = self.dynamic_value(elf::DT_SONAME).is_some()
-                || self.dynamic_value(elf::DT_NEEDED).is_some();
-            if self.entry == 0 || (library && !says_program) {
-                return Err(unsupported!("a shared library; rewrite the program that uses it"));
-            }
+        if self.is_library() {
+            return Err(unsupported!(
+                "a shared library; rewrite the program that uses it, or give a folder (-o DIR/)"
+            ));
         }
         let start = self.image_start();
         if self.pie && start != 0 {
@@ -145,6 +155,47 @@ impl Input {
             return Err(unsupported!("the program is packed; unpack it first (upx -d)"));
         }
         Ok(())
+    }
+
+    /// Whether the file is a shared library rather than a program.
+    pub fn is_library(&self) -> bool {
+        if !self.pie || self.header_of(elf::PT_INTERP).is_some() && self.entry != 0 {
+            return false;
+        }
+        let says_program =
+            self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|f| f & elf::DF_1_PIE.0 != 0);
+        let library = self.dynamic_value(elf::DT_SONAME).is_some()
+            || self.dynamic_value(elf::DT_NEEDED).is_some();
+        self.entry == 0 || (library && !says_program)
+    }
+
+    /// The one executable segment of a library.
+    pub fn executable_segment(&self) -> Option<&ProgramHeader> {
+        let mut all = self.loads().filter(|p| p.is_executable());
+        all.next().filter(|p| all.next().is_none() && p.file_size == p.memory_size)
+    }
+
+    fn check_library(&self) -> Result<()> {
+        if self.section(HEADER_SECTION).is_some() || self.has_our_header() {
+            return Err(unsupported!("the file was written by deprewrite; give it the original"));
+        }
+        if !self.pie {
+            return Err(unsupported!("not a shared library but a program"));
+        }
+        let start = self.image_start();
+        if start != 0 {
+            return Err(unsupported!("a library whose first segment is at {start:#x}, not 0"));
+        }
+        let end = self.image_end();
+        if end > LARGEST_LIBRARY {
+            return Err(unsupported!("the library reaches up to {end:#x}; the limit is 512 MiB"));
+        }
+        match self.executable_segment() {
+            Some(p) if !p.is_writable() => Ok(()),
+            _ => Err(unsupported!(
+                "a library must have one executable segment, whole in the file and not writable"
+            )),
+        }
     }
 
     fn has_our_header(&self) -> bool {

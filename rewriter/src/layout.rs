@@ -3,12 +3,12 @@
 use crate::elf::{FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE};
 use crate::error::{unsupported, Result};
 use crate::input::Input;
+use crate::library::Packs;
 use crate::roots::executable_ranges;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
 use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, ARENA_END, ARENA_LEN};
 use abi::options::{Options, Pointers};
-use abi::unit::TAGS_PER_WINDOW;
 
 /// Room between the program and what is added, for its heap.
 const GAP: u64 = 1 << 20;
@@ -32,8 +32,19 @@ impl Places {
         Places { tables, code: (tables + room).next_multiple_of(COARSE) }
     }
 
-    pub fn runtime(&self, code_len: usize) -> u64 {
+    /// Where the translations of libraries lie, behind the program's.
+    pub fn libraries(&self, code_len: usize) -> u64 {
         page_up(self.code + code_len as u64).next_multiple_of(COARSE)
+    }
+
+    pub fn runtime(&self, code_len: usize, libraries_len: usize) -> u64 {
+        (self.libraries(code_len) + libraries_len as u64).next_multiple_of(COARSE)
+    }
+
+    /// Bytes that the translations of libraries may take beside a runtime of `runtime_len`.
+    pub fn room_for_libraries(&self, input: &Input, code_len: usize, runtime_len: u64) -> u64 {
+        let last = (ARENA_END - ARENA_LEN).min(input.image_start() + REACH);
+        last.saturating_sub(self.libraries(code_len) + runtime_len + 2 * COARSE)
     }
 
     /// Refuses what does not fit.
@@ -72,6 +83,7 @@ pub struct Tables {
 pub fn tables(
     input: &Input,
     translated: &Translated,
+    libraries: &Packs,
     options: Options,
     dynamic: bool,
     places: Places,
@@ -142,8 +154,13 @@ pub fn tables(
         recipes_len: translated.recipes.len() as u64,
         descriptions_offset: 0,
         descriptions_len: translated.descriptions.len() as u64,
+        libraries: match libraries.count {
+            0 => 0,
+            _ => places.libraries(translated.code.len()),
+        },
+        library_count: libraries.count as u64,
         first_window: FIRST_WINDOW,
-        jit_window: FIRST_WINDOW + unit_count.div_ceil(u64::from(TAGS_PER_WINDOW)) as u32,
+        jit_window: libraries.next_window,
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,

@@ -25,6 +25,12 @@ pub struct Arguments {
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
+    /// Whether the translations of the libraries travel in the output, or are made when they run.
+    #[arg(long, value_enum, default_value = "embed")]
+    libraries: LibrariesArg,
+    /// A further library whose translation travels in the output (for dlopen).
+    #[arg(long, value_name = "FILE")]
+    pub with_library: Vec<PathBuf>,
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,
@@ -82,6 +88,12 @@ enum TranslateArg {
     Dynamic,
 }
 
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
+enum LibrariesArg {
+    Embed,
+    Runtime,
+}
+
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum PointersArg {
     Vector,
@@ -98,6 +110,10 @@ enum TortureArg {
 impl Arguments {
     pub fn dynamic(&self) -> bool {
         self.translate == TranslateArg::Dynamic
+    }
+
+    pub fn embeds_libraries(&self) -> bool {
+        self.libraries == LibrariesArg::Embed && !self.dynamic()
     }
 
     pub fn options(&self) -> Options {

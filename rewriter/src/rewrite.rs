@@ -6,11 +6,12 @@ use crate::layout::{tables, Places};
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::summary::{Stages, Summary};
-use crate::translate::{inspect, translate, Inspection, Translated};
-use crate::{dump, roots, write};
+use crate::translate::{inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
+use crate::{dump, library, roots, write};
 use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Inputs above this size get a progress bar.
 const LARGE: usize = 8 << 20;
@@ -50,25 +51,48 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let Some(output) = &arguments.output else { return Ok(()) };
 
     let runtime = Runtime::embedded()?;
+    let options = arguments.options();
+    let (paths, missing) = libraries_of(arguments, &input)?;
     let mut room = (1 << 20) + ROOM_PER_BLOCK * program.block_count() as u64;
-    let (places, translated, tables) = loop {
+    let (places, translated) = loop {
         let places = Places::new(&input, room);
         places.check(&input, places.code)?;
         let translated = if arguments.dynamic() {
             Translated::default()
         } else {
-            translate(&program, &image, arguments.options(), places.code, !input.pie)
+            let target = Target {
+                options,
+                code: places.code,
+                fixed: !input.pie,
+                movable: false,
+                first_window: FIRST_WINDOW,
+            };
+            translate(&program, &image, target)
         };
-        let headers = write::program_header_count(&input, &runtime, translated.code.len());
-        let options = arguments.options();
-        let tables = tables(&input, &translated, options, arguments.dynamic(), places, headers);
-        if tables.bytes.len() as u64 <= room {
-            break (places, translated, tables);
+        let needed = translated.table_bytes();
+        if needed <= room {
+            break (places, translated);
         }
-        room = 2 * tables.bytes.len() as u64;
+        room = needed;
     };
     stages.done("translate");
-    let bytes = write::assemble(&input, &translated.code, tables, runtime, places)?;
+    let code = &translated.code;
+    let libraries = library::packs(
+        &paths,
+        options,
+        !input.pie,
+        FIRST_WINDOW + translated.windows(),
+        places.room_for_libraries(&input, code.len(), runtime.end()),
+        &BTreeMap::new(),
+    );
+    stages.done("libraries");
+    let headers = write::program_header_count(&input, &runtime, code.len(), &libraries);
+    let dynamic = arguments.dynamic();
+    let tables = tables(&input, &translated, &libraries, options, dynamic, places, headers);
+    if tables.bytes.len() as u64 > room {
+        return Err(Error::Internal("the tables are larger than planned".into()));
+    }
+    let bytes = write::assemble(&input, code, &libraries.bytes, tables, runtime, places)?;
     stages.done("layout");
     write::write_file(output, &bytes, mode)?;
     stages.done("write");
@@ -81,6 +105,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         lifted_bytes: program.lifted_bytes,
         jump_tables: program.jump_tables,
         unresolved_indirect: program.unresolved_indirect,
+        libraries: libraries.reports,
+        libraries_missing: missing,
         units: translated.unit_addresses.len(),
         code_bytes: translated.code.len(),
         seconds: elapsed.as_secs_f64(),
@@ -89,6 +115,25 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         stages,
     };
     report(arguments, &summary)
+}
+
+/// The libraries whose translations travel in the output, and those that were not found.
+fn libraries_of(arguments: &Arguments, input: &Input) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let (mut paths, missing) = match arguments.embeds_libraries() {
+        true => {
+            let interpreter = library::interpreter(input);
+            library::needed(&arguments.input, interpreter.as_deref())?
+        }
+        false => Default::default(),
+    };
+    for path in &arguments.with_library {
+        let real = path.canonicalize().map_err(|e| Error::file("read", path, e))?;
+        library::Library::read(&real)?;
+        if !paths.contains(&real) {
+            paths.push(real);
+        }
+    }
+    Ok((paths, missing))
 }
 
 fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {

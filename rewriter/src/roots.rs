@@ -33,8 +33,9 @@ fn segments(input: &Input) -> Vec<Segment<'_>> {
         .map(|s| (s.address, s.address.saturating_add(s.size)))
         .collect();
     code.sort_unstable();
-    let trusted = code.iter().any(|(start, end)| (*start..*end).contains(&input.entry))
-        && code.windows(2).all(|pair| pair[0].1 <= pair[1].0);
+    let entry = input.entry;
+    let holds_entry = entry == 0 || code.iter().any(|(start, end)| (*start..*end).contains(&entry));
+    let trusted = holds_entry && code.windows(2).all(|pair| pair[0].1 <= pair[1].0);
     let mut out = Vec::new();
     for p in input.loads() {
         let bytes = input.segment_bytes(p);

@@ -12,6 +12,9 @@ pub struct Summary {
     pub jump_tables: usize,
     /// Indirect jumps whose targets are looked up when the program runs.
     pub unresolved_indirect: usize,
+    pub libraries: Vec<crate::library::Report>,
+    /// Names of needed libraries that are not found.
+    pub libraries_missing: Vec<String>,
     pub units: usize,
     pub code_bytes: usize,
     pub seconds: f64,
@@ -36,6 +39,19 @@ impl Summary {
             "{} units, {} bytes of translated code; {} bytes before, {} after; {:.2} s",
             self.units, self.code_bytes, self.input_bytes, self.output_bytes, self.seconds
         );
+        for library in &self.libraries {
+            let path = library.path.display();
+            match &library.left {
+                None => eprintln!(
+                    "{path}: {} units, {} bytes of translated code",
+                    library.units, library.code_bytes
+                ),
+                Some(why) => eprintln!("{path}: left to run time: {why}"),
+            }
+        }
+        for name in &self.libraries_missing {
+            eprintln!("{name}: not found; left to run time");
+        }
     }
 
     pub fn print_stages(&self) {

@@ -2,8 +2,10 @@
 //! about the result.
 
 use abi::options::{torture, Options};
-use abi::unit::{encode_static, unit_id};
-use instrument::translate::{may_enter, Block, Fragment, Inspected, Placement, Source, Translator};
+use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
+use instrument::translate::{
+    may_enter, Block, Fragment, Inspected, Placement, Source, Thunks, Translator,
+};
 use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
 use std::collections::HashMap;
@@ -20,25 +22,54 @@ pub struct Translated {
     pub unit_addresses: Vec<u32>,
     pub recipes: Vec<u8>,
     pub descriptions: Vec<u8>,
+    /// Of movable code.
+    pub thunks: Thunks,
 }
 
-/// Window of the first ahead-of-time unit.
+impl Translated {
+    /// Bytes of the tables, and somewhat more.
+    pub fn table_bytes(&self) -> u64 {
+        const BESIDES: usize = 1 << 16;
+        let words = 2 * self.entries.len() + 2 * self.units.len() + self.unit_addresses.len();
+        (4 * words + self.recipes.len() + self.descriptions.len() + BESIDES) as u64
+    }
+
+    /// Windows that the units take.
+    pub fn windows(&self) -> u32 {
+        (self.unit_addresses.len() as u32).div_ceil(TAGS_PER_WINDOW)
+    }
+}
+
+/// Window of the program's first ahead-of-time unit.
 pub const FIRST_WINDOW: u32 = 1;
 
-/// Translates the whole program for code that starts at `code_base`.
-pub fn translate(
-    program: &Program,
-    image: &Image,
-    options: Options,
-    code_base: u64,
-    fixed: bool,
-) -> Translated {
-    let placement =
-        Placement { window_high: fixed.then_some(0), patchable: false, exact_registers: false };
+/// What the code is translated for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub options: Options,
+    /// Address of the code's first byte, as the image counts.
+    pub code: u64,
+    /// The window of the process is known to start at 0.
+    pub fixed: bool,
+    /// The image is a library: see [`Placement::movable`].
+    pub movable: bool,
+    /// Window of the first unit.
+    pub first_window: u32,
+}
+
+/// Translates a whole program or library.
+pub fn translate(program: &Program, image: &Image, target: Target) -> Translated {
+    let Target { options, code: code_base, .. } = target;
+    let placement = Placement {
+        window_high: target.fixed.then_some(0),
+        patchable: false,
+        movable: target.movable,
+        exact_registers: false,
+    };
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
     let mut result = Translated::default();
-    let numbering = Numbering::new(program, image);
+    let numbering = Numbering::new(program, image, target.first_window);
     // Where each original block went; narrow ones too, for direct branches between functions.
     let mut placed: HashMap<u32, Placed> = HashMap::new();
     let mut previous = 0;
@@ -65,6 +96,7 @@ pub fn translate(
             placed.insert(unit.start as u32, entry);
         }
     }
+    result.thunks = translator.thunks(&mut out);
     link(&mut out, &placed, options);
     result.units.push((out.code.here(), out.recipes.len() as u32));
     result.entries.sort_unstable();
@@ -88,10 +120,11 @@ pub fn inspect(
     options: Options,
     mut each: impl FnMut(&Function, Inspection),
 ) {
-    let numbering = Numbering::new(program, image);
+    let numbering = Numbering::new(program, image, FIRST_WINDOW);
     let placement = Placement {
         window_high: image.fixed.then_some(0),
         patchable: false,
+        movable: false,
         exact_registers: false,
     };
     let mut translator = Translator::new(options, placement);
@@ -107,6 +140,7 @@ pub fn inspect(
 
 /// Which number each block gets, and who branches to it.
 struct Numbering {
+    first_window: u32,
     /// (address, number), ascending.
     numbers: Vec<(u32, u32)>,
     /// Blocks that a unit of another window branches to.
@@ -132,20 +166,24 @@ impl Addresses {
 }
 
 impl Numbering {
-    fn new(program: &Program, image: &Image) -> Numbering {
+    fn new(program: &Program, image: &Image, first_window: u32) -> Numbering {
         let functions = || program.functions.iter().filter(|f| source_of(image, f.start).is_some());
         let blocks = || functions().flat_map(|f| &f.blocks);
         let mut numbers: Vec<(u32, u32)> =
             blocks().zip(0..).map(|(b, n)| (b.start as u32, n)).collect();
         numbers.sort_unstable();
-        let mut numbering =
-            Numbering { numbers, wide: Addresses::default(), open: Addresses::default() };
+        let mut numbering = Numbering {
+            first_window,
+            numbers,
+            wide: Addresses::default(),
+            open: Addresses::default(),
+        };
         let (mut wide, mut open) = (Vec::new(), Vec::new());
         let mut n = 0;
         for function in functions() {
             let own = n..n + function.blocks.len() as u32;
             for block in &function.blocks {
-                let window = unit_id(FIRST_WINDOW, n) >> 16;
+                let window = unit_id(first_window, n) >> 16;
                 n += 1;
                 let next = block.start + u64::from(block.len);
                 let targets = match block.end {
@@ -156,7 +194,7 @@ impl Numbering {
                 };
                 for target in targets.into_iter().flatten() {
                     let Some(m) = numbering.find(target) else { continue };
-                    if unit_id(FIRST_WINDOW, m) >> 16 != window {
+                    if unit_id(first_window, m) >> 16 != window {
                         wide.push(target as u32);
                     }
                     if !own.contains(&m) {
@@ -188,7 +226,7 @@ impl Numbering {
     }
 
     fn id(&self, address: u64) -> u32 {
-        unit_id(FIRST_WINDOW, self.find(address).unwrap_or(0))
+        unit_id(self.first_window, self.find(address).unwrap_or(0))
     }
 }
 

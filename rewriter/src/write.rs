@@ -12,6 +12,7 @@ use crate::elf::{
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::layout::{Places, Tables};
+use crate::library::Packs;
 use crate::runtime_blob::Runtime;
 use object::elf;
 use std::io::Write as _;
@@ -35,21 +36,28 @@ const DISPENSABLE: [elf::ProgramType; 8] = [
 ];
 
 /// Segments that are added besides the runtime's: tables, code, and a stack header if none is there.
-pub fn program_header_count(input: &Input, runtime: &Runtime, code_len: usize) -> usize {
+pub fn program_header_count(
+    input: &Input,
+    runtime: &Runtime,
+    code_len: usize,
+    libraries: &Packs,
+) -> usize {
     let stack = usize::from(input.header_of(elf::PT_GNU_STACK).is_none());
     let code = usize::from(code_len != 0);
-    input.program_headers.len() + 1 + code + runtime.segments.len() + stack
+    let libraries = usize::from(libraries.count != 0);
+    input.program_headers.len() + 1 + code + libraries + runtime.segments.len() + stack
 }
 
 /// The bytes of the output.
 pub fn assemble(
     input: &Input,
     code: &[u8],
+    libraries: &[u8],
     mut tables: Tables,
     mut runtime: Runtime,
     places: Places,
 ) -> Result<Vec<u8>> {
-    let base = places.runtime(code.len());
+    let base = places.runtime(code.len(), libraries.len());
     let end = base + runtime.end();
     places.check(input, end)?;
     runtime.set_parameters([base, places.tables, u64::from(input.pie), 0])?;
@@ -72,6 +80,11 @@ pub fn assemble(
         let flags = r | elf::PF_X.0;
         let at = out.segment(places.code, flags, code, code.len() as u64);
         out.section(".deprewrite.text", places.code, at as u64, code.len() as u64, flags);
+    }
+    if !libraries.is_empty() {
+        let (address, len) = (places.libraries(code.len()), libraries.len() as u64);
+        let at = out.segment(address, r, libraries, len);
+        out.section(abi::library::SECTION, address, at as u64, len, r);
     }
     for s in &runtime.segments {
         let at = out.segment(base + s.address, s.flags, &s.bytes, s.memory_size);

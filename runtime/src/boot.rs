@@ -2,10 +2,12 @@
 
 use crate::arena::Arena;
 use crate::jit::{ExecRange, Jit};
+use crate::libraries::Packs;
 use crate::lock::Lock;
 use crate::memory::{Area, Brk};
 use crate::process::{install, process, Process, Threads, XsaveLayout};
 use crate::signals;
+use crate::statics::Module;
 use crate::stubs;
 use crate::sys::{self, nr};
 use crate::table::Table;
@@ -149,7 +151,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
     let trace = open_trace(&start, options);
-    let jit = Jit::new(options, window, statics, arena, Table::new(window), top);
+    let folders = match start.get(at::SECURE) {
+        Some(0) | None => start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()),
+        Some(_) => &[],
+    };
+    // SAFETY: the header is the rewriter's, of this file.
+    let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
+    let jit = Jit::new(options, window, packs, arena, Table::new(window), top);
     let runtime = window + header.runtime..window + header.runtime_end;
     // SAFETY: the only thread, and nothing has asked for it.
     unsafe {
@@ -170,6 +178,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);
+    if statics {
+        // SAFETY: as above.
+        crate::statics::add(unsafe { Module::program(&header, window) });
+    }
     add_vdso(&start);
     signals::install_handlers();
     let entry = enter_program(&start, &header, window);

@@ -5,8 +5,11 @@
 
 use crate::address_map::AddressMap;
 use crate::arena::Arena;
+use crate::libraries::Packs;
 use crate::process::process;
+use crate::statics;
 use crate::table::Table;
+use abi::layout::{page_down, page_up};
 use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::BTreeMap;
@@ -67,8 +70,8 @@ pub struct Jit {
     exits: Vec<Exit>,
     /// Units of the JIT so far.
     count: u32,
-    /// Ahead-of-time code may be used.
-    statics: bool,
+    /// Translations of libraries.
+    pub packs: Packs,
     /// Libraries are placed below this.
     pub library_top: u64,
     encoded: Vec<u8>,
@@ -103,7 +106,7 @@ impl Jit {
     pub fn new(
         options: Options,
         window: u64,
-        statics: bool,
+        packs: Packs,
         arena: Arena,
         table: Table,
         library_top: u64,
@@ -111,6 +114,7 @@ impl Jit {
         let placement = Placement {
             window_high: Some((window >> 32) as u32),
             patchable: true,
+            movable: false,
             exact_registers: false,
         };
         Jit {
@@ -124,7 +128,7 @@ impl Jit {
             recipes: Vec::new(),
             exits: Vec::new(),
             count: 0,
-            statics,
+            packs,
             library_top,
             encoded: Vec::new(),
             shared_code: BTreeMap::new(),
@@ -144,6 +148,12 @@ impl Jit {
 
     /// `start..end` becomes executable.
     pub fn add_executable(&mut self, range: ExecRange) {
+        let same = |r: &ExecRange| (r.writable, r.shared) == (range.writable, range.shared);
+        if self.executable(range.start).is_some_and(|r| range.end <= r.end && same(&r))
+            && !range.writable
+        {
+            return;
+        }
         self.remove_executable(range.start, range.end);
         self.table.cover(range.start, range.end);
         self.exec.push(range);
@@ -155,6 +165,9 @@ impl Jit {
             return;
         }
         self.invalidate(start, end);
+        for module in statics::modules_in(start, end) {
+            self.retire(module);
+        }
         let mut left = Vec::new();
         for r in core::mem::take(&mut self.exec) {
             if r.end <= start || end <= r.start {
@@ -170,6 +183,19 @@ impl Jit {
             }
         }
         self.exec = left;
+    }
+
+    /// The program may change the code of `module`: from now on it is translated when it runs.
+    fn retire(&mut self, module: &statics::Module) {
+        module.retire();
+        self.invalidate(module.text.start, module.text.end);
+        for r in &self.exec {
+            let (start, end) = (r.start.max(module.text.start), r.end.min(module.text.end));
+            if start < end {
+                // Whole pages: what else lies in them misses once more.
+                self.table.cover(page_down(start), page_up(end));
+            }
+        }
     }
 
     /// Drops the translations of code in `start..end`: its bytes may change.
@@ -215,7 +241,7 @@ impl Jit {
         if range.shared {
             return Ok(self.resolve_shared(target, range));
         }
-        let code = match self.static_entry(target) {
+        let code = match statics::entry(target) {
             Some(code) => code,
             None => match self.map.get(target).map(|i| self.units[i as usize]) {
                 Some(unit) if unit.wide => self.arena.live(unit.entry),
@@ -279,19 +305,12 @@ impl Jit {
         if self.executable(target).is_none_or(|range| range.shared) {
             return None;
         }
-        if let Some(code) = self.static_entry(target) {
+        if let Some(code) = statics::entry(target) {
             return Some(code);
         }
         let unit = self.units[self.map.get(target)? as usize];
         may_enter(self.translator.options, from, unit.id, unit.wide)
             .then(|| self.arena.live(unit.entry))
-    }
-
-    fn static_entry(&self, target: u64) -> Option<u64> {
-        if !self.statics {
-            return None;
-        }
-        crate::statics::entry(target)
     }
 
     /// The unit whose code `pc` lies in.
@@ -413,14 +432,16 @@ impl Jit {
         let image = program.window + header.image_start..program.window + header.image_end;
         if !range.file {
             JitReason::Anonymous
+        } else if statics::module_of(target).is_some() {
+            JitReason::Missed
         } else if !image.contains(&target) {
             JitReason::Library
         } else if header.flags & abi::image::flags::DYNAMIC != 0 {
             JitReason::Dynamic
-        } else if !self.statics {
-            JitReason::Processor
+        } else if statics::has_program() {
+            JitReason::Modified
         } else {
-            JitReason::Missed
+            JitReason::Processor
         }
     }
 

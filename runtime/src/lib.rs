@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod heap;
 pub mod jit;
 pub mod last_words;
+pub mod libraries;
 pub mod loader;
 pub mod lock;
 pub mod memory;

@@ -56,8 +56,13 @@ pub fn load(path: &core::ffi::CStr) -> Result<Loaded, i32> {
     let end = loads().map(|s| s.p_vaddr + s.p_memsz).max().ok_or(ENOEXEC)?;
     let low = loads().map(|s| page_down(s.p_vaddr)).min().ok_or(ENOEXEC)?;
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-    let place = map_in_window(page_up(end) - low, 0, flags, -1, 0)?;
+    let len = page_up(end) - low;
+    let candidate = process().jit.lock().packs.candidate(fd, len);
+    let place = map_in_window(len, candidate.map_or(0, |c| c.room), 0, flags, -1, 0)?;
     let base = place - low;
+    if let Some(candidate) = candidate {
+        process().jit.lock().packs.expect(candidate, base, len);
+    }
     for s in loads() {
         map_segment(fd, base, s)?;
     }
@@ -90,13 +95,15 @@ fn map_segment(fd: i32, base: u64, s: &ProgramHeader) -> Result<(), i32> {
         }
     }
     if prot & sys::PROT_EXEC != 0 {
-        process().jit.lock().add_executable(ExecRange {
+        let mut jit = process().jit.lock();
+        jit.add_executable(ExecRange {
             start,
             end: page_up(file_end),
             writable: prot & sys::PROT_WRITE != 0,
             file: true,
             shared: false,
         });
+        jit.packs.attach(start, page_down(s.p_offset));
     }
     Ok(())
 }

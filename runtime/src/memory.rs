@@ -107,9 +107,35 @@ pub fn reserve(start: u64, len: u64) -> bool {
 }
 
 /// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
-/// `offset` as the program asked.
+/// `offset` as the program asked. The file is a library: room is kept behind it for its translation.
+pub fn map_library(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<u64, i32> {
+    let len = page_up(len);
+    let candidate = process().jit.lock().packs.candidate(fd, len);
+    let again = candidate.and_then(|c| c.home).and_then(|home| {
+        let flags = flags | sys::MAP_FIXED_NOREPLACE;
+        // SAFETY: NOREPLACE: nothing is there; a kernel that does not know it takes a hint.
+        let at = unsafe { sys::mmap(home, len, prot, flags, fd, offset) }.ok()?;
+        if at != home {
+            // SAFETY: mapped just now.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
+        }
+        (at == home).then_some(at)
+    });
+    let at = match again {
+        Some(at) => at,
+        None => map_in_window(len, candidate.map_or(0, |c| c.room), prot, flags, fd, offset)?,
+    };
+    if let Some(candidate) = candidate {
+        process().jit.lock().packs.expect(candidate, at, len);
+    }
+    Ok(at)
+}
+
+/// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
+/// `offset` as the program asked, and keeps `room` bytes behind them free.
 pub fn map_in_window(
     len: u64,
+    room: u64,
     prot: usize,
     flags: usize,
     fd: i32,
@@ -117,7 +143,7 @@ pub fn map_in_window(
 ) -> Result<u64, i32> {
     let len = page_up(len);
     let mut jit = process().jit.lock();
-    let top = jit.library_top;
+    let top = jit.library_top - room;
     if top < len + jit.arena.range().end {
         return Err(sys::ENOMEM);
     }

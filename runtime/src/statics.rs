@@ -1,57 +1,181 @@
-//! The ahead-of-time code that the output carries.
+//! Ahead-of-time code: of the program, and of libraries that are mapped and have a translation.
+//!
+//! Each is a *module*. The list only grows; a module's code is looked up by signal handlers, which
+//! take no lock. Whoever adds modules or takes them out of use holds the lock of [`crate::jit`].
 
 use crate::jit::Found;
 use crate::process::process;
 use abi::image::ImageHeader;
+use abi::library::PackHeader;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use instrument::recipe::Recipe;
 
-/// `count` items of `T` at window-relative address `at`.
-fn table<T>(at: u64, count: u64) -> &'static [T] {
+const MOST: usize = 512;
+
+/// A translated image that is mapped.
+pub struct Module {
+    /// What addresses in the tables count from.
+    base: u64,
+    /// Original code: from the first to behind the last byte.
+    pub text: Range<u64>,
+    /// Translated code.
+    pub code: Range<u64>,
+    entries: &'static [[u32; 2]],
+    units: &'static [[u32; 2]],
+    unit_addresses: &'static [u32],
+    recipes: &'static [u8],
+    first_window: u32,
+    /// New look-ups may lead there.
+    in_use: AtomicBool,
+    /// A look-up has led there.
+    pub entered: AtomicBool,
+}
+
+struct List {
+    modules: [UnsafeCell<MaybeUninit<Module>>; MOST],
+    count: AtomicUsize,
+}
+
+// SAFETY: a module is written before `count` says that it is there, and only its atomics change
+// afterwards.
+unsafe impl Sync for List {}
+
+static LIST: List = List {
+    modules: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
+    count: AtomicUsize::new(0),
+};
+
+fn modules() -> impl Iterator<Item = &'static Module> {
+    let count = LIST.count.load(Acquire);
+    // SAFETY: the first `count` modules are initialised and never written again.
+    LIST.modules[..count].iter().map(|module| unsafe { (*module.get()).assume_init_ref() })
+}
+
+/// `count` items of `T` at `at`.
+///
+/// # Safety
+/// They are mapped, of that type, and stay there.
+unsafe fn table<T>(at: u64, count: u64) -> &'static [T] {
     if count == 0 {
         return &[];
     }
-    // SAFETY: the rewriter put the table there, and the kernel mapped it for as long as we live.
-    unsafe { core::slice::from_raw_parts((process().window + at) as *const T, count as usize) }
+    // SAFETY: as promised.
+    unsafe { core::slice::from_raw_parts(at as *const T, count as usize) }
 }
 
-fn header() -> &'static ImageHeader {
-    &process().header
+impl Module {
+    /// The program's own translation.
+    ///
+    /// # Safety
+    /// The rewriter made the header, and its tables are mapped at the window.
+    pub unsafe fn program(header: &ImageHeader, window: u64) -> Module {
+        // SAFETY: as promised.
+        unsafe {
+            Module {
+                base: window,
+                text: window + header.image_start..window + header.image_end,
+                code: window + header.code..window + header.code + header.code_len,
+                entries: table(window + header.entries, header.entry_count),
+                units: table(window + header.units, header.unit_count + 1),
+                unit_addresses: table(window + header.unit_addresses, header.unit_count),
+                recipes: table(window + header.recipes, header.recipes_len),
+                first_window: header.first_window,
+                in_use: AtomicBool::new(true),
+                entered: AtomicBool::new(false),
+            }
+        }
+    }
+
+    /// The translation of the library that is mapped at `base`.
+    ///
+    /// # Safety
+    /// The pack with this header is mapped at `pack`, and its code where it belongs.
+    pub unsafe fn library(header: &PackHeader, pack: u64, base: u64) -> Module {
+        let text = base + header.segment;
+        let code = base + header.code_distance;
+        // SAFETY: as promised; the header is consistent.
+        unsafe {
+            Module {
+                base,
+                text: text..text + header.segment_len,
+                code: code..code + header.code_len,
+                entries: table(pack + header.entries, header.entry_count),
+                units: table(pack + header.units, header.unit_count + 1),
+                unit_addresses: table(pack + header.unit_addresses, header.unit_count),
+                recipes: table(pack + header.recipes, header.recipes_len),
+                first_window: header.first_window as u32,
+                in_use: AtomicBool::new(true),
+                entered: AtomicBool::new(false),
+            }
+        }
+    }
+
+    /// The program may have changed the original code, or it is gone.
+    pub fn retire(&self) {
+        self.in_use.store(false, Release);
+    }
+
+    fn entry(&self, target: u64) -> Option<u64> {
+        let relative = target.wrapping_sub(self.base) as u32;
+        let i = self.entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
+        self.entered.store(true, Relaxed);
+        Some(self.base + u64::from(self.entries[i][1]))
+    }
+
+    fn find(&self, pc: u64) -> Option<Found<'static>> {
+        let offset = (pc - self.code.start) as u32;
+        let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
+        let next = self.units.get(i + 1)?;
+        Some(Found {
+            start: self.base + u64::from(*self.unit_addresses.get(i)?),
+            window: abi::unit::unit_id(self.first_window, i as u32) >> 16,
+            entry: self.code.start + u64::from(self.units[i][0]),
+            end: self.code.start + u64::from(next[0]),
+            recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,
+        })
+    }
+}
+
+/// Adds a module; false if there are too many.
+pub fn add(module: Module) -> bool {
+    let count = LIST.count.load(Acquire);
+    let Some(slot) = LIST.modules.get(count) else { return false };
+    // SAFETY: the caller holds the lock, and nobody reads behind `count`.
+    unsafe { (*slot.get()).write(module) };
+    LIST.count.store(count + 1, Release);
+    true
+}
+
+/// The module in use whose original code is at `address`.
+pub fn module_of(address: u64) -> Option<&'static Module> {
+    modules().find(|m| m.text.contains(&address) && m.in_use.load(Acquire))
+}
+
+/// The modules in use whose original code lies in part in `start..end`.
+pub fn modules_in(start: u64, end: u64) -> impl Iterator<Item = &'static Module> {
+    modules().filter(move |m| m.text.start < end && start < m.text.end && m.in_use.load(Acquire))
+}
+
+/// Whether the program's own code has a translation, in use or not.
+pub fn has_program() -> bool {
+    modules().next().is_some_and(|m| m.base == process().window)
 }
 
 /// The ahead-of-time translation that begins at original address `target`.
 pub fn entry(target: u64) -> Option<u64> {
-    let process = process();
-    let relative = target.wrapping_sub(process.window);
-    if relative >= header().image_end {
-        return None;
-    }
-    let entries: &[[u32; 2]] = table(header().entries, header().entry_count);
-    let i = entries.binary_search_by_key(&(relative as u32), |e| e[0]).ok()?;
-    Some(process.window + u64::from(entries[i][1]))
-}
-
-/// Whether `pc` lies in ahead-of-time code.
-pub fn contains(pc: u64) -> bool {
-    let relative = pc.wrapping_sub(process().window).wrapping_sub(header().code);
-    relative < header().code_len
+    module_of(target)?.entry(target)
 }
 
 /// The ahead-of-time unit whose code `pc` lies in.
 pub fn find(pc: u64) -> Option<Found<'static>> {
-    if !contains(pc) {
-        return None;
-    }
-    let code = process().window + header().code;
-    let offset = (pc - code) as u32;
-    let units: &[[u32; 2]] = table(header().units, header().unit_count + 1);
-    let i = units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
-    let addresses: &[u32] = table(header().unit_addresses, header().unit_count);
-    let recipes: &[u8] = table(header().recipes, header().recipes_len);
-    Some(Found {
-        start: process().window + u64::from(*addresses.get(i)?),
-        window: abi::unit::unit_id(header().first_window, i as u32) >> 16,
-        entry: code + u64::from(units[i][0]),
-        end: code + u64::from(units[i + 1][0]),
-        recipe: Recipe::new(recipes.get(units[i][1] as usize..units[i + 1][1] as usize)?)?,
-    })
+    modules().find(|m| m.code.contains(&pc))?.find(pc)
+}
+
+/// Whether translated code of a library lies in part in `start..end`.
+pub fn code_in(start: u64, end: u64) -> bool {
+    let window = process().window;
+    modules().any(|m| m.base != window && m.code.start < end && start < m.code.end)
 }

@@ -44,6 +44,21 @@ pub enum Body {
         start: u64,
         len: u64,
     },
+    /// A library with ahead-of-time units.
+    Library {
+        load: u64,
+        identity: [u64; 2],
+        first_window: u64,
+        count: u64,
+        /// Where its pack lies in the output, or 0: in the file at `path`.
+        address: u64,
+        path: Vec<u8>,
+    },
+    /// The translation of a library is not used.
+    LibraryLeft {
+        load: u64,
+        reason: u64,
+    },
     ThreadStart {
         tid: u32,
         parent: u32,
@@ -212,6 +227,15 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
             Body::Map { start, len, offset, protection, build_id, path: f.text() }
         }
         event::UNMAP => Body::Unmap { start: f.u64()?, len: f.u64()? },
+        event::LIBRARY => Body::Library {
+            load: f.u64()?,
+            identity: [f.u64()?, f.u64()?],
+            first_window: f.u64()?,
+            count: f.u64()?,
+            address: f.u64()?,
+            path: f.text(),
+        },
+        event::LIBRARY_LEFT => Body::LibraryLeft { load: f.u64()?, reason: f.u64()? },
         event::THREAD_START => {
             Body::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
         }

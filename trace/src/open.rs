@@ -10,7 +10,7 @@ use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
 use crate::events::{parse, Body, Event};
 use crate::file::{Damage, Frame, TraceFile};
-use crate::output::OutputFile;
+use crate::output::{OutputFile, Translation};
 use crate::units::Units;
 use crate::Error;
 
@@ -221,10 +221,34 @@ impl Trace {
         }
     }
 
+    /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
     fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
-        let Some(statics) = self.statics.filter(|s| s.count > 0) else { return Ok(()) };
-        let file = OutputFile::open(output.unwrap_or(&self.program), statics.identity)?;
         let by_address = self.options.control_flow != ControlFlow::Tags;
-        self.units.add_static(file, statics.load, statics.first_window, statics.count, by_address)
+        let mut libraries = BTreeMap::new();
+        for event in &self.process_events {
+            if let Body::Library { first_window, .. } = event.body {
+                // Mapped again, it is where it was before.
+                libraries.entry(first_window as u32).or_insert(event.body.clone());
+            }
+        }
+        let embedded = |body: &Body| matches!(body, Body::Library { address, .. } if *address != 0);
+        let statics = self.statics.filter(|s| s.count > 0 || libraries.values().any(embedded));
+        let output = match statics {
+            Some(s) => Some(OutputFile::open(output.unwrap_or(&self.program), s.identity)?),
+            None => None,
+        };
+        if let (Some(output), Some(s)) = (&output, statics.filter(|s| s.count > 0)) {
+            let program = output.program()?;
+            self.units.add_static(program, s.load, s.first_window, s.count, by_address)?;
+        }
+        for (window, body) in libraries {
+            let Body::Library { load, identity, count, address, path, .. } = body else { continue };
+            let translation = match &output {
+                Some(output) if address != 0 => output.library(address, identity)?,
+                _ => Translation::open_pack(Path::new(OsStr::from_bytes(&path)), identity)?,
+            };
+            self.units.add_static(translation, load, window, count, by_address)?;
+        }
+        Ok(())
     }
 }

@@ -1,10 +1,12 @@
 //! The rewritten program that a trace names: descriptions and code of its ahead-of-time units.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use abi::image::{ImageHeader, HEADER_SIZE};
+use abi::library::{self, PackHeader};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ReadCache};
 
@@ -23,20 +25,82 @@ struct Segment {
     len: u64,
 }
 
+/// The ahead-of-time units of one image: their descriptions and original code.
 #[derive(Debug)]
-pub struct OutputFile {
+pub struct Translation {
     file: File,
-    pub header: ImageHeader,
     segments: Vec<Segment>,
     pub descriptions: Vec<u8>,
+    /// Addresses that the image takes, relative to where it is loaded.
+    pub image: Range<u64>,
+}
+
+impl Translation {
+    /// Original code at an address of the image.
+    pub fn code(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+        let segment = self.segments.iter().find(|s| {
+            address >= s.address
+                && address - s.address <= s.len
+                && s.len - (address - s.address) >= len as u64
+        })?;
+        let mut bytes = vec![0; len];
+        let at = segment.offset.checked_add(address - segment.address)?;
+        self.file.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    }
+
+    /// The translation of a library, whose pack starts at `at` in `file`.
+    fn of_pack(file: File, at: u64, identity: [u64; 2]) -> Result<Translation, String> {
+        let mut bytes = [0; library::HEADER_SIZE];
+        file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
+        let header = PackHeader::from_bytes(&bytes)
+            .ok_or("a library's translation is damaged, or of another version")?;
+        let len = file.metadata().map_err(|e| e.to_string())?.len();
+        if at.checked_add(header.len).is_none_or(|end| end > len) {
+            return Err("a library's translation is truncated".into());
+        }
+        if header.identity != identity {
+            return Err("a library's translation is not the one that ran".into());
+        }
+        let descriptions = read(&file, at + header.descriptions, header.descriptions_len)?;
+        let segments = vec![Segment {
+            address: header.segment,
+            offset: at + header.text,
+            len: header.segment_len,
+        }];
+        Ok(Translation { file, segments, descriptions, image: 0..header.code_distance })
+    }
+
+    /// The translation of a library in a file of its own.
+    pub fn open_pack(path: &Path, identity: [u64; 2]) -> Result<Translation, Error> {
+        let fail = |what: String| Error(format!("{}: {what}", path.display()));
+        let file = File::open(path).map_err(|e| fail(e.to_string()))?;
+        Translation::of_pack(file, 0, identity).map_err(fail)
+    }
+}
+
+fn read(file: &File, at: u64, size: u64) -> Result<Vec<u8>, String> {
+    if size > MAX_DESCRIPTIONS {
+        return Err("its unit descriptions are too long".into());
+    }
+    let mut bytes = vec![0; size as usize];
+    file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
+    Ok(bytes)
+}
+
+/// The rewritten program.
+#[derive(Debug)]
+pub struct OutputFile {
+    path: PathBuf,
+    file: File,
+    segments: Vec<Segment>,
+    header: ImageHeader,
 }
 
 impl OutputFile {
     /// Opens the output file at `path`, which must have the identity that the trace recorded.
     pub fn open(path: &Path, identity: [u64; 2]) -> Result<OutputFile, Error> {
-        let name = path.display();
-        let advice = "the trace needs the output file that ran";
-        let fail = |what: String| Error(format!("{name}: {what} ({advice})"));
+        let fail = |what: String| failed(path, &what);
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
         let cache = ReadCache::new(&file);
         let elf = ElfFile64::<object::Endianness, _>::parse(&cache)
@@ -65,28 +129,41 @@ impl OutputFile {
                 len: p.p_filesz(endian),
             })
             .collect();
-        let len = file.metadata().map_err(|e| fail(e.to_string()))?.len();
-        let (at, size) = (header.descriptions_offset, header.descriptions_len);
-        if size > MAX_DESCRIPTIONS || at.checked_add(size).is_none_or(|end| end > len) {
-            return Err(fail("its unit descriptions lie outside the file".into()));
-        }
-        let mut descriptions = vec![0; size as usize];
-        file.read_exact_at(&mut descriptions, at).map_err(|e| fail(e.to_string()))?;
         drop(elf);
         drop(cache);
-        Ok(OutputFile { file, header, segments, descriptions })
+        Ok(OutputFile { path: path.to_owned(), file, segments, header })
     }
 
-    /// Original code at an address of the image.
-    pub fn code(&self, address: u64, len: usize) -> Option<Vec<u8>> {
-        let segment = self.segments.iter().find(|s| {
-            address >= s.address
-                && address - s.address <= s.len
-                && s.len - (address - s.address) >= len as u64
-        })?;
-        let mut bytes = vec![0; len];
-        let at = segment.offset.checked_add(address - segment.address)?;
-        self.file.read_exact_at(&mut bytes, at).ok()?;
-        Some(bytes)
+    /// The translation of the program itself.
+    pub fn program(&self) -> Result<Translation, Error> {
+        let fail = |what: String| failed(&self.path, &what);
+        let len = self.file.metadata().map_err(|e| fail(e.to_string()))?.len();
+        let (at, size) = (self.header.descriptions_offset, self.header.descriptions_len);
+        if at.checked_add(size).is_none_or(|end| end > len) {
+            return Err(fail("its unit descriptions lie outside the file".into()));
+        }
+        Ok(Translation {
+            file: self.file.try_clone().map_err(|e| fail(e.to_string()))?,
+            segments: self.segments.clone(),
+            descriptions: read(&self.file, at, size).map_err(fail)?,
+            image: self.header.image_start..self.header.image_end,
+        })
     }
+
+    /// The translation of a library at an address of the output.
+    pub fn library(&self, address: u64, identity: [u64; 2]) -> Result<Translation, Error> {
+        let fail = |what: String| failed(&self.path, &what);
+        let segment = self
+            .segments
+            .iter()
+            .find(|s| address.wrapping_sub(s.address) < s.len)
+            .ok_or_else(|| fail(format!("no library's translation at {address:#x}")))?;
+        let at = segment.offset.saturating_add(address - segment.address);
+        let file = self.file.try_clone().map_err(|e| fail(e.to_string()))?;
+        Translation::of_pack(file, at, identity).map_err(fail)
+    }
+}
+
+fn failed(path: &Path, what: &str) -> Error {
+    Error(format!("{}: {what} (the trace needs the output file that ran)", path.display()))
 }

@@ -1,11 +1,12 @@
 //! All units that a trace can name: of the JIT (in the trace) and ahead-of-time (in the output).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use abi::trace::full_pc::ADDRESS_BITS;
 use abi::unit::{decode_static, flags, unit_id, unit_number, JitReason, JitUnit, UnitBody};
 
-use crate::output::OutputFile;
+use crate::output::Translation;
 use crate::Error;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,10 +27,10 @@ pub struct Unit {
     pub code: Vec<u8>,
 }
 
-/// The ahead-of-time units: where the description of each lies.
+/// The ahead-of-time units of one image: where the description of each lies.
 #[derive(Debug)]
 struct Statics {
-    output: OutputFile,
+    translation: Translation,
     load: u64,
     first_window: u32,
     /// Address in the image, position in the descriptions.
@@ -39,7 +40,8 @@ struct Statics {
 #[derive(Debug, Default)]
 pub struct Units {
     jit: HashMap<u32, JitUnit>,
-    statics: Option<Statics>,
+    /// The program's first, if it has any, then those of libraries; by their windows.
+    statics: BTreeMap<u32, Statics>,
     /// (address, version) to id.
     places: HashMap<u64, u32>,
     /// Units that nothing announces, by address: ahead-of-time, and of the JIT with their version.
@@ -80,11 +82,11 @@ impl Units {
         Ok(())
     }
 
-    /// Adds the ahead-of-time units of `output`, which ran at `load`. `by_address`: they will be
+    /// Adds the ahead-of-time units of an image that ran at `load`. `by_address`: they will be
     /// looked up by address too.
     pub fn add_static(
         &mut self,
-        output: OutputFile,
+        translation: Translation,
         load: u64,
         first_window: u32,
         count: u64,
@@ -94,7 +96,7 @@ impl Units {
         let (mut at, mut previous) = (0, 0);
         while (entries.len() as u64) < count {
             let start = at as u32;
-            let (address, body) = decode_static(&output.descriptions, &mut at, previous)
+            let (address, body) = decode_static(&translation.descriptions, &mut at, previous)
                 .ok_or_else(|| Error("the output file's unit descriptions are damaged".into()))?;
             if by_address {
                 let id = unit_id(first_window, entries.len() as u32);
@@ -107,7 +109,8 @@ impl Units {
             entries.push((address, start));
             previous = address;
         }
-        self.statics = Some(Statics { output, load, first_window, entries });
+        let statics = Statics { translation, load, first_window, entries };
+        self.statics.insert(first_window, statics);
         Ok(())
     }
 
@@ -116,14 +119,14 @@ impl Units {
     }
 
     pub fn static_count(&self) -> usize {
-        self.statics.as_ref().map_or(0, |s| s.entries.len())
+        self.statics.values().map(|s| s.entries.len()).sum()
     }
 
-    /// Live range of the main program's image, if the output file was needed.
-    pub fn image(&self) -> Option<std::ops::Range<u64>> {
-        self.statics.as_ref().map(|s| {
-            let header = &s.output.header;
-            s.load.wrapping_add(header.image_start)..s.load.wrapping_add(header.image_end)
+    /// Live ranges of the images that have ahead-of-time units, by the window of their first unit.
+    pub fn images(&self) -> impl Iterator<Item = (u32, Range<u64>)> + '_ {
+        self.statics.values().map(|s| {
+            let image = &s.translation.image;
+            (s.first_window, s.load.wrapping_add(image.start)..s.load.wrapping_add(image.end))
         })
     }
 
@@ -155,12 +158,12 @@ impl Units {
                 code: unit.code.clone(),
             });
         }
-        let statics = self.statics.as_ref()?;
+        let (_, statics) = self.statics.range(..=id >> 16).next_back()?;
         let number = unit_number(statics.first_window, id)? as usize;
         let &(address, at) = statics.entries.get(number)?;
         // The body does not depend on the predecessor's address.
-        let (_, body) = decode_static(&statics.output.descriptions, &mut (at as usize), 0)?;
-        let code = statics.output.code(address, usize::from(body.code_len))?;
+        let (_, body) = decode_static(&statics.translation.descriptions, &mut (at as usize), 0)?;
+        let code = statics.translation.code(address, usize::from(body.code_len))?;
         Some(Unit {
             id,
             address: statics.load.wrapping_add(address),

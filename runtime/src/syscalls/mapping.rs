@@ -2,12 +2,14 @@
 
 use crate::dispatch::refuse_program;
 use crate::jit::ExecRange;
-use crate::memory::map_in_window;
+use crate::memory::{map_in_window, map_library};
 use crate::process::process;
+use crate::statics;
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use abi::layout::{page_up, TABLE_BASE, TABLE_END};
 use abi::trace::event;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
 fn real_protection(prot: usize) -> usize {
@@ -25,6 +27,7 @@ fn is_ours(start: u64, len: u64) -> bool {
     let added =
         process.runtime.start.min(process.window + process.header.code)..process.runtime.end;
     [added, arena, TABLE_BASE..TABLE_END].iter().any(|r| start < r.end && r.start < end)
+        || crate::statics::code_in(start, end)
 }
 
 /// `mmap(address, length, protection, flags, descriptor, offset)`
@@ -50,7 +53,11 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let file = flags & sys::MAP_ANONYMOUS == 0;
     let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_elf(fd);
     let result = if !fixed && at == 0 && len > 0 && (exec || library) && len < 1 << 30 {
-        map_in_window(len, real, flags, fd as i32, offset as u64).map(|a| a as usize)
+        match library && offset == 0 {
+            true => map_library(len, real, flags, fd as i32, 0),
+            false => map_in_window(len, 0, real, flags, fd as i32, offset as u64),
+        }
+        .map(|a| a as usize)
     } else {
         Err(sys::ENOMEM)
     };
@@ -72,6 +79,9 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             file,
             shared: flags & sys::MAP_SHARED != 0,
         });
+        if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
+            jit.packs.attach(start, offset as u64);
+        }
     }
     drop(jit);
     if file && flags & sys::MAP_PRIVATE != 0 && process().options.records() {
@@ -112,6 +122,18 @@ pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
         refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
     }
     let mut jit = process().jit.lock();
+    let may_run = |m: &statics::Module| m.entered.load(Relaxed);
+    if prot & sys::PROT_WRITE != 0
+        && process().threads.live.load(Relaxed) > 1
+        && statics::modules_in(start, start + len).any(may_run)
+    {
+        drop(jit);
+        refuse_program(
+            thread,
+            thread.syscall_pc,
+            "makes code writable that other threads may be running (mprotect)",
+        );
+    }
     // SAFETY: the program's own memory, without the right to execute.
     let result =
         unsafe { sys::raw(nr::MPROTECT, [address, length, real_protection(prot), 0, 0, 0]) };

@@ -1,0 +1,277 @@
+//! The ahead-of-time translation of a shared library, as it travels in an output file or in a file
+//! of its own.
+//!
+//! A *pack* is one piece of bytes that starts at a page and holds everything: header, tables, unit
+//! descriptions, a copy of the library's executable segment for the reader of traces, and the
+//! translated code, page-aligned, last. Offsets in the header count from the pack's start; addresses
+//! in the tables count from the library's load address, where its first segment's page 0 lies.
+//!
+//! The code is mapped at a fixed distance behind the library, so what is relative to the
+//! instruction pointer is right wherever the library is loaded. What depends on the place is the low
+//! half of each return address, in the thunks of calls. Those lie side by side, at the end of the
+//! code:
+//!
+//! ```text
+//! direct:    c7 04 24 <low half of the return address>   mov dword [rsp], imm32
+//!            e9 <distance>                               jmp callee
+//! indirect:  c7 04 24 <low half of the return address>
+//!            65 ff 24 25 <offset>                        jmp gs:[JUMP]
+//! ```
+//!
+//! Whoever maps the code adds the low half of the load address to each.
+
+/// First bytes of a pack.
+pub const MAGIC: [u8; 8] = *b"DEPRLIB1";
+/// Bytes of a thunk of a direct call.
+pub const DIRECT_THUNK: u32 = 12;
+/// Bytes of a thunk of an indirect call.
+pub const INDIRECT_THUNK: u32 = 15;
+/// Offset of the low half of the return address in a thunk.
+pub const THUNK_ADDRESS: u32 = 3;
+/// Bytes at the start of a library's file that [`PackHeader::head`] is the key of.
+pub const HEAD: usize = 1024;
+/// Name of the section with the packs in an output file.
+pub const SECTION: &str = ".deprewrite.libraries";
+
+/// Packs in files of their own use the unit windows from here on, each starting at a multiple of
+/// [`WINDOW_STEP`] that its content chooses; packs in an output lie below, behind the program's.
+pub const FIRST_SHARED_WINDOW: u32 = 0x8000;
+pub const WINDOW_STEP: u32 = 64;
+
+/// Bits of [`PackHeader::flags`].
+pub mod flags {
+    /// The code needs AVX-512VL.
+    pub const NEEDS_AVX512VL: u64 = 1;
+    /// The code relies on a window at address 0 (it is part of a program at fixed addresses).
+    pub const FIXED_WINDOW: u64 = 2;
+}
+
+/// All fields are 8-byte words.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackHeader {
+    pub magic: [u8; 8],
+    /// Bytes of the whole pack, a multiple of the page size.
+    pub len: u64,
+    /// Bits of [`flags`].
+    pub flags: u64,
+    /// [`crate::options::Options::to_word`].
+    pub options: u64,
+    /// [`key`] of the first [`HEAD`] bytes of the library's file.
+    pub head: [u64; 2],
+    /// [`key`] of the executable segment's bytes.
+    pub content: [u64; 2],
+    /// The executable segment: address, offset in the library's file, bytes in the file.
+    pub segment: u64,
+    pub segment_offset: u64,
+    pub segment_len: u64,
+    /// From the load address to the code, and its length.
+    pub code_distance: u64,
+    pub code_len: u64,
+    /// Offset of the code in the pack.
+    pub code: u64,
+    /// Offset of the first thunk in the code; direct ones, then indirect ones.
+    pub thunks: u64,
+    pub direct_thunks: u64,
+    pub indirect_thunks: u64,
+    /// Tables as in [`crate::image::ImageHeader`].
+    pub entries: u64,
+    pub entry_count: u64,
+    pub units: u64,
+    pub unit_count: u64,
+    pub unit_addresses: u64,
+    pub recipes: u64,
+    pub recipes_len: u64,
+    pub descriptions: u64,
+    pub descriptions_len: u64,
+    /// Copy of the executable segment.
+    pub text: u64,
+    /// Path of the library's file when it was translated.
+    pub path: u64,
+    pub path_len: u64,
+    /// Window of the first unit.
+    pub first_window: u64,
+    /// Hash of everything that the reader depends on; the trace repeats it.
+    pub identity: [u64; 2],
+}
+
+const WORDS: usize = 32;
+/// Size of [`PackHeader`].
+pub const HEADER_SIZE: usize = 8 * WORDS;
+const _: () = assert!(core::mem::size_of::<PackHeader>() == HEADER_SIZE);
+
+impl PackHeader {
+    /// The bytes in the file.
+    pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
+        let mut copy = *self;
+        let mut out = [0; HEADER_SIZE];
+        out[..8].copy_from_slice(&self.magic);
+        for (slot, word) in out[8..].chunks_exact_mut(8).zip(copy.words_mut()) {
+            slot.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads [`PackHeader::to_bytes`]; `None` if it is not a pack of this version, or one of its
+    /// parts lies outside of it.
+    pub fn from_bytes(bytes: &[u8]) -> Option<PackHeader> {
+        let bytes = bytes.get(..HEADER_SIZE)?;
+        if bytes[..8] != MAGIC {
+            return None;
+        }
+        let mut header = PackHeader { magic: MAGIC, ..PackHeader::default() };
+        for (word, slot) in header.words_mut().into_iter().zip(bytes[8..].chunks_exact(8)) {
+            *word = u64::from_le_bytes(slot.try_into().ok()?);
+        }
+        header.is_consistent().then_some(header)
+    }
+
+    fn is_consistent(&self) -> bool {
+        let inside = |start: u64, count: u64, size: u64| {
+            let len = count.checked_mul(size);
+            len.and_then(|len| start.checked_add(len)).is_some_and(|end| end <= self.len)
+        };
+        let thunks = self
+            .direct_thunks
+            .checked_mul(u64::from(DIRECT_THUNK))
+            .zip(self.indirect_thunks.checked_mul(u64::from(INDIRECT_THUNK)))
+            .and_then(|(a, b)| self.thunks.checked_add(a)?.checked_add(b));
+        inside(self.code, self.code_len, 1)
+            && thunks.is_some_and(|end| end <= self.code_len)
+            && inside(self.entries, self.entry_count, 8)
+            && self.unit_count < 1 << 32
+            && inside(self.units, self.unit_count + 1, 8)
+            && inside(self.unit_addresses, self.unit_count, 4)
+            && inside(self.recipes, self.recipes_len, 1)
+            && inside(self.descriptions, self.descriptions_len, 1)
+            && inside(self.text, self.segment_len, 1)
+            && inside(self.path, self.path_len, 1)
+            && [self.code, self.code_distance, self.len]
+                .iter()
+                .all(|x| x % crate::layout::PAGE == 0)
+    }
+
+    fn words_mut(&mut self) -> [&mut u64; WORDS - 1] {
+        let [head_0, head_1] = &mut self.head;
+        let [content_0, content_1] = &mut self.content;
+        let [identity_0, identity_1] = &mut self.identity;
+        [
+            &mut self.len,
+            &mut self.flags,
+            &mut self.options,
+            head_0,
+            head_1,
+            content_0,
+            content_1,
+            &mut self.segment,
+            &mut self.segment_offset,
+            &mut self.segment_len,
+            &mut self.code_distance,
+            &mut self.code_len,
+            &mut self.code,
+            &mut self.thunks,
+            &mut self.direct_thunks,
+            &mut self.indirect_thunks,
+            &mut self.entries,
+            &mut self.entry_count,
+            &mut self.units,
+            &mut self.unit_count,
+            &mut self.unit_addresses,
+            &mut self.recipes,
+            &mut self.recipes_len,
+            &mut self.descriptions,
+            &mut self.descriptions_len,
+            &mut self.text,
+            &mut self.path,
+            &mut self.path_len,
+            &mut self.first_window,
+            identity_0,
+            identity_1,
+        ]
+    }
+}
+
+/// Name of the file with the pack for a library whose file has this `head`.
+pub fn file_name(head: [u64; 2], options: u64) -> alloc::string::String {
+    alloc::format!("{:016x}{:016x}-{options:x}.dep-library", head[0], head[1])
+}
+
+/// Window of the first unit of a pack in a file of its own, for content with this key. Two
+/// libraries can fall on the same one; the second then runs without its pack.
+pub fn shared_window(content: [u64; 2]) -> u32 {
+    let steps = (0x1_0000 - FIRST_SHARED_WINDOW) / WINDOW_STEP;
+    FIRST_SHARED_WINDOW + (content[1] % u64::from(steps)) as u32 * WINDOW_STEP
+}
+
+/// 128-bit hash of bytes: four lanes of multiply and rotate, so that a library's code is hashed at
+/// the speed at which it is read. Not meant to resist anybody who builds collisions.
+pub fn key(bytes: &[u8]) -> [u64; 2] {
+    const A: u64 = 0x9e37_79b9_7f4a_7c15;
+    const B: u64 = 0xc2b2_ae3d_27d4_eb4f;
+    let mut lanes = [A, B, !A, !B];
+    let mut blocks = bytes.chunks_exact(32);
+    let word =
+        |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    let mut add = |block: &[u8]| {
+        for (lane, bytes) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+            let word = u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+            *lane = (*lane ^ word).wrapping_mul(A).rotate_left(29);
+        }
+    };
+    blocks.by_ref().for_each(&mut add);
+    let mut last = [0u8; 32];
+    let rest = blocks.remainder();
+    last[..rest.len()].copy_from_slice(rest);
+    add(&last);
+    let mut out = [bytes.len() as u64, word(rest.get(..8).unwrap_or_default())];
+    for lane in lanes {
+        out[0] = (out[0] ^ lane).wrapping_mul(B).rotate_left(31);
+        out[1] = (out[1].rotate_left(17) ^ lane).wrapping_mul(A) ^ out[0] >> 32;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn headers_survive_encoding_and_contradictions_are_refused() {
+        let header = PackHeader {
+            magic: MAGIC,
+            len: 0x4000,
+            head: [1, 2],
+            code: 0x2000,
+            code_len: 0x2000,
+            code_distance: 0x5000,
+            thunks: 0x1000,
+            direct_thunks: 3,
+            entries: 0x200,
+            entry_count: 2,
+            identity: [8, 9],
+            first_window: 7,
+            ..PackHeader::default()
+        };
+        assert_eq!(PackHeader::from_bytes(&header.to_bytes()), Some(header));
+        let wrong = PackHeader { entry_count: 1 << 40, ..header };
+        assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
+        let wrong = PackHeader { indirect_thunks: u64::MAX, ..header };
+        assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
+    }
+
+    #[test]
+    fn keys_differ_for_every_changed_byte_and_length() {
+        let bytes: Vec<u8> = (0..100u8).collect();
+        let mut seen = alloc::vec![key(&bytes), key(&bytes[..99]), key(&[]), key(&[0])];
+        for i in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[i] ^= 0x10;
+            seen.push(key(&changed));
+        }
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+}

@@ -1,0 +1,263 @@
+//! Shared libraries: which ones a program needs, and the translation of one as a pack
+//! ([`abi::library`]).
+
+use crate::error::{Error, Result};
+use crate::input::Input;
+use crate::roots;
+use crate::translate::{translate, Target, Translated};
+use abi::layout::{page_up, PAGE};
+use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
+use abi::options::{Options, Pointers};
+use lifter::discover::{discover, Program};
+use object::elf;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A library that goes into an output, and why it does not if so.
+#[derive(Serialize, Debug)]
+pub struct Report {
+    pub path: PathBuf,
+    pub units: usize,
+    pub code_bytes: usize,
+    /// Why it is left to run time.
+    pub left: Option<String>,
+}
+
+/// A library, read and lifted.
+pub struct Library {
+    pub path: PathBuf,
+    input: Input,
+}
+
+impl Library {
+    pub fn read(path: &Path) -> Result<Library> {
+        let bytes = std::fs::read(path).map_err(|e| Error::file("read", path, e))?;
+        Ok(Library { path: path.to_owned(), input: Input::parse_library(bytes)? })
+    }
+
+    /// Translates the library. `more`: addresses of code that a run has found.
+    pub fn translate(&self, options: Options, fixed: bool, more: &[u64]) -> Lifted<'_> {
+        let mut image = roots::image(&self.input);
+        image.code_pointers.extend(more);
+        let program = discover(&image, &mut |_, _| ());
+        Lifted { library: self, image, program, options, fixed }
+    }
+}
+
+/// A library whose code is known.
+pub struct Lifted<'a> {
+    library: &'a Library,
+    image: lifter::image::Image<'a>,
+    program: Program,
+    options: Options,
+    fixed: bool,
+}
+
+impl Lifted<'_> {
+    /// Unit windows that its translation takes.
+    pub fn windows(&self) -> u32 {
+        (self.program.block_count() as u32).div_ceil(abi::unit::TAGS_PER_WINDOW)
+    }
+
+    /// The pack, with units from `first_window` on.
+    pub fn pack(&self, first_window: u32) -> (Vec<u8>, Report) {
+        let input = &self.library.input;
+        let code_distance = page_up(input.image_end());
+        let translated = translate(
+            &self.program,
+            &self.image,
+            Target {
+                options: self.options,
+                code: code_distance,
+                fixed: self.fixed,
+                movable: true,
+                first_window,
+            },
+        );
+        let report = Report {
+            path: self.library.path.clone(),
+            units: translated.unit_addresses.len(),
+            code_bytes: translated.code.len(),
+            left: None,
+        };
+        let path = std::os::unix::ffi::OsStrExt::as_bytes(self.library.path.as_os_str());
+        let description = Description {
+            input,
+            translated: &translated,
+            options: self.options,
+            fixed: self.fixed,
+            path,
+            code_distance,
+            first_window,
+        };
+        (description.assemble(), report)
+    }
+}
+
+/// What a pack is made of.
+struct Description<'a> {
+    input: &'a Input,
+    translated: &'a Translated,
+    options: Options,
+    fixed: bool,
+    path: &'a [u8],
+    code_distance: u64,
+    first_window: u32,
+}
+
+impl Description<'_> {
+    fn assemble(&self) -> Vec<u8> {
+        let (input, translated) = (self.input, self.translated);
+        let mut bytes = vec![0; HEADER_SIZE];
+        let mut place = |content: &[u8], align: usize| {
+            bytes.resize(bytes.len().next_multiple_of(align), 0);
+            let start = bytes.len() as u64;
+            bytes.extend_from_slice(content);
+            start
+        };
+        let words = |pairs: &[(u32, u32)]| -> Vec<u8> {
+            pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
+        };
+        // The check of every library's constructor: exactly one executable segment.
+        let segment = input.executable_segment().copied().unwrap_or_default();
+        let text_bytes = input.segment_bytes(&segment);
+        let path = place(self.path, 16);
+        let entries = place(&words(&translated.entries), 16);
+        let units = place(&words(&translated.units), 16);
+        let addresses: Vec<u8> =
+            translated.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
+        let unit_addresses = place(&addresses, 16);
+        let recipes = place(&translated.recipes, 16);
+        let descriptions = place(&translated.descriptions, 16);
+        let text = place(text_bytes, 16);
+        let code = place(&translated.code, PAGE as usize);
+        let len = place(&[], PAGE as usize);
+        let mut bits = 0;
+        if self.options.records() && self.options.pointers == Pointers::Vector {
+            bits |= flags::NEEDS_AVX512VL;
+        }
+        if self.fixed {
+            bits |= flags::FIXED_WINDOW;
+        }
+        let mut header = PackHeader {
+            magic: library::MAGIC,
+            len,
+            flags: bits,
+            options: self.options.to_word(),
+            head: key(&input.bytes[..input.bytes.len().min(HEAD)]),
+            content: key(text_bytes),
+            segment: segment.address,
+            segment_offset: segment.offset,
+            segment_len: segment.file_size,
+            code_distance: self.code_distance,
+            code_len: translated.code.len() as u64,
+            code,
+            thunks: translated.thunks.start.into(),
+            direct_thunks: translated.thunks.direct.into(),
+            indirect_thunks: translated.thunks.indirect.into(),
+            entries,
+            entry_count: translated.entries.len() as u64,
+            units,
+            unit_count: translated.unit_addresses.len() as u64,
+            unit_addresses,
+            recipes,
+            recipes_len: translated.recipes.len() as u64,
+            descriptions,
+            descriptions_len: translated.descriptions.len() as u64,
+            text,
+            path,
+            path_len: self.path.len() as u64,
+            first_window: self.first_window.into(),
+            identity: [0; 2],
+        };
+        bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
+        header.identity = key(&bytes[..code as usize]);
+        bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
+        bytes
+    }
+}
+
+/// The libraries that `path` needs, ld.so first, by their real paths; and the names of those that
+/// are not found.
+pub fn needed(path: &Path, interpreter: Option<&Path>) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    let tree = lddtree::DependencyAnalyzer::new(PathBuf::from("/"))
+        .analyze(path)
+        .map_err(|e| Error::file("find the libraries of", path, e))?;
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    if let Some(interpreter) = interpreter {
+        match interpreter.canonicalize() {
+            Ok(real) => found.push(real),
+            Err(_) => missing.push(interpreter.display().to_string()),
+        }
+    }
+    // By name, so that the same input gives the same output.
+    let libraries: BTreeMap<_, _> = tree.libraries.into_iter().collect();
+    for (name, library) in libraries {
+        match library.realpath.or_else(|| library.path.canonicalize().ok()) {
+            Some(real) if found.contains(&real) => {}
+            Some(real) => found.push(real),
+            None => missing.push(name),
+        }
+    }
+    Ok((found, missing))
+}
+
+/// Path in the PT_INTERP of a program.
+pub fn interpreter(input: &Input) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = input.segment_bytes(input.header_of(elf::PT_INTERP)?);
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..end])))
+}
+
+/// The packs of libraries for one output, one behind the other.
+#[derive(Default)]
+pub struct Packs {
+    pub bytes: Vec<u8>,
+    pub count: usize,
+    pub reports: Vec<Report>,
+    /// First window behind their units.
+    pub next_window: u32,
+}
+
+/// Translates libraries for an output whose own units end before window `first_window`, within
+/// `room` bytes. Those that do not fit, or are not what we can translate, are left to run time.
+/// `more`: addresses of code in a library that a run has found.
+pub fn packs(
+    paths: &[PathBuf],
+    options: Options,
+    fixed: bool,
+    first_window: u32,
+    room: u64,
+    more: &BTreeMap<PathBuf, Vec<u64>>,
+) -> Packs {
+    let mut packs = Packs { next_window: first_window, ..Packs::default() };
+    for path in paths {
+        let left =
+            |why: String| Report { path: path.clone(), units: 0, code_bytes: 0, left: Some(why) };
+        let library = match Library::read(path) {
+            Ok(library) => library,
+            Err(error) => {
+                packs.reports.push(left(error.to_string()));
+                continue;
+            }
+        };
+        let lifted = library.translate(options, fixed, more.get(path).map_or(&[], |m| m));
+        if packs.next_window + lifted.windows() >= library::FIRST_SHARED_WINDOW {
+            packs.reports.push(left("too many units".into()));
+            continue;
+        }
+        let (bytes, report) = lifted.pack(packs.next_window);
+        if (packs.bytes.len() + bytes.len()) as u64 > room {
+            packs.reports.push(left("no room for it in the output's address space".into()));
+            continue;
+        }
+        packs.next_window += lifted.windows();
+        packs.bytes.extend_from_slice(&bytes);
+        packs.count += 1;
+        packs.reports.push(report);
+    }
+    packs
+}

@@ -1,0 +1,275 @@
+//! Translations of libraries: found when a library is mapped, checked, and put beside it.
+//!
+//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` names. When
+//! the file of a library is mapped for the first time, its head says which pack may fit, and room
+//! for the code is kept behind it. When its executable segment is mapped, that segment's bytes decide.
+
+use crate::process::process;
+use crate::statics::{self, Module};
+use crate::sys::{self, nr};
+use abi::image::ImageHeader;
+use abi::layout::page_up;
+use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
+use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::trace::{event, left};
+use alloc::vec::Vec;
+
+/// A pack that is mapped.
+struct Pack {
+    at: u64,
+    header: PackHeader,
+    /// File it came from (zero-terminated); empty: the output.
+    path: Vec<u8>,
+    /// Where the library was mapped first: its translation stays there.
+    home: Option<u64>,
+}
+
+/// A library whose first pages are mapped.
+#[derive(Clone, Copy)]
+struct Expected {
+    base: u64,
+    len: u64,
+    pack: usize,
+}
+
+/// All packs of the process.
+#[derive(Default)]
+pub struct Packs {
+    list: Vec<Pack>,
+    expected: Vec<Expected>,
+    /// Folders with further packs, separated by colons.
+    folders: Vec<u8>,
+    options: u64,
+    avx512vl: bool,
+    usable: bool,
+}
+
+/// What is known about a library before it is mapped.
+#[derive(Clone, Copy)]
+pub struct Candidate {
+    pack: usize,
+    /// Bytes to keep free behind the library's `len`: its translation belongs there.
+    pub room: u64,
+    /// Where it was mapped before, if it was.
+    pub home: Option<u64>,
+}
+
+impl Packs {
+    /// The packs of the output. `avx512vl`: the processor has it.
+    ///
+    /// # Safety
+    /// The rewriter made the header, and the packs are mapped where it says.
+    pub unsafe fn new(header: &ImageHeader, window: u64, avx512vl: bool, folders: &[u8]) -> Packs {
+        let mut packs = Packs {
+            options: header.options,
+            avx512vl,
+            usable: header.flags & abi::image::flags::DYNAMIC == 0,
+            folders: folders.to_vec(),
+            ..Packs::default()
+        };
+        let mut at = window + header.libraries;
+        for _ in 0..header.library_count {
+            // SAFETY: as promised.
+            let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, HEADER_SIZE) };
+            let Some(pack) = PackHeader::from_bytes(bytes) else {
+                crate::die!("damaged output file: a library's translation is not valid");
+            };
+            packs.list.push(Pack { at, header: pack, path: Vec::new(), home: None });
+            at += pack.len;
+        }
+        packs
+    }
+
+    /// The pack for the library in `fd`, if there may be one.
+    pub fn candidate(&mut self, fd: i32, len: u64) -> Option<Candidate> {
+        if !self.usable || self.list.is_empty() && self.folders.is_empty() {
+            return None;
+        }
+        let mut head = [0u8; HEAD];
+        // SAFETY: the kernel writes at most that many bytes.
+        let args = [fd as usize, head.as_mut_ptr() as usize, HEAD, 0];
+        let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
+        let head = key(&head[..got]);
+        let fits = |p: &Pack| p.header.head == head;
+        let pack = self.list.iter().position(fits).or_else(|| self.open_shared(head))?;
+        let Pack { header, home, .. } = &self.list[pack];
+        // The rest of the library, if ld.so maps less than all of it, is not ours.
+        let distance = header.code_distance.max(len);
+        let room = distance - len + page_up(header.code_len);
+        Some(Candidate { pack, room, home: *home })
+    }
+
+    /// The library of `candidate` is mapped at `base`, `len` bytes for now.
+    pub fn expect(&mut self, candidate: Candidate, base: u64, len: u64) {
+        self.expected.retain(|e| e.base + e.len <= base || base + len <= e.base);
+        self.expected.push(Expected { base, len, pack: candidate.pack });
+    }
+
+    /// An executable segment is mapped at `start`: puts the translation beside it, if it is the
+    /// segment that was translated.
+    pub fn attach(&mut self, start: u64, offset: u64) {
+        let Some(&Expected { base, pack: index, .. }) =
+            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&start))
+        else {
+            return;
+        };
+        let pack = &self.list[index];
+        let header = pack.header;
+        let segment = base + header.segment;
+        if abi::layout::page_down(segment) != start
+            || abi::layout::page_down(header.segment_offset) != offset
+        {
+            return;
+        }
+        let outcome = self.put(index, base);
+        let pack = &self.list[index];
+        match outcome {
+            Ok(()) => {
+                let in_output = match pack.path.is_empty() {
+                    true => pack.at.wrapping_sub(process().window),
+                    false => 0,
+                };
+                process().trace.process_event(
+                    event::LIBRARY,
+                    &[
+                        &base.to_le_bytes(),
+                        &header.identity[0].to_le_bytes(),
+                        &header.identity[1].to_le_bytes(),
+                        &header.first_window.to_le_bytes(),
+                        &header.unit_count.to_le_bytes(),
+                        &in_output.to_le_bytes(),
+                        &pack.path,
+                    ],
+                );
+            }
+            Err(why) => process()
+                .trace
+                .process_event(event::LIBRARY_LEFT, &[&base.to_le_bytes(), &why.to_le_bytes()]),
+        }
+    }
+
+    fn put(&mut self, index: usize, base: u64) -> Result<(), u64> {
+        let pack = &mut self.list[index];
+        let header = &pack.header;
+        let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
+        if header.options != self.options || !runs {
+            return Err(left::OPTIONS);
+        }
+        // SAFETY: the segment has just been mapped, readable.
+        let bytes = unsafe {
+            let at = (base + header.segment) as *const u8;
+            core::slice::from_raw_parts(at, header.segment_len as usize)
+        };
+        if key(bytes) != header.content {
+            return Err(left::CONTENT);
+        }
+        match pack.home {
+            None => {
+                // SAFETY: the room behind the library was kept for this.
+                unsafe { move_code(pack.at, header, base) }.map_err(|_| left::NO_MEMORY)?;
+                pack.home = Some(base);
+            }
+            // Mapped again where it was: all is in place. A unit has one address for good.
+            Some(home) if home == base => {}
+            Some(_) => return Err(left::ELSEWHERE),
+        }
+        // SAFETY: the pack stays mapped, and its code is in place.
+        let module = unsafe { Module::library(header, pack.at, base) };
+        statics::add(module).then_some(()).ok_or(left::NO_MEMORY)
+    }
+
+    /// Looks for a pack in the folders.
+    fn open_shared(&mut self, head: [u64; 2]) -> Option<usize> {
+        let folders = core::mem::take(&mut self.folders);
+        let mut found = None;
+        for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+            let mut path = folder.to_vec();
+            path.push(b'/');
+            path.extend_from_slice(abi::library::file_name(head, self.options).as_bytes());
+            path.push(0);
+            found = self.open(path, head);
+            if found.is_some() {
+                break;
+            }
+        }
+        self.folders = folders;
+        found
+    }
+
+    fn open(&mut self, path: Vec<u8>, head: [u64; 2]) -> Option<usize> {
+        const O_CLOEXEC: usize = 0o2000000;
+        // SAFETY: the kernel reads the path.
+        let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, O_CLOEXEC]) }.ok()?;
+        let mapped = map_pack(fd as i32);
+        // SAFETY: no memory involved.
+        let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+        let (at, header) = mapped?;
+        let window = header.first_window as u32;
+        let taken = |p: &Pack| p.header.first_window as u32 == window;
+        let fits = header.head == head
+            && header.flags & flags::FIXED_WINDOW == 0
+            && window >= FIRST_SHARED_WINDOW
+            && !self.list.iter().any(taken);
+        if !fits {
+            // SAFETY: mapped just now, and nobody else knows.
+            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, header.len as usize]) };
+            return None;
+        }
+        self.list.push(Pack { at, header, path, home: None });
+        Some(self.list.len() - 1)
+    }
+}
+
+/// Maps a pack's file, as far as it is one.
+fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
+    let mut bytes = [0u8; HEADER_SIZE];
+    // SAFETY: the kernel writes at most that many bytes.
+    let args = [fd as usize, bytes.as_mut_ptr() as usize, HEADER_SIZE, 0];
+    let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
+    let header = PackHeader::from_bytes(&bytes[..got])?;
+    let mut stat = [0u64; 18];
+    // SAFETY: struct stat has 144 bytes.
+    unsafe { sys::call(nr::FSTAT, &[fd as usize, stat.as_mut_ptr() as usize]) }.ok()?;
+    const SIZE: usize = 48 / 8;
+    if stat[SIZE] != header.len {
+        return None;
+    }
+    // SAFETY: new memory.
+    let at = unsafe { sys::mmap(0, header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }.ok()?;
+    Some((at, header))
+}
+
+/// Moves the code of the pack at `pack` to where it belongs beside the library at `base`.
+///
+/// # Safety
+/// The pack is mapped, its code has not been moved before, and nothing is at the place.
+unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32> {
+    const MAYMOVE_FIXED: usize = 3;
+    let (from, to) = (pack + header.code, base + header.code_distance);
+    let len = page_up(header.code_len) as usize;
+    let thunks = to + header.thunks;
+    let first = abi::layout::page_down(thunks);
+    let indirect = thunks + header.direct_thunks * u64::from(DIRECT_THUNK);
+    // SAFETY: as promised; the header is consistent.
+    unsafe {
+        sys::call(nr::MREMAP, &[from as usize, len, len, MAYMOVE_FIXED, to as usize])?;
+        let rest = (to + len as u64 - first) as usize;
+        sys::call(nr::MPROTECT, &[first as usize, rest, sys::PROT_READ | sys::PROT_WRITE])?;
+        relocate(thunks, header.direct_thunks, DIRECT_THUNK, base as u32);
+        relocate(indirect, header.indirect_thunks, INDIRECT_THUNK, base as u32);
+        sys::call(nr::MPROTECT, &[to as usize, len, sys::PROT_READ | sys::PROT_EXEC])?;
+    }
+    Ok(())
+}
+
+/// Adds `add` to the return addresses of `count` thunks.
+///
+/// # Safety
+/// They lie at `at`, `stride` bytes each, and are writable.
+unsafe fn relocate(at: u64, count: u64, stride: u32, add: u32) {
+    for i in 0..count {
+        let address = (at + i * u64::from(stride) + u64::from(THUNK_ADDRESS)) as *mut u32;
+        // SAFETY: as promised.
+        unsafe { address.write_unaligned(address.read_unaligned().wrapping_add(add)) };
+    }
+}
