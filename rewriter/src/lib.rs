@@ -6,6 +6,7 @@ pub mod elf;
 pub mod error;
 pub mod input;
 pub mod layout;
+pub mod learn;
 pub mod library;
 pub mod options;
 pub mod rewrite;

@@ -24,7 +24,20 @@ pub struct Report {
     pub left: Option<String>,
 }
 
-/// A library, read and lifted.
+impl Report {
+    pub fn print(&self) {
+        let path = self.path.display();
+        match &self.left {
+            None => eprintln!(
+                "{path}: {} units, {} bytes of translated code",
+                self.units, self.code_bytes
+            ),
+            Some(why) => eprintln!("{path}: left to run time: {why}"),
+        }
+    }
+}
+
+/// A library, read and checked.
 pub struct Library {
     pub path: PathBuf,
     input: Input,
@@ -34,6 +47,21 @@ impl Library {
     pub fn read(path: &Path) -> Result<Library> {
         let bytes = std::fs::read(path).map_err(|e| Error::file("read", path, e))?;
         Ok(Library { path: path.to_owned(), input: Input::parse_library(bytes)? })
+    }
+
+    /// Window of the first unit in a file of the library's own.
+    pub fn shared_window(&self) -> u32 {
+        let segment = self.input.executable_segment();
+        abi::library::shared_window(key(segment.map_or(&[][..], |p| self.input.segment_bytes(p))))
+    }
+
+    /// Name of a file of the library's own.
+    pub fn file_name(&self, options: Options) -> String {
+        abi::library::file_name(self.head(), options.to_word())
+    }
+
+    fn head(&self) -> [u64; 2] {
+        head(&self.input)
     }
 
     /// Translates the library. `more`: addresses of code that a run has found.
@@ -145,7 +173,7 @@ impl Description<'_> {
             len,
             flags: bits,
             options: self.options.to_word(),
-            head: key(&input.bytes[..input.bytes.len().min(HEAD)]),
+            head: head(input),
             content: key(text_bytes),
             segment: segment.address,
             segment_offset: segment.offset,
@@ -176,6 +204,10 @@ impl Description<'_> {
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
         bytes
     }
+}
+
+fn head(input: &Input) -> [u64; 2] {
+    key(&input.bytes[..input.bytes.len().min(HEAD)])
 }
 
 /// The libraries that `path` needs, ld.so first, by their real paths; and the names of those that

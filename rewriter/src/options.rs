@@ -31,6 +31,10 @@ pub struct Arguments {
     /// A further library whose translation travels in the output (for dlopen).
     #[arg(long, value_name = "FILE")]
     pub with_library: Vec<PathBuf>,
+    /// A trace of the rewritten program: code that was found only when it ran is translated ahead
+    /// of time, and so are the libraries that it opened.
+    #[arg(long, value_name = "TRACE")]
+    pub learn: Vec<PathBuf>,
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,

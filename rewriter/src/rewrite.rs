@@ -3,6 +3,7 @@
 use crate::error::{unsupported, Error, Result};
 use crate::input::Input;
 use crate::layout::{tables, Places};
+use crate::learn::Learned;
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::summary::{Stages, Summary};
@@ -10,7 +11,6 @@ use crate::translate::{inspect, translate, Inspection, Target, Translated, FIRST
 use crate::{dump, library, roots, write};
 use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Inputs above this size get a progress bar.
@@ -20,9 +20,14 @@ const ROOM_PER_BLOCK: u64 = 64;
 
 /// Runs the command; prints what it is asked to print.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(folder) = arguments.output.as_deref().filter(|path| is_folder(path)) {
+        return library_file(arguments, folder);
+    }
     let mut stages = Stages::default();
     let (input, mode) = read(&arguments.input, arguments.output.as_deref())?;
-    let image = roots::image(&input);
+    let learned = learn(arguments, &input)?;
+    let mut image = roots::image(&input);
+    image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
     check_lifted(&input, &program)?;
@@ -52,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
-    let (paths, missing) = libraries_of(arguments, &input)?;
+    let (paths, missing) = libraries_of(arguments, &input, &learned)?;
     let mut room = (1 << 20) + ROOM_PER_BLOCK * program.block_count() as u64;
     let (places, translated) = loop {
         let places = Places::new(&input, room);
@@ -83,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !input.pie,
         FIRST_WINDOW + translated.windows(),
         places.room_for_libraries(&input, code.len(), runtime.end()),
-        &BTreeMap::new(),
+        &learned.libraries,
     );
     stages.done("libraries");
     let headers = write::program_header_count(&input, &runtime, code.len(), &libraries);
@@ -117,8 +122,68 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     report(arguments, &summary)
 }
 
+/// Whether the output is meant to be a folder.
+fn is_folder(path: &Path) -> bool {
+    path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
+/// Translates a library on its own, into a file for any rewritten program that finds the folder in
+/// `DEP_LIBRARIES`.
+fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
+    if arguments.dump.is_some() {
+        return Err(Error::File("--dump takes a program, not a library".into()));
+    }
+    if arguments.dynamic() {
+        return Err(Error::File("a library has nothing to write with --translate dynamic".into()));
+    }
+    let path = arguments.input.canonicalize();
+    let path = path.map_err(|e| Error::file("read", &arguments.input, e))?;
+    if !std::fs::metadata(&path).map_err(|e| Error::file("read", &path, e))?.is_file() {
+        return Err(Error::file("read", &path, "not a regular file"));
+    }
+    let library = library::Library::read(&path)?;
+    let lifted = library.translate(arguments.options(), false, &[]);
+    if lifted.windows() > abi::library::WINDOW_STEP {
+        return Err(unsupported!("the library is too large: it has too many units"));
+    }
+    let (bytes, report) = lifted.pack(library.shared_window());
+    std::fs::create_dir_all(folder).map_err(|e| Error::file("write", folder, e))?;
+    let file = folder.join(library.file_name(arguments.options()));
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    write::write_file(&file, &bytes, readable)?;
+    if !arguments.quiet {
+        report.print();
+        eprintln!("{}: {} bytes", file.display(), bytes.len());
+    }
+    if arguments.json {
+        let text = serde_json::to_string(&report).map_err(|e| Error::Internal(e.to_string()))?;
+        println!("{text}");
+    }
+    Ok(())
+}
+
+/// What the traces of earlier runs say.
+fn learn(arguments: &Arguments, input: &Input) -> Result<Learned> {
+    let mut all = Learned::default();
+    for path in &arguments.learn {
+        let learned = Learned::read(path, input)?;
+        all.program.extend(learned.program);
+        for (library, addresses) in learned.libraries {
+            all.libraries.entry(library).or_default().extend(addresses);
+        }
+    }
+    Ok(all)
+}
+
 /// The libraries whose translations travel in the output, and those that were not found.
-fn libraries_of(arguments: &Arguments, input: &Input) -> Result<(Vec<PathBuf>, Vec<String>)> {
+fn libraries_of(
+    arguments: &Arguments,
+    input: &Input,
+    learned: &Learned,
+) -> Result<(Vec<PathBuf>, Vec<String>)> {
+    if arguments.dynamic() {
+        return Ok(Default::default());
+    }
     let (mut paths, missing) = match arguments.embeds_libraries() {
         true => {
             let interpreter = library::interpreter(input);
@@ -128,9 +193,17 @@ fn libraries_of(arguments: &Arguments, input: &Input) -> Result<(Vec<PathBuf>, V
     };
     for path in &arguments.with_library {
         let real = path.canonicalize().map_err(|e| Error::file("read", path, e))?;
-        library::Library::read(&real)?;
+        library::Library::read(&real)
+            .map_err(|e| Error::File(format!("--with-library {}: {e}", path.display())))?;
         if !paths.contains(&real) {
             paths.push(real);
+        }
+    }
+    if arguments.embeds_libraries() {
+        for path in learned.libraries.keys().filter(|path| library::Library::read(path).is_ok()) {
+            if !paths.contains(path) {
+                paths.push(path.clone());
+            }
         }
     }
     Ok((paths, missing))

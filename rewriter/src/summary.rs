@@ -40,14 +40,7 @@ impl Summary {
             self.units, self.code_bytes, self.input_bytes, self.output_bytes, self.seconds
         );
         for library in &self.libraries {
-            let path = library.path.display();
-            match &library.left {
-                None => eprintln!(
-                    "{path}: {} units, {} bytes of translated code",
-                    library.units, library.code_bytes
-                ),
-                Some(why) => eprintln!("{path}: left to run time: {why}"),
-            }
+            library.print();
         }
         for name in &self.libraries_missing {
             eprintln!("{name}: not found; left to run time");

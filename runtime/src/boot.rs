@@ -496,11 +496,12 @@ fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
     start.set(at::PHDR, window + header.program_headers);
     start.set(at::PHNUM, header.program_header_count);
     start.set(at::ENTRY, window + header.entry);
+    let mut real = [0u8; 4096];
     crate::syscalls::mapping::report_file(
         window + header.image_start,
         page_up(header.image_end - header.image_start),
         0,
-        program_path(start),
+        real_path(start, &mut real),
     );
     if header.interpreter == 0 {
         start.set(at::BASE, 0);

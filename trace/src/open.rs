@@ -81,8 +81,23 @@ impl Trace {
         Trace::open_with(path, None)
     }
 
+    /// Opens the trace without the output file: it has no ahead-of-time units, and so nothing can
+    /// be recovered from its streams.
+    pub fn open_alone(path: &Path) -> Result<Trace, Error> {
+        Ok(Trace::read(path)?.0)
+    }
+
     /// Opens the trace; the output file is looked for at `output` instead of where it ran.
     pub fn open_with(path: &Path, output: Option<&Path>) -> Result<Trace, Error> {
+        let (mut trace, described) = Trace::read(path)?;
+        if described {
+            trace.open_output(output)?;
+        }
+        Ok(trace)
+    }
+
+    /// Reads the file; the flag says whether the process is described in it.
+    fn read(path: &Path) -> Result<(Trace, bool), Error> {
         let in_file = |what: &str| Error(format!("{}: {what}", path.display()));
         let file = TraceFile::open(path)?;
         let not_started = file.is_not_started();
@@ -108,7 +123,7 @@ impl Trace {
         if not_started && described.is_none() {
             trace.damage.clear();
             trace.not_started = true;
-            return Ok(trace);
+            return Ok((trace, false));
         }
         let Some((version, options)) = described else {
             return Err(in_file("the frame that describes the process is missing or damaged"));
@@ -119,8 +134,7 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
-        trace.open_output(output)?;
-        Ok(trace)
+        Ok((trace, true))
     }
 
     /// Reads all that is not a stream. Returns format version and options.

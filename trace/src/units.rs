@@ -114,6 +114,11 @@ impl Units {
         Ok(())
     }
 
+    /// The units of the JIT, in no particular order.
+    pub fn jit(&self) -> impl Iterator<Item = &JitUnit> {
+        self.jit.values()
+    }
+
     pub fn jit_count(&self) -> usize {
         self.jit.len()
     }
