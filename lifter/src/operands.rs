@@ -380,7 +380,10 @@ fn implicit_stack(insn: &Instruction, out: &mut Vec<Reference>) {
     let moved = insn.stack_pointer_increment();
     let slot = |bytes: i32, count: i32| (bytes / count).unsigned_abs();
     let (size, count) = match insn.mnemonic() {
-        Ret => (if insn.code().op_code().operand_size() == 16 { 2 } else { 8 }, 1),
+        Ret => match insn.code() {
+            Code::Retnw | Code::Retnw_imm16 => (2, 1),
+            _ => (8, 1),
+        },
         Retf => {
             let popped =
                 moved - if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };

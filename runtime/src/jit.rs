@@ -9,7 +9,7 @@ use crate::libraries::Packs;
 use crate::process::process;
 use crate::statics;
 use crate::table::Table;
-use abi::layout::{page_down, page_up};
+use abi::layout::{page_down, page_up, PAGE};
 use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::BTreeMap;
@@ -57,7 +57,10 @@ struct Exit {
 }
 
 pub struct Jit {
-    translator: Translator,
+    options: Options,
+    placement: Placement,
+    /// Made when it is first needed: decoder and encoder fill a megabyte of tables.
+    translator: Option<Translator>,
     pub arena: Arena,
     pub table: Table,
     exec: Vec<ExecRange>,
@@ -118,7 +121,9 @@ impl Jit {
             exact_registers: false,
         };
         Jit {
-            translator: Translator::new(options, placement),
+            options,
+            placement,
+            translator: None,
             arena,
             table,
             exec: Vec::new(),
@@ -200,7 +205,9 @@ impl Jit {
 
     /// Drops the translations of code in `start..end`: its bytes may change.
     pub fn invalidate(&mut self, start: u64, end: u64) {
-        self.translator.live_map.forget();
+        if let Some(translator) = &mut self.translator {
+            translator.live_map.forget();
+        }
         for i in 0..self.units.len() {
             let unit = self.units[i];
             if !unit.alive || unit.start >= end || unit.start + u64::from(unit.len) <= start {
@@ -242,7 +249,10 @@ impl Jit {
             return Ok(self.resolve_shared(target, range));
         }
         let code = match statics::entry(target) {
-            Some(code) => code,
+            Some(code) => {
+                self.fill_page(target, range);
+                return Ok(code);
+            }
             None => match self.map.get(target).map(|i| self.units[i as usize]) {
                 Some(unit) if unit.wide => self.arena.live(unit.entry),
                 _ => self.translate(target, true, range),
@@ -250,6 +260,17 @@ impl Jit {
         };
         self.table.set(target, code);
         Ok(code)
+    }
+
+    /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s: the
+    /// page is written anyway, and what follows is likely to be looked up next.
+    fn fill_page(&self, target: u64, range: ExecRange) {
+        const CODE: u64 = PAGE / 8;
+        let start = target / CODE * CODE;
+        let page = start.max(range.start)..(start + CODE).min(range.end);
+        for (original, code) in statics::entries_in(target, page) {
+            self.table.set(original, code);
+        }
     }
 
     /// As [`Jit::resolve`], for code that may change unnoticed: the translation is used again only
@@ -309,7 +330,7 @@ impl Jit {
             return Some(code);
         }
         let unit = self.units[self.map.get(target)? as usize];
-        may_enter(self.translator.options, from, unit.id, unit.wide)
+        may_enter(self.options, from, unit.id, unit.wide)
             .then(|| self.arena.live(unit.entry))
     }
 
@@ -347,8 +368,11 @@ impl Jit {
         }
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
-        self.translator.placement.exact_registers = !range.file;
-        self.translator.translate(&blocks, source, &mut out);
+        let (options, placement) = (self.options, self.placement);
+        let translator =
+            self.translator.get_or_insert_with(|| Translator::new(options, placement));
+        translator.placement.exact_registers = !range.file;
+        translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);
         let first = self.units.len();
         let offset = self.arena.used();
@@ -405,7 +429,7 @@ impl Jit {
 
     /// Publishes the units in the trace, before they run.
     fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
-        if !self.translator.options.records() {
+        if !self.options.records() {
             return;
         }
         let Some(first) = out.units.first() else { return };

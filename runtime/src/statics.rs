@@ -169,6 +169,18 @@ pub fn entry(target: u64) -> Option<u64> {
     module_of(target)?.entry(target)
 }
 
+/// All ahead-of-time translations that begin at original addresses in `range`, if `target`'s module
+/// has any: original and translated address.
+pub fn entries_in(target: u64, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    module_of(target).into_iter().flat_map(move |m| {
+        let relative = |address: u64| address.clamp(m.text.start, m.text.end) - m.base;
+        let (start, end) = (relative(range.start) as u32, relative(range.end) as u32);
+        let first = m.entries.partition_point(|e| e[0] < start);
+        let inside = m.entries[first..].iter().take_while(move |e| e[0] < end);
+        inside.map(|e| (m.base + u64::from(e[0]), m.base + u64::from(e[1])))
+    })
+}
+
 /// The ahead-of-time unit whose code `pc` lies in.
 pub fn find(pc: u64) -> Option<Found<'static>> {
     modules().find(|m| m.code.contains(&pc))?.find(pc)

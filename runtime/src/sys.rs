@@ -29,6 +29,7 @@ pub mod nr {
     pub const RT_SIGRETURN: usize = 15;
     pub const PREAD64: usize = 17;
     pub const PWRITE64: usize = 18;
+    pub const WRITEV: usize = 20;
     pub const MREMAP: usize = 25;
     pub const MADVISE: usize = 28;
     pub const DUP2: usize = 33;
