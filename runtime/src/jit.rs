@@ -330,8 +330,7 @@ impl Jit {
             return Some(code);
         }
         let unit = self.units[self.map.get(target)? as usize];
-        may_enter(self.options, from, unit.id, unit.wide)
-            .then(|| self.arena.live(unit.entry))
+        may_enter(self.options, from, unit.id, unit.wide).then(|| self.arena.live(unit.entry))
     }
 
     /// The unit whose code `pc` lies in.
@@ -369,8 +368,7 @@ impl Jit {
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
         let (options, placement) = (self.options, self.placement);
-        let translator =
-            self.translator.get_or_insert_with(|| Translator::new(options, placement));
+        let translator = self.translator.get_or_insert_with(|| Translator::new(options, placement));
         translator.placement.exact_registers = !range.file;
         translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);
