@@ -13,6 +13,7 @@ use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDI
 use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
 use abi::trace::{event, left};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A pack that is mapped.
 struct Pack {
@@ -93,6 +94,10 @@ impl Packs {
         let fits = |p: &Pack| p.header.head == head;
         let pack = self.list.iter().position(fits).or_else(|| self.open_shared(head))?;
         let Pack { header, home, .. } = &self.list[pack];
+        // What lies behind the end of the file cannot be read when it is mapped.
+        if file_len(fd)? < header.segment_offset + header.segment_len {
+            return None;
+        }
         // The rest of the library, if ld.so maps less than all of it, is not ours.
         let distance = header.code_distance.max(len);
         let room = distance - len + page_up(header.code_len);
@@ -105,19 +110,20 @@ impl Packs {
         self.expected.push(Expected { base, len, pack: candidate.pack });
     }
 
-    /// An executable segment is mapped at `start`: puts the translation beside it, if it is the
-    /// segment that was translated.
-    pub fn attach(&mut self, start: u64, offset: u64) {
+    /// Executable memory `range` is mapped, from `offset` in the file: puts the translation beside
+    /// it, if it is the segment that was translated.
+    pub fn attach(&mut self, range: Range<u64>, offset: u64) {
         let Some(&Expected { base, pack: index, .. }) =
-            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&start))
+            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&range.start))
         else {
             return;
         };
         let pack = &self.list[index];
         let header = pack.header;
         let segment = base + header.segment;
-        if abi::layout::page_down(segment) != start
+        if abi::layout::page_down(segment) != range.start
             || abi::layout::page_down(header.segment_offset) != offset
+            || segment + header.segment_len > range.end
         {
             return;
         }
@@ -170,7 +176,11 @@ impl Packs {
                 pack.home = Some(base);
             }
             // Mapped again where it was: all is in place. A unit has one address for good.
-            Some(home) if home == base => {}
+            Some(home) if home == base => {
+                if statics::revive(base) {
+                    return Ok(());
+                }
+            }
             Some(_) => return Err(left::ELSEWHERE),
         }
         // SAFETY: the pack stays mapped, and its code is in place.
@@ -227,16 +237,20 @@ fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
     let args = [fd as usize, bytes.as_mut_ptr() as usize, HEADER_SIZE, 0];
     let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
     let header = PackHeader::from_bytes(&bytes[..got])?;
-    let mut stat = [0u64; 18];
-    // SAFETY: struct stat has 144 bytes.
-    unsafe { sys::call(nr::FSTAT, &[fd as usize, stat.as_mut_ptr() as usize]) }.ok()?;
-    const SIZE: usize = 48 / 8;
-    if stat[SIZE] != header.len {
+    if file_len(fd)? != header.len {
         return None;
     }
     // SAFETY: new memory.
     let at = unsafe { sys::mmap(0, header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }.ok()?;
     Some((at, header))
+}
+
+fn file_len(fd: i32) -> Option<u64> {
+    const SIZE: usize = 48 / 8;
+    let mut stat = [0u64; 18];
+    // SAFETY: struct stat has 144 bytes.
+    unsafe { sys::call(nr::FSTAT, &[fd as usize, stat.as_mut_ptr() as usize]) }.ok()?;
+    Some(stat[SIZE])
 }
 
 /// Moves the code of the pack at `pack` to where it belongs beside the library at `base`.

@@ -149,6 +149,16 @@ pub fn add(module: Module) -> bool {
     true
 }
 
+/// The library at `base` is mapped again as it was: its module is used again, if it has one.
+pub fn revive(base: u64) -> bool {
+    let module = modules().find(|m| m.base == base);
+    if let Some(module) = module {
+        module.entered.store(false, Relaxed);
+        module.in_use.store(true, Release);
+    }
+    module.is_some()
+}
+
 /// The module in use whose original code is at `address`.
 pub fn module_of(address: u64) -> Option<&'static Module> {
     modules().find(|m| m.text.contains(&address) && m.in_use.load(Acquire))

@@ -51,7 +51,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         at = 0;
     }
     let file = flags & sys::MAP_ANONYMOUS == 0;
-    let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_elf(fd);
+    let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_library(fd);
     let result = if !fixed && at == 0 && len > 0 && (exec || library) && len < 1 << 30 {
         match library && offset == 0 {
             true => map_library(len, real, flags, fd as i32, 0),
@@ -80,7 +80,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             shared: flags & sys::MAP_SHARED != 0,
         });
         if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
-            jit.packs.attach(start, offset as u64);
+            jit.packs.attach(start..start + len, offset as u64);
         }
     }
     drop(jit);
@@ -90,11 +90,14 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     result
 }
 
-fn is_elf(fd: usize) -> bool {
-    let mut magic = [0u8; 4];
-    // SAFETY: the kernel writes at most four bytes.
-    let got = unsafe { sys::call(nr::PREAD64, &[fd, magic.as_mut_ptr() as usize, 4, 0]) };
-    got == Ok(4) && &magic == b"\x7fELF"
+/// Whether the file is a shared object: only those are worth a place in the window.
+fn is_library(fd: usize) -> bool {
+    const ET_DYN: u8 = 3;
+    let mut head = [0u8; 18];
+    // SAFETY: the kernel writes at most that many bytes.
+    let args = [fd, head.as_mut_ptr() as usize, head.len(), 0];
+    let got = unsafe { sys::call(nr::PREAD64, &args) };
+    got == Ok(head.len()) && head.starts_with(b"\x7fELF") && head[16..] == [ET_DYN, 0]
 }
 
 /// `munmap(address, length)`
