@@ -9,10 +9,16 @@ test:
 # Accept what the snapshots show now; look at the difference before committing it
 bless:
     INSTA_UPDATE=always cargo test --release -p instrument
+    INSTA_UPDATE=always cargo test --release -p dep --bin dep
 
-# Slowdowns and sizes: `just bench --rounds 9 --markdown`, `just workloads=FILE bench`
+# Slowdowns and sizes: `just bench --rounds 9 --instrument none`, `just workloads=FILE bench`
 bench *ARGS:
-    cargo run --release -p bench -- --workloads {{workloads}} {{ARGS}}
+    cargo build --release -p rewriter -p dep
+    ${CARGO_TARGET_DIR:-target}/release/dep compare --workloads {{workloads}} {{ARGS}}
+
+# The README's table and figure from a new run: `just compare --rounds 3`
+compare *ARGS:
+    tools/compare {{ARGS}}
 
 # A stage as text: `just dump /usr/bin/gzip cfg --function 0x4000`
 dump PROGRAM STAGE='cfg' *ARGS:

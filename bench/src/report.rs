@@ -1,11 +1,135 @@
-//! The table, for a terminal and for a page.
+//! What was measured, and the figures that follow from it.
 
-use std::fmt::Write;
+use std::path::PathBuf;
 
-use crate::{ModeRow, Row, MODES};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::measure::{Measured, Output};
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Report {
+    pub machine: Machine,
+    pub deprewrite: PathBuf,
+    pub rounds: u32,
+    /// Arguments of the run that measures start-up.
+    pub startup: Vec<String>,
+    pub programs: Vec<ProgramReport>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct ProgramReport {
+    pub name: String,
+    pub command: String,
+    /// Why there is nothing to say about the program.
+    pub failed: Option<String>,
+    /// Of the native run, which all others are compared with.
+    pub output: Output,
+    /// What a command that does nothing has in memory: smaller figures cannot be measured.
+    pub resident_floor_bytes: u64,
+    pub variants: Vec<VariantReport>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
+pub struct VariantReport {
+    pub name: String,
+    pub role: Role,
+    /// Of `deprewrite`, or of the peer.
+    pub flags: Vec<String>,
+    /// Whether its runs leave a trace.
+    pub records: bool,
+    /// Where its traces were written; all others' were discarded.
+    pub recorded_to: Option<PathBuf>,
+    /// How it behaves differently from the native program. Then there are no figures.
+    pub wrong: Option<String>,
+    /// Why it did not run.
+    pub missing: Option<String>,
+    pub rounds: Vec<Measured>,
+    /// These follow from the rounds.
+    #[serde(skip_deserializing)]
+    pub figures: Option<Figures>,
+    pub start: Known<Start>,
+    pub trace: Known<TraceFigures>,
+    /// Of the program, as it was given or rewritten.
+    pub file_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    #[default]
+    Native,
+    Rewritten,
+    /// Another tool.
+    Peer,
+}
+
+/// Something that was measured, or why it was not.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(untagged)]
+pub enum Known<T> {
+    Known(T),
+    Not { missing: String },
+}
+
+impl<T> Known<T> {
+    pub fn not(why: impl Into<String>) -> Self {
+        Known::Not { missing: why.into() }
+    }
+
+    pub fn get(&self) -> Option<&T> {
+        match self {
+            Known::Known(value) => Some(value),
+            Known::Not { .. } => None,
+        }
+    }
+
+    pub fn missing(&self) -> Option<&str> {
+        match self {
+            Known::Known(_) => None,
+            Known::Not { missing } => Some(missing),
+        }
+    }
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Known::not("not measured")
+    }
+}
+
+/// Over the rounds.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    pub cpu_seconds: Spread,
+    pub wall_seconds: Spread,
+    /// Against the native median.
+    pub cpu_ratio: Spread,
+    pub wall_ratio: Spread,
+    pub resident_bytes: Spread,
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Start {
+    pub wall_seconds: Spread,
+    pub runs: Vec<f64>,
+}
+
+/// Of the run that left a trace.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct TraceFigures {
+    pub instructions: u64,
+    pub bytes_per_instruction: f64,
+    /// Of the blocks of the main program, and of all blocks: what ran from ahead-of-time code.
+    pub static_share_main: f64,
+    pub static_share: f64,
+    pub trace_bytes: u64,
+    /// Where the recording was ended by the limit on the trace's size.
+    pub only_first_bytes: Option<u64>,
+}
 
 /// Smallest, middle and largest of some figures.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub min: f64,
     pub median: f64,
@@ -13,208 +137,122 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
-    pub fn of(figures: &[f64]) -> Spread {
-        let mut sorted = figures.to_vec();
+    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
-        let (n, middle) = (sorted.len(), sorted.len() / 2);
-        let median = match n % 2 {
-            _ if n == 0 => f64::NAN,
-            0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() % 2 {
+            0 => (sorted.get(middle.checked_sub(1)?)? + sorted[middle]) / 2.0,
             _ => sorted[middle],
         };
-        let end = |at: Option<&f64>| at.copied().unwrap_or(f64::NAN);
-        Spread { min: end(sorted.first()), median, max: end(sorted.last()) }
+        Some(Spread { min: *sorted.first()?, median, max: *sorted.last()? })
     }
 }
 
-fn geomean(figures: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, n) = figures.fold((0.0, 0), |(sum, n), x| (sum + x.ln(), n + 1));
+pub fn geometric_mean(figures: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let (sum, n) = figures.into_iter().fold((0.0, 0), |(sum, n), x| (sum + x.ln(), n + 1));
     (n > 0).then(|| (sum / f64::from(n)).exp())
 }
 
-fn native(row: &Row) -> Spread {
-    Spread::of(&row.native.iter().map(|t| t.cpu).collect::<Vec<_>>())
+impl Report {
+    /// From the JSON of an earlier measurement.
+    pub fn parse(text: &str) -> Result<Report, serde_json::Error> {
+        let mut report: Report = serde_json::from_str(text)?;
+        report.programs.iter_mut().for_each(ProgramReport::conclude);
+        Ok(report)
+    }
+
+    /// With the noun.
+    pub fn rounds(&self) -> String {
+        format!("{} round{}", self.rounds, if self.rounds == 1 { "" } else { "s" })
+    }
+
+    pub fn is_right(&self) -> bool {
+        self.programs.iter().all(ProgramReport::is_right)
+    }
 }
 
-/// Processor time against the native median.
-fn slowdown(row: &Row, mode: &ModeRow) -> Option<Spread> {
-    let base = native(row).median;
-    let ratios: Vec<f64> = mode.times.iter().map(|t| t.cpu / base).collect();
-    (mode.wrong.is_none() && !ratios.is_empty()).then(|| Spread::of(&ratios))
+impl ProgramReport {
+    /// Another tool may fail; that says nothing about us.
+    pub fn is_right(&self) -> bool {
+        let rewritten = |v: &&VariantReport| v.role != Role::Peer;
+        self.failed.is_none() && self.variants.iter().filter(rewritten).all(|v| v.wrong.is_none())
+    }
+
+    /// Fills in what follows from the rounds. What is wrong, or missing after all,
+    /// loses everything that was measured.
+    pub fn conclude(&mut self) {
+        let without = |v: &&mut VariantReport| v.wrong.is_some() || v.missing.is_some();
+        for variant in self.variants.iter_mut().filter(without) {
+            variant.rounds.clear();
+            (variant.start, variant.trace) = (Known::not("no figures"), Known::not("no figures"));
+        }
+        let native = self.variants.first().map(|v| v.rounds.clone()).unwrap_or_default();
+        for variant in &mut self.variants {
+            variant.figures = Figures::of(&variant.rounds, &native);
+        }
+    }
 }
 
-/// Median wall time against the native one.
-fn wall(row: &Row, mode: &ModeRow) -> Option<f64> {
-    let base = Spread::of(&row.native.iter().map(|t| t.wall).collect::<Vec<_>>()).median;
-    let walls: Vec<f64> = mode.times.iter().map(|t| t.wall).collect();
-    (mode.wrong.is_none() && !walls.is_empty()).then(|| Spread::of(&walls).median / base)
-}
-
-/// A column for each mode, in the order of [`MODES`]; WRONG where a run was.
-fn mode_cells(row: &Row, cell: impl Fn(&ModeRow) -> Option<String>) -> Vec<String> {
-    let wrong = |why: &Option<String>| if why.is_some() { "WRONG" } else { "-" }.to_string();
-    (0..MODES.len())
-        .map(|i| match row.modes.get(i) {
-            Some(mode) => cell(mode).unwrap_or_else(|| wrong(&mode.wrong)),
-            None => wrong(&row.failed),
+impl Figures {
+    fn of(rounds: &[Measured], native: &[Measured]) -> Option<Figures> {
+        let spread = |rounds: &[Measured], of: fn(&Measured) -> f64, base: f64| {
+            Spread::of(rounds.iter().map(|m| of(m) / base))
+        };
+        let cpu = |m: &Measured| m.cpu_seconds;
+        let wall = |m: &Measured| m.wall_seconds;
+        Some(Figures {
+            cpu_seconds: spread(rounds, cpu, 1.0)?,
+            wall_seconds: spread(rounds, wall, 1.0)?,
+            cpu_ratio: spread(rounds, cpu, spread(native, cpu, 1.0)?.median)?,
+            wall_ratio: spread(rounds, wall, spread(native, wall, 1.0)?.median)?,
+            resident_bytes: spread(rounds, |m| m.resident_bytes as f64, 1.0)?,
         })
-        .collect()
-}
-
-/// Head and lines of the table of slowdowns; the last line is the geometric mean.
-fn slowdowns(rows: &[Row]) -> Vec<Vec<String>> {
-    let mut head = vec!["program".to_string(), "native s".to_string()];
-    head.extend(MODES.iter().map(|m| m.name.to_string()));
-    head.extend(["static, wall", "B/instruction", "static share"].map(String::from));
-    let mut table = vec![head];
-    for row in rows {
-        let mut line = vec![row.name.clone(), format!("{:.2}", native(row).median)];
-        line.extend(mode_cells(row, |mode| {
-            let Spread { min, median, max } = slowdown(row, mode)?;
-            Some(format!("{min:.2}/{median:.2}/{max:.2}"))
-        }));
-        let walls = mode_cells(row, |mode| Some(format!("{:.2}", wall(row, mode)?)));
-        line.push(walls[0].clone());
-        line.extend(match &row.trace {
-            Some(t) => [
-                format!("{:.3}", t.bytes_per_instruction),
-                format!("{:.1} % ({:.1} %)", 100.0 * t.static_share_main, 100.0 * t.static_share),
-            ],
-            None => ["-".to_string(), "-".to_string()],
-        });
-        table.push(line);
     }
-    let mean = |of: &dyn Fn(&Row) -> Option<f64>| {
-        geomean(rows.iter().filter_map(of)).map_or("-".to_string(), |m| format!("{m:.3}"))
-    };
-    let mut last = vec!["geomean".to_string(), String::new()];
-    for i in 0..MODES.len() {
-        last.push(mean(&|row| slowdown(row, row.modes.get(i)?).map(|s| s.median)));
-    }
-    last.push(mean(&|row| wall(row, row.modes.first()?)));
-    last.push(mean(&|row| row.trace.as_ref().map(|t| t.bytes_per_instruction)));
-    last.push(String::new());
-    table.push(last);
-    table
-}
-
-/// Head and lines of the table of start-up times.
-fn starts(rows: &[Row]) -> Vec<Vec<String>> {
-    let mut head = vec!["program --version, ms".to_string(), "native".to_string()];
-    head.extend(MODES.iter().map(|m| m.name.to_string()));
-    let mut table = vec![head];
-    for row in rows.iter().filter(|row| !row.start.is_empty()) {
-        let mut line = vec![row.name.clone()];
-        line.extend(row.start.iter().map(|s| {
-            if s.is_nan() {
-                "-".to_string()
-            } else {
-                format!("{:.1}", s * 1e3)
-            }
-        }));
-        table.push(line);
-    }
-    table
-}
-
-/// A line for each mode, while the table is not complete.
-pub fn progress(row: &Row) -> String {
-    let mut out = String::new();
-    for mode in &row.modes {
-        if let Some(s) = slowdown(row, mode) {
-            let _ = writeln!(out, "  {:<12} {:.2}", mode.name, s.median);
-        }
-    }
-    out
-}
-
-pub fn text(rows: &[Row]) -> String {
-    format!("{}\n{}", aligned(&slowdowns(rows)), aligned(&starts(rows)))
-}
-
-fn aligned(table: &[Vec<String>]) -> String {
-    let columns = table.first().map_or(0, Vec::len);
-    let width = |i: usize| table.iter().map(|l| l.get(i).map_or(0, |c| c.chars().count())).max();
-    let widths: Vec<usize> = (0..columns).map(|i| width(i).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for line in table {
-        let mut text = String::new();
-        for (i, (cell, width)) in line.iter().zip(&widths).enumerate() {
-            let _ = if i == 0 {
-                write!(text, "{cell:<width$}")
-            } else {
-                write!(text, "  {cell:>width$}")
-            };
-        }
-        out.push_str(text.trim_end());
-        out.push('\n');
-    }
-    out
-}
-
-pub fn markdown(rows: &[Row], rounds: u32) -> String {
-    let mut out = piped(&slowdowns(rows));
-    let _ = write!(
-        out,
-        "\nProcessor time (user and system) of the process tree against the native median, \
-         minimum/median/maximum of {rounds} rounds; the profile is discarded when a buffer is full \
-         (`DEP_FILE=null:`). Static share: blocks executed from ahead-of-time code, of the main \
-         program's (of all, libraries and ld.so included).\n\n"
-    );
-    out.push_str(&piped(&starts(rows)));
-    out
-}
-
-fn piped(table: &[Vec<String>]) -> String {
-    let mut out = String::new();
-    for (i, line) in table.iter().enumerate() {
-        let _ = writeln!(out, "| {} |", line.join(" | "));
-        if i == 0 {
-            let _ = writeln!(out, "|---{}|", "|--:".repeat(line.len() - 1));
-        }
-    }
-    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Times;
 
-    fn times(cpu: &[f64]) -> Vec<Times> {
-        cpu.iter().map(|&cpu| Times { cpu, wall: cpu }).collect()
+    fn rounds(cpu: &[f64]) -> Vec<Measured> {
+        let one = |&cpu_seconds| Measured { cpu_seconds, wall_seconds: 2.0, resident_bytes: 4096 };
+        cpu.iter().map(one).collect()
     }
 
     #[test]
     fn median_of_even_and_odd() {
-        assert_eq!(Spread::of(&[3.0, 1.0]), Spread { min: 1.0, median: 2.0, max: 3.0 });
-        assert_eq!(Spread::of(&[3.0, 1.0, 9.0]).median, 3.0);
-        assert!(Spread::of(&[]).median.is_nan());
+        let spread = |figures: &[f64]| Spread::of(figures.iter().copied());
+        assert_eq!(spread(&[3.0, 1.0]), Some(Spread { min: 1.0, median: 2.0, max: 3.0 }));
+        assert_eq!(spread(&[3.0, 1.0, 9.0]).unwrap().median, 3.0);
+        assert_eq!(spread(&[]), None);
+        assert_eq!(geometric_mean([]), None);
+        assert!((geometric_mean([2.0, 8.0]).unwrap() - 4.0).abs() < 1e-9);
     }
 
     #[test]
-    fn wrong_rows_say_so_and_stay_out_of_the_mean() {
-        let row = |name: &str, wrong: Option<&str>, cpu: &[f64]| Row {
-            name: name.into(),
-            native: times(&[1.0, 2.0, 3.0]),
-            modes: vec![ModeRow {
-                name: MODES[0].name,
-                times: times(cpu),
-                wrong: wrong.map(str::to_owned),
-            }],
-            ..Row::default()
+    fn what_is_wrong_has_no_figures() {
+        let variant = |role, cpu: &[f64], wrong: Option<&str>| VariantReport {
+            role,
+            rounds: rounds(cpu),
+            wrong: wrong.map(str::to_owned),
+            ..VariantReport::default()
         };
-        let rows = [
-            row("a", None, &[2.0, 4.0, 6.0]),
-            row("b", Some("differs"), &[90.0]),
-            row("c", None, &[1.0, 1.0]),
-        ];
-        let out = text(&rows);
-        assert!(out.contains("1.00/2.00/3.00"), "{out}");
-        assert!(out.contains("WRONG"), "{out}");
-        assert!(out.lines().any(|l| l.starts_with("geomean") && l.contains("1.000")), "{out}");
-        assert!(rows[1].is_wrong() && !rows[0].is_wrong());
-        assert!(markdown(&rows, 3).contains("| b | 2.00 | WRONG |"));
+        let mut program = ProgramReport {
+            variants: vec![
+                variant(Role::Native, &[1.0, 2.0, 3.0], None),
+                variant(Role::Rewritten, &[2.0, 4.0, 6.0], None),
+                variant(Role::Peer, &[90.0], Some("differs")),
+            ],
+            ..ProgramReport::default()
+        };
+        program.conclude();
+        let figures = program.variants[1].figures.unwrap();
+        assert_eq!(figures.cpu_ratio, Spread { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(figures.wall_ratio.median, 1.0);
+        assert!(program.variants[2].figures.is_none() && program.variants[2].rounds.is_empty());
+        assert!(program.is_right());
+        program.variants[1].wrong = Some("differs".into());
+        assert!(!program.is_right());
     }
 }

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-/// Shows what a trace holds.
+use crate::compare;
+
+/// Shows what a trace holds, and what recording costs.
 ///
 /// Exit codes: 0 all right, 1 the trace or the output file that it needs cannot be read or is not
-/// what the format promises, 2 wrong usage.
+/// what the format promises, 2 wrong usage. Of `compare`: 1 also if a rewritten program is WRONG, or
+/// something could not be measured.
 #[derive(Parser)]
 #[command(name = "dep", version)]
 pub struct Args {
@@ -28,6 +31,8 @@ pub enum Command {
     Syscalls(CallSelection),
     /// Check everything that the format promises; the first violation ends with exit code 1
     Verify(Common),
+    /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
+    Compare(Box<compare::Arguments>),
 }
 
 #[derive(ClapArgs)]
@@ -70,11 +75,13 @@ pub struct CallSelection {
 }
 
 impl Command {
-    pub fn common(&self) -> &Common {
+    /// Of a command that reads a trace.
+    pub fn common(&self) -> Option<&Common> {
         match self {
-            Command::Info(common) | Command::Verify(common) => common,
-            Command::Blocks(what) | Command::Memrefs(what) => &what.common,
-            Command::Syscalls(what) => &what.common,
+            Command::Info(common) | Command::Verify(common) => Some(common),
+            Command::Blocks(what) | Command::Memrefs(what) => Some(&what.common),
+            Command::Syscalls(what) => Some(&what.common),
+            Command::Compare(_) => None,
         }
     }
 }

@@ -1,10 +1,11 @@
-//! `dep`: what a trace holds.
+//! `dep`: what a trace holds, and what recording costs.
 //!
 //! Exit codes: 0 all right, 1 the trace (or the output file that it needs) cannot be read or is
-//! not what the format promises, 2 wrong usage.
+//! not what the format promises, 2 wrong usage. `compare` has a module of its own.
 #![forbid(unsafe_code)]
 
 mod args;
+mod compare;
 mod info;
 mod list;
 mod syscalls;
@@ -41,7 +42,11 @@ impl From<std::io::Error> for Stop {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let args = Args::parse();
+    if let Command::Compare(what) = &args.command {
+        return compare::run(what);
+    }
+    match run(&args) {
         Ok(()) | Err(Stop::Quiet) => ExitCode::SUCCESS,
         Err(Stop::Error(error)) => {
             eprintln!("dep: {error}");
@@ -51,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<(), Stop> {
-    let common = args.command.common();
+    let Some(common) = args.command.common() else { return Ok(()) };
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     if trace.not_started {
@@ -68,6 +73,7 @@ fn run(args: &Args) -> Result<(), Stop> {
         Command::Memrefs(what) => list::memrefs(&trace, what, &mut out),
         Command::Syscalls(what) => syscalls::list(&trace, what, &mut out),
         Command::Verify(_) => verify(&trace, common.json, &mut out),
+        Command::Compare(_) => Ok(()),
     };
     let flushed = out.flush();
     result?;
