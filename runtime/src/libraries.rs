@@ -259,6 +259,7 @@ fn file_len(fd: i32) -> Option<u64> {
 /// The pack is mapped, its code has not been moved before, and nothing is at the place.
 unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32> {
     const MAYMOVE_FIXED: usize = 3;
+    const DONTUNMAP: usize = 4;
     let (from, to) = (pack + header.code, base + header.code_distance);
     let len = page_up(header.code_len) as usize;
     let thunks = to + header.thunks;
@@ -266,7 +267,14 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
     let indirect = thunks + header.direct_thunks * u64::from(DIRECT_THUNK);
     // SAFETY: as promised; the header is consistent.
     unsafe {
-        sys::call(nr::MREMAP, &[from as usize, len, len, MAYMOVE_FIXED, to as usize])?;
+        // The place that it leaves must stay taken: the program would get it for its own memory,
+        // between ours.
+        let args = [from as usize, len, len, MAYMOVE_FIXED | DONTUNMAP, to as usize];
+        if sys::call(nr::MREMAP, &args).is_err() {
+            // Linux before 5.13 keeps anonymous memory only.
+            sys::call(nr::MREMAP, &[from as usize, len, len, MAYMOVE_FIXED, to as usize])?;
+            crate::memory::reserve(from, len as u64);
+        }
         let rest = (to + len as u64 - first) as usize;
         sys::call(nr::MPROTECT, &[first as usize, rest, sys::PROT_READ | sys::PROT_WRITE])?;
         relocate(thunks, header.direct_thunks, DIRECT_THUNK, base as u32);
