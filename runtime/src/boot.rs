@@ -19,7 +19,9 @@ use abi::options::{torture, Options, Pointers};
 use abi::trace::{event, RegisterState, PROCESS, VERSION};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::ffi::CStr;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
 
 /// Auxiliary vector entries that are read or changed.
 mod at {
@@ -159,6 +161,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
     let jit = Jit::new(options, window, packs, arena, Table::new(window), top);
     let runtime = window + header.runtime..window + header.runtime_end;
+    let added = keep_together(&start, window, window + params[1]..runtime.end);
     // SAFETY: the only thread, and nothing has asked for it.
     unsafe {
         install(Process {
@@ -166,6 +169,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             window,
             options,
             runtime,
+            added,
             jit: Lock::new(jit),
             actions: Lock::new(signals::Actions::new()),
             brk: Lock::new(brk(&header, window)),
@@ -186,6 +190,28 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     signals::install_handlers();
     let entry = enter_program(&start, &header, window);
     first_thread(&start, entry)
+}
+
+/// Reserves the gaps between the segments that were added, which start at the image header: the
+/// kernel would give them to the program, in the midst of our own memory. Returns their range.
+fn keep_together(start: &Start, window: u64, added: Range<u64>) -> Range<u64> {
+    let (Some(at), Some(count)) = (start.get(at::PHDR), start.get(at::PHNUM)) else {
+        return added;
+    };
+    // SAFETY: the kernel says where the output's program headers are.
+    let headers =
+        unsafe { core::slice::from_raw_parts(at as *const ProgramHeader, count as usize) };
+    let mut end = added.start;
+    for p in headers.iter().filter(|p| p.p_type == PT_LOAD) {
+        let first = page_down(window + p.p_vaddr);
+        if added.contains(&first) {
+            if end < first && end > added.start {
+                crate::memory::reserve(end, first - end);
+            }
+            end = end.max(page_up(window + p.p_vaddr + p.p_memsz));
+        }
+    }
+    added
 }
 
 fn detect() -> XsaveLayout {
@@ -479,10 +505,10 @@ fn add_vdso(start: &Start) {
     // SAFETY: the kernel maps an ELF image there, program headers in its first page.
     let end = unsafe {
         let header = &*(at as *const goblin::elf64::header::Header);
-        let first = (at + header.e_phoff) as *const goblin::elf64::program_header::ProgramHeader;
+        let first = (at + header.e_phoff) as *const ProgramHeader;
         core::slice::from_raw_parts(first, usize::from(header.e_phnum))
             .iter()
-            .filter(|p| p.p_type == goblin::elf64::program_header::PT_LOAD)
+            .filter(|p| p.p_type == PT_LOAD)
             .map(|p| at + p.p_vaddr + p.p_memsz)
             .max()
     };

@@ -18,6 +18,8 @@ pub struct Process {
     pub options: Options,
     /// The runtime's own code and data.
     pub runtime: core::ops::Range<u64>,
+    /// All that was added to the program: tables, translations, runtime.
+    pub added: core::ops::Range<u64>,
     pub jit: Lock<Jit>,
     pub actions: Lock<Actions>,
     pub brk: Lock<Brk>,

@@ -24,9 +24,9 @@ fn is_ours(start: u64, len: u64) -> bool {
     let process = process();
     let end = start.saturating_add(len);
     let arena = process.jit.lock().arena.range();
-    let added =
-        process.runtime.start.min(process.window + process.header.code)..process.runtime.end;
-    [added, arena, TABLE_BASE..TABLE_END].iter().any(|r| start < r.end && r.start < end)
+    [process.added.clone(), arena, TABLE_BASE..TABLE_END]
+        .iter()
+        .any(|r| start < r.end && r.start < end)
         || crate::statics::code_in(start, end)
 }
 
