@@ -1,6 +1,6 @@
 //! `dep info`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use trace::Trace;
 
 use crate::syscalls::{tally_json, tally_text, Calls};
 use crate::text::json_string;
-use crate::Stop;
+use crate::{Stop, Warnings};
 
 /// Executed blocks by where they are and where their code came from.
 #[derive(Clone, Default)]
@@ -64,6 +64,10 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
     fn reference(&mut self, _reference: MemoryReference) {
         self.counts.references += 1;
     }
+
+    fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {
+        self.counts.references += count;
+    }
 }
 
 impl<const REFERENCES: bool> BatchSink for Counter<REFERENCES> {
@@ -103,7 +107,10 @@ fn image(trace: &Trace) -> Range<u64> {
     first..last
 }
 
-fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<String>) {
+fn count<const REFERENCES: bool>(
+    trace: &Trace,
+    warnings: &mut Warnings,
+) -> (Vec<ThreadInfo>, Option<String>) {
     let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
     let mut wrong = None;
     let image = image(trace);
@@ -143,6 +150,7 @@ fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<Stri
                         end.falls_to
                     }
                     Err(violation) => {
+                        warnings.add(&violation);
                         wrong.get_or_insert_with(|| violation.to_string());
                         None
                     }
@@ -200,7 +208,7 @@ fn ending(trace: &Trace) -> String {
 
 fn losses(trace: &Trace) -> Vec<String> {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
-    all.filter_map(|event| match event.body {
+    let named = all.filter_map(|event| match event.body {
         Body::Loss { reason, errno } => Some(format!(
             "{} (errno {errno})",
             match reason {
@@ -212,8 +220,9 @@ fn losses(trace: &Trace) -> Vec<String> {
             }
         )),
         _ => None,
-    })
-    .collect()
+    });
+    // Each thread says where it lost what followed, and the process why.
+    named.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Files that were mapped, with their lowest address.
@@ -247,9 +256,16 @@ const REASONS: [(&str, JitReason); 5] = [
     ("processor", JitReason::Processor),
 ];
 
-pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
-    let (threads, wrong) =
-        if trace.options.records_memory() { count::<true>(trace) } else { count::<false>(trace) };
+pub fn info(
+    trace: &Trace,
+    json: bool,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let (threads, wrong) = match trace.options.records_memory() {
+        true => count::<true>(trace, warnings),
+        false => count::<false>(trace, warnings),
+    };
     let mut shares = [[0; 6]; 2];
     for thread in &threads {
         for (to, from) in shares.iter_mut().zip(thread.counts.shares.blocks) {

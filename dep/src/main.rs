@@ -1,7 +1,7 @@
 //! `dep`: what a trace holds.
 //!
 //! Exit codes: 0 all right, 1 the trace (or the output file that it needs) cannot be read or is
-//! not what the format promises, 2 wrong usage.
+//! not what the format promises, 2 wrong usage. What is intact is shown all the same.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -40,6 +40,25 @@ impl From<std::io::Error> for Stop {
     }
 }
 
+/// What is damaged or missing, a line each on stderr; of many only the first.
+#[derive(Default)]
+pub struct Warnings {
+    count: u64,
+}
+
+impl Warnings {
+    const SHOWN: u64 = 20;
+
+    pub fn add(&mut self, what: &dyn std::fmt::Display) {
+        self.count += 1;
+        match self.count {
+            ..=Self::SHOWN => eprintln!("dep: warning: {what}"),
+            n if n == Self::SHOWN + 1 => eprintln!("dep: warning: there is more like this"),
+            _ => {}
+        }
+    }
+}
+
 fn main() -> ExitCode {
     match run(&Args::parse()) {
         Ok(()) | Err(Stop::Quiet) => ExitCode::SUCCESS,
@@ -57,21 +76,27 @@ fn run(args: &Args) -> Result<(), Stop> {
     if trace.not_started {
         eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
     }
+    let mut warnings = Warnings::default();
     if !matches!(args.command, Command::Verify(_)) {
-        for damage in &trace.damage {
-            eprintln!("dep: warning: {damage}");
-        }
+        trace.damage.iter().for_each(|damage| warnings.add(damage));
     }
     let result = match &args.command {
-        Command::Info(_) => info::info(&trace, common.json, &mut out),
-        Command::Blocks(what) => list::blocks(&trace, what, &mut out),
-        Command::Memrefs(what) => list::memrefs(&trace, what, &mut out),
+        Command::Info(_) => info::info(&trace, common.json, &mut warnings, &mut out),
+        Command::Blocks(what) => list::blocks(&trace, what, &mut warnings, &mut out),
+        Command::Memrefs(what) => list::memrefs(&trace, what, &mut warnings, &mut out),
         Command::Syscalls(what) => syscalls::list(&trace, what, &mut out),
         Command::Verify(_) => verify(&trace, common.json, &mut out),
     };
     let flushed = out.flush();
     result?;
-    Ok(flushed?)
+    flushed?;
+    match warnings.count {
+        0 => Ok(()),
+        _ => {
+            let file = common.file.display();
+            Err(Error(format!("{file}: damaged: this is not all that was recorded")).into())
+        }
+    }
 }
 
 fn verify(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
