@@ -30,6 +30,7 @@ impl Input {
         let header = check_header(&bytes)?;
         let program_headers = program_headers(header, &bytes)?;
         check_segments(&program_headers, bytes.len() as u64)?;
+        check_section_table(header, bytes.len() as u64)?;
         let (sections, section_names, section_names_index) = sections(header, &bytes);
         let input = Input {
             pie: header.e_type.get(LE) == elf::ET_DYN,
@@ -201,6 +202,16 @@ fn program_headers(header: &FileHeader, bytes: &[u8]) -> Result<Vec<ProgramHeade
         .program_headers(LE, bytes)
         .map_err(|_| unsupported!("truncated: the program headers lie behind the end"))?;
     Ok(raw.iter().map(ProgramHeader::read).collect())
+}
+
+/// The table of sections is the last part of most files, so what was cut off lacks it.
+fn check_section_table(header: &FileHeader, file_len: u64) -> Result<()> {
+    let size = u64::from(header.e_shnum.get(LE)) * u64::from(header.e_shentsize.get(LE));
+    let end = header.e_shoff.get(LE).checked_add(size);
+    match end.is_some_and(|end| end <= file_len) {
+        true => Ok(()),
+        false => Err(unsupported!("truncated: the section headers lie behind the end")),
+    }
 }
 
 /// Section headers with their names; nothing at all if they contradict the file.

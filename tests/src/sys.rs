@@ -199,6 +199,16 @@ pub fn mount_small(place: &CString, size: u64) -> Result<()> {
     }
 }
 
+/// Nothing can be written at `place` any more.
+pub fn make_read_only(place: &CString) -> Result<()> {
+    let (none, flags) = (null(), libc::MS_REMOUNT | libc::MS_RDONLY);
+    // SAFETY: the string lives to the end of the call.
+    match unsafe { libc::mount(none, place.as_ptr(), none, flags, null()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
 pub fn unmount(place: &CString) -> Result<()> {
     // SAFETY: the string lives to the end of the call.
     match unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) } {

@@ -268,3 +268,53 @@ fn full_disk_at_any_moment() {
     }
     tally.finish();
 }
+
+/// An output appears whole or not at all, and one that was there stays.
+#[test]
+fn outputs_without_room_leave_nothing() {
+    let mut tally = Tally::start("outputs_without_room_leave_nothing");
+    if let Err(e) = sys::own_mounts() {
+        tally.skip("all", &format!("no mounts of our own: {e}"));
+        return tally.finish();
+    }
+    let trouble = |e: std::io::Error| e.to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let place = CString::new(dir.path().as_os_str().as_bytes()).unwrap();
+    let output = dir.path().join("output");
+    for (name, size, read_only) in [
+        ("no room at all", 4096, false),
+        ("room for a part", 256 << 10, false),
+        ("read-only", 64 << 20, true),
+    ] {
+        let check = || -> Result<(), String> {
+            sys::mount_small(&place, size).map_err(trouble)?;
+            std::fs::write(&output, "old").map_err(trouble)?;
+            if read_only {
+                sys::make_read_only(&place).map_err(trouble)?;
+            }
+            let mut command = Command::new(&Tools::get().deprewrite);
+            let done = command.arg("/usr/bin/gzip").arg("-o").arg(&output).output();
+            let done = done.map_err(trouble)?;
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            let expected = format!("cannot write {}: ", output.display());
+            if done.status.code() != Some(1)
+                || said.lines().count() != 1
+                || !said.contains(&expected)
+            {
+                return Err(format!("{:?}: {said}", done.status));
+            }
+            let left = std::fs::read_dir(dir.path()).map_err(trouble)?.count();
+            match (left, std::fs::read(&output).map_err(trouble)?.as_slice()) {
+                (1, b"old") => Ok(()),
+                (left, now) => {
+                    Err(format!("{left} files, and the old one has {} bytes", now.len()))
+                }
+            }
+        };
+        tally.record(name, check());
+        if let Err(e) = sys::unmount(&place) {
+            tally.record(&format!("{name}, unmounted"), Err(e.to_string()));
+        }
+    }
+    tally.finish();
+}
