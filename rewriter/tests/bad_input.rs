@@ -188,7 +188,7 @@ fn truncated_files_are_refused_wherever_they_end() {
             std::fs::write(&input, &good[..at]).expect("written");
             let expected = match at {
                 0 => "the file is empty",
-                ..4 => "not an ELF file",
+                1..4 => "not an ELF file",
                 _ => "truncated",
             };
             refused(&input, &output, expected, &format!("{kind} cut at {at:#x}"));

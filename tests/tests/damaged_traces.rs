@@ -150,7 +150,7 @@ fn in_use(trace: &[u8], frame: usize, at: usize) -> bool {
     };
     let (split, used, used_memory, at) = (word(24), word(32), word(40), at - frame);
     let parts = match split {
-        0 => vec![64..64 + used],
+        0 => vec![64..64 + used, 0..0],
         _ => vec![64..64 + 168, 4096..4096 + used_memory, split..split + used],
     };
     parts.iter().any(|part| part.contains(&at))
