@@ -63,9 +63,9 @@ impl Input {
         self.loads().map(|p| p.end()).max().unwrap_or(0)
     }
 
-    /// The bytes of a segment in the file.
+    /// The bytes of a segment in the file. One without bytes may claim to lie anywhere.
     pub fn segment_bytes(&self, p: &ProgramHeader) -> &[u8] {
-        &self.bytes[p.offset as usize..(p.offset + p.file_size) as usize]
+        self.bytes.get(p.offset as usize..(p.offset + p.file_size) as usize).unwrap_or_default()
     }
 
     /// The file's bytes from an address on, to the end of the segment.
