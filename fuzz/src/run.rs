@@ -14,8 +14,11 @@ use clap::Parser;
 use crate::counters::Seen;
 use crate::{Choices, Target};
 
-/// A worker that says nothing for so long hangs.
+/// A worker that says nothing for so much processor time hangs; where the machine itself stands
+/// still, or others use it, it may take longer.
 const HANG: Duration = Duration::from_secs(30);
+/// A worker that says nothing for so many times as long hangs, too, although it computes nothing.
+const PATIENCE: u32 = 10;
 /// How often a worker says how far it is.
 const SAY: Duration = Duration::from_millis(500);
 /// Inputs that the corpus holds.
@@ -285,10 +288,12 @@ fn listen(child: &mut Child) -> ([u64; 5], Vec<String>, bool) {
         let _ = sender.send(Heard::Ended);
     });
     let (mut progress, mut outcomes) = ([0; 5], Vec::new());
+    let (mut heard, mut computed) = (Instant::now(), Duration::ZERO);
     loop {
         match receiver.recv_timeout(HANG) {
             Ok(Heard::Line(line)) => match line.split_at_checked(2) {
                 Some(("P ", figures)) => {
+                    (heard, computed) = (Instant::now(), processor_time(child));
                     for (to, figure) in progress.iter_mut().zip(figures.split(' ')) {
                         *to = figure.parse().unwrap_or(0);
                     }
@@ -299,12 +304,24 @@ fn listen(child: &mut Child) -> ([u64; 5], Vec<String>, bool) {
             },
             Ok(Heard::Ended) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                let _ = child.kill();
-                return (progress, outcomes, true);
+                let busy = processor_time(child).saturating_sub(computed) >= HANG;
+                if busy || heard.elapsed() >= HANG * PATIENCE {
+                    let _ = child.kill();
+                    return (progress, outcomes, true);
+                }
             }
         }
     }
     let count = |line: &String| line.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0u64);
     outcomes.sort_by_key(|line| std::cmp::Reverse(count(line)));
     (progress, outcomes, false)
+}
+
+/// What the worker has computed for, all of its threads together.
+fn processor_time(child: &Child) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    // Behind the name, which may contain anything: state is the first field, utime the 12th.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(10 * ticks)
 }

@@ -66,10 +66,13 @@ impl OutputFile {
             })
             .collect();
         let len = file.metadata().map_err(|e| fail(e.to_string()))?.len();
-        let (at, size) = (header.descriptions_offset, header.descriptions_len);
-        if size > MAX_DESCRIPTIONS || at.checked_add(size).is_none_or(|end| end > len) {
+        let size = header.descriptions_len;
+        let start =
+            section.file_range().and_then(|(at, _)| at.checked_add(header.descriptions_offset));
+        let inside = |at: &u64| at.checked_add(size).is_some_and(|end| end <= len);
+        let Some(at) = start.filter(inside).filter(|_| size <= MAX_DESCRIPTIONS) else {
             return Err(fail("its unit descriptions lie outside the file".into()));
-        }
+        };
         let mut descriptions = vec![0; size as usize];
         file.read_exact_at(&mut descriptions, at).map_err(|e| fail(e.to_string()))?;
         drop(elf);
