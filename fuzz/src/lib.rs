@@ -10,6 +10,7 @@
 //! `-Cinstrument-coverage --cfg fuzz_counters`, the counters of every region of the code.
 
 mod counters;
+pub mod machine;
 pub mod mutate;
 mod run;
 pub mod word;

@@ -20,3 +20,8 @@ fn programs() {
 fn traces() {
     runs_clean(env!("CARGO_BIN_EXE_fuzz-trace"));
 }
+
+#[test]
+fn moved_instructions() {
+    runs_clean(env!("CARGO_BIN_EXE_fuzz-moves"));
+}
