@@ -80,7 +80,7 @@ fn way(byte: u8, state: u64) -> Way {
     };
     Way {
         options: Options {
-            instrument: if state % 8 == 0 { Instrument::None } else { Instrument::Dep },
+            instrument: if state.is_multiple_of(8) { Instrument::None } else { Instrument::Dep },
             control_flow,
             memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
             pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
@@ -88,7 +88,7 @@ fn way(byte: u8, state: u64) -> Way {
         },
         placement: Placement {
             window_high: Some(0),
-            patchable: state % 3 == 0,
+            patchable: state.is_multiple_of(3),
             exact_registers: bit(5),
         },
         place: if bit(6) { FAR } else { NEAR },
