@@ -24,9 +24,9 @@ compare *ARGS:
 dump PROGRAM STAGE='cfg' *ARGS:
     cargo run --release -q -p rewriter -- {{PROGRAM}} --dump {{STAGE}} {{ARGS}}
 
-# Damaged programs and damaged traces, as many as fit into SECONDS
-fuzz SECONDS='120':
-    tools/fuzz {{SECONDS}}
+# Each fuzz target for SECONDS, or those that are named: `just fuzz 60 1 trace`
+fuzz SECONDS='1800' *ARGS:
+    tools/fuzz {{SECONDS}} {{ARGS}}
 
 # Real programs with the rare paths made common
 torture:

@@ -66,7 +66,8 @@ pub struct ImageHeader {
     pub recipes: u64,
     pub recipes_len: u64,
     /// Unit descriptions for the reader ([`crate::unit::encode_static`]): they are read from the
-    /// file, not from memory. File offset.
+    /// file, not from memory. Bytes behind the header, in the file as in memory: `strip` and
+    /// `objcopy` move a segment in the file, and keep it in one piece.
     pub descriptions_offset: u64,
     pub descriptions_len: u64,
     /// Translations of libraries ([`crate::library`]), one behind the other.

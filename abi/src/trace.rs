@@ -169,6 +169,8 @@ pub mod event {
     pub const STATIC_UNITS: u16 = 4;
     /// CPUID leaf 0xd: u64 XCR0, then 64 pairs of u32 (size, offset) of the state components.
     pub const XSAVE: u16 = 5;
+    /// The process has ended: u64 bytes that the file had then.
+    pub const LENGTH: u16 = 7;
 
     // --- happen to the process (Events frames of [`super::PROCESS`]) ---
     /// A file is mapped: u64 start, u64 length, u64 file offset, u32 protection as the program

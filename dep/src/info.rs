@@ -1,6 +1,6 @@
 //! `dep info`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use trace::Trace;
 
 use crate::syscalls::{tally_json, tally_text, Calls};
 use crate::text::json_string;
-use crate::Stop;
+use crate::{Stop, Warnings};
 
 /// Where executed code can lie: key in JSON, name in text.
 const PLACES: [(&str, &str); 3] = [
@@ -95,6 +95,10 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
     fn reference(&mut self, _reference: MemoryReference) {
         self.counts.references += 1;
     }
+
+    fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {
+        self.counts.references += count;
+    }
 }
 
 impl<const REFERENCES: bool> BatchSink for Counter<REFERENCES> {
@@ -144,7 +148,10 @@ fn mapped_program(trace: &Trace) -> Range<u64> {
     first..last
 }
 
-fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<String>) {
+fn count<const REFERENCES: bool>(
+    trace: &Trace,
+    warnings: &mut Warnings,
+) -> (Vec<ThreadInfo>, Option<String>) {
     let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
     let mut wrong = None;
     let images = images(trace);
@@ -184,6 +191,7 @@ fn count<const REFERENCES: bool>(trace: &Trace) -> (Vec<ThreadInfo>, Option<Stri
                         end.falls_to
                     }
                     Err(violation) => {
+                        warnings.add(&violation);
                         wrong.get_or_insert_with(|| violation.to_string());
                         None
                     }
@@ -241,7 +249,7 @@ fn ending(trace: &Trace) -> String {
 
 fn losses(trace: &Trace) -> Vec<String> {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
-    all.filter_map(|event| match event.body {
+    let named = all.filter_map(|event| match event.body {
         Body::Loss { reason, errno } => Some(format!(
             "{} (errno {errno})",
             match reason {
@@ -253,8 +261,9 @@ fn losses(trace: &Trace) -> Vec<String> {
             }
         )),
         _ => None,
-    })
-    .collect()
+    });
+    // Each thread says where it lost what followed, and the process why.
+    named.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// Files that were mapped, with their lowest address.
@@ -304,9 +313,16 @@ const REASONS: [(&str, JitReason); 6] = [
     ("modified", JitReason::Modified),
 ];
 
-pub fn info(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
-    let (threads, wrong) =
-        if trace.options.records_memory() { count::<true>(trace) } else { count::<false>(trace) };
+pub fn info(
+    trace: &Trace,
+    json: bool,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let (threads, wrong) = match trace.options.records_memory() {
+        true => count::<true>(trace, warnings),
+        false => count::<false>(trace, warnings),
+    };
     let mut shares = Shares::default();
     for thread in &threads {
         for (to, from) in shares.blocks.iter_mut().zip(thread.counts.shares.blocks) {

@@ -9,7 +9,7 @@ use trace::{Error, Trace};
 
 use crate::args::Selection;
 use crate::text::{decimal, hex};
-use crate::Stop;
+use crate::{Stop, Warnings};
 
 /// A batch is sent when its text is this long.
 const BATCH: usize = 1 << 18;
@@ -118,20 +118,31 @@ impl<const REFERENCES: bool> BatchSink for Printer<REFERENCES> {
     }
 }
 
-pub fn blocks(trace: &Trace, what: &Selection, out: &mut impl Write) -> Result<(), Stop> {
-    list::<false>(trace, what, out)
+pub fn blocks(
+    trace: &Trace,
+    what: &Selection,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    list::<false>(trace, what, warnings, out)
 }
 
-pub fn memrefs(trace: &Trace, what: &Selection, out: &mut impl Write) -> Result<(), Stop> {
+pub fn memrefs(
+    trace: &Trace,
+    what: &Selection,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
     if !trace.options.records_memory() {
         return Err(Error("the trace was recorded without memory references".into()).into());
     }
-    list::<true>(trace, what, out)
+    list::<true>(trace, what, warnings, out)
 }
 
 fn list<const REFERENCES: bool>(
     trace: &Trace,
     what: &Selection,
+    warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
@@ -167,7 +178,12 @@ fn list<const REFERENCES: bool>(
                     falls_to = end.falls_to;
                     Ok(())
                 }
-                Err(violation) => Err(Error(violation.to_string()).into()),
+                Err(violation) => {
+                    // The chunks behind it are decoded on their own.
+                    warnings.add(&format!("{violation}: the rest of this chunk is missing"));
+                    falls_to = None;
+                    Ok(())
+                }
             },
         };
         result.is_ok() && left > 0

@@ -390,7 +390,7 @@ impl Translator {
     /// Emits the thunks of all calls so far, in the shape of [`abi::library`]: direct calls first.
     /// What they branch to is left in `out.branches`. Returns where they start.
     pub fn thunks(&mut self, out: &mut Fragment) -> Thunks {
-        while out.code.here() % 16 != 0 {
+        while !out.code.here().is_multiple_of(16) {
             out.code.raw(&[0xcc]);
         }
         let start = out.code.here();

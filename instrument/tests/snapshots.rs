@@ -196,6 +196,11 @@ fn listing(case: &Case, code: &[u8]) -> String {
         original_places.insert(block.start, format!("{:x}", block.start));
         places.insert(fragment.code.address(unit.entry), format!("unit_{:x}", unit.start));
     }
+    // What is patched while others run it is written in one piece.
+    for branch in fragment.branches.iter().filter(|_| case.placement.patchable) {
+        let at = fragment.code.address(branch.at);
+        assert_eq!(at / 64, (at + 3) / 64, "a distance crosses a line at {at:#x}");
+    }
     // Branches out of the region show the original address that they are waiting for.
     let mut bytes = fragment.code.bytes.clone();
     for (n, branch) in fragment.branches.iter().enumerate() {
@@ -627,6 +632,96 @@ snapshot!(
     ]
 );
 
+macro_rules! positions {
+    () => {
+        [
+            // imul eax,[rip+100h],7; shld [rip+100h],eax,3; vblendvps xmm1,xmm2,[rip+100h],xmm3
+            &[0x6b, 0x05, 0, 1, 0, 0, 7][..],
+            &[0x0f, 0xa4, 0x05, 0, 1, 0, 0, 3],
+            &[0xc4, 0xe3, 0x69, 0x4a, 0x0d, 0, 1, 0, 0, 0x30],
+            // vpcmpeqd k1,zmm2,[rip+100h]; vinserti32x4 zmm1,zmm2,[rip+100h],1; bt dword [rip+100h],3
+            &[0x62, 0xf1, 0x6d, 0x48, 0x76, 0x0d, 0, 1, 0, 0],
+            &[0x62, 0xf3, 0x6d, 0x48, 0x38, 0x0d, 0, 1, 0, 0, 1],
+            &[0x0f, 0xba, 0x25, 0, 1, 0, 0, 3],
+            // bextr eax,[rip+100h],ecx; mulx rax,rdx,[rip+100h]; vextractf128 [rip+100h],ymm1,1
+            &[0xc4, 0xe2, 0x70, 0xf7, 0x05, 0, 1, 0, 0],
+            &[0xc4, 0xe2, 0xeb, 0xf6, 0x05, 0, 1, 0, 0],
+            &[0xc4, 0xe3, 0x7d, 0x19, 0x0d, 0, 1, 0, 0, 1],
+            // lock xadd [rip+100h],eax; fld qword [rip+100h]; prefetcht0 [rip+100h]; nop [rip+100h]
+            &[0xf0, 0x0f, 0xc1, 0x05, 0, 1, 0, 0],
+            &[0xdd, 0x05, 0, 1, 0, 0],
+            &[0x0f, 0x18, 0x0d, 0, 1, 0, 0],
+            &[0x0f, 0x1f, 0x05, 0, 1, 0, 0],
+            // lea eax,[rip+100h]; lea rax,[eip+100h]; mov rax,fs:[rip+100h]
+            &[0x8d, 0x05, 0, 1, 0, 0],
+            &[0x67, 0x48, 0x8d, 0x05, 0, 1, 0, 0],
+            &[0x64, 0x48, 0x8b, 0x05, 0, 1, 0, 0],
+        ]
+    };
+}
+
+snapshot!(pc_relative_operands_of_each_position, plain_transfers(), positions!());
+snapshot!(
+    pc_relative_operands_of_each_position_out_of_reach,
+    Case { original: 0x7f12_0040_1000, ..plain_transfers() },
+    positions!()
+);
+snapshot!(
+    pc_relative_operands_with_everything_live,
+    Case {
+        original: 0x7f12_0040_1000,
+        ..memory(Memory::Addresses, Pointers::Vector, torture::SPILL)
+    },
+    [
+        &[0x48, 0x8b, 0x05, 0, 1, 0, 0][..],
+        &[0xf0, 0x0f, 0xc1, 0x05, 0, 1, 0, 0],
+        &[0xff, 0x35, 0, 1, 0, 0]
+    ]
+);
+
+// --- branches with a distance ---
+
+macro_rules! branches {
+    () => {
+        [
+            // jne +2 (short); jae +200h (near); bnd jne +1; loope -10h; jrcxz +0; bnd jmp +20h
+            &[0x75, 0x02][..],
+            &[0x0f, 0x83, 0, 2, 0, 0],
+            &[0xf2, 0x75, 0x01],
+            &[0xe1, 0xf0],
+            &[0xe3, 0x00],
+            &[0xf2, 0xe9, 0x20, 0, 0, 0],
+            // call +0; call -100h; bnd call +0; jmp +0 (short); rep ret; bnd ret
+            &[0xe8, 0, 0, 0, 0],
+            &[0xe8, 0, 0xff, 0xff, 0xff],
+            &[0xf2, 0xe8, 0, 0, 0, 0],
+            &[0xeb, 0x00],
+            &[0xf3, 0xc3],
+            &[0xf2, 0xc3],
+            // notrack jmp rax; notrack call rax
+            &[0x3e, 0xff, 0xe0],
+            &[0x3e, 0xff, 0xd0],
+        ]
+    };
+}
+
+snapshot!(branches_of_each_form, plain_transfers(), branches!());
+snapshot!(
+    branches_that_are_patched_do_not_cross_a_line,
+    Case {
+        placement: Placement {
+            window_high: Some(0x7f12),
+            patchable: true,
+            movable: false,
+            exact_registers: true
+        },
+        original: 0x7f12_0040_1000,
+        translated: 0x7f12_7000_0039,
+        ..plain_transfers()
+    },
+    branches!()
+);
+
 // --- control-flow formats ---
 
 fn two_blocks(control_flow: ControlFlow) -> Case {
@@ -697,6 +792,70 @@ snapshot!(
         ..Case::default()
     },
     |a| { formats!(a) }
+);
+
+// Flags that the first unit computes and the second one uses; and flags that nobody uses.
+snapshot!(flags_are_left_alone_live_or_dead, two_blocks(ControlFlow::Tags), |a| {
+    let mut next = a.create_label();
+    a.cmp(eax, 1)?;
+    a.jmp(next)?;
+    a.set_label(&mut next)?;
+    a.adc(eax, 0)?;
+    a.jo(0x40_9000u64)?;
+    a.xor(eax, eax)?;
+    a.ret()?;
+});
+
+macro_rules! in_thread_block {
+    ($name:ident, $control_flow:expr, $torture:expr) => {
+        snapshot!(
+            $name,
+            Case {
+                options: Options {
+                    control_flow: $control_flow,
+                    pointers: Pointers::ThreadBlock,
+                    torture: $torture,
+                    ..registers_format()
+                },
+                narrow: &[1, 2],
+                ..Case::default()
+            },
+            |a| { formats!(a) }
+        );
+    };
+}
+
+in_thread_block!(tags_with_pointers_in_the_thread_block, ControlFlow::Tags, 0);
+in_thread_block!(full_pc_with_pointers_in_the_thread_block, ControlFlow::FullPc, 0);
+in_thread_block!(bits_with_pointers_in_the_thread_block, ControlFlow::Bits, 0);
+in_thread_block!(
+    tags_with_pointers_in_the_thread_block_and_everything_live,
+    ControlFlow::Tags,
+    torture::SPILL
+);
+in_thread_block!(
+    bits_with_pointers_in_the_thread_block_and_everything_live,
+    ControlFlow::Bits,
+    torture::SPILL
+);
+
+// A unit that adds nothing to the stream looks at it all the same: the chunk may be full.
+snapshot!(
+    bits_of_units_that_only_add_memory,
+    Case {
+        options: Options { control_flow: ControlFlow::Bits, ..registers_format() },
+        narrow: &[1, 2],
+        ..Case::default()
+    },
+    |a| {
+        let mut next = a.create_label();
+        a.mov(rax, qword_ptr(rdi))?;
+        a.jmp(next)?;
+        a.set_label(&mut next)?;
+        a.mov(rdi, qword_ptr(rax))?;
+        a.mov(rax, qword_ptr(rdi))?;
+        a.jmp(0x40_9000u64)?;
+    }
 );
 
 // --- memory records ---
@@ -825,6 +984,35 @@ snapshot!(
         &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3f][..],
         &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa],
         &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3d, 0, 1, 0, 0],
+    ]
+);
+
+// Both borrowings at once: the pointers' register and one to reach the operand.
+snapshot!(
+    vector_register_31_with_operands_out_of_reach,
+    Case {
+        original: 0x7f12_0040_1000,
+        ..memory(Memory::Registers, Pointers::Vector, torture::SPILL)
+    },
+    [
+        // vmovdqu64 zmm31,[rip+100h]; vmovups [rip+100h],xmm31; vpscatterdd [rax+zmm31*4]{k1},zmm2
+        &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3d, 0, 1, 0, 0][..],
+        &[0x62, 0x61, 0x7c, 0x08, 0x11, 0x3d, 0, 1, 0, 0],
+        &[0x62, 0xb2, 0x7d, 0x41, 0xa0, 0x14, 0xb8],
+    ]
+);
+
+snapshot!(
+    scatters_and_narrow_vectors,
+    memory(Memory::Registers, Pointers::ThreadBlock, 0),
+    [
+        // vpscatterdd [rax+zmm3*4]{k1},zmm2; vgatherdpd ymm1,[rax+xmm3*8],ymm2
+        &[0x62, 0xf2, 0x7d, 0x49, 0xa0, 0x14, 0x98][..],
+        &[0xc4, 0xe2, 0xed, 0x92, 0x0c, 0xd8],
+        // xrstor [rsp+40h]; maskmovdqu xmm1,xmm2; vpcompressd [rdi]{k1},zmm1
+        &[0x0f, 0xae, 0x6c, 0x24, 0x40],
+        &[0x66, 0x0f, 0xf7, 0xca],
+        &[0x62, 0xf2, 0x7d, 0x49, 0x8b, 0x0f],
     ]
 );
 

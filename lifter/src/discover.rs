@@ -276,10 +276,13 @@ impl<'a, 'p> Search<'a, 'p> {
         self.report();
     }
 
-    /// Marks without queueing: the run that is being followed goes there itself.
+    /// Marks without queueing: the run that is being followed goes there itself, unless its region
+    /// ends first.
     fn mark(&mut self, address: u64, marks: u8) {
-        if let Some((region, offset)) = self.text.find(address) {
-            self.text.regions[region].marks[offset] |= marks;
+        match self.text.find(address) {
+            Some((_, 0)) => self.add(address, marks),
+            Some((region, offset)) => self.text.regions[region].marks[offset] |= marks,
+            None => {}
         }
     }
 
@@ -462,10 +465,11 @@ impl<'a, 'p> Search<'a, 'p> {
                 if padding != 0 {
                     self.padding += padding as u64;
                     at += padding;
-                } else if self.is_code(address) {
-                    self.add_entry(address);
-                    self.drain();
                 } else {
+                    if self.is_code(address) {
+                        self.add_entry(address);
+                        self.drain();
+                    }
                     at += 1;
                 }
             }

@@ -158,3 +158,32 @@ fn special_ends() {
         assert_eq!(blocks(&run(code, &[], vec![], false)), [(0, code.len() as u32, end, true)]);
     }
 }
+
+/// Sections that follow each other without a gap are regions of their own.
+#[test]
+fn a_run_goes_on_in_the_next_region() {
+    // call +0; then, in the next region: ret
+    let image = Image {
+        segments: vec![
+            Segment { address: BASE, bytes: &[0xe8, 0, 0, 0, 0], executable: true },
+            Segment { address: BASE + 5, bytes: &[0xc3], executable: true },
+        ],
+        entry: BASE,
+        ..Image::default()
+    };
+    let program = discover(&image, &mut |_, _| ());
+    check(&program);
+    let found = blocks(&program);
+    assert_eq!(found, [(0, 5, End::Call(BASE + 5), true), (5, 1, End::Return, true)]);
+    // The same where the second part is only reached by falling into it: a system call.
+    let image = Image {
+        segments: vec![
+            Segment { address: BASE, bytes: &[0x0f, 0x05], executable: true },
+            Segment { address: BASE + 2, bytes: &[0xc3], executable: true },
+        ],
+        entry: BASE,
+        ..Image::default()
+    };
+    let program = discover(&image, &mut |_, _| ());
+    assert_eq!(blocks(&program), [(0, 2, End::Syscall, true), (2, 1, End::Return, true)]);
+}

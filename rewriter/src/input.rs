@@ -46,6 +46,7 @@ impl Input {
         let header = check_header(&bytes)?;
         let program_headers = program_headers(header, &bytes)?;
         check_segments(&program_headers, bytes.len() as u64)?;
+        check_section_table(header, bytes.len() as u64)?;
         let (sections, section_names, section_names_index) = sections(header, &bytes);
         Ok(Input {
             pie: header.e_type.get(LE) == elf::ET_DYN,
@@ -76,9 +77,9 @@ impl Input {
         self.loads().map(|p| p.end()).max().unwrap_or(0)
     }
 
-    /// The bytes of a segment in the file.
+    /// The bytes of a segment in the file. One without bytes may claim to lie anywhere.
     pub fn segment_bytes(&self, p: &ProgramHeader) -> &[u8] {
-        &self.bytes[p.offset as usize..(p.offset + p.file_size) as usize]
+        self.bytes.get(p.offset as usize..(p.offset + p.file_size) as usize).unwrap_or_default()
     }
 
     /// The file's bytes from an address on, to the end of the segment.
@@ -169,6 +170,17 @@ impl Input {
         self.entry == 0 || (library && !says_program)
     }
 
+    /// Whether the file may be translated on its own: libraries, also those that can be started
+    /// (libc, ld.so), but not programs.
+    pub fn is_shared_object(bytes: Vec<u8>) -> bool {
+        let Ok(input) = Input::parse_any(bytes) else { return false };
+        let has = |kind| input.header_of(kind).is_some();
+        let named = input.dynamic_value(elf::DT_SONAME).is_some();
+        let says_program =
+            input.dynamic_value(elf::DT_FLAGS_1).is_some_and(|f| f & elf::DF_1_PIE.0 != 0);
+        input.pie && !says_program && has(elf::PT_DYNAMIC) && (named || !has(elf::PT_INTERP))
+    }
+
     /// The one executable segment of a library.
     pub fn executable_segment(&self) -> Option<&ProgramHeader> {
         let mut all = self.loads().filter(|p| p.is_executable());
@@ -252,6 +264,16 @@ fn program_headers(header: &FileHeader, bytes: &[u8]) -> Result<Vec<ProgramHeade
         .program_headers(LE, bytes)
         .map_err(|_| unsupported!("truncated: the program headers lie behind the end"))?;
     Ok(raw.iter().map(ProgramHeader::read).collect())
+}
+
+/// The table of sections is the last part of most files, so what was cut off lacks it.
+fn check_section_table(header: &FileHeader, file_len: u64) -> Result<()> {
+    let size = u64::from(header.e_shnum.get(LE)) * u64::from(header.e_shentsize.get(LE));
+    let end = header.e_shoff.get(LE).checked_add(size);
+    match end.is_some_and(|end| end <= file_len) {
+        true => Ok(()),
+        false => Err(unsupported!("truncated: the section headers lie behind the end")),
+    }
 }
 
 /// Section headers with their names; nothing at all if they contradict the file.

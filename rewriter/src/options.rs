@@ -5,6 +5,8 @@ use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
 /// Rewrites an x86-64 Linux program so that it records what it executes.
+///
+/// Exit codes: 0 written, 1 not written and one line on stderr says why, 2 wrong usage.
 #[derive(Parser, Debug)]
 #[command(name = "deprewrite", version)]
 pub struct Arguments {

@@ -21,7 +21,10 @@ const ROOM_PER_BLOCK: u64 = 64;
 /// Runs the command; prints what it is asked to print.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(folder) = arguments.output.as_deref().filter(|path| is_folder(path)) {
-        return library_file(arguments, folder);
+        // A program that is to be written to a folder gets the error that it deserves below.
+        if std::fs::read(&arguments.input).is_ok_and(Input::is_shared_object) {
+            return library_file(arguments, folder);
+        }
     }
     let mut stages = Stages::default();
     let (input, mode) = read(&arguments.input, arguments.output.as_deref())?;
@@ -138,9 +141,6 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     }
     let path = arguments.input.canonicalize();
     let path = path.map_err(|e| Error::file("read", &arguments.input, e))?;
-    if !std::fs::metadata(&path).map_err(|e| Error::file("read", &path, e))?.is_file() {
-        return Err(Error::file("read", &path, "not a regular file"));
-    }
     let library = library::Library::read(&path)?;
     let lifted = library.translate(arguments.options(), false, &[]);
     if lifted.windows() > abi::library::WINDOW_STEP {

@@ -39,6 +39,37 @@ const CASES: &[(&str, Damage, &str)] = &[
         |b| set(b, 32, &u64::MAX.to_le_bytes()),
         "truncated: the program headers lie behind the end",
     ),
+    ("program headers counted elsewhere", |b| set(b, 56, &[0xff, 0xff]), "nothing to load"),
+    (
+        "65535 sections",
+        |b| set(b, 60, &[0xff, 0xff]),
+        "truncated: the section headers lie behind the end",
+    ),
+    (
+        "sections that wrap around",
+        |b| set(b, 40, &(u64::MAX - 100).to_le_bytes()),
+        "truncated: the section headers lie behind the end",
+    ),
+    ("x32", |b| (b[4], b[18]) = (1, 62), "not a 64-bit ELF file"),
+    ("no segments", |b| set(b, 56, &[1, 0]), "nothing to load"),
+    (
+        "a page that is not there",
+        |b| {
+            let at = load(b, 3);
+            let inside = u64::from(b[at + 16]) | u64::from(b[at + 17] & 15) << 8;
+            set(b, at + 16, &(u64::MAX - 0xfff + inside).to_le_bytes());
+        },
+        "wraps around",
+    ),
+    (
+        "a segment far away",
+        |b| {
+            let at = load(b, 3);
+            let address = 0x7fff_0000_0000 + (b[at + 16] as u64 | (b[at + 17] as u64) << 8);
+            set(b, at + 16, &address.to_le_bytes());
+        },
+        "; the limit is 1.4 GiB",
+    ),
     ("segment behind the end", |b| b.truncate(0x2800), "truncated: the segment at 0x3"),
     (
         "segment wraps in the file",
@@ -105,7 +136,13 @@ const CASES: &[(&str, Damage, &str)] = &[
 ];
 
 fn refused(input: &Path, output: &Path, expected: &str, case: &str) {
-    let result = deprewrite(&[&input.to_string_lossy(), "-o", &output.to_string_lossy()]);
+    let arguments = [&input.to_string_lossy(), "-o", &output.to_string_lossy()];
+    // What the file says about sizes is no reason to ask for memory.
+    let result = std::process::Command::new("sh")
+        .args(["-c", "ulimit -v 400000 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_deprewrite")])
+        .args(arguments)
+        .output()
+        .expect("deprewrite starts");
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(1), "{case}: {said}");
     assert!(said.contains(expected), "{case}: {said}");
@@ -128,9 +165,75 @@ fn damaged_files_are_refused_with_one_line() {
         refused(&input, &output, expected, case);
         assert!(!output.exists(), "{case}");
     }
-    // No temporary file stays behind either.
-    let hidden = std::fs::read_dir(directory.path()).expect("listed").flatten();
+    nothing_is_left(directory.path());
+}
+
+/// No temporary file stays behind.
+fn nothing_is_left(directory: &Path) {
+    let hidden = std::fs::read_dir(directory).expect("listed").flatten();
     assert!(!hidden.into_iter().any(|f| f.file_name().to_string_lossy().starts_with('.')));
+}
+
+/// Cut where any header, segment or section begins or ends, and just before.
+#[test]
+fn truncated_files_are_refused_wherever_they_end() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (kind, flags) in [("pie", &["-fPIE", "-pie"][..]), ("static", &["-static", "-g"])] {
+        let good = compile(directory.path(), kind, flags).expect("a compiler");
+        let good = std::fs::read(good).expect("the program");
+        let (input, output) = (directory.path().join("input"), directory.path().join("output"));
+        let places = boundaries(&good);
+        assert!(places.len() > 60, "{kind}: {places:?}");
+        for at in places {
+            std::fs::write(&input, &good[..at]).expect("written");
+            let expected = match at {
+                0 => "the file is empty",
+                1..4 => "not an ELF file",
+                _ => "truncated",
+            };
+            refused(&input, &output, expected, &format!("{kind} cut at {at:#x}"));
+            assert!(!output.exists());
+        }
+    }
+    nothing_is_left(directory.path());
+}
+
+/// Ends and starts of everything that the file's tables name, short of the file's own end.
+fn boundaries(elf: &[u8]) -> std::collections::BTreeSet<usize> {
+    use object::read::elf::FileHeader as _;
+    use rewriter::elf::{FileHeader, ProgramHeader, SectionHeader, LE};
+    let header = FileHeader::parse(elf).expect("an ELF file");
+    let segments = header.program_headers(LE, elf).expect("segments").iter();
+    let segments = segments.map(ProgramHeader::read).map(|p| (p.offset, p.file_size));
+    let sections = header.section_headers(LE, elf).expect("sections").iter();
+    let sections = sections.map(SectionHeader::read).filter(|s| s.has_bytes());
+    let parts = segments.chain(sections.map(|s| (s.offset, s.size))).chain([(0, 64)]);
+    let ends = parts.flat_map(|(start, size)| [start, start + size]);
+    let places = ends.chain([header.e_shoff.get(LE)]).flat_map(|at| [at, at.saturating_sub(1)]);
+    places.map(|at| at as usize).filter(|&at| at < elf.len()).collect()
+}
+
+/// What other tools make, not what was patched to look like it.
+#[test]
+fn files_that_are_no_programs_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = directory.path().join("output");
+    let object = compile(directory.path(), "object.o", &["-c"]).expect("a compiler");
+    refused(&object, &output, "a relocatable object; link it first", "object");
+    let source = directory.path().join("start.s");
+    std::fs::write(&source, ".globl _start\n_start: mov $1, %eax\n int $0x80\n").expect("written");
+    let (object, program) = (directory.path().join("32.o"), directory.path().join("32"));
+    let run = |command: &str, arguments: &[&std::ffi::OsStr]| {
+        std::process::Command::new(command).args(arguments).status().is_ok_and(|s| s.success())
+    };
+    let assembled = run("as", &["--32".as_ref(), source.as_ref(), "-o".as_ref(), object.as_ref()]);
+    let [m, o] = ["-melf_i386", "-o"].map(std::ffi::OsStr::new);
+    assert!(assembled && run("ld", &[m, object.as_ref(), o, program.as_ref()]), "binutils");
+    refused(&program, &output, "not a 64-bit ELF file", "32 bits");
+    let archive = directory.path().join("archive.a");
+    assert!(run("ar", &["rc".as_ref(), archive.as_ref(), object.as_ref()]), "binutils");
+    refused(&archive, &output, "not an ELF file", "archive");
+    assert!(!output.exists());
 }
 
 #[test]
@@ -163,8 +266,15 @@ fn outputs_that_cannot_be_written_are_refused() {
     let link = directory.path().join("link");
     std::fs::hard_link(&good, &link).expect("a link");
     refused(&good, &link, "the output is the input", "same file");
+    let symbolic = directory.path().join("symbolic");
+    std::os::unix::fs::symlink("good", &symbolic).expect("a link");
+    refused(&good, &symbolic, "the output is the input", "a link to the input");
+    refused(&symbolic, &good, "the output is the input", "a link as input");
     assert_eq!(std::fs::read(&good).expect("the program"), before);
     refused(&good, "/nonexistent/output".as_ref(), "cannot write /nonexistent/output", "directory");
+    refused(&good, directory.path(), "not a regular file", "directory as output");
+    refused(&good, &good.join("output"), "cannot write", "a file as directory");
+    refused(&good, "/proc/output".as_ref(), "cannot write /proc/output", "no files there");
     refused(&good, "/dev/full".as_ref(), "not a regular file", "device");
     refused("/nonexistent".as_ref(), &link, "cannot read /nonexistent", "no input");
     refused(directory.path(), &link, "not a regular file", "directory as input");

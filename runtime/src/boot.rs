@@ -436,7 +436,7 @@ fn describe(start: &Start, header: &ImageHeader) {
         table.extend_from_slice(&offset.to_le_bytes());
     }
     frame.event(event::XSAVE, (0, 0, 0), &[&table]);
-    frame.seal();
+    process.trace.keep(frame);
 }
 
 /// The path of the running file: /proc/self/exe where there is one, else as it was started.

@@ -87,8 +87,8 @@ impl Packs {
             return None;
         }
         let mut head = [0u8; HEAD];
-        // SAFETY: the kernel writes at most that many bytes.
         let args = [fd as usize, head.as_mut_ptr() as usize, HEAD, 0];
+        // SAFETY: the kernel writes at most that many bytes.
         let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
         let head = key(&head[..got]);
         let fits = |p: &Pack| p.header.head == head;
@@ -233,8 +233,8 @@ impl Packs {
 /// Maps a pack's file, as far as it is one.
 fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
     let mut bytes = [0u8; HEADER_SIZE];
-    // SAFETY: the kernel writes at most that many bytes.
     let args = [fd as usize, bytes.as_mut_ptr() as usize, HEADER_SIZE, 0];
+    // SAFETY: the kernel writes at most that many bytes.
     let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
     let header = PackHeader::from_bytes(&bytes[..got])?;
     if file_len(fd)? != header.len {

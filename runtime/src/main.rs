@@ -20,12 +20,13 @@ const BOOT_STACK: usize = 256 << 10;
 struct BootStack([u8; BOOT_STACK]);
 static mut STACK: BootStack = BootStack([0; BOOT_STACK]);
 
-/// The kernel starts here. Nothing of the program's stack is touched.
+/// The kernel starts here, with zero in rdx. Nothing of the program's stack is touched.
 #[no_mangle]
 #[unsafe(naked)]
 pub unsafe extern "C" fn _start() -> ! {
     naked_asm!(
         "mov rdi, rsp",
+        "mov rcx, rdx",
         "lea rsi, [rip + __ehdr_start]",
         "lea rdx, [rip + _DYNAMIC]",
         "lea rsp, [rip + {stack} + {size}]",
@@ -38,7 +39,12 @@ pub unsafe extern "C" fn _start() -> ! {
 }
 
 /// Applies the blob's own relocations, all of which add its load address.
-unsafe extern "C" fn relocate(stack: *mut u64, base: u64, mut dynamic: *const [u64; 2]) -> ! {
+unsafe extern "C" fn relocate(
+    stack: *mut u64,
+    base: u64,
+    mut dynamic: *const [u64; 2],
+    at_exit: u64,
+) -> ! {
     const DT_RELA: u64 = 7;
     const DT_RELASZ: u64 = 8;
     let (mut table, mut len) = (0, 0);
@@ -56,6 +62,10 @@ unsafe extern "C" fn relocate(stack: *mut u64, base: u64, mut dynamic: *const [u
         for i in 0..len / 24 {
             let [offset, _, addend] = *((table + 24 * i) as *const [u64; 3]);
             *((base + offset) as *mut u64) = base + addend;
+        }
+        if at_exit != 0 {
+            // ld.so hands over a function, and has relocated the program already.
+            runtime::die!("started by ld.so: start this file itself, it loads what it needs");
         }
         let hook: fn() = || HEAP.reset_lock();
         runtime::boot::HEAP_AFTER_FORK.store(hook as usize, core::sync::atomic::Ordering::Relaxed);

@@ -14,7 +14,7 @@
 
 use crate::process::process;
 use crate::sys::{self, nr};
-use crate::trace_file::{add_memory, loss_payload, seal_header, Appender, Mode, Place, LOSS};
+use crate::trace_file::{add_memory, seal_header, Appender, Mode, Place};
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -31,6 +31,9 @@ const FIRST: u64 = 12 << 10;
 const LARGEST: u64 = 1 << 20;
 const TINY: u64 = 4 << 10;
 
+/// Kept free in each frame of events: the loss that ends the recording is always noted.
+const LOSS_SIZE: usize = EVENT_HEADER_SIZE + 8;
+
 #[derive(Default)]
 pub struct Recorder {
     /// Not zero: generated code of this thread records.
@@ -41,7 +44,8 @@ pub struct Recorder {
     next_size: u64,
     /// Number of the next chunk.
     seq: u32,
-    /// The current chunk goes to the file.
+    /// The current buffers are those of a chunk in the file. It may have been sealed because no
+    /// event could follow: then `frame` is 0, and what is stored behind its end means nothing.
     to_file: bool,
     /// The memory stream has met its overflow area: the control-flow pointer while it points to
     /// the guard.
@@ -96,12 +100,16 @@ impl Recorder {
         self.parked.unwrap_or(pointers[0])
     }
 
-    /// Reserves the region. The first chunk comes with [`Recorder::next_chunk`].
-    pub fn open(&mut self) -> Result<(), i32> {
+    /// Reserves the region and notes the thread's start, before there is anything that needs it.
+    /// The first chunk comes with [`Recorder::next_chunk`].
+    pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         // SAFETY: new memory that nobody can touch.
         self.region = unsafe { sys::mmap(0, REGION, 0, flags, -1, 0) }?;
         self.next_size = if process().tiny_buffers { TINY } else { FIRST };
+        if process().trace.mode() == Mode::File && self.new_events(index, 0) {
+            self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);
+        }
         Ok(())
     }
 
@@ -125,18 +133,19 @@ impl Recorder {
         if !self.active() {
             return *pointers;
         }
-        // What is lost begins behind the chunk that ends here.
+        let was_recorded = self.frame != 0 || self.seq == 0;
         let end = self.used(pointers).0;
         self.seal_chunk(pointers);
         self.parked = None;
         if process().trace.mode() == Mode::File {
             match self.map_chunk(index, registers, window) {
                 Ok(()) => return [self.flow_start, self.memory_start],
-                Err(errno) => {
-                    let reason = process().trace.lost(errno);
-                    self.event_at(LOSS, WHOLE_UNIT, end, &[&loss_payload(reason, errno)]);
-                }
+                Err(errno) => process().trace.lost(errno),
             }
+        }
+        if was_recorded {
+            // What is lost begins behind the chunk that ended here.
+            self.loss(WHOLE_UNIT, end);
         }
         self.discard();
         [self.flow_start, self.memory_start]
@@ -238,42 +247,52 @@ impl Recorder {
         insn: u32,
         parts: &[&[u8]],
     ) {
-        if !self.active() || !self.to_file {
+        if !self.active() || self.frame == 0 {
             return;
         }
-        if self.events.is_none() {
-            self.new_events(index, 0);
-        }
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8);
-        if self.events.as_ref().is_some_and(|e| !e.has_room(needed)) {
-            self.new_events(index, needed as u64);
-        }
         let (_, flow) = self.position(pointers);
-        self.event_at(kind, insn, flow, parts);
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
+        let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
+        if has_room || self.new_events(index, needed as u64) {
+            return self.event_at(kind, insn, flow, parts);
+        }
+        // What comes next cannot be understood without this event.
+        self.loss(insn, flow);
+        self.seal_chunk(pointers);
+    }
+
+    /// Notes that the thread's recording ends here.
+    fn loss(&mut self, insn: u32, flow: u64) {
+        if let Some(loss) = process().trace.loss() {
+            self.event_at(event::LOSS, insn, flow, &[&loss]);
+        }
     }
 
     fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
         let chunk = self.seq.saturating_sub(1);
         if let Some(events) = &mut self.events {
             let len: usize = parts.iter().map(|p| p.len()).sum();
-            if events.has_room(EVENT_HEADER_SIZE + len + 8) {
+            if events.has_room(EVENT_HEADER_SIZE + len.next_multiple_of(8)) {
                 events.event(kind, (chunk, insn, flow), parts);
             }
         }
     }
 
-    fn new_events(&mut self, index: u32, least: u64) {
-        if let Some(full) = self.events.take() {
-            full.seal();
-        }
-        match process().trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
+    /// Puts the next frame of events in place; false if there is none.
+    fn new_events(&mut self, index: u32, least: u64) -> bool {
+        let trace = &process().trace;
+        match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
-                self.events = Some(new);
+                if let Some(full) = self.events.replace(new) {
+                    full.seal();
+                }
                 self.events_seq += 1;
+                true
             }
             Err(errno) => {
-                process().trace.lost(errno);
+                trace.lost(errno);
+                false
             }
         }
     }

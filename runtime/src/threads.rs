@@ -22,17 +22,15 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     if !process().options.records() {
         return;
     }
-    if thread.recorder.open().is_err() {
-        crate::die!("no address space for the buffers of a thread");
-    }
     thread.vector = u32::from(process().options.pointers == Pointers::Vector);
     let registers = &thread.block.registers;
     let state = register_state(thread, registers.rip, 0xffff);
+    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
+    if thread.recorder.open(thread.index, &parts).is_err() {
+        crate::die!("no address space for the buffers of a thread");
+    }
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
-    let pointers = thread.block.pointers;
-    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
-    thread.recorder.event(thread.index, &pointers, event::THREAD_START, WHOLE_UNIT, &parts);
 }
 
 /// What a clone call asks for.

@@ -9,7 +9,7 @@ use crate::sys::{self, nr};
 use abi::layout::page_up;
 use abi::trace::{crc32c, event, loss, EventHeader, FrameHeader, FrameKind, PROCESS};
 use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// How recording goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,11 +27,14 @@ pub struct TraceFile {
     mode: AtomicU32,
     pub fd: AtomicI32,
     state: Lock<State>,
-    loss_said: AtomicBool,
+    /// What ended the recording: reason, and errno in the upper half. 0: nothing.
+    loss: AtomicU64,
 }
 
 struct State {
     end: u64,
+    /// The File frame, where room for a last word is kept.
+    file: Option<Appender>,
     units: Option<Appender>,
     units_seq: u32,
     events: Option<Appender>,
@@ -63,12 +66,13 @@ impl TraceFile {
             fd: AtomicI32::new(fd),
             state: Lock::new(State {
                 end: 0,
+                file: None,
                 units: None,
                 units_seq: 0,
                 events: None,
                 events_seq: 0,
             }),
-            loss_said: AtomicBool::new(false),
+            loss: AtomicU64::new(0),
         }
     }
 
@@ -90,6 +94,7 @@ impl TraceFile {
         self.discard();
         self.state.force_unlock();
         let mut state = self.state.lock();
+        state.file = None;
         state.units = None;
         state.events = None;
     }
@@ -156,19 +161,33 @@ impl TraceFile {
         Ok(at)
     }
 
-    /// Says once that recording has stopped, and why; from now on everything is discarded.
-    pub fn lost(&self, errno: i32) -> u32 {
-        self.discard();
+    /// Keeps the File frame, in which a loss can be noted when there is no room anywhere else.
+    pub fn keep(&self, file: Appender) {
+        self.state.lock().file = Some(file);
+    }
+
+    /// What ended the recording, as the payload of an event.
+    pub fn loss(&self) -> Option<[u8; 8]> {
+        Some(self.loss.load(Acquire)).filter(|&loss| loss != 0).map(u64::to_le_bytes)
+    }
+
+    /// Says and notes once that recording has stopped, and why; from now on everything is
+    /// discarded, and what is translated is not described any more.
+    pub fn lost(&self, errno: i32) {
         let (reason, text) = match errno {
             28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
             EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
             sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
             _ => (loss::IO_ERROR, "the trace cannot be written"),
         };
-        if !self.loss_said.swap(true, Relaxed) {
+        let loss = u64::from(reason) | u64::from(errno as u32) << 32;
+        if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
+            if let Some(file) = &mut self.state.lock().file {
+                file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
+            }
             crate::say!("{text} (error {errno}): the rest of this run is not recorded");
         }
-        reason
+        self.discard();
     }
 
     /// A frame for small items, mapped and with its header written.
@@ -276,7 +295,12 @@ impl TraceFile {
     /// Seals what belongs to the process: it ends here.
     pub fn seal(&self) {
         let mut state = self.state.lock();
-        for appender in [state.units.take(), state.events.take()].into_iter().flatten() {
+        let end = state.end;
+        if let Some(file) = &mut state.file {
+            file.event(event::LENGTH, (0, 0, 0), &[&end.to_le_bytes()]);
+        }
+        let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
+        for appender in [file, units, events].into_iter().flatten() {
             appender.seal();
         }
     }
@@ -396,14 +420,3 @@ pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
     let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
     sum.add_with(words.iter().copied(), fast_crc);
 }
-
-/// The reason code of a loss, as event payload.
-pub fn loss_payload(reason: u32, errno: i32) -> [u8; 8] {
-    let mut out = [0; 8];
-    out[..4].copy_from_slice(&reason.to_le_bytes());
-    out[4..].copy_from_slice(&errno.to_le_bytes());
-    out
-}
-
-/// Kind of the event that [`loss_payload`] belongs to.
-pub const LOSS: u16 = event::LOSS;

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod harness;
 pub mod launch;
 pub mod listing;
+pub mod moments;
 pub mod operands;
 pub mod step;
 pub mod sys;

@@ -174,6 +174,49 @@ pub enum Status {
     Stopped(i32, i32),
 }
 
+/// Gives the calling thread mounts of its own, which the programs that it starts share.
+pub fn own_mounts() -> Result<()> {
+    // SAFETY: only constant strings are passed.
+    unsafe {
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        if libc::unshare(libc::CLONE_NEWNS) != 0
+            || libc::mount(null(), c"/".as_ptr(), null(), private, null()) != 0
+        {
+            return Err(Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Puts an empty file system of `size` bytes at `place`.
+pub fn mount_small(place: &CString, size: u64) -> Result<()> {
+    let options = CString::new(format!("size={size}")).map_err(Error::other)?;
+    let kind = c"tmpfs".as_ptr();
+    // SAFETY: the strings live to the end of the call.
+    match unsafe { libc::mount(kind, place.as_ptr(), kind, 0, options.as_ptr().cast()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+/// Nothing can be written at `place` any more.
+pub fn make_read_only(place: &CString) -> Result<()> {
+    let (none, flags) = (null(), libc::MS_REMOUNT | libc::MS_RDONLY);
+    // SAFETY: the string lives to the end of the call.
+    match unsafe { libc::mount(none, place.as_ptr(), none, flags, null()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+pub fn unmount(place: &CString) -> Result<()> {
+    // SAFETY: the string lives to the end of the call.
+    match unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
 /// Waits for `pid` (-1: any child of this very thread). None: nothing to wait for.
 pub fn wait(pid: Pid) -> Option<(Pid, Status)> {
     let mut status = 0;

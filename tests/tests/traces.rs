@@ -229,7 +229,7 @@ fn file_size_limit_ends_the_recording_only() {
             if run.status != Status::Exited(7) || !text.contains("file size limit") {
                 return Err(format!("ended with {:?}: {text}", run.status));
             }
-            tools.verify(&first_trace(&run.traces)?, &rewritten)
+            tools.verify(first_trace(&run.traces)?, &rewritten)
         };
         tally.record(mode.name, check());
     }

@@ -32,6 +32,8 @@ pub enum Body {
         xcr0: u64,
         components: Vec<(u32, u32)>,
     },
+    /// The process ended when the file was this long.
+    Length(u64),
     Map {
         start: u64,
         len: u64,
@@ -213,6 +215,7 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
             jit_window: f.u32()?,
             count: f.u64()?,
         },
+        event::LENGTH => Body::Length(f.u64()?),
         event::XSAVE => {
             let xcr0 = f.u64()?;
             let components =

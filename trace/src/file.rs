@@ -5,14 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, HEADER_SIZE, PAYLOAD, RECORD_DATA, RECORD_REGISTERS,
-    REGISTER_STATE_SIZE, SEALED,
+    Checksum, FrameHeader, FrameKind, RegisterState, HEADER_SIZE, PAYLOAD, RECORD_DATA,
+    RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
 };
 
 use crate::Error;
 
 /// Frames longer than this are not believed.
-pub const MAX_FRAME: u64 = 1 << 30;
+pub const MAX_FRAME: u64 = 64 << 20;
 const STEP: u64 = 4096;
 
 /// A frame whose header is valid.
@@ -72,6 +72,26 @@ impl Streams {
     pub fn memory(&self) -> &[u8] {
         &self.bytes[self.memory.0..self.memory.1]
     }
+
+    /// The checksum of a Record frame that starts with `registers`.
+    fn checksum(&self, registers: &RegisterState) -> u32 {
+        let mut sum = Checksum::default();
+        for part in [&registers.to_bytes()[..], self.memory(), self.control_flow()] {
+            add_padded(&mut sum, part);
+        }
+        sum.finish()
+    }
+}
+
+/// Adds bytes and the zeros that fill the last word.
+fn add_padded(sum: &mut Checksum, bytes: &[u8]) {
+    let (words, rest) = bytes.split_at(bytes.len() & !7);
+    sum.add(words);
+    if !rest.is_empty() {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        sum.add(&word);
+    }
 }
 
 impl TraceFile {
@@ -79,7 +99,9 @@ impl TraceFile {
     /// most its first frame and zeros.
     pub fn is_not_started(&self) -> bool {
         const SMALL: u64 = 64 << 10;
-        if self.len > SMALL || self.frames.iter().any(|f| f.kind != FrameKind::File) {
+        if self.len > SMALL
+            || self.frames.iter().any(|f| f.kind != FrameKind::File || f.is_truncated())
+        {
             return false;
         }
         let from = self.frames.iter().map(|f| f.offset + f.header.frame_len).max().unwrap_or(0);
@@ -175,7 +197,8 @@ impl TraceFile {
     }
 
     fn read(&self, at: u64, len: u64) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; len as usize];
+        // What a header claims is no reason to ask for memory that the file does not fill.
+        let mut bytes = vec![0; len.min(self.len.saturating_sub(at)) as usize];
         let n = self
             .read_some(at, &mut bytes)
             .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;
@@ -195,8 +218,9 @@ impl TraceFile {
         self.read(frame.offset + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)
     }
 
-    /// Both streams of a Record frame: what is in use, if it is sealed, else all there is.
-    pub fn streams(&self, frame: &Frame) -> Result<Streams, Error> {
+    /// Both streams of a Record frame that starts with `registers`: what is in use, if it is
+    /// sealed, else all there is.
+    pub fn streams(&self, frame: &Frame, registers: &RegisterState) -> Result<Streams, Error> {
         let header = &frame.header;
         let (memory_len, control_flow_len) = if frame.is_sealed() {
             (header.used_memory, header.used)
@@ -209,28 +233,17 @@ impl TraceFile {
         let mut control_flow = self.read(frame.offset + header.split, control_flow_len)?;
         bytes.append(&mut control_flow);
         let control_flow = (memory.1, bytes.len());
-        Ok(Streams { bytes, control_flow, memory })
+        let streams = Streams { bytes, control_flow, memory };
+        if frame.is_sealed() && streams.checksum(registers) != frame.header.checksum {
+            return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));
+        }
+        Ok(streams)
     }
 
-    /// Whether the checksum of a sealed frame is right; `None` for an open one.
-    pub fn checksum_holds(&self, frame: &Frame) -> Result<Option<bool>, Error> {
-        if !frame.is_sealed() {
-            return Ok(None);
-        }
+    /// Whether the checksum of a sealed File, Events or Units frame with this payload is right.
+    pub fn checksum_holds(&self, frame: &Frame, payload: &[u8]) -> bool {
         let mut sum = Checksum::default();
-        let mut add = |at: u64, len: u64| -> Result<(), Error> {
-            let mut bytes = self.read(frame.offset + at, len)?;
-            bytes.resize((len as usize).next_multiple_of(8), 0);
-            sum.add(&bytes);
-            Ok(())
-        };
-        if frame.kind == FrameKind::Record {
-            add(RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)?;
-            add(RECORD_DATA as u64, frame.header.used_memory)?;
-            add(frame.header.split, frame.header.used)?;
-        } else {
-            add(PAYLOAD as u64, frame.header.used)?;
-        }
-        Ok(Some(sum.finish() == frame.header.checksum))
+        add_padded(&mut sum, payload);
+        !frame.is_sealed() || sum.finish() == frame.header.checksum
     }
 }

@@ -70,10 +70,22 @@ pub struct Trace {
     pub units: Units,
     pub threads: Vec<Thread>,
     pub process_events: Vec<Event>,
+    /// The recording ended before the process: what is translated later is not described.
+    pub is_lossy: bool,
+    /// Of the file, when the process ended; 0 if it did not.
+    pub length: u64,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
     /// The process ended before it recorded anything.
     pub not_started: bool,
+}
+
+/// What the frames with this thread number belong to.
+fn owner(thread: u32) -> String {
+    match thread {
+        PROCESS => "the process".into(),
+        thread => format!("thread {thread}"),
+    }
 }
 
 impl Trace {
@@ -115,6 +127,8 @@ impl Trace {
             units: Units::default(),
             threads: Vec::new(),
             process_events: Vec::new(),
+            is_lossy: false,
+            length: 0,
             damage: file.damage.clone(),
             not_started: false,
             file,
@@ -159,17 +173,18 @@ impl Trace {
                     }
                 }
                 FrameKind::Units => {
-                    let payload = self.file.payload(frame)?;
+                    let payload = self.payload(frame)?;
                     if let Err(what) = self.units.add_jit(&payload) {
                         self.report(frame, what);
                     }
                 }
                 FrameKind::File | FrameKind::Events => {
-                    let (events, whole) = parse(&self.file.payload(frame)?);
+                    let (events, whole) = parse(&self.payload(frame)?);
                     if !whole {
                         self.report(frame, "an event is damaged; those behind it are lost");
                     }
                     for event in events {
+                        self.is_lossy |= matches!(event.body, Body::Loss { .. });
                         if let Body::Process { version, options, pid, start_ns } = event.body {
                             described = Some((version, options));
                             (self.pid, self.start_ns) = (pid, start_ns);
@@ -183,6 +198,11 @@ impl Trace {
                 }
             }
         }
+        if self.length > self.file.len {
+            let missing = self.length - self.file.len;
+            let what = format!("the last {missing} bytes of the file are missing");
+            self.damage.push(Damage { offset: self.file.len, what });
+        }
         for (index, mut thread) in threads {
             thread.index = index;
             thread.tid = thread.events.iter().find_map(|e| match e.body {
@@ -193,6 +213,17 @@ impl Trace {
             self.threads.push(thread);
         }
         Ok(described)
+    }
+
+    /// The payload, which is used as far as it makes sense even if its checksum is wrong.
+    fn payload(&mut self, frame: &Frame) -> Result<Vec<u8>, Error> {
+        let payload = self.file.payload(frame)?;
+        if !self.file.checksum_holds(frame, &payload) {
+            let (seq, owner) = (frame.header.seq, owner(frame.header.thread));
+            let what = format!("{:?} frame {seq} of {owner}: wrong checksum", frame.kind);
+            self.report(frame, &what);
+        }
+        Ok(payload)
     }
 
     fn report(&mut self, frame: &Frame, what: &str) {
@@ -207,15 +238,14 @@ impl Trace {
             let next = if (kind, thread) == (expected.0, expected.1) { expected.2 } else { 0 };
             if seq > next {
                 let what = format!(
-                    "{:?} frames {next} to {} of thread {} are missing",
+                    "{:?} frames {next} to {} of {} are missing",
                     frame.kind,
                     seq - 1,
-                    thread as i32
+                    owner(thread)
                 );
                 self.report(frame, &what);
             } else if seq < next {
-                let what =
-                    format!("a second {:?} frame {seq} of thread {}", frame.kind, thread as i32);
+                let what = format!("a second {:?} frame {seq} of {}", frame.kind, owner(thread));
                 self.report(frame, &what);
             }
             expected = (kind, thread, seq.saturating_add(1));
@@ -230,6 +260,7 @@ impl Trace {
                 self.statics =
                     Some(StaticUnits { load, identity, first_window, jit_window, count });
             }
+            Body::Length(length) => self.length = length,
             Body::Xsave { xcr0, ref components } => self.xsave = Some((xcr0, components.clone())),
             _ => self.process_events.push(event),
         }

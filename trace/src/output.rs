@@ -95,6 +95,8 @@ pub struct OutputFile {
     file: File,
     segments: Vec<Segment>,
     header: ImageHeader,
+    /// Where the header is in the file: tools move it.
+    header_offset: u64,
 }
 
 impl OutputFile {
@@ -129,19 +131,22 @@ impl OutputFile {
                 len: p.p_filesz(endian),
             })
             .collect();
+        let header_offset = section.file_range().map_or(0, |(at, _)| at);
         drop(elf);
         drop(cache);
-        Ok(OutputFile { path: path.to_owned(), file, segments, header })
+        Ok(OutputFile { path: path.to_owned(), file, segments, header, header_offset })
     }
 
     /// The translation of the program itself.
     pub fn program(&self) -> Result<Translation, Error> {
         let fail = |what: String| failed(&self.path, &what);
         let len = self.file.metadata().map_err(|e| fail(e.to_string()))?.len();
-        let (at, size) = (self.header.descriptions_offset, self.header.descriptions_len);
-        if at.checked_add(size).is_none_or(|end| end > len) {
+        let size = self.header.descriptions_len;
+        let start = self.header_offset.checked_add(self.header.descriptions_offset);
+        let inside = |at: &u64| at.checked_add(size).is_some_and(|end| end <= len);
+        let Some(at) = start.filter(inside) else {
             return Err(fail("its unit descriptions lie outside the file".into()));
-        }
+        };
         Ok(Translation {
             file: self.file.try_clone().map_err(|e| fail(e.to_string()))?,
             segments: self.segments.clone(),

@@ -171,6 +171,14 @@ pub fn sample_units() -> Vec<JitUnit> {
 
 /// A small trace of the units above, with one thread.
 pub fn sample(what: &Sample) -> Vec<u8> {
+    match what.open {
+        true => sample_of_length(what, None),
+        // As long as one that says how long it is.
+        false => sample_of_length(what, Some(sample_of_length(what, Some(0)).len())),
+    }
+}
+
+fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     use abi::trace::event as kind;
     let mut writer = TraceWriter::default();
     let mut described = Vec::new();
@@ -182,6 +190,9 @@ pub fn sample(what: &Sample) -> Vec<u8> {
     described.extend(event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process));
     described.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, b"/bin/sample"));
     described.extend(event(kind::ARGUMENTS, 0, 0, WHOLE_UNIT, b"sample\0-x\0"));
+    if let Some(length) = length {
+        described.extend(event(kind::LENGTH, 0, 0, WHOLE_UNIT, &(length as u64).to_le_bytes()));
+    }
     writer.payload(FrameKind::File, PROCESS, 0, &described);
     let mut units = Vec::new();
     sample_units().iter().for_each(|u| u.encode(&mut units));

@@ -36,6 +36,10 @@ pub trait Sink {
     /// previous one, see [`ChunkEnd::falls_to`].
     fn block(&mut self, _pc: u64, _uncertain: bool) {}
     fn reference(&mut self, _reference: MemoryReference) {}
+    /// Many references of one instruction. A sink that only counts need not look at each.
+    fn references(&mut self, all: impl Iterator<Item = MemoryReference>, _count: u64) {
+        all.for_each(|reference| self.reference(reference));
+    }
     /// Asked now and then: whether to go on.
     fn go_on(&mut self) -> bool {
         true
@@ -82,6 +86,8 @@ pub struct ChunkEnd {
     pub partial: bool,
     /// The sink asked to stop.
     pub stopped: bool,
+    /// The recording was lost: what follows is not described.
+    pub lost: bool,
 }
 
 /// Which unit may come next.
@@ -149,6 +155,25 @@ enum Found {
     End,
 }
 
+/// Why the next unit was not found.
+enum Trouble {
+    /// Nothing describes it. Right where a recording was lost, and wrong anywhere else.
+    Undescribed(String),
+    Wrong(String),
+}
+
+impl From<String> for Trouble {
+    fn from(what: String) -> Trouble {
+        Trouble::Wrong(what)
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(what: &str) -> Trouble {
+        Trouble::Wrong(what.into())
+    }
+}
+
 impl<'t> Walker<'t> {
     /// A walker for `trace`. Without references it is enough to know where units lie.
     pub fn new(trace: &'t Trace) -> Walker<'t> {
@@ -171,12 +196,13 @@ impl<'t> Walker<'t> {
         sink: &mut S,
     ) -> Result<ChunkEnd, Violation> {
         let chunk = &thread.chunks[number];
-        let streams = self.trace.file.streams(&chunk.frame).map_err(|e| Violation {
-            thread: thread.name(),
-            chunk: chunk.frame.header.seq,
-            control_flow: 0,
-            what: e.0,
-        })?;
+        let streams =
+            self.trace.file.streams(&chunk.frame, &chunk.registers).map_err(|e| Violation {
+                thread: thread.name(),
+                chunk: chunk.frame.header.seq,
+                control_flow: 0,
+                what: e.0,
+            })?;
         let mut walk = Walk {
             following: thread.chunks.get(number + 1),
             chunk,
@@ -212,6 +238,7 @@ impl<'t> Walker<'t> {
                 memory_bytes: 0,
                 partial: false,
                 stopped: false,
+                lost: false,
             },
             fresh: true,
             uncertain: true,
@@ -237,11 +264,12 @@ impl<'t> Walker<'t> {
     }
 
     /// Number of the program of a unit id, compiled on first use.
-    fn by_id(&mut self, id: u32) -> Result<u32, String> {
+    fn by_id(&mut self, id: u32) -> Result<u32, Trouble> {
         if let Some(&number) = self.by_id.get(&id) {
             return Ok(number);
         }
-        let unit = self.trace.units.get(id).ok_or_else(|| format!("unknown unit {id:#x}"))?;
+        let undescribed = || Trouble::Undescribed(format!("unknown unit {id:#x}"));
+        let unit = self.trace.units.get(id).ok_or_else(undescribed)?;
         let program = compile(&unit, self.with_references)
             .map_err(|what| format!("unit {id:#x} at {:#x}: {what}", unit.address))?;
         let number = self.programs.len() as u32;
@@ -251,7 +279,7 @@ impl<'t> Walker<'t> {
     }
 
     #[inline]
-    fn by_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
+    fn by_tag(&mut self, window: u32, tag: u16) -> Result<u32, Trouble> {
         if self.current.0 == window {
             if let Some(table) = self.tables.get(self.current.1) {
                 let number = table[usize::from(tag)];
@@ -264,7 +292,7 @@ impl<'t> Walker<'t> {
     }
 
     /// The slow path: another window, or a unit that is met for the first time.
-    fn by_other_tag(&mut self, window: u32, tag: u16) -> Result<u32, String> {
+    fn by_other_tag(&mut self, window: u32, tag: u16) -> Result<u32, Trouble> {
         let number = self.by_id(window << 16 | u32::from(tag))?;
         let table = match self.windows.get(&window) {
             Some(&table) => table,
@@ -280,13 +308,11 @@ impl<'t> Walker<'t> {
         Ok(number)
     }
 
-    fn by_word(&mut self, word: u64) -> Result<u32, String> {
+    fn by_word(&mut self, word: u64) -> Result<u32, Trouble> {
         let (address, version) = split(word);
-        let id = self
-            .trace
-            .units
-            .at(address, version)
-            .ok_or_else(|| format!("no unit at {address:#x}, version {version}"))?;
+        let undescribed =
+            || Trouble::Undescribed(format!("no unit at {address:#x}, version {version}"));
+        let id = self.trace.units.at(address, version).ok_or_else(undescribed)?;
         self.by_id(id)
     }
 }
@@ -328,16 +354,21 @@ impl<'a> Walk<'a> {
         &mut self,
         walker: &mut Walker<'_>,
         sink: &mut S,
-        next: impl Fn(&mut Self, &mut Walker<'_>) -> Result<Found, String>,
+        next: impl Fn(&mut Self, &mut Walker<'_>) -> Result<Found, Trouble>,
     ) -> Result<(), String> {
         loop {
             if self.event_is_due() {
                 self.boundary_events();
             }
             let before = self.at;
-            let number = match next(self, walker)? {
-                Found::Unit(number) => number,
-                Found::End => break,
+            let number = match next(self, walker) {
+                Ok(Found::Unit(number)) => number,
+                Ok(Found::End) => break,
+                Err(Trouble::Undescribed(_)) if walker.trace.is_lossy => {
+                    self.end.lost = true;
+                    return Ok(());
+                }
+                Err(Trouble::Undescribed(what) | Trouble::Wrong(what)) => return Err(what),
             };
             let program = &walker.programs[number as usize];
             if !self.end.next.allows(program.address) {
@@ -417,6 +448,10 @@ impl<'a> Walk<'a> {
         match &event.body {
             _ if event.insn != WHOLE_UNIT => !self.inside,
             Body::Signal { pc, .. } => next != *pc,
+            // What is left of the memory stream was recorded before.
+            Body::Loss { .. } => {
+                self.chunk.frame.is_sealed() && self.cursor.memory_at < self.cursor.memory.len()
+            }
             Body::Syscall { .. } | Body::FsBase(_) | Body::Resume(_) | Body::Exec(_) => {
                 !self.system
             }

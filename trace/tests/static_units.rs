@@ -44,7 +44,7 @@ fn output_file() -> Vec<u8> {
         identity: IDENTITY,
         image_start: 0x1000,
         image_end: 0x2000,
-        descriptions_offset: 0x800,
+        descriptions_offset: 0x400,
         descriptions_len: descriptions.len() as u64,
         ..ImageHeader::default()
     };

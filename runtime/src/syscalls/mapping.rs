@@ -94,8 +94,8 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
 fn is_library(fd: usize) -> bool {
     const ET_DYN: u8 = 3;
     let mut head = [0u8; 18];
-    // SAFETY: the kernel writes at most that many bytes.
     let args = [fd, head.as_mut_ptr() as usize, head.len(), 0];
+    // SAFETY: the kernel writes at most that many bytes.
     let got = unsafe { sys::call(nr::PREAD64, &args) };
     got == Ok(head.len()) && head.starts_with(b"\x7fELF") && head[16..] == [ET_DYN, 0]
 }

@@ -10,9 +10,9 @@ use super::{Cursor, MemoryReference, Sink};
 use crate::program::{Program, Simple, Step, NO_REGISTER};
 
 /// More bytes than this are not believed to have been referenced by one string instruction.
-const MAX_REPEATED: u64 = 1 << 40;
+const MAX_REPEATED: u64 = 1 << 38;
 /// Iterations between questions to the sink.
-const REPEATS_AT_ONCE: u64 = 1 << 14;
+const REPEATS_AT_ONCE: u64 = 1 << 20;
 
 impl Cursor<'_> {
     /// Runs `steps` (of a sink that wants references), whose recorded values the memory stream has been checked to hold.
@@ -180,17 +180,24 @@ impl Cursor<'_> {
             at[1] = self.address(second, program)?;
         }
         let pc = program.address.wrapping_add(u64::from(first.offset));
-        for iteration in 0..bytes / size {
-            for (address, simple) in at.iter_mut().zip(std::iter::once(first).chain(second)) {
-                sink.reference(MemoryReference {
-                    pc,
-                    address: *address,
-                    size: size as u32,
-                    write: simple.write,
-                });
-                *address = address.wrapping_add(step);
-            }
-            if iteration % REPEATS_AT_ONCE == REPEATS_AT_ONCE - 1 && !sink.go_on() {
+        let (mut left, sides) = (bytes / size, 1 + u64::from(second.is_some()));
+        while left > 0 {
+            let now = left.min(REPEATS_AT_ONCE);
+            let from = at;
+            let operands = [Some(first), second];
+            let all = (0..now).flat_map(|iteration| {
+                let moved = step.wrapping_mul(iteration);
+                let both = operands.iter().zip(from);
+                both.filter_map(move |(operand, from)| {
+                    let write = (*operand)?.write;
+                    let address = from.wrapping_add(moved);
+                    Some(MemoryReference { pc, address, size: size as u32, write })
+                })
+            });
+            sink.references(all, now * sides);
+            at = at.map(|address| address.wrapping_add(step.wrapping_mul(now)));
+            left -= now;
+            if left > 0 && !sink.go_on() {
                 return Ok(Break(()));
             }
         }

@@ -3,12 +3,12 @@
 use abi::trace::{bits, tags};
 use abi::unit::FIRST_TAG;
 
-use super::{split, Found, Next, Walk, Walker, MAX_SILENT};
+use super::{split, Found, Next, Trouble, Walk, Walker, MAX_SILENT};
 use crate::events::Body;
 use crate::units::{Origin, Predecessor};
 
 impl Walk<'_> {
-    fn word<const N: usize>(&mut self) -> Result<[u8; N], String> {
+    fn word<const N: usize>(&mut self) -> Result<[u8; N], Trouble> {
         let bytes = self
             .control_flow
             .get(self.at..self.at + N)
@@ -19,7 +19,7 @@ impl Walk<'_> {
     }
 
     /// A zero where a record should be: the end, which in a sealed chunk may only be padding.
-    fn zero(&self) -> Result<Found, String> {
+    fn zero(&self) -> Result<Found, Trouble> {
         let rest = &self.control_flow[self.at..];
         if self.chunk.frame.is_sealed() && (rest.len() >= 8 || rest.iter().any(|&b| b != 0)) {
             return Err("an end mark inside a sealed chunk".into());
@@ -28,7 +28,7 @@ impl Walk<'_> {
     }
 
     #[inline]
-    pub(super) fn next_tag(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+    pub(super) fn next_tag(&mut self, walker: &mut Walker<'_>) -> Result<Found, Trouble> {
         loop {
             let Some(&[low, high]) =
                 self.control_flow.get(self.at..self.at + 2).and_then(|b| b.first_chunk())
@@ -57,7 +57,7 @@ impl Walk<'_> {
                     self.window = Some(u32::from_le_bytes(self.word()?));
                 }
                 tag if u32::from(tag) < FIRST_TAG => {
-                    return Err(format!("unknown control word {tag}"));
+                    return Err(format!("unknown control word {tag}").into());
                 }
                 tag => {
                     let window = self.window.ok_or("a narrow tag, and no window is current")?;
@@ -69,7 +69,7 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn next_pc(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+    pub(super) fn next_pc(&mut self, walker: &mut Walker<'_>) -> Result<Found, Trouble> {
         if self.control_flow.len() - self.at < 8 {
             return self.zero();
         }
@@ -83,13 +83,13 @@ impl Walk<'_> {
 
     /// The next unit of a `bits` stream: the outcome of the last branch, then what is announced or
     /// follows from the code.
-    pub(super) fn next_bits(&mut self, walker: &mut Walker<'_>) -> Result<Found, String> {
+    pub(super) fn next_bits(&mut self, walker: &mut Walker<'_>) -> Result<Found, Trouble> {
         if let Next::Either(taken, not_taken) = self.end.next {
             let address = match self.control_flow.get(self.at).copied() {
                 None | Some(bits::END) => return self.zero(),
                 Some(bits::TAKEN) => taken,
                 Some(bits::NOT_TAKEN) => not_taken,
-                Some(other) => return Err(format!("{other} is no outcome of a branch")),
+                Some(other) => return Err(format!("{other} is no outcome of a branch").into()),
             };
             self.at += 1;
             self.silent = 0;
@@ -152,7 +152,7 @@ impl Walk<'_> {
         &mut self,
         walker: &mut Walker<'_>,
         expected: Option<u64>,
-    ) -> Result<Found, String> {
+    ) -> Result<Found, Trouble> {
         match self.control_flow.get(self.at) {
             None | Some(&bits::END) => self.zero(),
             Some(&bits::TARGET) => {
@@ -164,7 +164,7 @@ impl Walk<'_> {
                 Ok(Found::Unit(number))
             }
             Some(_) => match expected {
-                Some(address) => Err(format!("no unit at {address:#x}")),
+                Some(address) => Err(Trouble::Undescribed(format!("no unit at {address:#x}"))),
                 None => Err("the next unit does not follow from the code".into()),
             },
         }

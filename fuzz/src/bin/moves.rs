@@ -1,0 +1,749 @@
+//! Instructions that were moved: a run of random ones, and what the translator makes of it, executed
+//! by the processor from the same state, must end alike: in the same place or with the same fault,
+//! with the same registers, flags, vectors and memory.
+//!
+//! An input is a byte that says how it is translated, eight that choose the state, and code.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::thread::{self, ThreadBlock};
+use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
+use fuzz::{mutate, word, Choices, Outcome, Target};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use instrument::recipe::{Entry, Kind};
+use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+
+const PAGE: usize = 4096;
+/// What the machine itself executes when it starts.
+const GADGET: Area = Area { start: 0x7000_0000, len: PAGE, executable: true };
+/// Original code and the memory in its reach, near the translation and far from it.
+const NEAR: Place = Place::at(0x0040_0000);
+/// The low half of its addresses is nobody's.
+const FAR: Place = Place::at(0x7f12_3040_0000);
+const TRANSLATED: Area = Area { start: 0x5000_0000, len: 16 * PAGE, executable: true };
+/// Where branches out of the translation go, 16 bytes each.
+const EXITS: Area = Area { start: 0x5800_0000, len: PAGE, executable: true };
+/// What gs points to.
+const BLOCK: Area = Area { start: 0x6000_0000, len: 3 * PAGE, executable: false };
+/// The streams; the pointers start in the middle.
+const STREAMS: Area = Area { start: 0x6100_0000, len: 32 * PAGE, executable: false };
+
+#[derive(Clone, Copy)]
+struct Place {
+    code: Area,
+    memory: Area,
+}
+
+impl Place {
+    const fn at(start: u64) -> Place {
+        Place {
+            code: Area { start, len: 4 * PAGE, executable: true },
+            memory: Area { start: start + 0x1_0000, len: 16 * PAGE, executable: false },
+        }
+    }
+
+    /// Where the code starts.
+    fn start(&self) -> u64 {
+        self.code.start + PAGE as u64
+    }
+
+    fn middle(&self) -> u64 {
+        self.memory.start + self.memory.len as u64 / 2
+    }
+}
+
+const HEAD: usize = 9;
+const MOST_CODE: usize = 96;
+/// Flags that instructions set: CF, PF, AF, ZF, SF, DF, OF.
+const FLAGS: u64 = 0xcd5;
+
+struct Moves {
+    machine: Option<Machine>,
+}
+
+/// How an input is translated.
+struct Way {
+    options: Options,
+    placement: Placement,
+    place: Place,
+    wide: bool,
+}
+
+fn way(byte: u8, state: u64) -> Way {
+    let bit = |n: u32| byte >> n & 1 == 1;
+    let control_flow = match byte & 3 {
+        0 | 1 => ControlFlow::Tags,
+        2 => ControlFlow::FullPc,
+        _ => ControlFlow::Bits,
+    };
+    Way {
+        options: Options {
+            instrument: if state.is_multiple_of(8) { Instrument::None } else { Instrument::Dep },
+            control_flow,
+            memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
+            pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
+            torture: if bit(4) { torture::SPILL } else { 0 },
+        },
+        placement: Placement {
+            window_high: Some(0),
+            patchable: state.is_multiple_of(3),
+            movable: false,
+            exact_registers: bit(5),
+        },
+        place: if bit(6) { FAR } else { NEAR },
+        wide: bit(7),
+    }
+}
+
+/// Whether both runs can be compared: nothing that leaves the process, reads what time or place
+/// decide, or takes what belongs to the comparison itself.
+fn is_tame(insn: &Instruction) -> bool {
+    use Mnemonic::*;
+    if insn.is_invalid() || insn.is_privileged() || instrument::transfer::refusal(insn).is_some() {
+        return false;
+    }
+    let flow_is_tame = match insn.flow_control() {
+        FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+            true
+        }
+        FlowControl::Call => insn.op0_kind() == OpKind::NearBranch64,
+        FlowControl::Exception => true,
+        _ => false,
+    };
+    let segment = (0..insn.op_count())
+        .any(|n| insn.op_kind(n) == OpKind::Register && insn.op_register(n).is_segment_register());
+    let other = matches!(
+        insn.mnemonic(),
+        Rdtsc
+            | Rdtscp
+            | Rdrand
+            | Rdseed
+            | Cpuid
+            | Rdpid
+            | Rdpru
+            | Rdpmc
+            | Popf
+            | Popfd
+            | Popfq
+            | Xsave
+            | Xsave64
+            | Xsavec
+            | Xsavec64
+            | Xsaveopt
+            | Xsaveopt64
+            | Xrstor
+            | Xrstor64
+            | Xsaves
+            | Xsaves64
+            | Xrstors
+            | Xrstors64
+            | Fxrstor
+            | Fxrstor64
+            | Fxsave
+            | Fxsave64
+            | Wrpkru
+            | Rdpkru
+            | Tpause
+            | Umwait
+            | Umonitor
+            | Monitorx
+            | Mwaitx
+            | Lfs
+            | Lss
+            | Wrfsbase
+            | Xabort
+            | Xend
+            | Xtest
+            | Vmmcall
+            | Vmcall
+            | Vmfunc
+            | Xgetbv
+            | Swapgs
+            | Senduipi
+            | Testui
+            | Clui
+            | Stui
+            | Uiret
+            | Serialize
+            | Enqcmd
+            | Enqcmds
+            | Fnsave
+            | Fnstenv
+            | Fldenv
+            | Frstor
+            | Int1
+            | Int3
+            | Ldtilecfg
+            | Sttilecfg
+            | Tilerelease
+            | Pconfig
+            | Ptwrite
+            | Sgdt
+            | Sidt
+            | Sldt
+            | Str
+            | Smsw
+            | Lsl
+            | Lar
+            | Xsha1
+            | Loadiwkey
+    );
+    // What the decoder knows and this processor may do differently: a prefix of another meaning.
+    flow_is_tame && !segment && !other && insn.segment_prefix() != Register::GS
+}
+
+/// The instructions of an input up to its first transfer, or to the first that is not tame.
+fn tame(code: &[u8], at: u64) -> Vec<Instruction> {
+    let code = &code[..code.len().min(MOST_CODE)];
+    let mut list = Vec::new();
+    for insn in Decoder::with_ip(64, code, at, DecoderOptions::NONE).iter() {
+        // A branch with an operand size is cut to 16 bits by some processors, and not by others.
+        let bytes = &code[(insn.ip() - at) as usize..][..insn.len()];
+        let sized =
+            insn.flow_control() != FlowControl::Next && bytes[..insn.len() - 1].contains(&0x66);
+        if sized || !is_tame(&insn) {
+            break;
+        }
+        list.push(insn);
+        if instrument::transfer::is_transfer(&insn) {
+            break;
+        }
+    }
+    list
+}
+
+/// How a run ended, in terms of the original code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// Control left for this address.
+    To(u64),
+    /// The instruction at this address raised this.
+    Fault { at: u64, stop: Stop },
+}
+
+impl Target for Moves {
+    const NAME: &'static str = "moves";
+    const MEGABYTES: u64 = 2048;
+
+    fn seeds(&mut self) -> Vec<Vec<u8>> {
+        let areas = [
+            GADGET,
+            TRANSLATED,
+            EXITS,
+            BLOCK,
+            STREAMS,
+            NEAR.code,
+            NEAR.memory,
+            FAR.code,
+            FAR.memory,
+        ];
+        self.machine = Some(Machine::start(&areas).expect("a process that executes"));
+        EXITS.bytes().fill(0xcc);
+        let mut seeds = Vec::new();
+        for (n, code) in SEEDS.iter().enumerate() {
+            // Each in several ways.
+            for way in [0u8, 0x4b, 0x34, 0xe6, 0x7f] {
+                let mut seed = vec![way.wrapping_add(n as u8 & 3)];
+                seed.extend((n as u64 * 77 + 1).to_le_bytes());
+                seed.extend_from_slice(code);
+                seeds.push(seed);
+            }
+        }
+        seeds.extend(fuzz::kept("moves"));
+        seeds
+    }
+
+    fn mutate(&mut self, choices: &mut Choices, input: &mut Vec<u8>, corpus: &[Vec<u8>]) {
+        for _ in 0..1 + choices.below(5) {
+            input.resize(input.len().max(HEAD + 1), 0x90);
+            let len = input.len();
+            match choices.below(12) {
+                0 => input[0] = choices.word() as u8,
+                1 => word::set(input, 1, 8, choices.word()),
+                2 => mutate::in_place(choices, input, HEAD..len),
+                3..=5 => change_instruction(choices, input),
+                6 | 7 => {
+                    // An instruction of another input, at a boundary of this one.
+                    let other = choices.pick(corpus);
+                    let code = other.get(HEAD..).unwrap_or_default();
+                    let list = tame(code, 0);
+                    if let Some(insn) = list.get(choices.below(list.len())) {
+                        let bytes = code[insn.ip() as usize..][..insn.len()].to_vec();
+                        let at = boundary(choices, input);
+                        input.splice(at..at, bytes);
+                    }
+                }
+                8 => {
+                    let at = boundary(choices, input);
+                    let count = 1 + choices.below(11);
+                    input.splice(at..at, (0..count).map(|_| choices.word() as u8));
+                }
+                9 => {
+                    // A prefix.
+                    let at = boundary(choices, input);
+                    let prefix = *choices
+                        .pick(&[0x66, 0x67, 0xf2, 0xf3, 0x2e, 0x3e, 0x64, 0x40, 0x48, 0x4f, 0xf0]);
+                    input.insert(at, prefix);
+                }
+                10 => {
+                    // An opcode of a page and form, with pc-relative memory.
+                    let at = boundary(choices, input);
+                    let mut insn: Vec<u8> = match choices.below(4) {
+                        0 => vec![],
+                        1 => vec![0x0f],
+                        2 => vec![0xc5, choices.word() as u8],
+                        _ => vec![
+                            0x62,
+                            choices.word() as u8 & 0xf7 | 1,
+                            choices.word() as u8 | 4,
+                            choices.word() as u8,
+                        ],
+                    };
+                    insn.push(choices.word() as u8);
+                    insn.push(choices.word() as u8 & 0x38 | 5);
+                    insn.extend((0x1_0000 + choices.below(0xf000) as u32).to_le_bytes());
+                    insn.extend([choices.word() as u8; 1]);
+                    input.splice(at..at, insn);
+                }
+                _ => {
+                    let at = boundary(choices, input);
+                    let count = choices.below(16).min(len - at);
+                    input.drain(at..at + count);
+                }
+            }
+        }
+        input.truncate(HEAD + MOST_CODE);
+    }
+
+    fn run(&mut self, input: &[u8], _file: &Path) -> Result<Outcome, String> {
+        let refused = |name: &str| Ok(Outcome { accepted: false, name: name.into() });
+        if input.len() <= HEAD {
+            return refused("no code");
+        }
+        let seed = word::get(input, 1, 8);
+        let way = way(input[0], seed);
+        let start = way.place.start();
+        let list = tame(&input[HEAD..], start);
+        let Some(last) = list.last() else { return refused("nothing that can be compared") };
+        let end = last.next_ip();
+        let target = (last.op0_kind() == OpKind::NearBranch64).then(|| last.near_branch_target());
+        if target.is_some_and(|target| (start..end).contains(&target)) {
+            return refused("a branch into itself");
+        }
+        let code = &input[HEAD..HEAD + (end - start) as usize];
+        let machine = self.machine.as_mut().ok_or("no machine")?;
+        let state = first_state(&machine.template, seed, &way);
+
+        let original = Original { way: &way, code, seed, state: &state };
+        let expected = original.run(machine)?;
+
+        // The translation.
+        let block = Block {
+            start,
+            len: code.len() as u32,
+            id: 0x1_0010,
+            version: 0,
+            wide: way.wide,
+            open: true,
+        };
+        let mut fragment = Fragment::new(TRANSLATED.start);
+        let mut translator = Translator::new(way.options, way.placement);
+        translator.translate(&[block], Source { start, bytes: code }, &mut fragment);
+        for (n, branch) in fragment.branches.iter().enumerate() {
+            let distance =
+                EXITS.start + 16 * n as u64 - (TRANSLATED.start + u64::from(branch.at) + 4);
+            let at = branch.at as usize;
+            fragment.code.bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
+        }
+        TRANSLATED.bytes().fill(0xcc);
+        let bytes = &fragment.code.bytes;
+        TRANSLATED.bytes()[..bytes.len()].copy_from_slice(bytes);
+        fill(&way.place, seed);
+        let mut got = state.clone();
+        thread_block(&mut got, &way);
+        got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
+        let stop = machine.run(&mut got).map_err(trouble)?;
+        let memory = way.place.memory.bytes().to_vec();
+        let agree =
+            translated_end(stop, &got.registers, &fragment, start).and_then(|(end, entry)| {
+                // In front of a fault a register that is dead may hold anything.
+                let exact = way.placement.exact_registers
+                    || way.options.torture != 0
+                    || way.options.instrument == Instrument::None
+                    || entry.is_none();
+                put_back(&mut got, entry, &way);
+                expected.is_like(&Ended { end, state: got, memory }, exact).map(|()| entry)
+            });
+        let entry = match agree {
+            Ok(entry) => entry,
+            Err(_) if original.touches_machinery(machine)? => {
+                return refused("it touches what belongs to the comparison");
+            }
+            Err(what) => return Err(format!("{what}: {}", show(&list))),
+        };
+        let insn = entry.map_or(last, |entry| &list[entry.insn as usize]);
+        let form = match insn.is_ip_rel_memory_operand() {
+            true => "pc-relative",
+            false => "plain",
+        };
+        let kind = match expected.end {
+            End::To(_) => "left".to_owned(),
+            End::Fault { stop, .. } => format!("signal {}", stop.signal),
+        };
+        Ok(Outcome { accepted: true, name: format!("{kind} {:?} {form}", insn.mnemonic()) })
+    }
+}
+
+fn trouble(e: std::io::Error) -> String {
+    format!("the machine: {e}")
+}
+
+/// How a run ended, and with what.
+struct Ended {
+    end: End,
+    state: State,
+    memory: Vec<u8>,
+}
+
+impl Ended {
+    fn is_like(&self, other: &Ended, exact: bool) -> Result<(), String> {
+        if self.end != other.end {
+            return Err(format!("ended with {:x?}, expected {:x?}", other.end, self.end));
+        }
+        compare(&self.state, &other.state, exact)?;
+        match self.memory == other.memory {
+            true => Ok(()),
+            false => Err("memory differs".into()),
+        }
+    }
+}
+
+/// The original code and where it starts from.
+struct Original<'a> {
+    way: &'a Way,
+    code: &'a [u8],
+    seed: u64,
+    state: &'a State,
+}
+
+impl Original<'_> {
+    /// Runs it, between traps.
+    fn run(&self, machine: &mut Machine) -> Result<Ended, String> {
+        let place = &self.way.place;
+        let start = place.start();
+        let at = (start - place.code.start) as usize;
+        place.code.bytes().fill(0xcc);
+        place.code.bytes()[at..at + self.code.len()].copy_from_slice(self.code);
+        fill(place, self.seed);
+        let mut state = self.state.clone();
+        state.registers.rip = start;
+        let stop = machine.run(&mut state).map_err(trouble)?;
+        let code = start..start + self.code.len() as u64;
+        let end = original_end(stop, &state.registers, code, &place.code);
+        Ok(Ended { end, state, memory: place.memory.bytes().to_vec() })
+    }
+
+    /// Whether what it does depends on memory that is not its own, or changes it: what the other
+    /// way of running it has there is different by necessity.
+    fn touches_machinery(&self, machine: &mut Machine) -> Result<bool, String> {
+        let other = if self.way.place.code.start == NEAR.code.start { FAR } else { NEAR };
+        let areas = [TRANSLATED, BLOCK, STREAMS, other.code, other.memory];
+        let mut first: Option<Ended> = None;
+        let mut touches = false;
+        for pattern in [0x55, 0xaa, 0x00, 0xff, 0x13] {
+            areas.iter().for_each(|area| area.bytes().fill(pattern));
+            let ended = self.run(machine)?;
+            touches |= areas.iter().any(|area| area.bytes().iter().any(|&byte| byte != pattern));
+            touches |= first.as_ref().is_some_and(|first| first.is_like(&ended, true).is_err());
+            first.get_or_insert(ended);
+        }
+        Ok(touches)
+    }
+}
+
+fn show(list: &[Instruction]) -> String {
+    let list: Vec<String> = list.iter().map(|insn| format!("{insn}")).collect();
+    list.join("; ")
+}
+
+/// A place between two instructions.
+fn boundary(choices: &mut Choices, input: &[u8]) -> usize {
+    let list = tame(&input[HEAD..], 0);
+    HEAD + list.get(choices.below(list.len() + 1)).map_or(0, |insn| insn.ip() as usize)
+}
+
+/// Bits of one instruction changed, or its memory operand made pc-relative.
+fn change_instruction(choices: &mut Choices, input: &mut [u8]) {
+    let len = input.len();
+    let at = boundary(choices, input);
+    match choices.below(3) {
+        0 => mutate::in_place(choices, input, at..at + 15),
+        1 => {
+            let list: Vec<usize> = (at..(at + 6).min(len)).collect();
+            if let Some(&at) = list.get(choices.below(list.len())) {
+                input[at] ^= 1 << choices.below(8);
+            }
+        }
+        _ => {
+            let at = at + 1 + choices.below(5);
+            if at + 5 <= len {
+                input[at] = input[at] & 0x38 | 5;
+                word::set(input, at + 1, 4, 0x1_0000 + choices.below(0xf000) as u64);
+            }
+        }
+    }
+}
+
+/// The memory in the code's reach: small numbers, addresses of it, and noise.
+fn fill(place: &Place, seed: u64) {
+    let mut choices = Choices::new(seed ^ 0x77);
+    for (n, word) in place.memory.bytes().chunks_exact_mut(8).enumerate() {
+        // Most of it need not differ from run to run, and is quickly made.
+        let value = match n % 64 {
+            0 => choices.word(),
+            1 => place.memory.start + (choices.word() & 0xfff8),
+            _ => (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (n % 57),
+        };
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Registers that point into the memory, small numbers, and noise; vectors likewise.
+fn first_state(template: &State, seed: u64, way: &Way) -> State {
+    let mut choices = Choices::new(seed);
+    let mut state = template.clone();
+    let memory = way.place.memory;
+    let value = |choices: &mut Choices| match choices.below(8) {
+        0 => choices.word(),
+        1 => choices.below(300) as u64,
+        2 => (choices.below(64) as u64).wrapping_sub(32),
+        3 => memory.start + choices.below(memory.len) as u64,
+        _ => way.place.middle() + 8 * choices.below(1000) as u64,
+    };
+    let r = &mut state.registers;
+    for register in [
+        &mut r.rax, &mut r.rbx, &mut r.rdx, &mut r.rsi, &mut r.rdi, &mut r.rbp, &mut r.r8,
+        &mut r.r9, &mut r.r10, &mut r.r11, &mut r.r12, &mut r.r13, &mut r.r14, &mut r.r15,
+    ] {
+        *register = value(&mut choices);
+    }
+    // Counts of string instructions: mostly short.
+    r.rcx = if choices.one_in(6) { value(&mut choices) } else { choices.below(40) as u64 };
+    r.rsp = way.place.middle() + 16 * choices.below(100) as u64;
+    r.eflags = 0x202 | choices.word() & FLAGS & !0x400 | u64::from(choices.one_in(8)) << 10;
+    r.fs_base = way.place.middle();
+    r.gs_base = BLOCK.start;
+    r.orig_rax = u64::MAX;
+    let mut used = word::get(&state.vectors, 512, 8);
+    for part in [Some(160..416), component(2), component(5), component(6), component(7)] {
+        let Some(part) = part else { continue };
+        if part.end > state.vectors.len() {
+            continue;
+        }
+        for chunk in state.vectors[part].chunks_exact_mut(8) {
+            // Indices of gathers want to be small.
+            let value = match choices.below(3) {
+                0 => choices.word(),
+                1 => choices.below(64) as u64 | (choices.below(64) as u64) << 32,
+                _ => 0x3ff0_0000_3f80_0000 ^ choices.word() >> 52,
+            };
+            chunk.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    used |= [0, 1, 2, 5, 6, 7]
+        .iter()
+        .filter(|&&n| n < 2 || component(n).is_some())
+        .fold(0, |bits, n| bits | 1 << n);
+    word::set(&mut state.vectors, 512, 8, used);
+    state
+}
+
+/// Where zmm31 lies in the extended state: halves of it in no other place.
+fn zmm31(state: &State) -> Option<std::ops::Range<usize>> {
+    let part = component(7)?;
+    (part.end <= state.vectors.len()).then(|| part.end - 64..part.end)
+}
+
+fn uses_vector(way: &Way) -> bool {
+    way.options.instrument == Instrument::Dep && way.options.pointers == Pointers::Vector
+}
+
+/// What the runtime sets up for a thread.
+fn thread_block(state: &mut State, way: &Way) {
+    STREAMS.bytes().fill(0);
+    let pointers =
+        [STREAMS.start + STREAMS.len as u64 / 4, STREAMS.start + 3 * STREAMS.len as u64 / 4];
+    let block = ThreadBlock {
+        this: BLOCK.start,
+        pointers,
+        window_high: 0,
+        stub_miss: EXITS.start + 0xf00,
+        stub_syscall: EXITS.start + 0xf10,
+        stub_exit: EXITS.start + 0xf20,
+        stub_refuse: EXITS.start + 0xf30,
+        ..ThreadBlock::new()
+    };
+    // SAFETY: as many bytes as the structure has, all of them integers.
+    let bytes = unsafe {
+        std::slice::from_raw_parts((&raw const block).cast::<u8>(), size_of::<ThreadBlock>())
+    };
+    BLOCK.bytes()[..bytes.len()].copy_from_slice(bytes);
+    if let Some(place) = zmm31(state).filter(|_| uses_vector(way)) {
+        let own = thread::PROGRAM_ZMM31 as usize;
+        BLOCK.bytes()[own..own + 64].copy_from_slice(&state.vectors[place.clone()]);
+        let register = &mut state.vectors[place];
+        register.fill(0);
+        register[..8].copy_from_slice(&pointers[0].to_le_bytes());
+        register[8..16].copy_from_slice(&pointers[1].to_le_bytes());
+    }
+}
+
+/// Undoes what the interrupted instruction had borrowed.
+fn put_back(state: &mut State, entry: Option<Entry>, way: &Way) {
+    let kind = entry.map_or(Kind::Plain, |entry| entry.kind);
+    let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
+    if let (Kind::Scratch | Kind::PointersScratch, Some(entry)) = (kind, entry) {
+        *gpr(&mut state.registers, entry.register) = block(thread::SPILL + 8);
+    }
+    if kind == Kind::SavedRcx {
+        state.registers.rcx = block(thread::SAVED_RCX);
+    }
+    if let Some(place) = zmm31(state).filter(|_| uses_vector(way) && !kind.exchanges_pointers()) {
+        let own = thread::PROGRAM_ZMM31 as usize;
+        let bytes = BLOCK.bytes()[own..own + 64].to_vec();
+        state.vectors[place].copy_from_slice(&bytes);
+    }
+}
+
+fn gpr(r: &mut Registers, number: u8) -> &mut u64 {
+    match number {
+        0 => &mut r.rax,
+        1 => &mut r.rcx,
+        2 => &mut r.rdx,
+        3 => &mut r.rbx,
+        4 => &mut r.rsp,
+        5 => &mut r.rbp,
+        6 => &mut r.rsi,
+        7 => &mut r.rdi,
+        8 => &mut r.r8,
+        9 => &mut r.r9,
+        10 => &mut r.r10,
+        11 => &mut r.r11,
+        12 => &mut r.r12,
+        13 => &mut r.r13,
+        14 => &mut r.r14,
+        _ => &mut r.r15,
+    }
+}
+
+/// A trap outside of the code, or a fault in fetching from there, is where control went.
+fn original_end(stop: Stop, registers: &Registers, code: std::ops::Range<u64>, area: &Area) -> End {
+    let rip = registers.rip;
+    let trap = rip.wrapping_sub(1);
+    if stop.signal == libc::SIGTRAP && area.contains(trap) && !code.contains(&trap) {
+        return End::To(trap);
+    }
+    match code.contains(&rip) {
+        true => fault(rip, stop),
+        false => End::To(rip),
+    }
+}
+
+fn fault(at: u64, stop: Stop) -> End {
+    // The address of an illegal instruction is its own.
+    let own = matches!(stop.signal, libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
+    End::Fault { at, stop: Stop { address: if own { 0 } else { stop.address }, ..stop } }
+}
+
+/// The same for a translation; in front of a fault also how it stood with the instruction.
+fn translated_end(
+    stop: Stop,
+    registers: &Registers,
+    fragment: &Fragment,
+    start: u64,
+) -> Result<(End, Option<Entry>), String> {
+    let rip = registers.rip;
+    if stop.signal == libc::SIGTRAP && EXITS.contains(rip.wrapping_sub(1)) {
+        let number = (rip - 1 - EXITS.start) as usize / 16;
+        let branch = fragment.branches.get(number).ok_or("an exit that is none")?;
+        return Ok((End::To(branch.target), None));
+    }
+    if !TRANSLATED.contains(rip) {
+        return Err(format!("{stop:x?} at {rip:#x}, outside of everything"));
+    }
+    let unit = &fragment.units[0];
+    let recipe = recipe_of(unit, &fragment.recipes).ok_or("no recipe")?;
+    let offset = (rip - TRANSLATED.start) as u32;
+    let entry = recipe.at(offset - unit.entry).ok_or(format!("{stop:x?} in the prologue"))?;
+    Ok((fault(start + u64::from(entry.original), stop), Some(entry)))
+}
+
+/// What differs between two states.
+fn compare(expected: &State, got: &State, exact: bool) -> Result<(), String> {
+    let (mut a, mut b) = (expected.registers, got.registers);
+    if exact {
+        for number in 0..16 {
+            let (a, b) = (*gpr(&mut a, number), *gpr(&mut b, number));
+            if a != b {
+                return Err(format!("register {number} is {b:#x}, expected {a:#x}"));
+            }
+        }
+    }
+    if (a.eflags ^ b.eflags) & FLAGS != 0 {
+        return Err(format!("flags are {:#x}, expected {:#x}", b.eflags & FLAGS, a.eflags & FLAGS));
+    }
+    if a.fs_base != b.fs_base {
+        return Err("the fs base differs".into());
+    }
+    // x87 but for the addresses of its last instruction and operand, vectors, masks.
+    let parts = [Some(0..6), Some(24..416), component(2), component(5), component(6), component(7)];
+    for part in parts.into_iter().flatten() {
+        let (a, b) = (expected.vectors.get(part.clone()), got.vectors.get(part.clone()));
+        if let (Some(a), Some(b)) = (a, b) {
+            if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {
+                return Err(format!("extended state differs at {:#x}", part.start + at));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One of each kind.
+const SEEDS: [&[u8]; 30] = [
+    &[0x48, 0x8b, 0x05, 0, 0, 2, 0], // mov rax,[rip+20000h]
+    &[0x89, 0x0d, 0, 0, 2, 0],       // mov [rip+20000h],ecx
+    &[0x83, 0x3d, 0, 0, 2, 0, 7],    // cmp dword [rip+20000h],7
+    &[0x48, 0x8d, 0x05, 0, 0, 2, 0], // lea rax,[rip+20000h]
+    &[0x67, 0x8b, 0x05, 0, 0, 2, 0], // mov eax,[eip+20000h]
+    &[0x62, 0xe1, 0xfe, 0x48, 0x6f, 0x0d, 0, 0, 2, 0], // vmovdqu64 zmm17,[rip+20000h]
+    &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3d, 0, 0, 2, 0], // vmovdqu64 zmm31,[rip+20000h]
+    &[0x62, 0xf1, 0x6d, 0x58, 0xfe, 0x0d, 0, 0, 2, 0], // vpaddd zmm1,zmm2,[rip+..]{1to16}
+    &[0xff, 0x35, 0, 0, 2, 0],       // push [rip+20000h]
+    &[0x8f, 0x05, 0, 0, 2, 0],       // pop [rip+20000h]
+    &[0x48, 0x0f, 0xc7, 0x0d, 0, 0, 2, 0], // cmpxchg16b [rip+20000h]
+    &[0x48, 0x8b, 0x47, 0x08, 0x01, 0x30, 0x75, 0x10], // mov rax,[rdi+8]; add [rax],esi; jne
+    &[0xf3, 0xa4, 0xf3, 0x48, 0xab, 0xe2, 0x20], // rep movsb; rep stosq; loop
+    &[0xf3, 0xa6, 0xe3, 0x20],       // repe cmpsb; jrcxz
+    &[0x55, 0x48, 0x89, 0xe5, 0xe8, 0x10, 1, 0, 0], // push rbp; mov rbp,rsp; call
+    &[0x62, 0xf2, 0x7d, 0x4a, 0x90, 0x0c, 0x98], // vpgatherdd zmm1{k2},[rax+zmm3*4]
+    &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb8], // vpgatherdd zmm1{k2},[rax+zmm31*4]
+    &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa], // vaddps ymm31,ymm1,ymm2
+    &[0xf0, 0x48, 0x0f, 0xb1, 0x0f, 0x0f, 0x94, 0xc0], // lock cmpxchg [rdi],rcx; sete al
+    &[0x48, 0x0f, 0xa3, 0x06, 0x48, 0x0f, 0xab, 0x07], // bt [rsi],rax; bts [rdi],rax
+    &[0xd7, 0x64, 0x48, 0x8b, 0x14, 0x25, 8, 0, 0, 0], // xlat; mov rdx,fs:[8]
+    &[0xdd, 0x05, 0, 0, 2, 0, 0xd8, 0xc1, 0xdd, 0x1f], // fld [rip+..]; fadd st1; fstp [rdi]
+    &[0x48, 0xf7, 0x35, 0, 0, 2, 0], // div qword [rip+20000h]
+    &[0xf3, 0x0f, 0x10, 0x05, 0, 0, 2, 0, 0x0f, 0xc2, 0xc1, 1], // movss; cmpltps
+    &[0xc5, 0xfd, 0x6f, 0x05, 0, 0, 2, 0, 0xc5, 0xf8, 0x77], // vmovdqa ymm0,[rip+..]; vzeroupper
+    &[0xc4, 0xe2, 0xf8, 0xf2, 0x15, 0, 0, 2, 0], // andn rdx,rax,[rip+20000h]
+    &[0x8f, 0x44, 0x24, 0x08, 0xc8, 0x10, 0, 0, 0xc9], // pop [rsp+8]; enter; leave
+    &[0x48, 0x0f, 0xba, 0x25, 0, 0, 2, 0, 3], // bt qword [rip+20000h],3
+    &[0x66, 0x0f, 0x38, 0xf8, 0x07, 0x9c, 0x58], // movdir64b rax,[rdi]; pushf; pop rax
+    &[0x8a, 0x25, 0, 0, 2, 0, 0x87, 0x1d, 0, 0, 2, 0], // mov ah,[rip+..]; xchg [rip+..],ebx
+];
+
+fn main() -> ExitCode {
+    fuzz::main(Moves { machine: None })
+}
