@@ -165,7 +165,8 @@ pub mod event {
     /// Arguments, each with its zero byte, padded with zeros.
     pub const ARGUMENTS: u16 = 3;
     /// The output file that holds the ahead-of-time units: u64 load address (window), u64 identity
-    /// (two words), u32 first window, u32 first window of the JIT, u64 number of units (0: none).
+    /// (two words), u32 first window, u32 first window of the JIT, u64 number of units (0: none),
+    /// u64 [`words_check`](super::words_check) of these five words.
     pub const STATIC_UNITS: u16 = 4;
     /// CPUID leaf 0xd: u64 XCR0, then 64 pairs of u32 (size, offset) of the state components.
     pub const XSAVE: u16 = 5;
@@ -181,7 +182,8 @@ pub mod event {
 
     /// A library with an ahead-of-time translation is mapped: u64 load address, u64 identity (two
     /// words), u64 first window, u64 number of units, u64 where the pack lies in the output
-    /// (relative to the window), or 0 and the path of the pack's own file padded with zeros.
+    /// (relative to the window) or 0, u64 [`words_check`](super::words_check) of these six words;
+    /// then, if it was 0, the path of the pack's own file padded with zeros.
     pub const LIBRARY: u16 = 18;
     /// A library is mapped whose translation cannot be used: u64 load address, u64
     /// [`left`](super::left) reason.
@@ -219,6 +221,12 @@ pub mod event {
     /// same position. If the interrupted instruction is a repeated string instruction, its pointer
     /// says how many iterations it has completed; its "before" records are valid then.
     pub const INTERRUPTED: u16 = 43;
+}
+
+/// Guards an event that decides where units are: with a damaged one, what is listed would be wrong
+/// rather than missing.
+pub fn words_check(words: &[u64]) -> u64 {
+    u64::from(words.iter().fold(!0, |crc, word| crc32c(crc, &word.to_le_bytes())))
 }
 
 /// How a thread or the process ended.

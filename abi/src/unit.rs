@@ -92,9 +92,9 @@ pub mod flags {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum JitReason {
-    /// Code of a library or of ld.so, which has no ahead-of-time translation.
+    /// Code of a library or of ld.so, which has no ahead-of-time translation that could be used.
     Library = 1,
-    /// Code of the main program that the lifter did not find, or an entry it did not expect.
+    /// Code of a translated image that the lifter did not find, or an entry it did not expect.
     Missed = 2,
     /// Code outside any file (vdso, generated code).
     Anonymous = 3,

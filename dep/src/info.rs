@@ -8,7 +8,7 @@ use abi::options::{ControlFlow, Memory};
 use abi::trace::{end, left, loss};
 use abi::unit::JitReason;
 use trace::events::Body;
-use trace::pipeline::{self, BatchSink, Outlet, Piece};
+use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
 use trace::program::Program;
 use trace::units::Origin;
 use trace::walk::{MemoryReference, Sink};
@@ -161,12 +161,9 @@ fn count<const REFERENCES: bool>(
         slot: (0, 0),
         counts: Counts::default(),
     };
-    let mut falls_to = None;
+    let mut seam = Seam::default();
     pipeline::run(trace, &pipeline::jobs(trace, |_| true), make, |job, piece| {
         let thread = &mut threads[job.thread];
-        if job.chunk == 0 && matches!(piece, Piece::Batch(_)) {
-            falls_to = None;
-        }
         match piece {
             Piece::Batch(counts) => {
                 let mine = &mut thread.counts;
@@ -175,20 +172,20 @@ fn count<const REFERENCES: bool>(
                 }
                 mine.references += counts.references;
                 if let Some((pc, (place, origin))) = counts.uncertain {
-                    if falls_to == Some(pc) {
+                    if !seam.begins_block(trace, &job, pc) {
                         mine.shares.blocks[place][origin] -= 1;
                     }
                 }
             }
             Piece::End(end) => {
                 thread.chunks += 1;
-                falls_to = match *end {
+                let falls_to = match *end {
                     Ok(end) => {
                         thread.units += end.units;
                         thread.instructions += end.instructions;
                         thread.control_flow += end.control_flow_bytes;
                         thread.memory += end.memory_bytes;
-                        end.falls_to
+                        Some(end.falls_to)
                     }
                     Err(violation) => {
                         warnings.add(&violation);
@@ -196,6 +193,7 @@ fn count<const REFERENCES: bool>(
                         None
                     }
                 };
+                seam.ended(trace, &job, falls_to);
             }
         }
         true

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use trace::pipeline::{self, BatchSink, Job, Outlet, Piece};
+use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
 
@@ -14,8 +14,8 @@ use crate::{Stop, Warnings};
 /// A batch is sent when its text is this long.
 const BATCH: usize = 1 << 18;
 
-/// Lines of text. The first `uncertain` bytes (one line) count only if the chunk does not continue
-/// the last block of the one before.
+/// Lines of text. The first `uncertain` bytes (one line) count only if a block begins there, see
+/// [`Seam`].
 pub struct Lines {
     text: Vec<u8>,
     uncertain: Option<(u64, usize)>,
@@ -165,23 +165,24 @@ fn list<const REFERENCES: bool>(
         lines: Lines { text: Vec::new(), uncertain: None },
     };
     let mut left = what.limit.unwrap_or(u64::MAX);
-    let mut falls_to = None;
+    let mut seam = Seam::default();
     let mut result = Ok(());
     pipeline::run(trace, &jobs, make, |job, piece| {
         result = match piece {
             Piece::Batch(lines) => {
-                let before = if job.chunk == 0 { None } else { falls_to };
-                print(&lines, before, &mut left, out)
+                let begins = |pc| seam.begins_block(trace, &job, pc);
+                let skip = lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
+                print(&lines.text[skip..], &mut left, out)
             }
             Piece::End(end) => match *end {
                 Ok(end) => {
-                    falls_to = end.falls_to;
+                    seam.ended(trace, &job, Some(end.falls_to));
                     Ok(())
                 }
                 Err(violation) => {
                     // The chunks behind it are decoded on their own.
                     warnings.add(&format!("{violation}: the rest of this chunk is missing"));
-                    falls_to = None;
+                    seam.ended(trace, &job, None);
                     Ok(())
                 }
             },
@@ -191,18 +192,7 @@ fn list<const REFERENCES: bool>(
     result
 }
 
-fn print(
-    lines: &Lines,
-    falls_to: Option<u64>,
-    left: &mut u64,
-    out: &mut impl Write,
-) -> Result<(), Stop> {
-    let mut text = &lines.text[..];
-    if let Some((pc, end)) = lines.uncertain {
-        if falls_to == Some(pc) {
-            text = &text[end..];
-        }
-    }
+fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), Stop> {
     if *left < u64::MAX {
         let mut end = 0;
         for line in text.split_inclusive(|&b| b == b'\n') {

@@ -16,7 +16,7 @@ use crate::trace_file::{Mode, TraceFile};
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::*;
 use abi::options::{torture, Options, Pointers};
-use abi::trace::{event, RegisterState, PROCESS, VERSION};
+use abi::trace::{event, words_check, RegisterState, PROCESS, VERSION};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::ffi::CStr;
 use core::ops::Range;
@@ -417,18 +417,10 @@ fn describe(start: &Start, header: &ImageHeader) {
         }
         frame.event(event::ARGUMENTS, (0, 0, 0), &[&all]);
     }
-    frame.event(
-        event::STATIC_UNITS,
-        (0, 0, 0),
-        &[
-            &process.window.to_le_bytes(),
-            &header.identity[0].to_le_bytes(),
-            &header.identity[1].to_le_bytes(),
-            &header.first_window.to_le_bytes(),
-            &header.jit_window.to_le_bytes(),
-            &header.unit_count.to_le_bytes(),
-        ],
-    );
+    let windows = u64::from(header.jit_window) << 32 | u64::from(header.first_window);
+    let [a, b] = header.identity;
+    let words = guarded([process.window, a, b, windows, header.unit_count]);
+    frame.event(event::STATIC_UNITS, (0, 0, 0), &[words.as_slice()]);
     let mut table = alloc::vec::Vec::new();
     table.extend_from_slice(&process.xsave.xcr0.to_le_bytes());
     for (size, offset) in process.xsave.components {
@@ -437,6 +429,11 @@ fn describe(start: &Start, header: &ImageHeader) {
     }
     frame.event(event::XSAVE, (0, 0, 0), &[&table]);
     process.trace.keep(frame);
+}
+
+/// Words of an event with their check behind them.
+pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
+    words.iter().chain(&[words_check(&words)]).flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// The path of the running file: /proc/self/exe where there is one, else as it was started.

@@ -10,7 +10,7 @@ use crate::process::process;
 use crate::statics;
 use crate::table::Table;
 use abi::layout::{page_down, page_up, PAGE};
-use abi::options::Options;
+use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -169,10 +169,7 @@ impl Jit {
         if !self.touches_code(start, end) {
             return;
         }
-        self.invalidate(start, end);
-        for module in statics::modules_in(start, end) {
-            self.retire(module);
-        }
+        self.forget_code(start, end);
         let mut left = Vec::new();
         for r in core::mem::take(&mut self.exec) {
             if r.end <= start || end <= r.start {
@@ -190,10 +187,32 @@ impl Jit {
         self.exec = left;
     }
 
+    /// The bytes of code in `start..end` may change, or are gone: drops all translations that were
+    /// made of them, or knew them. (Which registers are dead in one piece of code may follow from
+    /// the code of another.)
+    pub fn forget_code(&mut self, start: u64, end: u64) {
+        let touched = self.exec.iter().filter(|r| r.start < end && start < r.end);
+        let (from, to) = touched.fold((start, end), |(a, b), r| (a.min(r.start), b.max(r.end)));
+        self.invalidate(from, to);
+        for module in statics::modules_in(start, end) {
+            self.retire(module);
+        }
+    }
+
+    /// Code in `start..end` may have become writable without our doing: it is protected again
+    /// before it is translated.
+    pub fn distrust(&mut self, start: u64, end: u64) {
+        self.forget_code(start, end);
+        for r in self.exec.iter_mut().filter(|r| r.start < end && start < r.end) {
+            r.writable = true;
+        }
+    }
+
     /// The program may change the code of `module`: from now on it is translated when it runs.
     fn retire(&mut self, module: &statics::Module) {
         module.retire();
-        self.invalidate(module.text.start, module.text.end);
+        // Whatever the run-time translator has linked to the module's code, wherever it lies.
+        self.invalidate(0, u64::MAX);
         for r in &self.exec {
             let (start, end) = (r.start.max(module.text.start), r.end.min(module.text.end));
             if start < end {
@@ -535,7 +554,9 @@ impl Jit {
                     id: unit_id(process().header.jit_window, n),
                     version: self.next_version(from),
                     wide: all_wide || (from == start && wide) || indirect.contains(&from),
-                    open: from == start,
+                    // What `bits` does not announce must be the only one at its address: it may
+                    // be entered from everywhere, so that nobody translates it again.
+                    open: from == start || self.options.control_flow == ControlFlow::Bits,
                 });
                 (from, insns) = (end, 0);
             }

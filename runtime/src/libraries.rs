@@ -65,7 +65,7 @@ impl Packs {
             options: header.options,
             avx512vl,
             usable: header.flags & abi::image::flags::DYNAMIC == 0,
-            folders: folders.to_vec(),
+            folders: absolute(folders),
             ..Packs::default()
         };
         let mut at = window + header.libraries;
@@ -92,15 +92,14 @@ impl Packs {
         let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
         let head = key(&head[..got]);
         let fits = |p: &Pack| p.header.head == head;
-        let pack = self.list.iter().position(fits).or_else(|| self.open_shared(head))?;
+        // Of two copies, one that has no place yet.
+        let free = self.list.iter().position(|p| fits(p) && p.home.is_none());
+        let any = || self.list.iter().position(fits);
+        let pack = free.or_else(any).or_else(|| self.open_shared(head))?;
         let Pack { header, home, .. } = &self.list[pack];
-        // What lies behind the end of the file cannot be read when it is mapped.
-        if file_len(fd)? < header.segment_offset + header.segment_len {
-            return None;
-        }
-        // The rest of the library, if ld.so maps less than all of it, is not ours.
-        let distance = header.code_distance.max(len);
-        let room = distance - len + page_up(header.code_len);
+        // More than the library is mapped: whatever that is for, it is not run.
+        let between = header.code_distance.checked_sub(len)?;
+        let room = between + page_up(header.code_len);
         Some(Candidate { pack, room, home: *home })
     }
 
@@ -110,9 +109,14 @@ impl Packs {
         self.expected.push(Expected { base, len, pack: candidate.pack });
     }
 
-    /// Executable memory `range` is mapped, from `offset` in the file: puts the translation beside
-    /// it, if it is the segment that was translated.
-    pub fn attach(&mut self, range: Range<u64>, offset: u64) {
+    /// `start..end` does not belong to a library any more.
+    pub fn unmapped(&mut self, start: u64, end: u64) {
+        self.expected.retain(|e| end <= e.base || e.base + e.len <= start);
+    }
+
+    /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
+    /// beside it, if it is the segment that was translated.
+    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64) {
         let Some(&Expected { base, pack: index, .. }) =
             self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&range.start))
         else {
@@ -124,6 +128,8 @@ impl Packs {
         if abi::layout::page_down(segment) != range.start
             || abi::layout::page_down(header.segment_offset) != offset
             || segment + header.segment_len > range.end
+            // What lies behind the end of the file cannot be read although it is mapped.
+            || file_len(fd).is_none_or(|len| len < header.segment_offset + header.segment_len)
         {
             return;
         }
@@ -135,18 +141,10 @@ impl Packs {
                     true => pack.at.wrapping_sub(process().window),
                     false => 0,
                 };
-                process().trace.process_event(
-                    event::LIBRARY,
-                    &[
-                        &base.to_le_bytes(),
-                        &header.identity[0].to_le_bytes(),
-                        &header.identity[1].to_le_bytes(),
-                        &header.first_window.to_le_bytes(),
-                        &header.unit_count.to_le_bytes(),
-                        &in_output.to_le_bytes(),
-                        &pack.path,
-                    ],
-                );
+                let [a, b] = header.identity;
+                let words = [base, a, b, header.first_window, header.unit_count, in_output];
+                let parts: [&[u8]; 2] = [&crate::boot::guarded(words), &pack.path];
+                process().trace.process_event(event::LIBRARY, &parts);
             }
             Err(why) => process()
                 .trace
@@ -228,6 +226,26 @@ impl Packs {
         self.list.push(Pack { at, header, path, home: None });
         Some(self.list.len() - 1)
     }
+}
+
+/// The folders by absolute paths: the program may change its working directory, and the trace must
+/// make sense elsewhere.
+fn absolute(folders: &[u8]) -> Vec<u8> {
+    const GETCWD: usize = 79;
+    let mut here = [0u8; 4096];
+    let args = [here.as_mut_ptr() as usize, here.len()];
+    // SAFETY: the kernel writes a path, with its zero, into the buffer.
+    let len = unsafe { sys::call(GETCWD, &args) }.unwrap_or(1).saturating_sub(1);
+    let mut all = Vec::new();
+    for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+        if !folder.starts_with(b"/") {
+            all.extend_from_slice(&here[..len]);
+            all.push(b'/');
+        }
+        all.extend_from_slice(folder);
+        all.push(b':');
+    }
+    all
 }
 
 /// Maps a pack's file, as far as it is one.

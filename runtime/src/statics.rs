@@ -73,10 +73,15 @@ impl Module {
     /// The rewriter made the header, and its tables are mapped at the window.
     pub unsafe fn program(header: &ImageHeader, window: u64) -> Module {
         // SAFETY: as promised.
+        let ranges: &[(u64, u64)] =
+            unsafe { table(window + header.exec_ranges, header.exec_range_count) };
+        let start = ranges.iter().map(|r| r.0).min().unwrap_or(0);
+        let text = (start, ranges.iter().map(|r| r.1).max().unwrap_or(start));
+        // SAFETY: as promised.
         unsafe {
             Module {
                 base: window,
-                text: window + header.image_start..window + header.image_end,
+                text: window + text.0..window + text.1,
                 code: window + header.code..window + header.code + header.code_len,
                 entries: table(window + header.entries, header.entry_count),
                 units: table(window + header.units, header.unit_count + 1),

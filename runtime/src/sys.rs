@@ -59,6 +59,7 @@ pub mod nr {
     pub const GETRANDOM: usize = 318;
     pub const MEMFD_CREATE: usize = 319;
     pub const EXECVEAT: usize = 322;
+    pub const PKEY_MPROTECT: usize = 329;
     pub const RSEQ: usize = 334;
     pub const CLONE3: usize = 435;
     pub const CLOSE_RANGE: usize = 436;

@@ -133,7 +133,9 @@ fn damaged_recordings_are_read_around_the_damage() {
             let mut flipped = whole.trace.clone();
             flipped[at] ^= 1 << noise.below(8);
             let read = is_read_around(&whole, &flipped, &known, dir.path());
-            tally.record(&format!("{name} with a bit flipped at {at:#x}"), read);
+            let kind = whole.trace[frames[frames.partition_point(|&f| f <= at) - 1] + 4];
+            let what = format!("{name} with a bit flipped at {at:#x}, in a frame of kind {kind}");
+            tally.record(&what, read);
         }
     }
     tally.finish();

@@ -1,6 +1,8 @@
 //! Events: what happened besides executing code, with its position.
 
-use abi::trace::{event, EventHeader, RegisterState, EVENT_HEADER_SIZE, REGISTER_STATE_SIZE};
+use abi::trace::{
+    event, words_check, EventHeader, RegisterState, EVENT_HEADER_SIZE, REGISTER_STATE_SIZE,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
@@ -100,6 +102,8 @@ pub enum Body {
     Registers(Box<RegisterState>),
     /// The program's registers where a signal or fault met it, inside of a unit.
     Interrupted(Box<RegisterState>),
+    /// Its check does not hold: not to be used.
+    Damaged,
     /// A kind that this version does not know.
     Unknown(u16),
 }
@@ -137,6 +141,15 @@ impl<'a> Fields<'a> {
 
     fn i32(&mut self) -> Option<i32> {
         self.u32().map(|x| x as i32)
+    }
+
+    /// Words with their check behind them.
+    fn guarded<const N: usize>(&mut self) -> Option<[u64; N]> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = self.u64()?;
+        }
+        (self.u64()? == words_check(&words)).then_some(words)
     }
 
     fn registers(&mut self) -> Option<Box<RegisterState>> {
@@ -208,12 +221,15 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
             let text = f.text();
             Body::Arguments(text.split(|&b| b == 0).map(<[u8]>::to_vec).collect())
         }
-        event::STATIC_UNITS => Body::StaticUnits {
-            load: f.u64()?,
-            identity: [f.u64()?, f.u64()?],
-            first_window: f.u32()?,
-            jit_window: f.u32()?,
-            count: f.u64()?,
+        event::STATIC_UNITS => match f.guarded() {
+            Some([load, a, b, windows, count]) => Body::StaticUnits {
+                load,
+                identity: [a, b],
+                first_window: windows as u32,
+                jit_window: (windows >> 32) as u32,
+                count,
+            },
+            None => Body::Damaged,
         },
         event::LENGTH => Body::Length(f.u64()?),
         event::XSAVE => {
@@ -230,13 +246,16 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
             Body::Map { start, len, offset, protection, build_id, path: f.text() }
         }
         event::UNMAP => Body::Unmap { start: f.u64()?, len: f.u64()? },
-        event::LIBRARY => Body::Library {
-            load: f.u64()?,
-            identity: [f.u64()?, f.u64()?],
-            first_window: f.u64()?,
-            count: f.u64()?,
-            address: f.u64()?,
-            path: f.text(),
+        event::LIBRARY => match f.guarded() {
+            Some([load, a, b, first_window, count, address]) => Body::Library {
+                load,
+                identity: [a, b],
+                first_window,
+                count,
+                address,
+                path: f.text(),
+            },
+            None => Body::Damaged,
         },
         event::LIBRARY_LEFT => Body::LibraryLeft { load: f.u64()?, reason: f.u64()? },
         event::THREAD_START => {

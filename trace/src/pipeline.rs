@@ -18,6 +18,37 @@ pub struct Job {
     pub chunk: usize,
 }
 
+/// How the chunk that is being read follows the one before.
+#[derive(Default)]
+pub struct Seam {
+    /// Thread and sequence number of the last chunk that was read to its end, and where it fell to.
+    last: Option<(usize, u32, Option<u64>)>,
+}
+
+impl Seam {
+    /// Whether a block starts at `pc`, where the chunk of `job` starts: not if the block before goes
+    /// on there; and nobody knows if the chunk before is missing or damaged.
+    pub fn begins_block(&self, trace: &Trace, job: &Job, pc: u64) -> bool {
+        let seq = seq(trace, job);
+        match self.last {
+            _ if seq == 0 => true,
+            Some((thread, last, falls_to)) if thread == job.thread && last + 1 == seq => {
+                falls_to != Some(pc)
+            }
+            _ => false,
+        }
+    }
+
+    /// The chunk of `job` has been read, and fell to `falls_to`; `None`: it is damaged.
+    pub fn ended(&mut self, trace: &Trace, job: &Job, falls_to: Option<Option<u64>>) {
+        self.last = falls_to.map(|falls_to| (job.thread, seq(trace, job), falls_to));
+    }
+}
+
+fn seq(trace: &Trace, job: &Job) -> u32 {
+    trace.threads[job.thread].chunks[job.chunk].frame.header.seq
+}
+
 /// All chunks of the threads that `wanted` names, thread by thread.
 pub fn jobs(trace: &Trace, wanted: impl Fn(&crate::Thread) -> bool) -> Vec<Job> {
     let threads = trace.threads.iter().enumerate().filter(|(_, t)| wanted(t));

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use abi::trace::full_pc::ADDRESS_BITS;
-use abi::unit::{decode_static, flags, unit_id, unit_number, JitReason, JitUnit, UnitBody};
+use abi::unit::{
+    decode_static, flags, unit_id, unit_number, JitReason, JitUnit, UnitBody, TAGS_PER_WINDOW,
+};
 
 use crate::output::Translation;
 use crate::Error;
@@ -148,6 +150,18 @@ impl Units {
             Predecessor::None => jit().or_else(ahead_of_time),
             Predecessor::Static => ahead_of_time(),
             Predecessor::Jit => jit(),
+        }
+    }
+
+    /// Whether ahead-of-time units have numbers in this window, or units of the JIT.
+    pub fn kind_of_window(&self, window: u32) -> Predecessor {
+        let before = self.statics.range(..=window).next_back();
+        let is_static = before.is_some_and(|(first, statics)| {
+            window - first < (statics.entries.len() as u32).div_ceil(TAGS_PER_WINDOW)
+        });
+        match is_static {
+            true => Predecessor::Static,
+            false => Predecessor::Jit,
         }
     }
 

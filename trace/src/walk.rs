@@ -210,7 +210,10 @@ impl<'t> Walker<'t> {
             at: 0,
             window: Some(chunk.frame.header.window).filter(|&window| window != 0),
             started: false,
-            behind: Predecessor::None,
+            behind: match chunk.frame.header.window {
+                0 => Predecessor::None,
+                window => self.trace.units.kind_of_window(window),
+            },
             events: thread.events_of(chunk.frame.header.seq),
             cursor: Cursor {
                 known: Known::default(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use abi::image::{self, ImageHeader};
 use abi::options::{Memory, Options};
-use abi::trace::{event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::trace::{event as kind, tags, words_check, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
 use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 use trace::units::Origin;
@@ -77,7 +77,8 @@ fn trace_of(program: &Path) -> Vec<u8> {
     let path = program.to_str().expect("a path").as_bytes();
     file.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, path));
     let windows = 3 | 9 << 32;
-    let statics = words(&[LOAD, IDENTITY[0], IDENTITY[1], windows, 2]);
+    let statics = [LOAD, IDENTITY[0], IDENTITY[1], windows, 2];
+    let statics = words(&[&statics[..], &[words_check(&statics)]].concat());
     file.extend(event(kind::STATIC_UNITS, 0, 0, WHOLE_UNIT, &statics));
     writer.payload(FrameKind::File, PROCESS, 0, &file);
     let mut registers =

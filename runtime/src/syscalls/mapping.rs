@@ -70,6 +70,9 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let mut jit = process().jit.lock();
     if fixed {
         jit.remove_executable(start, start + len);
+        if !file {
+            jit.packs.unmapped(start, start + len);
+        }
     }
     if exec {
         jit.add_executable(ExecRange {
@@ -80,7 +83,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             shared: flags & sys::MAP_SHARED != 0,
         });
         if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
-            jit.packs.attach(start..start + len, offset as u64);
+            jit.packs.attach(start..start + len, fd as i32, offset as u64);
         }
     }
     drop(jit);
@@ -109,6 +112,9 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     let mut jit = process().jit.lock();
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MUNMAP, *args) };
+    if result == 0 {
+        jit.packs.unmapped(start, start + len);
+    }
     if result == 0 && jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
         drop(jit);
@@ -117,9 +123,9 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     result
 }
 
-/// `mprotect(address, length, protection)`
-pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
-    let [address, length, prot, ..] = *args;
+/// `mprotect(address, length, protection)`, and `pkey_mprotect` with a key behind that.
+pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
+    let [address, length, prot, key, ..] = *args;
     let (start, len) = (address as u64, page_up(length as u64));
     if is_ours(start, len) {
         refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
@@ -138,9 +144,12 @@ pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
         );
     }
     // SAFETY: the program's own memory, without the right to execute.
-    let result =
-        unsafe { sys::raw(nr::MPROTECT, [address, length, real_protection(prot), 0, 0, 0]) };
+    let result = unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
     if result != 0 {
+        if prot & sys::PROT_WRITE != 0 {
+            // It may have been carried out for a part.
+            jit.distrust(start, start + len);
+        }
         return result;
     }
     let old = jit.executable(start);
@@ -155,17 +164,42 @@ pub fn mprotect(thread: &mut Thread, args: &[usize; 6]) -> usize {
     result
 }
 
+/// `madvise(address, length, advice)`: some advice replaces what is there.
+pub fn madvise(args: &[usize; 6]) -> usize {
+    // MADV_DONTNEED, MADV_FREE, MADV_REMOVE, MADV_DONTNEED_LOCKED
+    const REPLACES: [usize; 4] = [4, 8, 9, 24];
+    let (start, len) = (args[0] as u64, page_up(args[1] as u64));
+    let replaces = REPLACES.contains(&args[2]);
+    if replaces && is_ours(start, len) {
+        return failed(sys::EINVAL);
+    }
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MADVISE, *args) };
+    let mut jit = process().jit.lock();
+    if replaces && jit.touches_code(start, start + len) {
+        jit.forget_code(start, start + len);
+    }
+    result
+}
+
 /// `mremap(address, old length, new length, flags, new address)`
 pub fn mremap(args: &[usize; 6]) -> usize {
+    const FIXED: usize = 2;
     let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
-    if is_ours(start, old.max(1)) {
+    let to_ours = args[3] & FIXED != 0 && is_ours(args[4] as u64, new.max(1));
+    if is_ours(start, old.max(1)) || to_ours {
         return failed(sys::EINVAL);
     }
     let mut jit = process().jit.lock();
     let range = jit.executable(start);
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MREMAP, *args) };
-    if let (Ok(at), Some(range)) = (sys::check(result).map(|a| a as u64), range) {
+    let Ok(at) = sys::check(result).map(|at| at as u64) else { return result };
+    if at != start {
+        // What was there is replaced.
+        jit.remove_executable(at, at + new);
+    }
+    if let Some(range) = range {
         jit.remove_executable(start, start + old);
         jit.add_executable(ExecRange { start: at, end: at + new, ..range });
     }
