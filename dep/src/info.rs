@@ -208,6 +208,7 @@ fn losses(trace: &Trace) -> Vec<String> {
                 loss::FILE_SIZE_LIMIT => "file size limit",
                 loss::IO_ERROR => "I/O error",
                 loss::NO_MEMORY => "no memory",
+                loss::LOG_FULL => "log full",
                 _ => "unknown reason",
             }
         )),

@@ -7,8 +7,10 @@
 mod args;
 mod info;
 mod list;
+mod symbols;
 mod syscalls;
 mod text;
+mod undo;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -67,6 +69,7 @@ fn run(args: &Args) -> Result<(), Stop> {
         Command::Blocks(what) => list::blocks(&trace, what, &mut out),
         Command::Memrefs(what) => list::memrefs(&trace, what, &mut out),
         Command::Syscalls(what) => syscalls::list(&trace, what, &mut out),
+        Command::Undo(what) => undo::list(&trace, what, &mut out),
         Command::Verify(_) => verify(&trace, common.json, &mut out),
     };
     let flushed = out.flush();

@@ -1,6 +1,8 @@
 //! The command line, as typed and as meant.
 
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::options::{
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, LOG_MOST, LOG_STEP,
+};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -22,6 +24,19 @@ pub struct Arguments {
     /// How memory references are recorded.
     #[arg(long, value_enum, default_value = "registers")]
     memory: MemoryArg,
+    /// Undo log: where registers are recorded.
+    #[arg(long, value_enum, default_value = "procedure")]
+    unit: UnitArg,
+    /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
+    #[arg(long, value_enum, default_value = "reuse")]
+    dead_registers: DeadRegistersArg,
+    /// Most bytes of chunks and events that a trace keeps (default: unlimited). When it is full,
+    /// recording stops.
+    #[arg(long, value_name = "BYTES", value_parser = log_size)]
+    log_size: Option<u32>,
+    /// When the log is full, drop its oldest chunks and go on.
+    #[arg(long, requires = "log_size")]
+    ring: bool,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -60,6 +75,28 @@ pub enum Dump {
 enum InstrumentArg {
     Dep,
     None,
+    Undo,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum UnitArg {
+    Procedure,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum DeadRegistersArg {
+    Reuse,
+    Preserve,
+}
+
+/// Bytes, as steps of the options word.
+fn log_size(text: &str) -> std::result::Result<u32, String> {
+    let bytes: u64 = text.parse().map_err(|e| format!("{e}"))?;
+    let steps = bytes.div_ceil(LOG_STEP);
+    match u32::try_from(steps) {
+        Ok(steps @ 1..=LOG_MOST) => Ok(steps),
+        _ => Err(format!("between 1 and {} bytes", u64::from(LOG_MOST) * LOG_STEP)),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -100,11 +137,25 @@ impl Arguments {
         self.translate == TranslateArg::Dynamic
     }
 
+    /// What cannot be had together.
+    pub fn check(&self) -> std::result::Result<(), &'static str> {
+        let UnitArg::Procedure = self.unit;
+        let options = self.options();
+        if options.undo() && options.control_flow == ControlFlow::Bits {
+            return Err("--instrument undo needs --control-flow tags or full-pc");
+        }
+        if options.undo() && options.memory == Memory::None {
+            return Err("--instrument undo needs --memory registers or addresses");
+        }
+        Ok(())
+    }
+
     pub fn options(&self) -> Options {
         Options {
             instrument: match self.instrument {
                 InstrumentArg::Dep => Instrument::Dep,
                 InstrumentArg::None => Instrument::None,
+                InstrumentArg::Undo => Instrument::Undo,
             },
             control_flow: match self.control_flow {
                 ControlFlowArg::Tags => ControlFlow::Tags,
@@ -127,6 +178,12 @@ impl Arguments {
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                 }
             }),
+            dead_registers: match self.dead_registers {
+                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
+                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+            },
+            ring: self.ring,
+            log_size: self.log_size.unwrap_or(0),
         }
     }
 }

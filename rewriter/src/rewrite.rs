@@ -8,6 +8,10 @@ use crate::runtime_blob::Runtime;
 use crate::summary::{Stages, Summary};
 use crate::translate::{inspect, translate, Inspection, Translated};
 use crate::{dump, roots, write};
+use abi::options::Options;
+use iced_x86::InstructionInfoFactory;
+use instrument::translate::starts_unit;
+use lifter::cut::cut_before;
 use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
 use std::path::Path;
@@ -24,6 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let image = roots::image(&input);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
+    let program = cut(program, &image, arguments.options());
     check_lifted(&input, &program)?;
     stages.done("discover");
     if let Some(stage) = arguments.dump {
@@ -130,6 +135,15 @@ fn discover_with_bar(image: &Image, size: usize, quiet: bool) -> Program {
     });
     bar.finish_and_clear();
     program
+}
+
+/// Blocks as the instrument needs them.
+fn cut(program: Program, image: &Image, options: Options) -> Program {
+    if !options.undo() {
+        return program;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    cut_before(program, image, |insn| starts_unit(options, insn, &mut factory))
 }
 
 /// A segment that is writable and executable and holds no code will be filled at run time.

@@ -150,6 +150,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
     let trace = open_trace(&start, options);
     let jit = Jit::new(options, window, statics, arena, Table::new(window), top);
+    if options.undo() && !crate::undo::map_sync_page() {
+        crate::die!("the address space below 2 GiB is taken");
+    }
     let runtime = window + header.runtime..window + header.runtime_end;
     // SAFETY: the only thread, and nothing has asked for it.
     unsafe {

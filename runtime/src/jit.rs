@@ -443,6 +443,9 @@ impl Jit {
             }
             reachable = true;
             let insn = decoder.decode();
+            if self.translator.starts_unit(&insn) && at != start {
+                leaders.push(at);
+            }
             if insn.is_invalid() {
                 if ends.is_empty() {
                     ends.push((at + insn.len().max(1) as u64, true));

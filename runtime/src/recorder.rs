@@ -58,6 +58,11 @@ impl Recorder {
         self.region != 0
     }
 
+    /// Whether what is recorded is kept.
+    pub fn to_file(&self) -> bool {
+        self.active() && self.to_file
+    }
+
     /// Whether a fault at `address` is a full buffer.
     pub fn is_guard(&self, address: u64) -> bool {
         if !self.active() {

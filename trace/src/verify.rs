@@ -2,7 +2,7 @@
 
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
-use crate::walk::{ChunkEnd, MemoryReference, Sink, Violation};
+use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
 use crate::Error;
 
 /// What a trace that passed amounts to.
@@ -31,6 +31,10 @@ impl Sink for Count {
     }
 
     fn reference(&mut self, _reference: MemoryReference) {
+        self.references += 1;
+    }
+
+    fn store(&mut self, _store: Overwritten<'_>) {
         self.references += 1;
     }
 

@@ -184,6 +184,11 @@ pub fn read_program(at: u64, out: &mut [u64]) -> bool {
     transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, out.len() * 8)
 }
 
+/// Reads bytes of the program's memory; false if they are not all there.
+pub fn read_program_bytes(at: u64, out: &mut [u8]) -> bool {
+    out.is_empty() || transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, out.len())
+}
+
 /// Reads plain data of the program's; false if it is not there.
 pub fn read_program_value<T: Copy>(at: u64, out: &mut T) -> bool {
     transfer(nr::PROCESS_VM_READV, out as *mut T as usize, at, core::mem::size_of::<T>())

@@ -6,7 +6,7 @@ use crate::memory::map_in_window;
 use crate::process::process;
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
-use abi::layout::{page_up, TABLE_BASE, TABLE_END};
+use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
 use abi::trace::event;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -24,7 +24,8 @@ fn is_ours(start: u64, len: u64) -> bool {
     let arena = process.jit.lock().arena.range();
     let added =
         process.runtime.start.min(process.window + process.header.code)..process.runtime.end;
-    [added, arena, TABLE_BASE..TABLE_END].iter().any(|r| start < r.end && r.start < end)
+    let table = if process.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    [added, arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
 }
 
 /// `mmap(address, length, protection, flags, descriptor, offset)`
