@@ -79,6 +79,9 @@ pub struct UndoSelection {
     /// Only writes to this address (hexadecimal), newest first, with the function that wrote
     #[arg(long, value_name = "A", value_parser = address)]
     pub address: Option<u64>,
+    /// All threads, newest first: written back line by line, it takes memory to the start of the log
+    #[arg(long, conflicts_with = "address")]
+    pub backwards: bool,
     /// Only this thread (kernel thread id)
     #[arg(long, value_name = "TID")]
     pub thread: Option<u32>,

@@ -20,9 +20,9 @@ pub fn list(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
-    match what.address {
-        Some(address) => writes_to(trace, what, address, out),
-        None => everything(trace, what, out),
+    match what.address.is_some() || what.backwards {
+        true => newest_first(trace, what, out),
+        false => everything(trace, what, out),
     }
 }
 
@@ -53,21 +53,19 @@ fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Resu
     Ok(result?)
 }
 
-/// Newest first, over all threads.
-fn writes_to(
-    trace: &Trace,
-    what: &UndoSelection,
-    address: u64,
-    out: &mut impl Write,
-) -> Result<(), Stop> {
-    let log = Log::new_about(trace, address)?;
+/// Newest first, over all threads: all of it, or what concerns one address, with function names.
+fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
+    let log = match what.address {
+        Some(address) => Log::new_about(trace, address)?,
+        None => Log::new(trace)?,
+    };
     let mut symbols = Symbols::new(trace, what.common.output.as_deref());
-    let unordered = log.unordered();
-    if let Some(pair) = unordered.first() {
+    for pair in log.unordered() {
+        let [one, other] = pair.threads.map(|thread| trace.threads[thread].name());
         eprintln!(
-            "dep: warning: threads {} and {} write here without an order between them",
-            trace.threads[pair.threads[0]].name(),
-            trace.threads[pair.threads[1]].name()
+            "dep: warning: threads {one} (at {:#x}) and {other} (at {:#x}) write to {:#x} without \
+             an order between them",
+            pair.pcs[0], pair.pcs[1], pair.address
         );
     }
     let mut left = what.limit.unwrap_or(u64::MAX);
@@ -82,15 +80,16 @@ fn writes_to(
         }
         left -= 1;
         let pc = match item {
-            Item::Store(store) => store.pc,
-            Item::Lost { pc, .. } => *pc,
-            Item::Enter(_) | Item::Stopped(_) => 0,
+            Item::Store(store) => Some(store.pc),
+            Item::Lost { pc, .. } => Some(*pc),
+            Item::Enter(_) | Item::Stopped(_) => None,
         };
-        let name = symbols.name(pc).unwrap_or_else(|| "?".into());
+        let name = pc.filter(|_| what.address.is_some());
+        let name = name.map(|pc| symbols.name(pc).unwrap_or_else(|| "?".into()));
         line.clear();
         match what.common.json {
-            true => json(&mut line, tid, item, &log.threads[thread], Some(&name)),
-            false => text(&mut line, tid, item, &log.threads[thread], Some(&name)),
+            true => json(&mut line, tid, item, &log.threads[thread], name.as_deref()),
+            false => text(&mut line, tid, item, &log.threads[thread], name.as_deref()),
         }
         out.write_all(&line)?;
     }

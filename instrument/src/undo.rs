@@ -223,7 +223,7 @@ impl Weaver<'_, '_, '_> {
 /// overlaps the one before.
 fn pieces(size: u32) -> impl Iterator<Item = u32> {
     let words = size / 8;
-    let rest = (size % 8 != 0).then_some(size.saturating_sub(8));
+    let rest = (!size.is_multiple_of(8)).then_some(size.saturating_sub(8));
     (0..words).map(|n| 8 * n).chain(rest)
 }
 

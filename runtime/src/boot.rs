@@ -250,7 +250,7 @@ fn random() -> u64 {
 /// Opens the trace file that `DEP_FILE` names.
 fn open_trace(start: &Start, options: Options) -> TraceFile {
     if !options.records() {
-        return TraceFile::new(Mode::Off, -1);
+        return TraceFile::new(Mode::Off, -1, options);
     }
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let pattern = match start.environment("DEP_FILE") {
@@ -258,19 +258,19 @@ fn open_trace(start: &Start, options: Options) -> TraceFile {
         _ => b"%e.%p.dep",
     };
     if pattern == b"null:" {
-        return TraceFile::new(Mode::Discard, -1);
+        return TraceFile::new(Mode::Discard, -1, options);
     }
     let mut path = [0u8; 4096];
     let Some(len) = expand(start, pattern, &mut path) else {
         crate::say!("the path of the trace is too long: nothing is recorded");
-        return TraceFile::new(Mode::Discard, -1);
+        return TraceFile::new(Mode::Discard, -1, options);
     };
     match create(&mut path, len) {
-        Ok(fd) => TraceFile::new(Mode::File, crate::descriptors::hide(fd)),
+        Ok(fd) => TraceFile::new(Mode::File, crate::descriptors::hide(fd), options),
         Err(errno) => {
             let shown = core::str::from_utf8(&path[..len]).unwrap_or("DEP_FILE");
             crate::say!("cannot create {shown} (error {errno}): nothing is recorded");
-            TraceFile::new(Mode::Discard, -1)
+            TraceFile::new(Mode::Discard, -1, options)
         }
     }
 }

@@ -41,6 +41,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         }
         _ => refused(thread),
     }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
     signals::before_leaving(thread);
 }
 

@@ -14,7 +14,9 @@
 
 use crate::process::process;
 use crate::sys::{self, nr};
-use crate::trace_file::{add_memory, loss_payload, seal_header, Appender, Mode, Place, LOSS};
+use crate::trace_file::{
+    add_memory, loss_payload, seal_header, Appender, Mode, Place, Sealed, LOSS,
+};
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -48,6 +50,15 @@ pub struct Recorder {
     parked: Option<u64>,
     events: Option<Appender>,
     events_seq: u32,
+    /// Number of the thread, and where the current chunk is in the file.
+    index: u32,
+    place: Option<Place>,
+    /// Bytes of events since the chunk began.
+    event_bytes: u64,
+    /// The chunk is to end with the next unit.
+    ends: bool,
+    /// An event could not be written: what follows in this chunk would be wrong without it.
+    cut_off: bool,
 }
 
 /// Buffer pointers as generated code holds them: control flow, memory.
@@ -60,7 +71,7 @@ impl Recorder {
 
     /// Whether what is recorded is kept.
     pub fn to_file(&self) -> bool {
-        self.active() && self.to_file
+        self.active() && self.to_file && !self.cut_off
     }
 
     /// Whether a fault at `address` is a full buffer.
@@ -80,6 +91,19 @@ impl Recorder {
     /// Opens the overflow area and parks the control-flow pointer at the guard.
     pub fn overflow(&mut self, pointers: &mut Pointers) {
         self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
+        if self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    /// Makes the next unit end the chunk, if that was asked for; called between units.
+    pub fn end_chunk_if_asked(&mut self, pointers: &mut Pointers) {
+        if core::mem::take(&mut self.ends) && self.active() && self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    fn park(&mut self, pointers: &mut Pointers) {
         self.parked = Some(pointers[0]);
         // One byte in, so that the byte before it, where a unit may still store an outcome, is
         // part of the guard, too.
@@ -142,13 +166,17 @@ impl Recorder {
                     self.event_at(LOSS, WHOLE_UNIT, end, &[&loss_payload(reason, errno)]);
                 }
             }
+        } else if self.to_file {
+            // Lost by an event of this thread, or by another thread.
+            let (reason, errno) = process().trace.loss();
+            self.event_at(LOSS, WHOLE_UNIT, end, &[&loss_payload(reason, errno)]);
         }
         self.discard();
         [self.flow_start, self.memory_start]
     }
 
     fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
-        let size = self.next_size;
+        let size = self.next_size.min(process().trace.largest_chunk()).max(TINY);
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
@@ -159,6 +187,8 @@ impl Recorder {
         let flow_at = self.region + REGION - GUARD - flow;
         self.flow_start = trace.map(flow_at, place, split, flow)?;
         self.frame = frame;
+        (self.index, self.place) = (index, Some(place));
+        (self.event_bytes, self.ends, self.cut_off) = (0, false, false);
         self.memory_start = frame + 4096;
         self.protect_overflow(0);
         let mut header = FrameHeader {
@@ -227,6 +257,10 @@ impl Recorder {
         add_memory(&mut sum, self.flow_start, flow.next_multiple_of(8));
         seal_header(self.frame, flow, memory, sum.finish());
         self.frame = 0;
+        if let Some(place) = self.place.take() {
+            let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
+            process().trace.sealed(Sealed { kind, thread: self.index, chunk, place });
+        }
     }
 
     /// The position now: chunk and bytes of control flow.
@@ -243,17 +277,22 @@ impl Recorder {
         insn: u32,
         parts: &[&[u8]],
     ) {
-        if !self.active() || !self.to_file {
+        if !self.to_file() {
             return;
-        }
-        if self.events.is_none() {
-            self.new_events(index, 0);
         }
         let len: usize = parts.iter().map(|p| p.len()).sum();
         let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8);
-        if self.events.as_ref().is_some_and(|e| !e.has_room(needed)) {
-            self.new_events(index, needed as u64);
+        // There is always room for the event that says that recording has stopped.
+        let room = |e: &Appender| e.has_room(needed + EVENT_HEADER_SIZE + 16);
+        if !self.events.as_ref().is_some_and(room) {
+            self.new_events(index, (needed + EVENT_HEADER_SIZE + 16) as u64);
+            if !self.events.as_ref().is_some_and(room) {
+                (self.ends, self.cut_off) = (true, true);
+                return;
+            }
         }
+        self.event_bytes += needed as u64;
+        self.ends |= process().trace.ends_chunk(self.event_bytes);
         let (_, flow) = self.position(pointers);
         self.event_at(kind, insn, flow, parts);
     }
@@ -268,18 +307,28 @@ impl Recorder {
         }
     }
 
+    /// A new frame for events; the one before stays if there is none to be had.
     fn new_events(&mut self, index: u32, least: u64) {
-        if let Some(full) = self.events.take() {
-            full.seal();
-        }
         match process().trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
-                self.events = Some(new);
+                if let Some(full) = self.events.replace(new) {
+                    self.seal_events(full);
+                }
                 self.events_seq += 1;
             }
             Err(errno) => {
                 process().trace.lost(errno);
             }
+        }
+    }
+
+    fn seal_events(&self, events: Appender) {
+        let place = events.place;
+        events.seal();
+        // The first one says which thread this is, and stays.
+        if self.events_seq > 1 {
+            let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
+            process().trace.sealed(Sealed { kind, thread: self.index, chunk, place });
         }
     }
 
@@ -290,7 +339,7 @@ impl Recorder {
         }
         self.seal_chunk(pointers);
         if let Some(events) = self.events.take() {
-            events.seal();
+            self.seal_events(events);
         }
         // SAFETY: the region is ours, and generated code of this thread is over.
         let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };

@@ -450,6 +450,8 @@ impl State {
 pub fn before_exit(thread: &mut Thread) {
     if thread.clear_tid != 0 {
         save(thread, thread.syscall_pc, thread.clear_tid, 4, WHOLE_UNIT);
+        // Whoever writes there next has seen the word cleared, so this comes before it.
+        stamp(thread);
     }
 }
 

@@ -12,4 +12,5 @@ pub mod listing;
 pub mod operands;
 pub mod step;
 pub mod sys;
+pub mod undone;
 pub mod xstate;

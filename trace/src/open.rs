@@ -74,6 +74,8 @@ pub struct Trace {
     pub damage: Vec<Damage>,
     /// The process ended before it recorded anything.
     pub not_started: bool,
+    /// Damage that is none if the log is a ring.
+    gave_way: Vec<Damage>,
 }
 
 impl Trace {
@@ -102,6 +104,7 @@ impl Trace {
             process_events: Vec::new(),
             damage: file.damage.clone(),
             not_started: false,
+            gave_way: Vec::new(),
             file,
         };
         let described = trace.read_frames()?;
@@ -119,6 +122,9 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
+        if trace.options.ring {
+            trace.forget_what_gave_way();
+        }
         trace.open_output(output)?;
         Ok(trace)
     }
@@ -181,6 +187,19 @@ impl Trace {
         Ok(described)
     }
 
+    /// The log is a ring: the first chunks of a thread may be gone, and their events with them, but
+    /// for the first frame of events, which says which thread it is.
+    fn forget_what_gave_way(&mut self) {
+        let gave_way = std::mem::take(&mut self.gave_way);
+        self.damage.retain(|damage| !gave_way.contains(damage));
+        for thread in &mut self.threads {
+            let first = thread.chunks.first().map_or(u32::MAX, |c| c.frame.header.seq);
+            thread
+                .events
+                .retain(|e| e.chunk >= first || matches!(e.body, Body::ThreadStart { .. }));
+        }
+    }
+
     fn report(&mut self, frame: &Frame, what: &str) {
         self.damage.push(Damage { offset: frame.offset, what: what.to_string() });
     }
@@ -199,6 +218,15 @@ impl Trace {
                     thread as i32
                 );
                 self.report(frame, &what);
+                // In a ring that is as it should be.
+                let first = match frame.kind {
+                    FrameKind::Record => 0,
+                    FrameKind::Events if thread != PROCESS => 1,
+                    _ => u32::MAX,
+                };
+                if next == first {
+                    self.gave_way.extend(self.damage.last().cloned());
+                }
             } else if seq < next {
                 let what =
                     format!("a second {:?} frame {seq} of thread {}", frame.kind, thread as i32);

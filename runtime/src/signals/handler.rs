@@ -228,6 +228,7 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
     let pointers = thread.block.pointers;
     thread.block.pointers =
         thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
+    crate::undo::stamp(thread);
     give_pointers(thread, uc);
     uc.context.rip = place.entry;
 }
@@ -367,6 +368,9 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
             uc.context.rip = thread.block.stub_miss;
         }
     }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
     give_pointers(thread, uc);
 }
 
