@@ -149,6 +149,10 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Cal
             save(thread, thread.syscall_pc, at, len, WHOLE_UNIT);
         }
     }
+    if matches!(number, nr::CLONE | nr::CLONE3) {
+        // What these write is there before the new thread runs, which may end before they return.
+        stamp(thread);
+    }
     let brk = if number == nr::BRK { process().brk.lock().current } else { 0 };
     Call { uncertain, brk }
 }

@@ -173,19 +173,25 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
     sys::set_options(pid, options)?;
     to_start(pid)?;
     let before = copy(pid, own_ranges(pid, program, image)?.into_iter())?;
-    let mut live = HashSet::from([pid]);
+    let (mut live, mut gone) = (HashSet::from([pid]), HashSet::new());
     let mut after = Memory::new();
     sys::resume(pid, 0)?;
     loop {
         let (who, status) = sys::wait(-1).ok_or_else(|| Error::other("the program vanished"))?;
         match status {
             Status::Stopped(_, libc::PTRACE_EVENT_CLONE) => {
-                live.insert(sys::event_message(who)? as Pid);
+                let new = sys::event_message(who)? as Pid;
+                if !gone.remove(&new) {
+                    live.insert(new);
+                }
                 sys::resume(who, 0)?;
             }
             Status::Stopped(_, libc::PTRACE_EVENT_EXEC) => return Ok(None),
             Status::Stopped(_, libc::PTRACE_EVENT_EXIT) => {
-                live.remove(&who);
+                // It may be seen to end before it is seen to start.
+                if !live.remove(&who) {
+                    gone.insert(who);
+                }
                 if live.is_empty() {
                     after = everything(who)?;
                 }
