@@ -7,7 +7,7 @@
 //! store starts again from the front, and so does its log.
 
 use crate::process::process;
-use crate::signals::read_program_bytes;
+use crate::signals::{read_program_bytes, try_read_program_bytes};
 use crate::sys::{self, nr};
 use crate::thread::Thread;
 use abi::layout::{page_up, PAGE, SYNC_COUNT, SYNC_LOCK, SYNC_PAGE};
@@ -87,21 +87,27 @@ pub fn save(thread: &mut Thread, pc: u64, address: u64, len: u64, insn: u32) {
     while left > 0 {
         let piece = left.min(PIECE);
         buffer.resize(piece as usize, 0);
-        if read_program_bytes(at, &mut buffer) {
-            save_piece(thread, pc, at, &buffer, insn);
-            (at, left) = (at + piece, left - piece);
-            continue;
+        match try_read_program_bytes(at, &mut buffer) {
+            // Up to the end of a page: what is not there is left out.
+            Ok(read) if read > 0 => {
+                save_piece(thread, pc, at, &buffer[..read], insn);
+                (at, left) = (at + read as u64, left - read as u64);
+            }
+            Ok(_) | Err(sys::EFAULT) => {
+                if left > 1 << 30 {
+                    // Nobody has memory for that, and looking at each page would take too long.
+                    lost(thread, pc, at, left, "too large to be saved");
+                    break;
+                }
+                let hole = left.min(PAGE - at % PAGE);
+                (at, left) = (at + hole, left - hole);
+            }
+            Err(_) => {
+                // A filter of system calls is in the way.
+                lost(thread, pc, at, left, "cannot be read");
+                break;
+            }
         }
-        // Page by page: what is not there is left out.
-        let piece = piece.min(PAGE - at % PAGE);
-        let bytes = &mut buffer[..piece as usize];
-        if read_program_bytes(at, bytes) {
-            save_piece(thread, pc, at, bytes, insn);
-        } else if left > 1 << 30 {
-            // A length that nobody has memory for: behind the first hole there is no more.
-            break;
-        }
-        (at, left) = (at + piece, left - piece);
     }
 }
 

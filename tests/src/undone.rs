@@ -25,6 +25,8 @@ pub struct Seen {
     /// Everything readable at the end, without what the kernel made.
     pub after: Memory,
     pub status: Status,
+    /// Threads were still running when the program ended: what they did last is not known.
+    pub cut_off: bool,
 }
 
 /// Where the program itself lies in a file of it.
@@ -173,8 +175,11 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
     sys::set_options(pid, options)?;
     to_start(pid)?;
     let before = copy(pid, own_ranges(pid, program, image)?.into_iter())?;
+    // Threads that run; that ended before they were seen to start; that stopped on their way out.
     let (mut live, mut gone) = (HashSet::from([pid]), HashSet::new());
+    let mut stopped = HashSet::new();
     let mut after = Memory::new();
+    let (mut leader_waits, mut cut_off) = (false, false);
     sys::resume(pid, 0)?;
     loop {
         let (who, status) = sys::wait(-1).ok_or_else(|| Error::other("the program vanished"))?;
@@ -189,20 +194,42 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
             Status::Stopped(_, libc::PTRACE_EVENT_EXEC) => return Ok(None),
             Status::Stopped(_, libc::PTRACE_EVENT_EXIT) => {
                 // It may be seen to end before it is seen to start.
+                stopped.insert(who);
                 if !live.remove(&who) {
                     gone.insert(who);
                 }
+                // Threads that are ended by exit_group do not stop on their way out: they are waited
+                // for while the first one keeps the memory.
+                let alone = sys::registers(who)?.orig_rax as i64 == libc::SYS_exit;
+                if who == pid && !alone && !live.is_empty() {
+                    leader_waits = true;
+                    continue;
+                }
+                cut_off |= leader_waits;
                 if live.is_empty() {
                     after = everything(who)?;
                 }
                 sys::resume(who, 0)?;
+                if leader_waits && live.is_empty() && who != pid {
+                    sys::resume(pid, 0)?;
+                }
             }
             // A new thread stops before it runs.
             Status::Stopped(libc::SIGSTOP, _) => sys::resume(who, 0)?,
             Status::Stopped(signal, 0) => sys::resume(who, signal)?,
             Status::Stopped(..) => sys::resume(who, 0)?,
-            status if who == pid => return Ok(Some(Seen { before, after, status })),
-            _ => {}
+            status if who == pid => return Ok(Some(Seen { before, after, status, cut_off })),
+            _ if stopped.remove(&who) => {}
+            _ => {
+                cut_off = true;
+                if !live.remove(&who) {
+                    gone.insert(who);
+                }
+                if leader_waits && live.is_empty() {
+                    after = everything(pid)?;
+                    sys::resume(pid, 0)?;
+                }
+            }
         }
     }
 }

@@ -6,13 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::*;
-use tests::harness::{Mode, RunSpec, Tally, Tools};
+use tests::harness::{RunSpec, Tally, Tools};
 use tests::sys::Status;
 use tests::undone::{add_new_memory, apply, changed, compare, watch, Image};
-
-const UNDO_STATIC: Mode = Mode { name: "static", flags: &["--instrument", "undo"] };
-const UNDO_DYNAMIC: Mode =
-    Mode { name: "dynamic", flags: &["--instrument", "undo", "--translate", "dynamic"] };
 
 /// What was checked of a run.
 struct Checked {
@@ -27,6 +23,27 @@ struct Checked {
 
 /// Runs `spec` rewritten with `flags`, undoes it and compares. `None`: it ran another program.
 fn undo(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Option<Checked>, String> {
+    const ATTEMPTS: usize = 10;
+    for _ in 0..ATTEMPTS {
+        match undo_once(spec, flags, dir)? {
+            Outcome::Checked(checked) => return Ok(Some(checked)),
+            Outcome::Replaced => return Ok(None),
+            Outcome::CutOff => eprintln!("a thread was cut off; once more"),
+        }
+    }
+    Err(format!("a thread was cut off each of {ATTEMPTS} times"))
+}
+
+enum Outcome {
+    Checked(Checked),
+    /// It ran another program.
+    Replaced,
+    /// It differs, but other threads were running when it ended: how far they came in their last
+    /// units, nobody knows.
+    CutOff,
+}
+
+fn undo_once(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Outcome, String> {
     let tools = Tools::get();
     let rewritten = dir.join("rewritten");
     tools.rewrite(&spec.program, &rewritten, flags)?;
@@ -34,7 +51,7 @@ fn undo(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Option<Checked>, S
     let (launch, run) = spec.launch(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let seen = watch(&launch, &image, Duration::from_secs(60)).map_err(|e| e.to_string())?;
     let traces = RunSpec::traces(dir, run).map_err(|e| e.to_string())?;
-    let Some(seen) = seen else { return Ok(None) };
+    let Some(seen) = seen else { return Ok(Outcome::Replaced) };
     let trace = first_trace(&traces)?;
     tools.verify(trace, &rewritten)?;
     let listing = dir.join("undo");
@@ -48,6 +65,9 @@ fn undo(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Option<Checked>, S
     let said: Vec<_> = said.lines().collect();
     let unordered = said.iter().filter(|line| line.contains("without an order")).count();
     let bytes = compare(&before, &memory, &undone.lost);
+    if bytes.is_err() && seen.cut_off {
+        return Ok(Outcome::CutOff);
+    }
     let bytes = bytes.map_err(|e| format!("{e}\n{}", said[..said.len().min(8)].join("\n")))?;
     for trace in &traces {
         std::fs::remove_file(trace).map_err(|e| e.to_string())?;
@@ -55,7 +75,9 @@ fn undo(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Option<Checked>, S
     if bytes == 0 || (undone.stores == 0) != (changed == 0) {
         return Err(format!("{} stores changed {changed} of {bytes} bytes", undone.stores));
     }
-    Ok(Some(Checked { status: seen.status, stores: undone.stores, bytes, changed, unordered }))
+    let stores = undone.stores;
+    let status = seen.status;
+    Ok(Outcome::Checked(Checked { status, stores, bytes, changed, unordered }))
 }
 
 /// Checks one program in one way, and tells the tally.

@@ -230,7 +230,9 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
         thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
     crate::undo::stamp(thread);
     give_pointers(thread, uc);
-    uc.context.rip = place.entry;
+    // Undo log: what the runtime has saved in front of the unit is not saved again.
+    let announced = (place.entry..=uc.context.rip).contains(&thread.block.resume);
+    uc.context.rip = if announced { thread.block.resume } else { place.entry };
 }
 
 /// `bits`: the outcome of a unit whose control-flow pointer was parked after it had claimed the
