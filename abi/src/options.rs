@@ -163,3 +163,27 @@ impl Options {
         (self.log_size != 0).then(|| u64::from(self.log_size) * LOG_STEP)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_their_word() {
+        let options = Options {
+            instrument: Instrument::Undo,
+            control_flow: ControlFlow::FullPc,
+            memory: Memory::Addresses,
+            pointers: Pointers::ThreadBlock,
+            torture: torture::SPILL | torture::TINY_BUFFERS,
+            dead_registers: DeadRegisters::Preserve,
+            ring: true,
+            log_size: LOG_MOST,
+        };
+        assert_eq!(Options::from_word(options.to_word()), Some(options));
+        assert_eq!(Options::from_word(0), Some(Options::default()));
+        assert_eq!(Options::from_word(3), None);
+        assert_eq!(options.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
+        assert_eq!(Options::default().log_bytes(), None);
+    }
+}

@@ -147,6 +147,10 @@ impl Arguments {
         if options.undo() && options.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
+        // A chunk and its events take more than 40 KiB.
+        if options.ring && options.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
+            return Err("--ring needs a --log-size of at least 262144");
+        }
         Ok(())
     }
 
@@ -185,5 +189,29 @@ impl Arguments {
             ring: self.ring,
             log_size: self.log_size.unwrap_or(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flags: &[&str]) -> std::result::Result<Options, String> {
+        let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
+        let arguments = Arguments::try_parse_from(all).map_err(|e| e.to_string())?;
+        arguments.check().map_err(str::to_owned).map(|()| arguments.options())
+    }
+
+    #[test]
+    fn what_cannot_be_had_together_is_refused() {
+        assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
+        assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
+        assert!(check(&["--instrument", "undo", "--memory", "none"]).is_err());
+        assert!(check(&["--ring"]).is_err());
+        assert!(check(&["--ring", "--log-size", "100000"]).is_err());
+        assert!(check(&["--log-size", "0"]).is_err());
+        let options = check(&["--ring", "--log-size", "1000000"]).expect("options");
+        // In whole steps, and never less than was asked for.
+        assert_eq!((options.ring, options.log_bytes()), (true, Some(1_015_808)));
     }
 }

@@ -176,7 +176,8 @@ impl Recorder {
     }
 
     fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
-        let size = self.next_size.min(process().trace.largest_chunk()).max(TINY);
+        let least = if process().tiny_buffers { TINY } else { FIRST };
+        let size = self.next_size.min(process().trace.largest_chunk()).max(least);
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);

@@ -47,7 +47,8 @@ impl Image {
         };
         let headers = u64_at(32).ok_or_else(bad)? as usize;
         let count = u16_at(56).ok_or_else(bad)? as usize;
-        let (mut range, mut interpreter) = (u64::MAX..0, String::new());
+        let mut range = Range { start: u64::MAX, end: 0 };
+        let mut interpreter = String::new();
         for at in (0..count).map(|n| headers + 56 * n) {
             let field = |offset| u64_at(at + offset).ok_or_else(bad);
             match bytes.get(at..at + 4) {
@@ -268,11 +269,11 @@ pub fn apply(listing: &Path, memory: &mut Memory) -> Result<Undone> {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             [_, _, "enter", ..] => {}
-            [_, _, "lost", "somewhere", why] => undone.lost.push((0..0, why.to_owned())),
-            [_, _, "lost", range, why] => {
+            [_, _, "lost", "somewhere", ref why @ ..] => undone.lost.push((0..0, why.join(" "))),
+            [_, _, "lost", range, ref why @ ..] => {
                 let (start, end) = range.split_once("..").ok_or_else(|| bad(&line))?;
                 let range = number(start).zip(number(end)).ok_or_else(|| bad(&line))?;
-                undone.lost.push((range.0..range.1, why.to_owned()));
+                undone.lost.push((range.0..range.1, why.join(" ")));
             }
             [_, _, address, size, old] => {
                 let address = number(address).ok_or_else(|| bad(&line))?;
@@ -340,7 +341,7 @@ pub fn add_new_memory(calls: &Path, before: &mut Memory) -> Result<u64> {
             ("mmap", [_, len, _, flags, ..])
                 if flags & ANONYMOUS != 0 && flags & SHARED == 0 && *len < MOST =>
             {
-                result..result + (len + 0xfff & !0xfff)
+                result..result + ((len + 0xfff) & !0xfff)
             }
             ("brk", _) => {
                 let from = *heap.get_or_insert(result);

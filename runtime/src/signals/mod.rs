@@ -177,7 +177,8 @@ fn transfer(number: usize, local: usize, remote: u64, len: usize) -> bool {
 
 fn try_transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Result {
     let (here, there) = ([local, len], [remote as usize, len]);
-    let args = [sys::getpid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+    // Not the process's id: its first thread may have ended, and then has no memory.
+    let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
     // SAFETY: the kernel checks both sides.
     unsafe { sys::call(number, &args) }
 }
