@@ -14,6 +14,12 @@ pub const WINDOW_SIZE: u64 = 1 << 32;
 /// belong to executable original memory are mapped. Below 2 GiB, so that `[rcx*8 + disp32]` works.
 pub const TABLE_BASE: u64 = 0x7fff_f000;
 
+/// Undo log: one page in front of the table, reached without a base register. Threads take the
+/// lock (zero: free) around each synchronising instruction, and count them.
+pub const SYNC_PAGE: u64 = TABLE_BASE - PAGE;
+pub const SYNC_LOCK: u64 = SYNC_PAGE;
+pub const SYNC_COUNT: u64 = SYNC_PAGE + 64;
+
 /// First address behind the table.
 pub const TABLE_END: u64 = TABLE_BASE + 8 * WINDOW_SIZE;
 

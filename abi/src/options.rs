@@ -37,6 +37,8 @@ pub enum Instrument {
     Dep = 0,
     /// Nothing: the program runs translated, and nothing is recorded.
     None = 1,
+    /// The undo log: what each store overwrites, and the registers at each call.
+    Undo = 2,
 }
 
 /// Where the two buffer pointers live while generated code runs.
@@ -60,7 +62,23 @@ pub mod torture {
     pub const TINY_BUFFERS: u8 = 4;
 }
 
-/// Everything that changes the code which is generated.
+/// Whether the values of dead registers survive (`--dead-registers`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum DeadRegisters {
+    /// A scratch register is one that liveness proves dead, if there is one.
+    #[default]
+    Reuse = 0,
+    /// Every register is live: each scratch register is spilled and restored.
+    Preserve = 1,
+}
+
+/// Bytes that one step of [`Options::log_size`] stands for.
+pub const LOG_STEP: u64 = 16 << 10;
+/// Largest [`Options::log_size`], in steps.
+pub const LOG_MOST: u32 = (1 << 22) - 1;
+
+/// Everything that is decided when rewriting: what changes the generated code, and how much is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
     pub instrument: Instrument,
@@ -69,6 +87,11 @@ pub struct Options {
     pub pointers: Pointers,
     /// Bits of [`torture`].
     pub torture: u8,
+    pub dead_registers: DeadRegisters,
+    /// The oldest chunks give way to new ones, instead of recording coming to an end.
+    pub ring: bool,
+    /// Size of the log in units of [`LOG_STEP`]; 0: unlimited.
+    pub log_size: u32,
 }
 
 impl Options {
@@ -79,6 +102,9 @@ impl Options {
             | u64::from(self.memory as u8) << 16
             | u64::from(self.pointers as u8) << 24
             | u64::from(self.torture) << 32
+            | u64::from(self.dead_registers as u8) << 40
+            | u64::from(self.ring) << 41
+            | u64::from(self.log_size.min(LOG_MOST)) << 42
     }
 
     /// Unpacks [`Options::to_word`]; `None` if a field has no meaning in this version.
@@ -87,6 +113,7 @@ impl Options {
             instrument: match word as u8 {
                 0 => Instrument::Dep,
                 1 => Instrument::None,
+                2 => Instrument::Undo,
                 _ => return None,
             },
             control_flow: match (word >> 8) as u8 {
@@ -107,16 +134,56 @@ impl Options {
                 _ => return None,
             },
             torture: (word >> 32) as u8,
+            dead_registers: match word >> 40 & 1 {
+                0 => DeadRegisters::Reuse,
+                _ => DeadRegisters::Preserve,
+            },
+            ring: word >> 41 & 1 == 1,
+            log_size: (word >> 42) as u32,
         })
     }
 
     /// Whether anything is recorded at all.
     pub fn records(self) -> bool {
-        self.instrument == Instrument::Dep
+        self.instrument != Instrument::None
     }
 
     /// Whether memory references are recorded.
     pub fn records_memory(self) -> bool {
-        self.records() && self.memory != Memory::None
+        self.instrument == Instrument::Dep && self.memory != Memory::None
+    }
+
+    /// Whether what stores overwrite is recorded.
+    pub fn undo(self) -> bool {
+        self.instrument == Instrument::Undo
+    }
+
+    /// Most bytes of chunks and events that the trace keeps, if that is limited.
+    pub fn log_bytes(self) -> Option<u64> {
+        (self.log_size != 0).then(|| u64::from(self.log_size) * LOG_STEP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_their_word() {
+        let options = Options {
+            instrument: Instrument::Undo,
+            control_flow: ControlFlow::FullPc,
+            memory: Memory::Addresses,
+            pointers: Pointers::ThreadBlock,
+            torture: torture::SPILL | torture::TINY_BUFFERS,
+            dead_registers: DeadRegisters::Preserve,
+            ring: true,
+            log_size: LOG_MOST,
+        };
+        assert_eq!(Options::from_word(options.to_word()), Some(options));
+        assert_eq!(Options::from_word(0), Some(Options::default()));
+        assert_eq!(Options::from_word(3), None);
+        assert_eq!(options.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
+        assert_eq!(Options::default().log_bytes(), None);
     }
 }

@@ -11,7 +11,7 @@ mod resolve;
 mod table;
 
 pub use commands::{ioctl_effect, IoctlEffect};
-pub use resolve::{described, effects};
+pub use resolve::{described, effects, may_write};
 
 /// A system call of x86-64 Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -68,6 +68,13 @@ pub struct ThreadBlock {
     pub registers: Registers,
     /// Addends: `increments[cf_index][memory words]`, see [`CF_LENGTHS`].
     pub increments: [[Increment; MEM_STEPS]; CF_LENGTHS.len()],
+    /// Entry in front of a store whose extent is only known when it runs; `resume` says where to go
+    /// on, `target` the instruction's original address.
+    pub stub_store: u64,
+    /// Number of the synchronising instruction that is being executed.
+    pub order: u64,
+    /// Not zero: the thread has the lock of the synchronising instructions.
+    pub sync_held: u64,
 }
 
 macro_rules! offsets {
@@ -97,6 +104,9 @@ offsets! {
     RIP = registers.rip => 0x140;
     RFLAGS = registers.rflags => 0x148;
     INCREMENTS = increments => 0x150;
+    STUB_STORE = stub_store => 0x1650;
+    ORDER = order => 0x1658;
+    SYNC_HELD = sync_held => 0x1660;
 }
 
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
@@ -137,6 +147,9 @@ impl ThreadBlock {
             program_zmm31: [0; 8],
             registers: Registers { gpr: [0; 16], rip: 0, rflags: 0 },
             increments,
+            stub_store: 0,
+            order: 0,
+            sync_held: 0,
         }
     }
 }

@@ -221,6 +221,15 @@ pub mod event {
     /// same position. If the interrupted instruction is a repeated string instruction, its pointer
     /// says how many iterations it has completed; its "before" records are valid then.
     pub const INTERRUPTED: u16 = 43;
+    /// Undo log: what is about to be overwritten by something other than a store that its unit
+    /// records: u64 pc, u64 address, u64 size, the bytes, padded with zeros. Written before it happens.
+    pub const UNDO: u16 = 44;
+    /// Undo log: contents that could not be saved: u64 pc, u64 start, u64 length (0 and 0:
+    /// nobody knows where), what did it, padded with zeros.
+    pub const LOST: u16 = 45;
+    /// Undo log: u64 number of this moment in the order of all threads' synchronising
+    /// instructions and system calls.
+    pub const ORDER: u16 = 46;
 }
 
 /// Guards an event that decides where units are: with a damaged one, what is listed would be wrong
@@ -254,6 +263,8 @@ pub mod loss {
     pub const FILE_SIZE_LIMIT: u32 = 2;
     pub const IO_ERROR: u32 = 3;
     pub const NO_MEMORY: u32 = 4;
+    /// The size that was asked for when rewriting is used up.
+    pub const LOG_FULL: u32 = 5;
 }
 
 const fn crc_table() -> [u32; 256] {

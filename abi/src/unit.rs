@@ -36,7 +36,7 @@ pub struct Record {
     pub what: What,
 }
 
-/// What a record holds. All are 8 bytes but [`What::Vector`], which is 64.
+/// What a record holds. All are 8 bytes but [`What::Vector`], which is 64, and [`What::Old`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// General-purpose register (hardware number) before the instruction.
@@ -49,6 +49,10 @@ pub enum What {
     Vector(u8),
     /// Mask register before the instruction.
     Mask(u8),
+    /// Number of the instruction in the order that all threads' synchronising instructions have.
+    Order,
+    /// What the instruction's store overwrites, in this many words (1 to 8).
+    Old(u8),
 }
 
 impl What {
@@ -58,7 +62,9 @@ impl What {
             What::After(r) => 16 + (r & 15),
             What::Address(n) => 32 + (n & 3),
             What::Mask(k) => 40 + (k & 7),
+            What::Order => 48,
             What::Vector(v) => 64 + (v & 31),
+            What::Old(words) => 96 + (words.wrapping_sub(1) & 7),
         }
     }
 
@@ -68,7 +74,9 @@ impl What {
             16..=31 => What::After(byte - 16),
             32..=35 => What::Address(byte - 32),
             40..=47 => What::Mask(byte - 40),
+            48 => What::Order,
             64..=95 => What::Vector(byte - 64),
+            96..=103 => What::Old(byte - 95),
             _ => return None,
         })
     }
@@ -77,6 +85,7 @@ impl What {
     pub fn size(self) -> u32 {
         match self {
             What::Vector(_) => 64,
+            What::Old(words) => 8 * u32::from(words),
             _ => 8,
         }
     }
@@ -292,9 +301,12 @@ mod tests {
                 Record { insn: 9, what: What::Vector(31) },
                 Record { insn: 9, what: What::Mask(1) },
                 Record { insn: 200, what: What::Address(1) },
+                Record { insn: 200, what: What::Order },
+                Record { insn: 200, what: What::Old(1) },
+                Record { insn: 201, what: What::Old(8) },
             ],
         };
-        assert_eq!(body.memory_bytes(), 4 * 8 + 64);
+        assert_eq!(body.memory_bytes(), 6 * 8 + 64 + 64);
         let unit = JitUnit {
             id: 0x1_0010,
             address: 0x7fff_1234,

@@ -29,6 +29,9 @@ pub enum Command {
     Memrefs(Selection),
     /// System calls: a line `TID NAME(ARGUMENTS) = RESULT` for each, with all six argument registers
     Syscalls(CallSelection),
+    /// The undo log: a line `TID PC ADDRESS SIZE OLDBYTES` for each store, and procedure entries with
+    /// registers, and contents that could not be saved
+    Undo(UndoSelection),
     /// Check everything that the format promises; the first violation ends with exit code 1
     Verify(Common),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
@@ -74,6 +77,24 @@ pub struct CallSelection {
     pub limit: Option<u64>,
 }
 
+#[derive(ClapArgs)]
+pub struct UndoSelection {
+    #[command(flatten)]
+    pub common: Common,
+    /// Only writes to this address (hexadecimal), newest first, with the function that wrote
+    #[arg(long, value_name = "A", value_parser = address)]
+    pub address: Option<u64>,
+    /// All threads, newest first: written back line by line, it takes memory to the start of the log
+    #[arg(long, conflicts_with = "address")]
+    pub backwards: bool,
+    /// Only this thread (kernel thread id)
+    #[arg(long, value_name = "TID")]
+    pub thread: Option<u32>,
+    /// Stop after N lines
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
 impl Command {
     /// Of a command that reads a trace.
     pub fn common(&self) -> Option<&Common> {
@@ -81,20 +102,22 @@ impl Command {
             Command::Info(common) | Command::Verify(common) => Some(common),
             Command::Blocks(what) | Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
+            Command::Undo(what) => Some(&what.common),
             Command::Compare(_) => None,
         }
     }
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
-    let number = |part: &str| {
-        let digits = part.trim().trim_start_matches("0x");
-        u64::from_str_radix(digits, 16).map_err(|e| format!("{part}: {e}"))
-    };
     let (start, end) = text.split_once("..").ok_or("expected A..B")?;
-    let range = number(start)?..number(end)?;
+    let range = address(start)?..address(end)?;
     if range.start >= range.end {
         return Err("the range is empty".into());
     }
     Ok(range)
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.trim().trim_start_matches("0x");
+    u64::from_str_radix(digits, 16).map_err(|e| format!("{text}: {e}"))
 }

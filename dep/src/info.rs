@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 
-use abi::options::{ControlFlow, Memory};
+use abi::options::{ControlFlow, Instrument, Memory};
 use abi::trace::{end, left, loss};
 use abi::unit::JitReason;
 use trace::events::Body;
@@ -211,6 +211,14 @@ impl ThreadInfo {
     }
 }
 
+fn instrument_name(instrument: Instrument) -> &'static str {
+    match instrument {
+        Instrument::Dep => "profile",
+        Instrument::Undo => "undo log",
+        Instrument::None => "nothing",
+    }
+}
+
 fn control_flow_name(format: ControlFlow) -> &'static str {
     match format {
         ControlFlow::Tags => "tags",
@@ -255,6 +263,7 @@ fn losses(trace: &Trace) -> Vec<String> {
                 loss::FILE_SIZE_LIMIT => "file size limit",
                 loss::IO_ERROR => "I/O error",
                 loss::NO_MEMORY => "no memory",
+                loss::LOG_FULL => "log full",
                 _ => "unknown reason",
             }
         )),
@@ -357,9 +366,11 @@ impl Report<'_> {
         writeln!(out, "arguments      {}", arguments.join(" "))?;
         writeln!(
             out,
-            "options        control flow {}, memory {}",
+            "options        {}, control flow {}, memory {}{}",
+            instrument_name(trace.options.instrument),
             control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory)
+            memory_name(trace.options.memory),
+            if trace.options.ring { ", the newest part only" } else { "" }
         )?;
         writeln!(out, "process        {}, ended: {}", trace.pid, ending(trace))?;
         for loss in losses(trace) {
@@ -468,13 +479,15 @@ impl Report<'_> {
         let memory = sum(&self.threads, |t| t.memory);
         writeln!(
             out,
-            "{{\"program\":{},\"arguments\":{},\"control_flow\":\"{}\",\"memory\":\"{}\",\
+            "{{\"program\":{},\"arguments\":{},\"instrument\":\"{}\",\"ring\":{},\"control_flow\":\"{}\",\"memory\":\"{}\",\
              \"pid\":{},\"ended\":{},\"losses\":{},\"damage\":{},\"static_units\":{},\
              \"jit_units\":{},\"modules\":{},\"threads\":{},\"control_flow_bytes\":{control_flow},\
              \"memory_bytes\":{memory},\"instructions\":{},\"bytes_per_instruction\":{:.6},\
              {},\"not_recovered\":{}}}",
             text(trace.program.as_os_str().as_encoded_bytes()),
             list(trace.arguments.iter().map(|a| text(a)).collect()),
+            instrument_name(trace.options.instrument),
+            trace.options.ring,
             control_flow_name(trace.options.control_flow),
             memory_name(trace.options.memory),
             trace.pid,

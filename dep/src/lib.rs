@@ -9,8 +9,10 @@ pub mod args;
 mod compare;
 mod info;
 mod list;
+mod symbols;
 mod syscalls;
 mod text;
+mod undo;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -93,6 +95,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         Command::Blocks(what) => list::blocks(&trace, what, &mut warnings, out),
         Command::Memrefs(what) => list::memrefs(&trace, what, &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(&trace, what, out),
+        Command::Undo(what) => undo::list(&trace, what, out),
         Command::Verify(_) => verify(&trace, common.json, out),
         Command::Compare(_) => Ok(()),
     };

@@ -126,3 +126,34 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
     let output = child.wait_with_output().expect("dep ends");
     assert!(output.stderr.is_empty() && output.status.success());
 }
+
+#[test]
+fn undo_logs() {
+    let options = Options { instrument: abi::options::Instrument::Undo, ..Options::default() };
+    let log = trace::test_support::undo_sample(options);
+    let text = |arguments: &[&str]| {
+        let output = dep(arguments, &log);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let warnings = String::from_utf8(output.stderr).expect("text");
+        (String::from_utf8(output.stdout).expect("text"), warnings)
+    };
+    let (list, _) = text(&["undo", "--thread", "78"]);
+    let lines: Vec<&str> = list.lines().collect();
+    assert_eq!(lines[0], "78 0x401000 0x5000 4 22222222");
+    assert!(lines[4].starts_with("78 0x401009 enter 0x402000 rax=0x100 rcx=0x101"));
+    assert_eq!(lines[5], "78 0x402000 lost 0x9000..0xa000 munmap");
+    assert_eq!(text(&["undo"]).0.lines().count(), 13);
+    assert_eq!(text(&["undo", "--limit", "3"]).0.lines().count(), 3);
+    let (json, _) = text(&["undo", "--json", "--limit", "1"]);
+    let expected =
+        "{\"tid\":77,\"pc\":\"0x401000\",\"address\":\"0x5000\",\"size\":4,\"old\":\"11111111\"}\n";
+    assert_eq!(json, expected);
+    let (about, warnings) = text(&["undo", "--address", "0x5001"]);
+    assert_eq!(about.lines().count(), 2);
+    assert!(about.lines().all(|line| line.ends_with(" ?")));
+    assert!(warnings.contains("write to 0x5000 without an order"), "{warnings}");
+    assert_eq!(text(&["undo", "--backwards"]).0.lines().count(), 13);
+    // A profile has none, and an undo log no references.
+    assert!(!dep(&["undo"], &good()).status.success());
+    assert!(!dep(&["memrefs"], &log).status.success());
+}

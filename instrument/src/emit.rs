@@ -273,6 +273,34 @@ impl Code {
         self.i32(abi::layout::TABLE_BASE as i32);
     }
 
+    /// An instruction whose operand is `[disp32]`.
+    fn absolute(&mut self, opcode: u8, reg: u8, address: u64) {
+        self.raw(&[0x48, opcode, (reg & 7) << 3 | 4, 0x25]);
+        self.i32(address as i32);
+    }
+
+    /// Takes the lock at `lock` (below 2 GiB), waiting for it, and counts at `count`: rcx is the
+    /// new number. No flag is touched: `xchg` and `jrcxz` do not need one.
+    pub fn lock_and_count(&mut self, lock: u64, count: u64, this: i32) {
+        let again = self.here();
+        self.load(RCX, this);
+        self.absolute(0x87, RCX, lock); // xchg [lock], rcx
+        let free = self.jrcxz();
+        self.raw(&[0xf3, 0x90, 0xeb, 0]); // pause; jmp again
+        let end = self.here();
+        self.bytes[end as usize - 1] = (again as i32 - end as i32) as u8;
+        self.bind_short(free);
+        self.absolute(0x8b, RCX, count);
+        self.lea(RCX, At(RCX, 1));
+        self.absolute(0x89, RCX, count);
+    }
+
+    /// `mov qword [address], 0` (below 2 GiB)
+    pub fn clear(&mut self, address: u64) {
+        self.absolute(0xc7, 0, address);
+        self.i32(0);
+    }
+
     /// `vmovq reg, xmm31`: the control-flow pointer.
     pub fn control_flow_pointer(&mut self, reg: u8) {
         self.raw(&[0x62, 0x41 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x7e, 0xf8 | (reg & 7)]);
@@ -380,6 +408,13 @@ mod tests {
             ("lea r9,[2000h]", &|c| c.address_of(9, 0x2000)),
             ("crc32 ecx,dword ptr gs:[40h]", &|c| c.crc_rcx(0x40)),
             ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up_rcx()),
+            ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
+            (
+                "mov rcx,gs:[0]; xchg [1000h],rcx; jrcxz 0000000000001017h; pause; \
+                 jmp short 0000000000001000h; \
+                 mov rcx,[1040h]; lea rcx,[rcx+1]; mov [1040h],rcx",
+                &|c| c.lock_and_count(0x1000, 0x1040, 0),
+            ),
             ("vmovq rax,xmm31", &|c| c.control_flow_pointer(0)),
             ("vmovq r14,xmm31", &|c| c.control_flow_pointer(14)),
             ("vpextrq rdi,xmm31,1", &|c| c.memory_pointer(7)),

@@ -12,6 +12,9 @@
 //! some of them know a register that the unit is going to need, the others record it at their end.
 //! So a pointer that a loop does not change is recorded once in front of the loop.
 //!
+//! The undo log ([`abi::options::Instrument::Undo`]) is another plan over the same ground: of the
+//! references only stores, each followed by what it overwrites, and at each call all registers.
+//!
 //! Lattice: sets of known registers, ordered by inclusion, starting from all of them. Meet:
 //! intersection, plus what is wanted and known to any predecessor. Transfer: the effects of the
 //! unit's instructions and records. Facts about a unit that relies on its predecessors are only
@@ -21,11 +24,12 @@ use abi::options::{ControlFlow, Memory, Options};
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
 use core::ops::Range;
-use iced_x86::{Instruction, InstructionInfoFactory};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory};
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
 use lifter::recompute::{effects, Effect, Known};
 use lifter::regs::GprSet;
+use lifter::stores::{is_synchronising, stores, Stores};
 
 /// A block as the planner sees it.
 pub struct PlanBlock {
@@ -55,6 +59,8 @@ struct Compiled {
     after: Option<What>,
     effects: Range<usize>,
     written: GprSet,
+    /// A store that the runtime logs in front of the unit.
+    starts_unit: bool,
 }
 
 /// Plans regions; reuses its scratch memory.
@@ -89,7 +95,7 @@ impl Planner {
         options: Options,
         factory: &mut InstructionInfoFactory,
     ) -> Vec<UnitPlan> {
-        if !options.records_memory() {
+        if !options.records_memory() && !options.undo() {
             return blocks.iter().map(|_| UnitPlan::default()).collect();
         }
         self.compiled.clear();
@@ -97,6 +103,10 @@ impl Planner {
         for insn in insns {
             self.compile(insn, options, factory);
         }
+        assert!(
+            blocks.iter().all(|b| b.insns.clone().skip(1).all(|i| !self.compiled[i].starts_unit)),
+            "a store that is logged at run time is not the first instruction of its unit"
+        );
         let across =
             options.memory == Memory::Registers && options.control_flow != ControlFlow::Bits;
         let facts = self.solve(blocks, across);
@@ -118,6 +128,17 @@ impl Planner {
     ) {
         self.references.clear();
         references(insn, factory, &mut self.references);
+        let undo = options.undo() && crate::transfer::refusal(insn).is_none();
+        let store = options.undo().then(|| match undo {
+            true => stores(insn, &self.references),
+            false => Stores::None,
+        });
+        if let Some(store) = store {
+            self.references.clear();
+            if let Stores::One(reference) = store {
+                self.references.push(reference);
+            }
+        }
         self.rest.clear();
         let mut addresses = 0u8;
         for reference in &self.references {
@@ -128,7 +149,10 @@ impl Planner {
                 _ => self.rest.push(*reference),
             }
         }
-        let wanted = needs(insn, factory, &self.rest);
+        let mut wanted = needs(insn, factory, &self.rest);
+        if undo && is_call(insn) {
+            wanted.registers = GprSet::ALL;
+        }
         let mut before: Vec<What> =
             (0..4).filter(|n| addresses & 1 << n != 0).map(What::Address).collect();
         let mut after = None;
@@ -138,13 +162,21 @@ impl Planner {
                 _ => before.push(what),
             }
         }
+        if undo && is_synchronising(insn) {
+            before.push(What::Order);
+        }
+        if let Some(Stores::One(reference)) = store {
+            before.push(What::Old(reference.size.div_ceil(8) as u8));
+        }
         let start = self.effects.len();
         let list = &mut self.effects;
         effects(insn, factory, &mut |effect| list.push(effect));
         let written =
             self.effects[start..].iter().fold(GprSet::EMPTY, |set, e| set.union(changed(e)));
         let effects = start..self.effects.len();
-        self.compiled.push(Compiled { needs: wanted.registers, before, after, effects, written });
+        let starts_unit = store == Some(Stores::AtRunTime);
+        let needs = wanted.registers;
+        self.compiled.push(Compiled { needs, before, after, effects, written, starts_unit });
     }
 
     // --- dataflow ---
@@ -343,6 +375,11 @@ fn changed(effect: &Effect) -> GprSet {
         | Effect::Unary { to, .. } => GprSet::of(to),
         Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
     }
+}
+
+/// Calls of the program's own code: there the undo log has all registers.
+pub fn is_call(insn: &Instruction) -> bool {
+    insn.is_call_near() || insn.flow_control() == FlowControl::IndirectCall
 }
 
 /// Whether `lea` can compute the reference's address.

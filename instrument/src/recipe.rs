@@ -13,7 +13,13 @@
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
 //!          kinds with a scratch register: u8 its number
+//!          kinds that read ahead: u8 the registers in spill[0] and spill[1], low and high nibble
+//!          (4, which is rsp: none); Sync: u8 code bytes in front of the instruction itself, and
+//!          u8 the register that it borrows itself (4: none)
 //! ```
+//!
+//! An entry of length 0 belongs to the instruction of the next entry: a snippet in front of it that
+//! may fault in its place.
 //!
 //! The entry's code offset is an *instruction boundary*: everything before is done, nothing of the
 //! instruction has happened, and every live register holds the program's value. Between it and the
@@ -36,11 +42,24 @@ pub enum Kind {
     Pointers = 3,
     /// [`Kind::Pointers`] and [`Kind::Scratch`] at once.
     PointersScratch = 4,
+    /// A snippet reads what the instruction is going to overwrite.
+    ReadAhead = 5,
+    /// The thread has the lock of the synchronising instructions, first in a snippet as
+    /// [`Kind::ReadAhead`], then in the instruction itself.
+    Sync = 6,
 }
 
+/// In place of a register that is borrowed: none is.
+pub const NOT_BORROWED: u8 = lifter::regs::RSP;
+
 impl Kind {
-    fn has_register(self) -> bool {
-        matches!(self, Kind::Scratch | Kind::PointersScratch)
+    /// Bytes behind the entry's first ones.
+    fn operands(self) -> usize {
+        match self {
+            Kind::Plain | Kind::SavedRcx | Kind::Pointers => 0,
+            Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead => 1,
+            Kind::Sync => 3,
+        }
     }
 
     /// Whether xmm31 holds the program's value.
@@ -74,8 +93,36 @@ pub struct Entry {
     /// Length of the original instruction.
     pub length: u32,
     pub kind: Kind,
-    /// The register of [`Kind::Scratch`].
+    /// The register of [`Kind::Scratch`] and of the instruction of [`Kind::Sync`].
     pub register: u8,
+    /// The registers that the snippet of [`Kind::ReadAhead`] and [`Kind::Sync`] has in
+    /// `spill[0]` and `spill[1]`, or [`NOT_BORROWED`].
+    pub borrowed: [u8; 2],
+    /// Code bytes of the snippet of [`Kind::Sync`].
+    pub snippet: u32,
+}
+
+impl Entry {
+    /// The registers that are in `spill[0]` and `spill[1]` `inside` code bytes behind the boundary.
+    pub fn spilled(&self, inside: u32) -> [Option<u8>; 2] {
+        let named = |register: u8| Some(register).filter(|&r| r != NOT_BORROWED);
+        match self.kind {
+            _ if inside == 0 => [None; 2],
+            Kind::Plain | Kind::SavedRcx | Kind::Pointers => [None; 2],
+            Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
+            Kind::Sync if inside >= self.snippet => [None, named(self.register)],
+            Kind::ReadAhead | Kind::Sync => self.borrowed.map(named),
+        }
+    }
+
+    /// Whether what faults `inside` code bytes behind the boundary only reads ahead for a store.
+    pub fn reads_ahead(&self, inside: u32) -> bool {
+        match self.kind {
+            Kind::ReadAhead => true,
+            Kind::Sync => inside < self.snippet,
+            _ => false,
+        }
+    }
 }
 
 /// Appends a recipe, entry by entry.
@@ -93,7 +140,15 @@ impl Writer {
     }
 
     /// `code` is relative to the unit's entry and never decreases; `length` is at most 15.
-    pub fn entry(&mut self, out: &mut Vec<u8>, code: u32, length: usize, kind: Kind, register: u8) {
+    /// `operands`: what the kind says.
+    pub fn entry(
+        &mut self,
+        out: &mut Vec<u8>,
+        code: u32,
+        length: usize,
+        kind: Kind,
+        operands: &[u8],
+    ) {
         let delta = code - self.last;
         self.last = code;
         let second = (length as u8) << 4 | kind as u8;
@@ -104,9 +159,8 @@ impl Writer {
                 out.extend_from_slice(&(delta.min(0xffff) as u16).to_le_bytes());
             }
         }
-        if kind.has_register() {
-            out.push(register);
-        }
+        debug_assert_eq!(operands.len(), kind.operands());
+        out.extend_from_slice(operands);
     }
 }
 
@@ -170,12 +224,19 @@ impl Iterator for Entries<'_> {
             2 => Kind::Scratch,
             3 => Kind::Pointers,
             4 => Kind::PointersScratch,
+            5 => Kind::ReadAhead,
+            6 => Kind::Sync,
             _ => return None,
         };
-        let mut register = 0;
-        if kind.has_register() {
-            register = *rest.first()?;
-            rest = &rest[1..];
+        let (operands, rest) = rest.split_at_checked(kind.operands())?;
+        let (mut register, mut borrowed, mut snippet) = (0, [NOT_BORROWED; 2], 0);
+        match (kind, operands) {
+            (Kind::ReadAhead, &[both]) => borrowed = [both & 15, both >> 4],
+            (Kind::Sync, &[both, length, own]) => {
+                (borrowed, snippet, register) = ([both & 15, both >> 4], u32::from(length), own);
+            }
+            (_, &[one]) => register = one,
+            _ => {}
         }
         self.bytes = rest;
         let length = u32::from(second >> 4);
@@ -186,10 +247,12 @@ impl Iterator for Entries<'_> {
             length,
             kind,
             register,
+            borrowed,
+            snippet,
         };
         self.code += delta;
         self.original += length;
-        self.insn += 1;
+        self.insn += u32::from(length != 0);
         Some(entry)
     }
 }
@@ -207,16 +270,27 @@ mod tests {
         };
         let mut out = Vec::new();
         let mut writer = Writer::begin(&mut out, header);
-        writer.entry(&mut out, 30, 5, Kind::Plain, 0);
-        writer.entry(&mut out, 400, 15, Kind::Scratch, 9);
-        writer.entry(&mut out, 410, 1, Kind::SavedRcx, 0);
+        writer.entry(&mut out, 30, 5, Kind::Plain, &[]);
+        writer.entry(&mut out, 400, 15, Kind::Scratch, &[9]);
+        writer.entry(&mut out, 410, 1, Kind::SavedRcx, &[]);
+        writer.entry(&mut out, 500, 0, Kind::ReadAhead, &[NOT_BORROWED | 7 << 4]);
+        writer.entry(&mut out, 520, 3, Kind::Plain, &[]);
+        writer.entry(&mut out, 530, 4, Kind::Sync, &[1 | 2 << 4, 60, NOT_BORROWED]);
         let recipe = Recipe::new(&out).unwrap();
         assert_eq!(recipe.header(), header);
         assert_eq!(recipe.at(29), None);
         assert_eq!(recipe.at(30).unwrap().original, 0);
         let middle = recipe.at(405).unwrap();
         assert_eq!((middle.original, middle.kind, middle.register), (5, Kind::Scratch, 9));
-        assert_eq!(recipe.at(1000).unwrap().original, 20);
-        assert_eq!(recipe.at(1000).unwrap().insn, 2);
+        assert_eq!(recipe.at(499).unwrap().original, 20);
+        assert_eq!(recipe.at(499).unwrap().insn, 2);
+        let ahead = recipe.at(510).unwrap();
+        assert_eq!((ahead.insn, ahead.original, ahead.length), (3, 21, 0));
+        assert_eq!((ahead.spilled(10), ahead.reads_ahead(10)), ([None, Some(7)], true));
+        assert_eq!(recipe.at(520).unwrap().insn, 3);
+        let sync = recipe.at(1000).unwrap();
+        assert_eq!((sync.insn, sync.original, sync.length), (4, 24, 4));
+        assert_eq!((sync.spilled(59), sync.reads_ahead(59)), ([Some(1), Some(2)], true));
+        assert_eq!((sync.spilled(60), sync.reads_ahead(60)), ([None, None], false));
     }
 }

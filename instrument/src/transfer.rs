@@ -94,23 +94,23 @@ impl Weaver<'_, '_, '_> {
     /// Emits the transfer that ends the unit; `next`: original address of the block behind.
     pub(crate) fn transfer(&mut self, insn: &Instruction, i: usize, next: Option<u64>) {
         if let Some(why) = refusal(insn) {
-            self.boundary(insn, Kind::SavedRcx, 0);
+            self.boundary(insn, Kind::SavedRcx, &[]);
             return self.refuse(insn, why);
         }
         match insn.flow_control() {
             FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
                 self.outcome_of_jcc(insn, i);
-                self.boundary(insn, Kind::Plain, 0);
+                self.boundary(insn, Kind::Plain, &[]);
                 self.branch(Some(condition_of(insn)), insn.near_branch_target());
                 self.fall_through(insn.next_ip(), next);
             }
             FlowControl::ConditionalBranch => self.loop_or_jrcxz(insn, next),
             FlowControl::UnconditionalBranch => {
-                self.boundary(insn, Kind::Plain, 0);
+                self.boundary(insn, Kind::Plain, &[]);
                 self.fall_through(insn.near_branch_target(), next);
             }
             FlowControl::Call if insn.mnemonic() == Mnemonic::Syscall => {
-                self.boundary(insn, Kind::Plain, 0);
+                self.boundary(insn, Kind::Plain, &[]);
                 let next_ip = insn.next_ip();
                 self.code().address_of(RCX, next_ip);
                 self.code().jump_gs(thread::STUB_SYSCALL);
@@ -128,7 +128,7 @@ impl Weaver<'_, '_, '_> {
             }
             FlowControl::Return => self.ret(insn),
             _ => {
-                self.boundary(insn, Kind::SavedRcx, 0);
+                self.boundary(insn, Kind::SavedRcx, &[]);
                 self.refuse(insn, refuse::FAR_TRANSFER);
             }
         }
@@ -176,7 +176,7 @@ impl Weaver<'_, '_, '_> {
     }
 
     fn direct_call(&mut self, insn: &Instruction, next: Option<u64>) {
-        self.boundary(insn, Kind::Plain, 0);
+        self.boundary(insn, Kind::Plain, &[]);
         let at = self.code().call();
         self.t.cold.push(Cold::Call {
             at,
@@ -190,7 +190,7 @@ impl Weaver<'_, '_, '_> {
     /// `loop`, `jrcxz` and their kin: the short branch goes to a jump of our own.
     fn loop_or_jrcxz(&mut self, insn: &Instruction, next: Option<u64>) {
         let records = self.records_outcomes();
-        self.boundary(insn, Kind::Plain, 0);
+        self.boundary(insn, Kind::Plain, &[]);
         // Prefixes and opcode as they are; the distance comes last.
         let short = self.bytes[(insn.ip() - self.block.start) as usize..].to_vec();
         let len = insn.len();
@@ -217,7 +217,7 @@ impl Weaver<'_, '_, '_> {
     }
 
     fn records_outcomes(&self) -> bool {
-        self.options().instrument == Instrument::Dep
+        self.options().instrument != Instrument::None
             && self.options().control_flow == ControlFlow::Bits
     }
 
@@ -256,7 +256,9 @@ impl Weaver<'_, '_, '_> {
     }
 
     fn ret(&mut self, insn: &Instruction) {
-        self.boundary(insn, Kind::SavedRcx, 0);
+        self.boundary(insn, Kind::SavedRcx, &[]);
+        let undo = self.options().undo();
+        let popped = 8 + if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
         code.read32(RCX, At(RSP, 4));
@@ -269,6 +271,15 @@ impl Weaver<'_, '_, '_> {
         code.store32(thread::TARGET, RCX);
         code.look_up_rcx();
         let back = code.here();
+        if undo {
+            // Memory stays as it is: the return is a jump, which the processor may not predict.
+            code.store(thread::JUMP, RCX);
+            code.load(RCX, thread::SAVED_RCX);
+            code.lea(RSP, At(RSP, popped));
+            code.jump_gs(thread::JUMP);
+            self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
+            return;
+        }
         code.write(At(RSP, 0), RCX);
         code.load(RCX, thread::SAVED_RCX);
         if insn.op_count() > 0 {
@@ -282,7 +293,7 @@ impl Weaver<'_, '_, '_> {
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
-        self.boundary(insn, Kind::SavedRcx, 0);
+        self.boundary(insn, Kind::SavedRcx, &[]);
         self.code().store(thread::SAVED_RCX, RCX);
         if insn.op0_kind() == OpKind::Register {
             let reg = gpr_number(insn.op0_register()).unwrap_or(RCX);

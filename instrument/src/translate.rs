@@ -10,11 +10,12 @@ use crate::plan::{PlanBlock, Planner, UnitPlan};
 use crate::recipe;
 use crate::transfer::is_conditional;
 use crate::weave::Weaver;
-use abi::options::{ControlFlow, Options};
+use abi::options::{ControlFlow, DeadRegisters, Options};
 use abi::unit::{flags, UnitBody};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory};
 use lifter::regs::GprSet;
+use lifter::stores::at_run_time;
 
 /// What is known about addresses when code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -208,6 +209,7 @@ impl Translator {
         // Without records no scratch register is asked for.
         let everything = !self.options.records()
             || self.placement.exact_registers
+            || self.options.dead_registers == DeadRegisters::Preserve
             || self.options.torture & abi::options::torture::SPILL != 0;
         let insns = core::mem::take(&mut self.insns);
         let spans = core::mem::take(&mut self.spans);
@@ -230,6 +232,11 @@ impl Translator {
             }
         });
         inspected.collect()
+    }
+
+    /// Whether the instruction must be the first one of its unit.
+    pub fn starts_unit(&mut self, insn: &Instruction) -> bool {
+        starts_unit(self.options, insn, &mut self.factory)
     }
 
     /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
@@ -378,6 +385,16 @@ struct Region<'a> {
     insns: &'a [Instruction],
     plans: &'a [UnitPlan],
     source: Source<'a>,
+}
+
+/// Whether an instruction must be the first one of its unit: in the undo log a store that the
+/// runtime logs, whose position then is a boundary between units.
+pub fn starts_unit(
+    options: Options,
+    insn: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    options.undo() && at_run_time(insn, factory, &mut Vec::new())
 }
 
 /// Whether a unit may be entered by a direct branch from unit `from`: a narrow tag is only right

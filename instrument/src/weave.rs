@@ -27,6 +27,17 @@ pub(crate) struct Scratch {
     spilled: Option<i32>,
 }
 
+impl Scratch {
+    /// The register if it is spilled, as a recipe names it.
+    pub fn borrowed(self) -> u8 {
+        if self.spilled.is_some() {
+            self.reg
+        } else {
+            recipe::NOT_BORROWED
+        }
+    }
+}
+
 pub(crate) struct Weaver<'t, 'o, 'b> {
     pub t: &'t mut Translator,
     pub out: &'o mut Fragment,
@@ -43,7 +54,7 @@ pub(crate) struct Weaver<'t, 'o, 'b> {
     entry: u32,
     writer: Option<recipe::Writer>,
     /// Register that holds the memory-stream pointer (behind the unit's own bytes).
-    cached: Option<u8>,
+    pub(crate) cached: Option<u8>,
     /// Bytes of the unit's memory records that are not written yet.
     left: i32,
 }
@@ -103,24 +114,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             records = rest;
             let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
             let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
-            let needs_31 = self.vector_pointers() && uses_31(&insn);
-            let mut vector_31 = None;
-            for record in before {
-                if needs_31 && record.what == What::Vector(31) {
-                    vector_31 = Some(-self.left);
-                    self.left -= record.what.size() as i32;
-                } else {
-                    self.record(&insn, i, self.t.liveness.before(self.first + i), record);
-                }
-            }
-            if i + 1 == self.insns.len() && transfer::is_transfer(&insn) {
-                self.transfer(&insn, i, next);
+            if self.options().undo() && before.iter().any(|r| r.what == What::Order) {
+                self.synchronising(&insn, i, before);
+            } else if self.instruction(&insn, i, before, next) {
                 return;
-            }
-            if needs_31 {
-                self.with_program_31(&insn, i, vector_31);
-            } else {
-                self.moved(&insn, i);
             }
             if let Some(reg) = self.cached {
                 self.cached = (!self.effect(i).written.contains(reg)).then_some(reg);
@@ -134,7 +131,40 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.fall_through(end, next);
     }
 
-    fn live_after(&self, i: usize) -> GprSet {
+    /// Emits instruction `i` with the records in front of it; true if it ends the unit.
+    fn instruction(
+        &mut self,
+        insn: &Instruction,
+        i: usize,
+        before: &[Record],
+        next: Option<u64>,
+    ) -> bool {
+        let needs_31 = self.vector_pointers() && uses_31(insn);
+        let mut vector_31 = None;
+        let registers = before.iter().take_while(|r| matches!(r.what, What::Before(_))).count();
+        let (registers, before) =
+            before.split_at(if self.options().undo() { registers } else { 0 });
+        self.registers(insn, i, registers);
+        for record in before {
+            if needs_31 && record.what == What::Vector(31) {
+                vector_31 = Some(self.place(record.what.size()));
+            } else {
+                self.record(insn, i, self.t.liveness.before(self.first + i), record);
+            }
+        }
+        if i + 1 == self.insns.len() && transfer::is_transfer(insn) {
+            self.transfer(insn, i, next);
+            return true;
+        }
+        if needs_31 {
+            self.with_program_31(insn, i, vector_31);
+        } else {
+            self.moved(insn, i);
+        }
+        false
+    }
+
+    pub(crate) fn live_after(&self, i: usize) -> GprSet {
         if i + 1 < self.insns.len() {
             self.t.liveness.before(self.first + i + 1)
         } else {
@@ -168,6 +198,9 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         let options = self.options();
         let cf_len = control_flow_bytes(options, self.block.wide, self.insns.last());
         let memory = self.left;
+        if self.stores_at_run_time() {
+            self.announce_store();
+        }
         let live_in = match self.insns.is_empty() {
             true => GprSet::ALL,
             false => self.t.liveness.before(self.first),
@@ -283,22 +316,16 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     // --- records ---
 
     /// Writes one record of `insn`, at a point where the registers in `live` are the program's.
-    fn record(&mut self, insn: &Instruction, i: usize, live: GprSet, record: &Record) {
-        let at = -self.left;
-        self.left -= record.what.size() as i32;
+    pub(crate) fn record(&mut self, insn: &Instruction, i: usize, live: GprSet, record: &Record) {
+        if let What::Old(_) = record.what {
+            return self.read_ahead(insn, i);
+        }
+        let at = self.place(record.what.size());
         let mut avoid = self.touched(i);
         if let What::Before(reg) | What::After(reg) = record.what {
             avoid.insert(reg);
         }
-        let pointer = match self.cached.filter(|&c| !live.contains(c) && !avoid.contains(c)) {
-            Some(reg) => Scratch { reg, spilled: None },
-            None => {
-                let scratch = self.take(live, avoid, 0);
-                self.load_memory_pointer(scratch.reg);
-                self.cached = scratch.spilled.is_none().then_some(scratch.reg);
-                scratch
-            }
-        };
+        let pointer = self.take_pointer(live, avoid);
         let place = At(pointer.reg, at);
         match record.what {
             What::Before(reg) | What::After(reg) => self.code().write(place, reg),
@@ -310,6 +337,8 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
                 self.code().write_vector(place, v, narrow);
             }
             What::Mask(k) => self.code().write_mask(place, k, false),
+            // Written where the instruction is.
+            What::Order | What::Old(_) => {}
             What::Address(n) => {
                 avoid.insert(pointer.reg);
                 let value = self.take(live, avoid, 1);
@@ -319,6 +348,26 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             }
         }
         self.give_back(pointer);
+    }
+
+    /// A register that holds the memory-stream pointer.
+    pub(crate) fn take_pointer(&mut self, live: GprSet, avoid: GprSet) -> Scratch {
+        match self.cached.filter(|&c| !live.contains(c) && !avoid.contains(c)) {
+            Some(reg) => Scratch { reg, spilled: None },
+            None => {
+                let scratch = self.take(live, avoid, 0);
+                self.load_memory_pointer(scratch.reg);
+                self.cached = scratch.spilled.is_none().then_some(scratch.reg);
+                scratch
+            }
+        }
+    }
+
+    /// Where the next record of `bytes` goes, behind the memory-stream pointer.
+    pub(crate) fn place(&mut self, bytes: u32) -> i32 {
+        let at = -self.left;
+        self.left -= bytes as i32;
+        at
     }
 
     /// `lea reg, <the instruction's memory operand>`
@@ -393,10 +442,16 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     // --- moved instructions ---
 
     /// Notes that original instruction `i` starts here.
-    pub fn boundary(&mut self, insn: &Instruction, kind: Kind, register: u8) {
-        let at = self.out.code.here() - self.entry;
+    pub fn boundary(&mut self, insn: &Instruction, kind: Kind, operands: &[u8]) {
+        let at = self.out.code.here();
+        self.boundary_at(at, insn.len(), kind, operands);
+    }
+
+    /// Notes that an instruction, or (`length` 0) a snippet that may fault in its place, starts at
+    /// `at` in the code.
+    pub fn boundary_at(&mut self, at: u32, length: usize, kind: Kind, operands: &[u8]) {
         if let Some(writer) = &mut self.writer {
-            writer.entry(&mut self.out.recipes, at, insn.len(), kind, register);
+            writer.entry(&mut self.out.recipes, at - self.entry, length, kind, operands);
         }
     }
 
@@ -409,17 +464,17 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
 
     fn moved(&mut self, insn: &Instruction, i: usize) {
         if let Some(why) = transfer::refusal(insn) {
-            self.boundary(insn, Kind::SavedRcx, 0);
+            self.boundary(insn, Kind::SavedRcx, &[]);
             return self.refuse(insn, why);
         }
         if !insn.is_ip_rel_memory_operand() {
-            self.boundary(insn, Kind::Plain, 0);
+            self.boundary(insn, Kind::Plain, &[]);
             return self.copy(insn);
         }
         self.moved_pc_relative(insn, i);
     }
 
-    fn copy(&mut self, insn: &Instruction) {
+    pub(crate) fn copy(&mut self, insn: &Instruction) {
         if insn.is_invalid() {
             // What the decoder does not know is not run: it raises what the processor raises.
             return self.code().raw(&[0x0f, 0x0b]);
@@ -432,14 +487,14 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     fn moved_pc_relative(&mut self, insn: &Instruction, i: usize) {
         let far = self.far_register(insn, i);
         match far {
-            None => self.boundary(insn, Kind::Plain, 0),
-            Some(reg) => self.boundary(insn, Kind::Scratch, reg),
+            None => self.boundary(insn, Kind::Plain, &[]),
+            Some(reg) => self.boundary(insn, Kind::Scratch, &[reg]),
         }
         self.pc_relative(insn, far);
     }
 
     /// A register to address a pc-relative operand through, if it is out of reach from here.
-    fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<u8> {
+    pub(crate) fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<u8> {
         const MARGIN: u64 = 256;
         let here = self.out.code.address(self.out.code.here());
         let distance = insn.ip_rel_memory_address().wrapping_sub(here) as i64;
@@ -449,7 +504,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
 
     /// Emits an instruction with a pc-relative operand; `far`: through this register, whose value
     /// waits in the thread block meanwhile.
-    fn pc_relative(&mut self, insn: &Instruction, far: Option<u8>) {
+    pub(crate) fn pc_relative(&mut self, insn: &Instruction, far: Option<u8>) {
         let target = insn.ip_rel_memory_address();
         let Some(reg) = far else {
             let mut bytes = [0; 15];
@@ -487,8 +542,8 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         let far = insn.is_ip_rel_memory_operand().then(|| self.far_register(insn, i)).flatten();
         // The boundary lies before the exchange; a fault inside puts the pointers back.
         match far {
-            None => self.boundary(insn, Kind::Pointers, 0),
-            Some(reg) => self.boundary(insn, Kind::PointersScratch, reg),
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
         }
         self.code().save_31(thread::POINTERS, false);
         self.code().load_31(thread::PROGRAM_ZMM31, true);

@@ -71,6 +71,8 @@ fn what(what: What) -> String {
         What::Address(n) => format!("address of operand {n}"),
         What::Vector(v) => format!("zmm{v}"),
         What::Mask(k) => format!("k{k}"),
+        What::Order => "order".into(),
+        What::Old(words) => format!("{} old bytes", 8 * words),
     }
 }
 
@@ -87,6 +89,10 @@ fn field(offset: i32) -> Option<String> {
         thread::WINDOW_HIGH => "window_high",
         thread::EXIT_ID => "exit_id",
         thread::PROGRAM_ZMM31 => "program_zmm31",
+        thread::RESUME => "resume",
+        thread::STUB_STORE => "stub_store",
+        thread::ORDER => "order",
+        thread::SYNC_HELD => "sync_held",
         _ => "",
     };
     if !name.is_empty() {
@@ -132,6 +138,11 @@ impl SymbolResolver for Names {
         }
         if address == abi::layout::TABLE_BASE {
             return Some(SymbolResult::with_str(address, "T"));
+        }
+        match address {
+            abi::layout::SYNC_LOCK => return Some(SymbolResult::with_str(address, "sync_lock")),
+            abi::layout::SYNC_COUNT => return Some(SymbolResult::with_str(address, "sync_count")),
+            _ => {}
         }
         self.places.get(&address).map(|name| SymbolResult::with_string(address, name.clone()))
     }
@@ -233,7 +244,8 @@ fn listing(case: &Case, code: &[u8]) -> String {
             .collect();
         let recipe = recipe_of(unit, &fragment.recipes).expect("a recipe");
         let entries: Vec<_> = recipe.entries().collect();
-        assert_eq!(entries.len(), list.len(), "an entry for each instruction");
+        let whole = entries.iter().filter(|e| e.length > 0).count();
+        assert_eq!(whole, list.len(), "an entry for each instruction");
         let wide = if unit.wide { "wide" } else { "narrow" };
         let _ = writeln!(out, "unit {:x} ({wide}, id {:x})", unit.start, unit.id);
         let header = recipe.header();
@@ -275,7 +287,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
             if let Some(label) = label {
                 let _ = writeln!(out, "{label}:");
             }
-            let entry = last.map(|e| list[e.insn as usize]);
+            let entry = last.filter(|e| e.length > 0).map(|e| list[e.insn as usize]);
             let original = entry.map(|e| text(&mut original_text, e)).unwrap_or_default();
             let reason = match last.map(|e| (e.kind, e.register)) {
                 None => String::new(),
@@ -283,6 +295,8 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::SavedRcx, _)) => "rcx saved".into(),
                 Some((Kind::Scratch, r)) => format!("{} saved", registers()[usize::from(r)]),
                 Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
+                Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
+                Some((Kind::Sync, _)) => format!("in order{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             leaves_flags_alone(insn, &list);
@@ -305,6 +319,13 @@ fn listing(case: &Case, code: &[u8]) -> String {
     out
 }
 
+/// The registers that a snippet has in the thread block when it reads.
+fn borrowed(entry: Option<&Entry>) -> String {
+    let spilled = entry.map_or([None; 2], |e| e.spilled(1));
+    let names = spilled.into_iter().flatten().map(|r| registers()[usize::from(r)]);
+    names.fold(String::new(), |text, name| format!("{text}, {name} saved"))
+}
+
 fn line(out: &mut String, original: &str, emitted: &str, reason: &str) {
     let line = format!("  {original:36} | {emitted:56} | {reason}");
     out.push_str(line.trim_end().trim_end_matches('|').trim_end());
@@ -316,6 +337,8 @@ struct Check<'a> {
     originals: &'a [&'a Instruction],
     /// Records that are not written yet, by place.
     missing: BTreeMap<i32, What>,
+    /// Places of the record of old bytes that was begun last.
+    old: std::ops::Range<i32>,
     /// Registers that hold the memory-stream pointer.
     pointers: GprSet,
     /// Registers whose values wait in the thread block.
@@ -336,6 +359,7 @@ impl<'a> Check<'a> {
         Check {
             originals,
             missing,
+            old: 0..0,
             pointers: GprSet::EMPTY,
             spilled: GprSet::EMPTY,
             lost: GprSet::EMPTY,
@@ -359,7 +383,10 @@ impl<'a> Check<'a> {
             }
             let same = original.is_some_and(|o| {
                 let own = insn.segment_prefix() == Register::GS;
-                !own && o.mnemonic() == insn.mnemonic()
+                let inside = (insn.ip() - start) as u32 - entry.map_or(0, |e| e.code);
+                let ahead = entry.is_some_and(|e| e.reads_ahead(inside));
+                !own && !ahead
+                    && o.mnemonic() == insn.mnemonic()
                     && o.op0_kind() == insn.op0_kind()
                     && o.op0_register() == insn.op0_register()
                     && (at_boundary || entry.is_some_and(|e| e.kind != Kind::Plain))
@@ -391,7 +418,8 @@ impl<'a> Check<'a> {
     fn inserted(&mut self, insn: &Instruction, effect: UseDef) {
         let own = insn.segment_prefix() == Register::GS;
         let field = insn.memory_displacement64() as i32;
-        let spill = own && (thread::SPILL..thread::SPILL + 16).contains(&field);
+        let spill = own
+            && (field == thread::SAVED_RCX || (thread::SPILL..thread::SPILL + 16).contains(&field));
         let base = gpr_number(insn.memory_base());
         let writes_memory = insn.op0_kind() == OpKind::Memory;
         if spill && writes_memory {
@@ -430,6 +458,9 @@ impl<'a> Check<'a> {
 
     fn record(&mut self, insn: &Instruction) {
         let place = insn.memory_displacement64() as i32;
+        if self.old.contains(&place) {
+            return;
+        }
         let what = self.missing.remove(&place).unwrap_or_else(|| panic!("no record at {place}"));
         let register = insn.op1_register();
         let number = gpr_number(register);
@@ -439,7 +470,11 @@ impl<'a> Check<'a> {
                 self.read(GprSet::of(r));
                 assert!(!self.spilled.contains(r), "{register:?} is not the program's");
             }
-            What::Address(_) => assert!(number.is_some()),
+            What::Address(_) | What::Order => assert!(number.is_some()),
+            What::Old(words) => {
+                assert!(number.is_some());
+                self.old = place + 1..place + 8 * i32::from(words);
+            }
             What::Vector(v) => {
                 assert!(register.is_vector_register());
                 assert_eq!(register.number(), usize::from(v));
@@ -1073,4 +1108,124 @@ snapshot!(
         &[0x41, 0x0f, 0x94, 0xc7],
         &[0xc3],
     ]
+);
+
+// --- the undo log ---
+
+fn undo() -> Options {
+    Options { instrument: Instrument::Undo, ..Options::default() }
+}
+
+fn undo_case() -> Case {
+    Case { options: undo(), ..Case::default() }
+}
+
+fn undo_spills() -> Case {
+    Case { options: Options { torture: torture::SPILL, ..undo() }, ..Case::default() }
+}
+
+snapshot!(undo_stores_of_all_sizes, undo_case(), |a| {
+    a.mov(byte_ptr(rdi), cl)?;
+    a.mov(word_ptr(rdi + rsi * 2 + 4), cx)?;
+    a.mov(dword_ptr(rdi + 8), 7)?;
+    a.add(qword_ptr(rdi + 16), rcx)?;
+    a.movups(xmmword_ptr(rdi + 32), xmm0)?;
+    a.vmovups(ymmword_ptr(rdi + 64), ymm1)?;
+    a.vmovups(zmmword_ptr(rdi + 128), zmm2)?;
+    a.fstp(tbyte_ptr(rdi + 200))?;
+    a.mov(dword_ptr(edi), ecx)?;
+    a.mov(eax, 1)?;
+    a.mov(edx, 1)?;
+    a.hlt()?;
+});
+
+snapshot!(undo_stores_with_dead_registers, undo_case(), |a| {
+    a.mov(qword_ptr(rdi), rcx)?;
+    a.mov(dword_ptr(rdi + 8), ecx)?;
+    a.movups(xmmword_ptr(rdi + 16), xmm0)?;
+    a.mov(rax, rsi)?;
+    a.mov(rdx, rsi)?;
+    a.jmp(0x40_9000u64)?;
+});
+
+snapshot!(undo_without_a_dead_register, undo_spills(), |a| {
+    a.mov(qword_ptr(rdi), rcx)?;
+    a.push(rax)?;
+    a.stosd()?;
+    a.lock().inc(dword_ptr(rbx))?;
+});
+
+snapshot!(
+    undo_keeps_dead_registers_if_asked,
+    Case {
+        options: Options { dead_registers: abi::options::DeadRegisters::Preserve, ..undo() },
+        ..Case::default()
+    },
+    |a| {
+        a.mov(qword_ptr(rdi), rcx)?;
+        a.mov(rax, rsi)?;
+        a.mov(rdx, rsi)?;
+        a.jmp(0x40_9000u64)?;
+    }
+);
+
+snapshot!(undo_stack_and_segments, undo_case(), |a| {
+    a.push(rax)?;
+    a.push(qword_ptr(rbp + 8))?;
+    a.pop(qword_ptr(rsp + 8))?;
+    a.pushfq()?;
+    a.enter(16, 0)?;
+    a.mov(qword_ptr(0x28u64 as i32).fs(), rcx)?;
+    a.mov(qword_ptr(0x60_0000u64 as i32), rcx)?;
+});
+
+snapshot!(
+    undo_pc_relative_and_absolute_stores,
+    undo_case(),
+    // mov [rip+0x100],rcx; mov [0x123456789abc],al
+    [&[0x48, 0x89, 0x0d, 0, 1, 0, 0][..], &[0xa2, 0xbc, 0x9a, 0x78, 0x56, 0x34, 0x12, 0, 0]]
+);
+
+snapshot!(
+    undo_pc_relative_store_out_of_reach,
+    Case { original: 0x7f12_0040_1000, ..undo_case() },
+    [&[0x48, 0x89, 0x0d, 0, 1, 0, 0][..], &[0xf0, 0xff, 0x05, 0, 1, 0, 0]]
+);
+
+snapshot!(undo_calls_and_returns, undo_case(), |a| {
+    a.mov(rax, rsi)?;
+    a.call(0x40_9000u64)?;
+    a.call(qword_ptr(rbx + 8))?;
+    a.ret()?;
+    a.ret_1(16)?;
+});
+
+snapshot!(undo_stores_that_only_registers_tell, Case { cuts: &[1, 2], ..undo_case() }, |a| {
+    a.mov(ecx, 9)?;
+    a.rep().stosb()?;
+    a.vmovdqu8(zmmword_ptr(rdi).k1(), zmm1)?;
+});
+
+snapshot!(undo_synchronising_instructions, undo_case(), |a| {
+    a.lock().xadd(qword_ptr(rdi), rcx)?;
+    a.xchg(dword_ptr(rdi + 8), edx)?;
+    a.lock().cmpxchg16b(xmmword_ptr(rsi))?;
+    a.mfence()?;
+    a.mov(eax, 1)?;
+    a.mov(r8d, 1)?;
+    a.hlt()?;
+});
+
+snapshot!(undo_store_of_xmm31, undo_case(), |a| {
+    a.vmovdqu64(xmmword_ptr(rdi), xmm31)?;
+});
+
+snapshot!(
+    undo_recorded_addresses,
+    Case { options: Options { memory: Memory::Addresses, ..undo() }, ..Case::default() },
+    |a| {
+        a.mov(qword_ptr(rdi + rsi * 8), rcx)?;
+        a.mov(rcx, qword_ptr(rdi + rsi * 8))?;
+        a.push(rcx)?;
+    }
 );

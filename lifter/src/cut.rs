@@ -1,10 +1,12 @@
 //! Cuts marked text into blocks and collects them into functions.
 
-use crate::discover::{Block, End, Function, BLOCK_BYTES, BLOCK_INSNS};
+use crate::discover::{Block, End, Function, Program, BLOCK_BYTES, BLOCK_INSNS};
 use crate::flow::{flow, Flow};
+use crate::image::Image;
 use crate::text::LEADER;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use iced_x86::{Decoder, Instruction};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 /// Decodes the block at offset `at`; marks where the rest goes on if it is cut. `None` if nothing
 /// decodes there.
@@ -49,6 +51,48 @@ pub fn cut_block(
         };
     }
     (len != 0).then_some(Block { start, len, end, indirect })
+}
+
+/// `program` with blocks that end in front of each instruction that `starts` a block of its own.
+pub fn cut_before(
+    program: Program,
+    image: &Image,
+    mut starts: impl FnMut(&Instruction) -> bool,
+) -> Program {
+    let blocks = || program.functions.iter().flat_map(|f| &f.blocks);
+    let mut known: BTreeSet<u64> = blocks().map(|b| b.start).collect();
+    let mut functions = Vec::with_capacity(program.functions.len());
+    for function in &program.functions {
+        let mut blocks = Vec::with_capacity(function.blocks.len());
+        for &block in &function.blocks {
+            let bytes = image.bytes_at(block.start).unwrap_or_default();
+            let bytes = &bytes[..bytes.len().min(block.len as usize)];
+            let mut decoder = Decoder::with_ip(64, bytes, block.start, DecoderOptions::NONE);
+            let mut rest = Some(block);
+            while decoder.can_decode() {
+                let insn = decoder.decode();
+                let Some(open) = rest.filter(|open| insn.ip() > open.start) else { continue };
+                if !starts(&insn) {
+                    continue;
+                }
+                let len = (insn.ip() - open.start) as u32;
+                blocks.push(Block { len, end: End::FallThrough, ..open });
+                // Another reading of the bytes may have come here before; it goes on there.
+                rest = known.insert(insn.ip()).then_some(Block {
+                    start: insn.ip(),
+                    len: open.len - len,
+                    indirect: false,
+                    ..open
+                });
+                if rest.is_none() {
+                    break;
+                }
+            }
+            blocks.extend(rest);
+        }
+        functions.push(Function { start: function.start, blocks });
+    }
+    Program { functions, ..program }
 }
 
 /// Collects blocks into functions.

@@ -5,7 +5,7 @@
 
 extern crate alloc;
 
-mod cut;
+pub mod cut;
 pub mod discover;
 pub mod flow;
 pub mod image;
@@ -14,4 +14,5 @@ pub mod needs;
 pub mod operands;
 pub mod recompute;
 pub mod regs;
+pub mod stores;
 mod text;

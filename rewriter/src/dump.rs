@@ -125,6 +125,8 @@ fn what(what: abi::unit::What) -> String {
         What::After(r) => format!("{} behind it", register_name(r)),
         What::Address(n) => format!("address of operand {n}"),
         What::Vector(v) => format!("vector register {v}"),
+        What::Order => "order".into(),
+        What::Old(words) => format!("{} old bytes", 8 * words),
         What::Mask(k) => format!("mask register {k}"),
     }
 }

@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::roots;
-use crate::translate::{translate, Target, Translated};
+use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
@@ -68,7 +68,7 @@ impl Library {
     pub fn translate(&self, options: Options, fixed: bool, more: &[u64]) -> Lifted<'_> {
         let mut image = roots::image(&self.input);
         image.code_pointers.extend(more);
-        let program = discover(&image, &mut |_, _| ());
+        let program = cut(discover(&image, &mut |_, _| ()), &image, options);
         Lifted { library: self, image, program, options, fixed }
     }
 }

@@ -1,6 +1,8 @@
 //! The command line, as typed and as meant.
 
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::options::{
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, LOG_MOST, LOG_STEP,
+};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -24,6 +26,19 @@ pub struct Arguments {
     /// How memory references are recorded.
     #[arg(long, value_enum, default_value = "registers")]
     memory: MemoryArg,
+    /// Undo log: where registers are recorded.
+    #[arg(long, value_enum, default_value = "procedure")]
+    unit: UnitArg,
+    /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
+    #[arg(long, value_enum, default_value = "reuse")]
+    dead_registers: DeadRegistersArg,
+    /// Most bytes of chunks and events that a trace keeps (default: unlimited). When it is full,
+    /// recording stops.
+    #[arg(long, value_name = "BYTES", value_parser = log_size)]
+    log_size: Option<u32>,
+    /// When the log is full, drop its oldest chunks and go on.
+    #[arg(long, requires = "log_size")]
+    ring: bool,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -72,6 +87,28 @@ pub enum Dump {
 enum InstrumentArg {
     Dep,
     None,
+    Undo,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum UnitArg {
+    Procedure,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum DeadRegistersArg {
+    Reuse,
+    Preserve,
+}
+
+/// Bytes, as steps of the options word.
+fn log_size(text: &str) -> std::result::Result<u32, String> {
+    let bytes: u64 = text.parse().map_err(|e| format!("{e}"))?;
+    let steps = bytes.div_ceil(LOG_STEP);
+    match u32::try_from(steps) {
+        Ok(steps @ 1..=LOG_MOST) => Ok(steps),
+        _ => Err(format!("between 1 and {} bytes", u64::from(LOG_MOST) * LOG_STEP)),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -122,11 +159,29 @@ impl Arguments {
         self.libraries == LibrariesArg::Embed && !self.dynamic()
     }
 
+    /// What cannot be had together.
+    pub fn check(&self) -> std::result::Result<(), &'static str> {
+        let UnitArg::Procedure = self.unit;
+        let options = self.options();
+        if options.undo() && options.control_flow == ControlFlow::Bits {
+            return Err("--instrument undo needs --control-flow tags or full-pc");
+        }
+        if options.undo() && options.memory == Memory::None {
+            return Err("--instrument undo needs --memory registers or addresses");
+        }
+        // A chunk and its events take more than 40 KiB.
+        if options.ring && options.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
+            return Err("--ring needs a --log-size of at least 262144");
+        }
+        Ok(())
+    }
+
     pub fn options(&self) -> Options {
         Options {
             instrument: match self.instrument {
                 InstrumentArg::Dep => Instrument::Dep,
                 InstrumentArg::None => Instrument::None,
+                InstrumentArg::Undo => Instrument::Undo,
             },
             control_flow: match self.control_flow {
                 ControlFlowArg::Tags => ControlFlow::Tags,
@@ -149,6 +204,36 @@ impl Arguments {
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                 }
             }),
+            dead_registers: match self.dead_registers {
+                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
+                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+            },
+            ring: self.ring,
+            log_size: self.log_size.unwrap_or(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(flags: &[&str]) -> std::result::Result<Options, String> {
+        let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
+        let arguments = Arguments::try_parse_from(all).map_err(|e| e.to_string())?;
+        arguments.check().map_err(str::to_owned).map(|()| arguments.options())
+    }
+
+    #[test]
+    fn what_cannot_be_had_together_is_refused() {
+        assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
+        assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
+        assert!(check(&["--instrument", "undo", "--memory", "none"]).is_err());
+        assert!(check(&["--ring"]).is_err());
+        assert!(check(&["--ring", "--log-size", "100000"]).is_err());
+        assert!(check(&["--log-size", "0"]).is_err());
+        let options = check(&["--ring", "--log-size", "1000000"]).expect("options");
+        // In whole steps, and never less than was asked for.
+        assert_eq!((options.ring, options.log_bytes()), (true, Some(1_015_808)));
     }
 }

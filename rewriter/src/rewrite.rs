@@ -7,7 +7,7 @@ use crate::learn::Learned;
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::summary::{Stages, Summary};
-use crate::translate::{inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
+use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
 use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
@@ -33,6 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
+    let program = cut(program, &image, arguments.options());
     check_lifted(&input, &program)?;
     stages.done("discover");
     if let Some(stage) = arguments.dump {

@@ -3,9 +3,11 @@
 
 use abi::options::{torture, Options};
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
+use iced_x86::InstructionInfoFactory;
 use instrument::translate::{
-    may_enter, Block, Fragment, Inspected, Placement, Source, Thunks, Translator,
+    may_enter, starts_unit, Block, Fragment, Inspected, Placement, Source, Thunks, Translator,
 };
+use lifter::cut::cut_before;
 use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
 use std::collections::HashMap;
@@ -42,6 +44,15 @@ impl Translated {
 
 /// Window of the program's first ahead-of-time unit.
 pub const FIRST_WINDOW: u32 = 1;
+
+/// Blocks as the instrument needs them.
+pub fn cut(program: Program, image: &Image, options: Options) -> Program {
+    if !options.undo() {
+        return program;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    cut_before(program, image, |insn| starts_unit(options, insn, &mut factory))
+}
 
 /// What the code is translated for.
 #[derive(Clone, Copy, Debug)]

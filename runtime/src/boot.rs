@@ -160,6 +160,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
     let jit = Jit::new(options, window, packs, arena, Table::new(window), top);
+    if options.undo() && !crate::undo::map_sync_page() {
+        crate::die!("the address space below 2 GiB is taken");
+    }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&start, window, window + params[1]..runtime.end);
     // SAFETY: the only thread, and nothing has asked for it.
@@ -285,7 +288,7 @@ fn random() -> u64 {
 /// Opens the trace file that `DEP_FILE` names.
 fn open_trace(start: &Start, options: Options) -> TraceFile {
     if !options.records() {
-        return TraceFile::new(Mode::Off, -1);
+        return TraceFile::new(Mode::Off, -1, options);
     }
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let pattern = match start.environment("DEP_FILE") {
@@ -293,19 +296,19 @@ fn open_trace(start: &Start, options: Options) -> TraceFile {
         _ => b"%e.%p.dep",
     };
     if pattern == b"null:" {
-        return TraceFile::new(Mode::Discard, -1);
+        return TraceFile::new(Mode::Discard, -1, options);
     }
     let mut path = [0u8; 4096];
     let Some(len) = expand(start, pattern, &mut path) else {
         crate::say!("the path of the trace is too long: nothing is recorded");
-        return TraceFile::new(Mode::Discard, -1);
+        return TraceFile::new(Mode::Discard, -1, options);
     };
     match create(&mut path, len) {
-        Ok(fd) => TraceFile::new(Mode::File, crate::descriptors::hide(fd)),
+        Ok(fd) => TraceFile::new(Mode::File, crate::descriptors::hide(fd), options),
         Err(errno) => {
             let shown = core::str::from_utf8(&path[..len]).unwrap_or("DEP_FILE");
             crate::say!("cannot create {shown} (error {errno}): nothing is recorded");
-            TraceFile::new(Mode::Discard, -1)
+            TraceFile::new(Mode::Discard, -1, options)
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::jit::Missing;
 use crate::process::process;
 use crate::signals::{self, frame::SigInfo};
-use crate::stubs::{EXIT, MISS, SYSCALL};
+use crate::stubs::{EXIT, MISS, STORE, SYSCALL};
 use crate::thread::Thread;
 use abi::thread::refuse;
 use abi::trace::{end, event, WHOLE_UNIT};
@@ -33,8 +33,17 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let next = crate::syscalls::handle(thread, next);
             prepare(thread, next);
         }
+        STORE => {
+            let pc = thread.block.target;
+            thread.block.target = process().window;
+            thread.resume_original = pc;
+            crate::undo::before_store(thread, pc);
+        }
         _ => refused(thread),
     }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
     signals::before_leaving(thread);
 }
 

@@ -422,6 +422,11 @@ impl Jit {
         self.arena.live(self.units[first].entry)
     }
 
+    fn translator(&mut self) -> &mut Translator {
+        let (options, placement) = (self.options, self.placement);
+        self.translator.get_or_insert_with(|| Translator::new(options, placement))
+    }
+
     /// Points the branches of a new fragment at what exists, or at exits behind it.
     fn link_new(&mut self, out: &mut Fragment) {
         use abi::thread::{EXIT_ID, STUB_EXIT};
@@ -505,6 +510,9 @@ impl Jit {
             }
             reachable = true;
             let insn = decoder.decode();
+            if self.translator().starts_unit(&insn) && at != start {
+                leaders.push(at);
+            }
             if insn.is_invalid() {
                 if ends.is_empty() {
                     ends.push((at + insn.len().max(1) as u64, true));

@@ -30,3 +30,4 @@ pub mod table;
 pub mod thread;
 pub mod threads;
 pub mod trace_file;
+pub mod undo;

@@ -14,7 +14,7 @@
 
 use crate::process::process;
 use crate::sys::{self, nr};
-use crate::trace_file::{add_memory, seal_header, Appender, Mode, Place};
+use crate::trace_file::{add_memory, seal_header, Appender, Mode, Place, Sealed};
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -52,6 +52,13 @@ pub struct Recorder {
     parked: Option<u64>,
     events: Option<Appender>,
     events_seq: u32,
+    /// Number of the thread, and where the current chunk is in the file.
+    index: u32,
+    place: Option<Place>,
+    /// Bytes of events since the chunk began.
+    event_bytes: u64,
+    /// The chunk is to end with the next unit.
+    ends: bool,
 }
 
 /// Buffer pointers as generated code holds them: control flow, memory.
@@ -60,6 +67,11 @@ pub type Pointers = [u64; 2];
 impl Recorder {
     pub fn active(&self) -> bool {
         self.region != 0
+    }
+
+    /// Whether what is recorded is kept.
+    pub fn to_file(&self) -> bool {
+        self.active() && self.frame != 0
     }
 
     /// Whether a fault at `address` is a full buffer.
@@ -79,6 +91,19 @@ impl Recorder {
     /// Opens the overflow area and parks the control-flow pointer at the guard.
     pub fn overflow(&mut self, pointers: &mut Pointers) {
         self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
+        if self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    /// Makes the next unit end the chunk, if that was asked for; called between units.
+    pub fn end_chunk_if_asked(&mut self, pointers: &mut Pointers) {
+        if core::mem::take(&mut self.ends) && self.active() && self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    fn park(&mut self, pointers: &mut Pointers) {
         self.parked = Some(pointers[0]);
         // One byte in, so that the byte before it, where a unit may still store an outcome, is
         // part of the guard, too.
@@ -152,7 +177,8 @@ impl Recorder {
     }
 
     fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
-        let size = self.next_size;
+        let least = if process().tiny_buffers { TINY } else { FIRST };
+        let size = self.next_size.min(process().trace.largest_chunk()).max(least);
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
@@ -163,6 +189,8 @@ impl Recorder {
         let flow_at = self.region + REGION - GUARD - flow;
         self.flow_start = trace.map(flow_at, place, split, flow)?;
         self.frame = frame;
+        (self.index, self.place) = (index, Some(place));
+        (self.event_bytes, self.ends) = (0, false);
         self.memory_start = frame + 4096;
         self.protect_overflow(0);
         let mut header = FrameHeader {
@@ -231,6 +259,10 @@ impl Recorder {
         add_memory(&mut sum, self.flow_start, flow.next_multiple_of(8));
         seal_header(self.frame, flow, memory, sum.finish());
         self.frame = 0;
+        if let Some(place) = self.place.take() {
+            let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
+            process().trace.sealed(Sealed { kind, thread: self.index, chunk, place });
+        }
     }
 
     /// The position now: chunk and bytes of control flow.
@@ -247,7 +279,7 @@ impl Recorder {
         insn: u32,
         parts: &[&[u8]],
     ) {
-        if !self.active() || self.frame == 0 {
+        if !self.to_file() {
             return;
         }
         let (_, flow) = self.position(pointers);
@@ -255,6 +287,8 @@ impl Recorder {
         let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
         let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
         if has_room || self.new_events(index, needed as u64) {
+            self.event_bytes += (needed - LOSS_SIZE) as u64;
+            self.ends |= process().trace.ends_chunk(self.event_bytes);
             return self.event_at(kind, insn, flow, parts);
         }
         // What comes next cannot be understood without this event.
@@ -279,13 +313,13 @@ impl Recorder {
         }
     }
 
-    /// Puts the next frame of events in place; false if there is none.
+    /// Puts the next frame of events in place; false if there is none: the one before stays.
     fn new_events(&mut self, index: u32, least: u64) -> bool {
         let trace = &process().trace;
         match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
                 if let Some(full) = self.events.replace(new) {
-                    full.seal();
+                    self.seal_events(full);
                 }
                 self.events_seq += 1;
                 true
@@ -297,6 +331,16 @@ impl Recorder {
         }
     }
 
+    fn seal_events(&self, events: Appender) {
+        let place = events.place;
+        events.seal();
+        // The first one says which thread this is, and stays.
+        if self.events_seq > 1 {
+            let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
+            process().trace.sealed(Sealed { kind, thread: self.index, chunk, place });
+        }
+    }
+
     /// The thread ends: what it recorded is complete.
     pub fn close(&mut self, pointers: &Pointers) {
         if !self.active() {
@@ -304,7 +348,7 @@ impl Recorder {
         }
         self.seal_chunk(pointers);
         if let Some(events) = self.events.take() {
-            events.seal();
+            self.seal_events(events);
         }
         // SAFETY: the region is ours, and generated code of this thread is over.
         let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };

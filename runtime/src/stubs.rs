@@ -6,6 +6,7 @@
 //! | `stub_syscall`| `syscall`                              | rcx: original next pc             |
 //! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
 //! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
+//! | `stub_store`  | the front of a store (undo log)        | `target`: where, `resume`: set    |
 //!
 //! All registers are the program's on entry. A stub saves them into the thread block, moves to the
 //! runtime's stack and calls [`crate::dispatch::enter`]; the way back restores them and jumps to
@@ -21,6 +22,7 @@ pub const MISS: u32 = 0;
 pub const SYSCALL: u32 = 1;
 pub const EXIT: u32 = 2;
 pub const REFUSE: u32 = 3;
+pub const STORE: u32 = 4;
 
 macro_rules! stub {
     ($name:ident, $kind:expr) => {
@@ -44,6 +46,7 @@ stub!(stub_miss, MISS);
 stub!(stub_syscall, SYSCALL);
 stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
+stub!(stub_store, STORE);
 
 /// rax is saved already, eax says why.
 #[unsafe(naked)]

@@ -65,6 +65,8 @@ pub struct Thread {
     pub recorder: Recorder,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
+    /// The word that the kernel clears when the thread ends, or 0.
+    pub clear_tid: u64,
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
     /// In the list of ended threads: the next one.
@@ -110,6 +112,7 @@ impl Thread {
         block.stub_syscall = stubs::stub_syscall as *const () as u64;
         block.stub_exit = stubs::stub_exit as *const () as u64;
         block.stub_refuse = stubs::stub_refuse as *const () as u64;
+        block.stub_store = stubs::stub_store as *const () as u64;
         block.this = this;
         self.waiting = None;
         self.pending = 0;
@@ -118,6 +121,7 @@ impl Thread {
         self.transfer_undone = false;
         self.vector = 0;
         self.vfork_child = false;
+        self.clear_tid = 0;
         self.alt_stack = AltStack { flags: SS_DISABLE, ..AltStack::default() };
         self.recorder = Recorder::default();
         self.own_actions = None;

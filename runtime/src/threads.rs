@@ -31,6 +31,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     }
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
+    crate::undo::stamp(thread);
 }
 
 /// What a clone call asks for.
@@ -38,20 +39,34 @@ struct Request {
     flags: u64,
     /// New stack pointer, 0: the caller's.
     stack: u64,
+    /// The word that is cleared when the new thread ends, or 0.
+    clear_tid: u64,
 }
 
 fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
     match number {
-        nr::FORK => Some(Request { flags: 0, stack: 0 }),
-        nr::VFORK => Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0 }),
-        nr::CLONE => Some(Request { flags: args[0] as u64, stack: args[1] as u64 }),
+        nr::FORK => Some(Request { flags: 0, stack: 0, clear_tid: 0 }),
+        nr::VFORK => Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0, clear_tid: 0 }),
+        nr::CLONE => {
+            let (flags, stack) = (args[0] as u64, args[1] as u64);
+            Some(Request { flags, stack, clear_tid: cleared(flags, args[3] as u64) })
+        }
         _ => {
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size
             let mut words = [0u64; 7];
             crate::signals::read_program(args[0] as u64, &mut words).then_some(())?;
             let stack = if words[5] == 0 { 0 } else { words[5] + words[6] };
-            Some(Request { flags: words[0], stack })
+            Some(Request { flags: words[0], stack, clear_tid: cleared(words[0], words[2]) })
         }
+    }
+}
+
+fn cleared(flags: u64, child_tid: u64) -> u64 {
+    const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+    if flags & CLONE_CHILD_CLEARTID != 0 {
+        child_tid
+    } else {
+        0
     }
 }
 
@@ -89,6 +104,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
     }
     crate::boot::heap_after_fork();
     process().trace.forked();
+    crate::undo::forked();
     process().actions.force_unlock();
     process().brk.force_unlock();
     process().threads.live.store(1, Relaxed);
@@ -125,6 +141,7 @@ fn share(
     child.real_mask = thread.real_mask;
     child.parent = thread.index;
     child.resume_original = next;
+    child.clear_tid = request.clear_tid;
     child.vfork_child = request.flags & CLONE_VFORK != 0;
     child.own_actions = match child.vfork_child {
         true => Some(Box::new(thread.actions().clone())),
@@ -197,6 +214,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     if thread.vfork_child {
         exit_vfork_child(thread, status, nr::EXIT);
     }
+    crate::undo::before_exit(thread);
     let last = process().threads.live.fetch_sub(1, AcqRel) == 1;
     if last {
         crate::dispatch::end_recording(thread, end::EXIT, status, 0);

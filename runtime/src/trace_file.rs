@@ -7,8 +7,10 @@
 use crate::lock::Lock;
 use crate::sys::{self, nr};
 use abi::layout::page_up;
+use abi::options::Options;
 use abi::trace::{crc32c, event, loss, EventHeader, FrameHeader, FrameKind, PROCESS};
 use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
+use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// How recording goes.
@@ -29,6 +31,9 @@ pub struct TraceFile {
     state: Lock<State>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
+    /// Most bytes of the threads' frames.
+    limit: u64,
+    ring: bool,
 }
 
 struct State {
@@ -39,6 +44,20 @@ struct State {
     units_seq: u32,
     events: Option<Appender>,
     events_seq: u32,
+    /// Bytes of the threads' frames that are in the file.
+    log: u64,
+    /// Those of them that are complete, the oldest first; only kept for a ring.
+    sealed: VecDeque<Sealed>,
+}
+
+/// A complete frame of a thread.
+#[derive(Clone, Copy)]
+pub struct Sealed {
+    pub kind: FrameKind,
+    pub thread: u32,
+    /// Its number, or that of the last chunk that its events belong to.
+    pub chunk: u32,
+    pub place: Place,
 }
 
 /// A mapped frame that small items are appended to.
@@ -46,6 +65,7 @@ pub struct Appender {
     pub at: u64,
     pub len: u64,
     pub used: u64,
+    pub place: Place,
 }
 
 /// A frame in the file.
@@ -56,12 +76,16 @@ pub struct Place {
 }
 
 const EFBIG: i32 = 27;
+/// In place of an errno: the size that was asked for when rewriting is used up.
+const LOG_FULL: i32 = 0x1000;
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
 
 impl TraceFile {
-    pub fn new(mode: Mode, fd: i32) -> TraceFile {
+    pub fn new(mode: Mode, fd: i32, options: Options) -> TraceFile {
         TraceFile {
+            limit: options.log_bytes().unwrap_or(u64::MAX),
+            ring: options.ring,
             mode: AtomicU32::new(mode as u32),
             fd: AtomicI32::new(fd),
             state: Lock::new(State {
@@ -71,6 +95,8 @@ impl TraceFile {
                 units_seq: 0,
                 events: None,
                 events_seq: 0,
+                log: 0,
+                sealed: VecDeque::new(),
             }),
             loss: AtomicU64::new(0),
         }
@@ -99,10 +125,66 @@ impl TraceFile {
         state.events = None;
     }
 
-    /// Reserves a frame of `len` bytes (a multiple of 4096) at the end of the file.
+    /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
     pub fn allocate(&self, len: u64) -> Result<Place, i32> {
         let mut state = self.state.lock();
-        self.allocate_locked(&mut state, len)
+        self.make_room(&mut state, len)?;
+        let place = self.allocate_locked(&mut state, len)?;
+        state.log += len;
+        Ok(place)
+    }
+
+    /// Largest chunk that leaves a ring more than one.
+    pub fn largest_chunk(&self) -> u64 {
+        self.limit / 8
+    }
+
+    /// Whether events of this many bytes in one chunk should end it: a ring gives chunks up whole.
+    pub fn ends_chunk(&self, events: u64) -> bool {
+        self.ring && events > self.limit / 8
+    }
+
+    /// Sees that `len` more bytes keep the log within its size. The chunks that are being written
+    /// stay, whatever their size.
+    fn make_room(&self, state: &mut State, len: u64) -> Result<(), i32> {
+        while state.log + len > self.limit {
+            if !self.ring {
+                return Err(LOG_FULL);
+            }
+            let oldest = state.sealed.iter().position(|s| s.kind == FrameKind::Record);
+            let Some(chunk) = oldest.and_then(|i| state.sealed.remove(i)) else { break };
+            self.drop_frame(state, &chunk)?;
+            let mut i = 0;
+            while i < state.sealed.len() {
+                let s = state.sealed[i];
+                let events = s.kind == FrameKind::Events;
+                if events && s.thread == chunk.thread && s.chunk <= chunk.chunk {
+                    state.sealed.remove(i);
+                    self.drop_frame(state, &s)?;
+                } else {
+                    i += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a frame's blocks back; it reads as zeros from then on.
+    fn drop_frame(&self, state: &mut State, frame: &Sealed) -> Result<(), i32> {
+        const PUNCH_HOLE_KEEP_SIZE: usize = 3;
+        let (fd, place) = (self.fd.load(Relaxed) as usize, frame.place);
+        let args = [fd, PUNCH_HOLE_KEEP_SIZE, place.offset as usize, place.len as usize];
+        // SAFETY: no memory involved.
+        unsafe { sys::call(nr::FALLOCATE, &args) }?;
+        state.log -= place.len;
+        Ok(())
+    }
+
+    /// A thread's frame is complete.
+    pub fn sealed(&self, frame: Sealed) {
+        if self.ring {
+            self.state.lock().sealed.push_back(frame);
+        }
     }
 
     fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
@@ -176,6 +258,7 @@ impl TraceFile {
     pub fn lost(&self, errno: i32) {
         let (reason, text) = match errno {
             28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
+            LOG_FULL => (loss::LOG_FULL, "the log is full"),
             EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
             sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
             _ => (loss::IO_ERROR, "the trace cannot be written"),
@@ -185,7 +268,10 @@ impl TraceFile {
             if let Some(file) = &mut self.state.lock().file {
                 file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
             }
-            crate::say!("{text} (error {errno}): the rest of this run is not recorded");
+            match errno {
+                LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
+                _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
+            }
         }
         self.discard();
     }
@@ -199,7 +285,15 @@ impl TraceFile {
         least: u64,
     ) -> Result<Appender, i32> {
         let mut state = self.state.lock();
-        self.appender_locked(&mut state, kind, thread, seq, least)
+        let len = frame_len(kind, least);
+        if thread != PROCESS {
+            self.make_room(&mut state, len)?;
+        }
+        let appender = self.appender_locked(&mut state, kind, thread, seq, least)?;
+        if thread != PROCESS {
+            state.log += len;
+        }
+        Ok(appender)
     }
 
     fn appender_locked(
@@ -210,8 +304,7 @@ impl TraceFile {
         seq: u32,
         least: u64,
     ) -> Result<Appender, i32> {
-        let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
-        let len = page_up((least + PAYLOAD as u64 + 8).max(usual));
+        let len = frame_len(kind, least);
         let place = self.allocate_locked(state, len)?;
         let at = self.map(0, place, 0, len)?;
         let mut header = FrameHeader {
@@ -225,7 +318,7 @@ impl TraceFile {
         header.header_checksum = header.fixed_checksum();
         // SAFETY: the mapping is `len` bytes and ours alone.
         unsafe { (at as *mut [u8; 64]).write_volatile(header.to_bytes()) };
-        Ok(Appender { at, len, used: 0 })
+        Ok(Appender { at, len, used: 0, place })
     }
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.
@@ -314,6 +407,11 @@ fn file_size_limit() -> u64 {
     // SAFETY: the kernel writes two words.
     let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize]) };
     limit[0]
+}
+
+fn frame_len(kind: FrameKind, least: u64) -> u64 {
+    let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
+    page_up((least + PAYLOAD as u64 + 8).max(usual))
 }
 
 fn event_size(payload: usize) -> usize {

@@ -13,4 +13,5 @@ pub mod moments;
 pub mod operands;
 pub mod step;
 pub mod sys;
+pub mod undone;
 pub mod xstate;

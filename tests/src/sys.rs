@@ -272,6 +272,13 @@ pub fn detach(pid: Pid, signal: i32) -> Result<()> {
     ptrace(libc::PTRACE_DETACH, pid, 0, signal as u64).map(drop)
 }
 
+/// The message of the last ptrace event: for a clone the new thread.
+pub fn event_message(pid: Pid) -> Result<u64> {
+    let mut message = 0u64;
+    ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut message as u64)?;
+    Ok(message)
+}
+
 /// Registers that all hold zero.
 pub fn no_registers() -> Regs {
     // SAFETY: plain integers, for which zero is a value.

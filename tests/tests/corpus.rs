@@ -73,7 +73,8 @@ fn corpus_same_behaviour() {
                 continue;
             }
         };
-        for mode in [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE] {
+        let modes = [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE, UNDO_STATIC, UNDO_DYNAMIC];
+        for mode in modes {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join(mode.name);
                 tools.rewrite(&case.path, &rewritten, mode.flags)?;

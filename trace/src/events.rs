@@ -104,6 +104,21 @@ pub enum Body {
     Interrupted(Box<RegisterState>),
     /// Its check does not hold: not to be used.
     Damaged,
+    /// Undo log: what something at `pc` overwrites.
+    Undo {
+        pc: u64,
+        address: u64,
+        old: Vec<u8>,
+    },
+    /// Undo log: contents that are gone (length 0: nobody knows where), and what did it.
+    Lost {
+        pc: u64,
+        start: u64,
+        len: u64,
+        why: Vec<u8>,
+    },
+    /// Undo log: a moment in the order of all threads.
+    Order(u64),
     /// A kind that this version does not know.
     Unknown(u16),
 }
@@ -287,6 +302,13 @@ fn body(kind: u16, payload: &[u8]) -> Option<Body> {
         event::EXEC => Body::Exec(f.text()),
         event::REGISTERS => Body::Registers(f.registers()?),
         event::INTERRUPTED => Body::Interrupted(f.registers()?),
+        event::UNDO => {
+            let (pc, address, size) = (f.u64()?, f.u64()?, f.u64()?);
+            let old = f.bytes(usize::try_from(size).ok()?)?.to_vec();
+            Body::Undo { pc, address, old }
+        }
+        event::LOST => Body::Lost { pc: f.u64()?, start: f.u64()?, len: f.u64()?, why: f.text() },
+        event::ORDER => Body::Order(f.u64()?),
         other => Body::Unknown(other),
     })
 }

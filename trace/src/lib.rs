@@ -3,7 +3,8 @@
 //! In reading order: [`file`](mod@file) finds the frames, [`events`] and [`units`] give meaning to their
 //! payloads, [`open`] puts them together into a [`Trace`]; [`program`] compiles a unit's plan into
 //! the few steps that an execution costs, [`walk`] follows one chunk, [`pipeline`] follows all of
-//! them in parallel and in order, [`verify`] checks what the format promises.
+//! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
+//! what the format promises.
 //!
 //! Memory: the index (a frame costs 100 bytes), all events and unit descriptions, compiled units
 //! once per worker, and for each worker one chunk (at most [`file::MAX_FRAME`]) and a few batches
@@ -19,6 +20,7 @@ pub mod output;
 pub mod pipeline;
 pub mod program;
 pub mod test_support;
+pub mod undo;
 pub mod units;
 pub mod verify;
 pub mod walk;

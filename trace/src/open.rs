@@ -78,6 +78,8 @@ pub struct Trace {
     pub damage: Vec<Damage>,
     /// The process ended before it recorded anything.
     pub not_started: bool,
+    /// Damage that is none if the log is a ring.
+    gave_way: Vec<Damage>,
 }
 
 /// What the frames with this thread number belong to.
@@ -131,6 +133,7 @@ impl Trace {
             length: 0,
             damage: file.damage.clone(),
             not_started: false,
+            gave_way: Vec::new(),
             file,
         };
         let described = trace.read_frames()?;
@@ -148,6 +151,9 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
+        if trace.options.ring {
+            trace.forget_what_gave_way();
+        }
         Ok((trace, true))
     }
 
@@ -226,6 +232,19 @@ impl Trace {
         Ok(payload)
     }
 
+    /// The log is a ring: the first chunks of a thread may be gone, and their events with them, but
+    /// for the first frame of events, which says which thread it is.
+    fn forget_what_gave_way(&mut self) {
+        let gave_way = std::mem::take(&mut self.gave_way);
+        self.damage.retain(|damage| !gave_way.contains(damage));
+        for thread in &mut self.threads {
+            let first = thread.chunks.first().map_or(u32::MAX, |c| c.frame.header.seq);
+            thread
+                .events
+                .retain(|e| e.chunk >= first || matches!(e.body, Body::ThreadStart { .. }));
+        }
+    }
+
     fn report(&mut self, frame: &Frame, what: &str) {
         self.damage.push(Damage { offset: frame.offset, what: what.to_string() });
     }
@@ -244,6 +263,15 @@ impl Trace {
                     owner(thread)
                 );
                 self.report(frame, &what);
+                // In a ring that is as it should be.
+                let first = match frame.kind {
+                    FrameKind::Record => 0,
+                    FrameKind::Events if thread != PROCESS => 1,
+                    _ => u32::MAX,
+                };
+                if next == first {
+                    self.gave_way.extend(self.damage.last().cloned());
+                }
             } else if seq < next {
                 let what = format!("a second {:?} frame {seq} of {}", frame.kind, owner(thread));
                 self.report(frame, &what);

@@ -10,6 +10,7 @@ use iced_x86::{
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
 use lifter::regs::{gpr_number, RDI, RSI};
+use lifter::stores::{stores, Stores};
 
 use crate::units::{Origin, Unit};
 
@@ -107,6 +108,23 @@ pub enum Step {
         first: Simple,
         second: Option<Simple>,
     },
+    /// Undo log: the next recorded words are what the store overwrites.
+    Old(Simple),
+    /// The same, at the address of an operand that was recorded.
+    OldRecorded {
+        operand: u8,
+        offset: u16,
+        size: u16,
+    },
+    /// Undo log: the next recorded word is the instruction's number in the order of all threads.
+    Order,
+    /// Undo log: behind the instruction the order is not known exactly any more.
+    Ordered,
+    /// Undo log: a call with all registers; its target if the instruction says it.
+    Enter {
+        offset: u16,
+        to: Option<u64>,
+    },
     /// Anything rarer; the address (without index) may have been recorded.
     Rare {
         reference: Box<Reference>,
@@ -115,16 +133,25 @@ pub enum Step {
     },
 }
 
+/// What a trace tells about memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tells {
+    Nothing,
+    References,
+    /// What stores overwrite, and registers at calls.
+    Stores,
+}
+
 /// Compiles `unit`; an error says why it cannot be one.
-pub fn compile(unit: &Unit, references: bool) -> Result<Program, String> {
-    Compiler { steps: Vec::new(), taken: 0, next_record: 0, references }.run(unit)
+pub fn compile(unit: &Unit, tells: Tells) -> Result<Program, String> {
+    Compiler { steps: Vec::new(), taken: 0, next_record: 0, tells }.run(unit)
 }
 
 struct Compiler {
     steps: Vec<Step>,
     taken: u32,
     next_record: usize,
-    references: bool,
+    tells: Tells,
 }
 
 impl Compiler {
@@ -190,7 +217,7 @@ impl Compiler {
         refs: &[Reference],
         factory: &mut InstructionInfoFactory,
     ) -> Result<(), String> {
-        let (mut recorded, mut held) = ([false; 4], None);
+        let (mut recorded, mut held, mut ordered) = ([false; 4], None, false);
         while let Some(record) = unit.body.records.get(self.next_record) {
             match usize::from(record.insn).cmp(&number) {
                 std::cmp::Ordering::Less => return Err("its records are out of order".into()),
@@ -210,13 +237,31 @@ impl Compiler {
                 }
                 What::Vector(v) => Step::TakeVector(v),
                 What::Mask(k) => Step::TakeMask(k),
+                What::Order | What::Old(_) if self.tells != Tells::Stores => {
+                    return Err("it records stores, which the trace does not".into());
+                }
+                What::Order => {
+                    ordered = true;
+                    Step::Order
+                }
+                What::Old(words) => {
+                    old(insn, refs, (insn.ip() - unit.address) as u16, words, recorded)?
+                }
             });
             self.taken += record.what.size();
             self.next_record += 1;
         }
         let offset = (insn.ip() - unit.address) as u16;
-        if self.references {
-            self.references(offset, refs, recorded, held)?;
+        match self.tells {
+            Tells::References => self.references(offset, refs, recorded, held)?,
+            Tells::Stores if ordered => self.steps.push(Step::Ordered),
+            Tells::Stores if insn.is_call_near() => {
+                self.steps.push(Step::Enter { offset, to: Some(insn.near_branch_target()) });
+            }
+            Tells::Stores if insn.flow_control() == FlowControl::IndirectCall => {
+                self.steps.push(Step::Enter { offset, to: None });
+            }
+            Tells::Stores | Tells::Nothing => {}
         }
         let segment = match insn.mnemonic() {
             Mnemonic::Wrfsbase => Segment::Fs,
@@ -268,6 +313,26 @@ impl Compiler {
             });
         }
         Ok(())
+    }
+}
+
+/// The step for what the store of `insn` overwrites, which was recorded in this many words.
+fn old(
+    insn: &Instruction,
+    refs: &[Reference],
+    offset: u16,
+    words: u8,
+    recorded: [bool; 4],
+) -> Result<Step, String> {
+    let Stores::One(r) = stores(insn, refs) else {
+        return Err("it records a store that it does not make".into());
+    };
+    if r.size.div_ceil(8) != u32::from(words) {
+        return Err("it records a store of another size".into());
+    }
+    match r.operand.filter(|&n| recorded[usize::from(n & 3)]) {
+        Some(operand) => Ok(Step::OldRecorded { operand, offset, size: r.size as u16 }),
+        None => Ok(Step::Old(simple(&r, offset).ok_or("a store with an odd index")?)),
     }
 }
 

@@ -281,3 +281,58 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     writer.payload(FrameKind::Events, 0, 0, &events);
     writer.bytes
 }
+
+/// A small undo log: two threads run the same unit, which stores, synchronises, stores and calls; the
+/// first one's call leads to a repeated store.
+pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
+    use abi::trace::event as kind;
+    let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
+    let mut writer = TraceWriter::default();
+    let mut process = 1u32.to_le_bytes().to_vec();
+    process.extend_from_slice(&[0; 4]);
+    process.extend(words(&[options.to_word(), 42, 0]));
+    let mut described = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
+    described.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, b"/bin/sample"));
+    writer.payload(FrameKind::File, PROCESS, 0, &described);
+
+    // mov [rdi],eax; lock inc dword [rsi]; mov [rdi+8],rax; call B
+    let mut code = vec![0x89, 0x07, 0xf0, 0xff, 0x06, 0x48, 0x89, 0x47, 0x08, 0xe8];
+    code.extend_from_slice(&(B as i32 - (A as i32 + 14)).to_le_bytes());
+    let mut records = vec![(0, What::Before(7)), (0, What::Old(1)), (1, What::Before(6))];
+    records.extend([(1, What::Order), (1, What::Old(1)), (2, What::Old(1))]);
+    let others = [0u8, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+    records.extend(others.map(|r| (3, What::Before(r))));
+    records.push((3, What::Old(1)));
+    let mut units = Vec::new();
+    unit(0x1_0010, A, true, &records, &code).encode(&mut units);
+    unit(0x1_0011, B, true, &[], &[0xf3, 0xaa]).encode(&mut units); // rep stosb
+    writer.payload(FrameKind::Units, PROCESS, 0, &units);
+
+    for (thread, [start, lock, end]) in [(0u32, [1, 5, 6]), (1, [2, 3, 4])] {
+        let registers = RegisterState { rip: A, valid: 0xffff, ..Default::default() };
+        let mut begin = (77 + thread).to_le_bytes().to_vec();
+        begin.extend_from_slice(&0u32.to_le_bytes());
+        begin.extend_from_slice(&registers.to_bytes());
+        let mut events = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &begin);
+        events.extend(event(kind::ORDER, 0, 0, WHOLE_UNIT, &words(&[start])));
+        let mut record = Record { thread, registers, ..Default::default() };
+        record.control_flow = vec![1, 0, 0x10, 0, 1, 0];
+        let old = 0x1111_1111_1111_1111 * u64::from(thread + 1);
+        record.memory = words(&[0x5000, old, 0x6000, lock, old, old]);
+        let values = others.map(|r| if r == 4 { 0x8000 } else { 0x100 + u64::from(r) });
+        record.memory.extend(words(&values));
+        record.memory.extend(words(&[old]));
+        if thread == 0 {
+            let overwritten = [words(&[B, 0x5100, 3]), b"abc".to_vec()].concat();
+            events.extend(event(kind::UNDO, 0, 6, WHOLE_UNIT, &overwritten));
+            record.control_flow.extend([1, 0, 0x11, 0, 1, 0]);
+        }
+        let at = record.control_flow.len() as u64;
+        let lost = [words(&[B, 0x9000, 0x1000]), b"munmap".to_vec()].concat();
+        events.extend(event(kind::LOST, 0, at, WHOLE_UNIT, &lost));
+        events.extend(event(kind::ORDER, 0, at, WHOLE_UNIT, &words(&[end])));
+        writer.record(&record);
+        writer.payload(FrameKind::Events, thread, 0, &events);
+    }
+    writer.bytes
+}

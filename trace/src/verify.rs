@@ -2,7 +2,7 @@
 
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
-use crate::walk::{ChunkEnd, MemoryReference, Sink, Violation};
+use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
 use crate::Error;
 
 /// What a trace that passed amounts to.
@@ -36,6 +36,10 @@ impl Sink for Count {
 
     fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {
         self.references += count;
+    }
+
+    fn store(&mut self, _store: Overwritten<'_>) {
+        self.references += 1;
     }
 
     fn go_on(&mut self) -> bool {

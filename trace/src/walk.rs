@@ -11,7 +11,7 @@ use lifter::regs::GprSet;
 
 use crate::events::{Body, Event};
 use crate::open::{Chunk, Thread, Trace};
-use crate::program::{compile, Exit, Program};
+use crate::program::{compile, Exit, Program, Tells};
 use crate::units::Predecessor;
 
 mod addresses;
@@ -24,6 +24,31 @@ pub struct MemoryReference {
     pub address: u64,
     pub size: u32,
     pub write: bool,
+}
+
+/// What something is about to overwrite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overwritten<'a> {
+    pub pc: u64,
+    pub address: u64,
+    pub old: &'a [u8],
+}
+
+/// Registers at the first instruction of a procedure that was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entered {
+    /// The call.
+    pub pc: u64,
+    /// The procedure; 0 if nothing was recorded of it.
+    pub to: u64,
+    pub registers: [u64; 16],
+}
+
+/// Listens to nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    const REFERENCES: bool = false;
 }
 
 /// What is done with what a walk finds.
@@ -40,6 +65,19 @@ pub trait Sink {
     fn references(&mut self, all: impl Iterator<Item = MemoryReference>, _count: u64) {
         all.for_each(|reference| self.reference(reference));
     }
+    /// Undo log: something is about to be overwritten.
+    fn store(&mut self, _store: Overwritten) {}
+    /// Undo log: registers at the entry of a procedure.
+    fn enter(&mut self, _entry: Entered) {}
+    /// Undo log: a moment in the order of all threads. `exact`: what follows, up to
+    /// [`Sink::ordered`], happens at that very moment, not behind it.
+    fn order(&mut self, _number: u64, _exact: bool) {}
+    /// Undo log: the instruction that [`Sink::order`] announced is done.
+    fn ordered(&mut self) {}
+    /// Undo log: contents were dropped (length 0: nobody knows where).
+    fn lost(&mut self, _pc: u64, _start: u64, _len: u64, _why: &[u8]) {}
+    /// Recording stopped here.
+    fn stopped(&mut self, _reason: u32) {}
     /// Asked now and then: whether to go on.
     fn go_on(&mut self) -> bool {
         true
@@ -124,7 +162,7 @@ pub struct Walker<'t> {
     windows: HashMap<u32, usize>,
     /// The last window and its table.
     current: (u32, usize),
-    with_references: bool,
+    tells: Tells,
 }
 
 /// The mutable state of a walk through one chunk.
@@ -139,6 +177,8 @@ pub(crate) struct Cursor<'a> {
     pub(crate) masks: [u64; 8],
     pub(crate) vectors: Box<[[u8; 64]; 32]>,
     pub(crate) xsave: Option<&'a (u64, Vec<(u32, u32)>)>,
+    /// The last unit ended with an indirect call, whose target is the next unit.
+    pub(crate) entered: Option<Entered>,
 }
 
 impl Cursor<'_> {
@@ -184,7 +224,11 @@ impl<'t> Walker<'t> {
             tables: Vec::new(),
             windows: HashMap::new(),
             current: (0, usize::MAX),
-            with_references: trace.options.records_memory(),
+            tells: match trace.options {
+                options if options.undo() => Tells::Stores,
+                options if options.records_memory() => Tells::References,
+                _ => Tells::Nothing,
+            },
         }
     }
 
@@ -226,6 +270,7 @@ impl<'t> Walker<'t> {
                 masks: [0; 8],
                 vectors: Box::new([[0; 64]; 32]),
                 xsave: self.trace.xsave.as_ref(),
+                entered: None,
             },
             end: ChunkEnd {
                 start: chunk.registers,
@@ -273,7 +318,7 @@ impl<'t> Walker<'t> {
         }
         let undescribed = || Trouble::Undescribed(format!("unknown unit {id:#x}"));
         let unit = self.trace.units.get(id).ok_or_else(undescribed)?;
-        let program = compile(&unit, self.with_references)
+        let program = compile(&unit, self.tells)
             .map_err(|what| format!("unit {id:#x} at {:#x}: {what}", unit.address))?;
         let number = self.programs.len() as u32;
         self.programs.push(program);
@@ -361,7 +406,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), String> {
         loop {
             if self.event_is_due() {
-                self.boundary_events();
+                self.boundary_events(sink);
             }
             let before = self.at;
             let number = match next(self, walker) {
@@ -386,7 +431,11 @@ impl<'a> Walk<'a> {
             }
         }
         if !self.end.partial && !self.end.stopped && self.event_is_due() {
-            self.boundary_events();
+            self.boundary_events(sink);
+        }
+        if let Some(entered) = self.cursor.entered.take() {
+            let to = self.following.map_or(0, |chunk| chunk.registers.rip);
+            sink.enter(Entered { to, ..entered });
         }
         Ok(())
     }
@@ -411,7 +460,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Applies the events at the current position.
-    fn boundary_events(&mut self) {
+    fn boundary_events<S: Sink>(&mut self, sink: &mut S) {
         while let Some((event, rest)) = self.events.split_first() {
             if event.control_flow > self.at as u64 || self.bits_event_is_early(event) {
                 break;
@@ -420,7 +469,13 @@ impl<'a> Walk<'a> {
             match &event.body {
                 Body::FsBase(base) => self.cursor.fs_base = *base,
                 Body::Interrupted(state) => self.cursor.set(state),
-                Body::Loss { .. } => {
+                Body::Undo { pc, address, old } => {
+                    sink.store(Overwritten { pc: *pc, address: *address, old });
+                }
+                Body::Lost { pc, start, len, why } => sink.lost(*pc, *start, *len, why),
+                Body::Order(number) => sink.order(*number, false),
+                Body::Loss { reason, .. } => {
+                    sink.stopped(*reason);
                     self.end.next = Next::Anywhere;
                     self.cursor.known.known = GprSet::EMPTY;
                     self.fresh = true;
@@ -507,6 +562,9 @@ impl<'a> Walk<'a> {
             && self.following.is_none()
             && !self.chunk.frame.is_sealed()
             && self.at_open_end();
+        if let Some(entered) = self.cursor.entered.take() {
+            sink.enter(Entered { to: program.address, ..entered });
+        }
         sink.unit(program, partial);
         if !continues {
             sink.block(program.address, self.uncertain && self.end.units == 0);

@@ -41,7 +41,8 @@ pub fn effects(
     if result == ENOSYS {
         return true;
     }
-    let mut resolver = Resolver { call, args, result, read_memory, each, certain: true };
+    let mut resolver =
+        Resolver { call, args, result, read_memory, each, certain: true, ahead: false };
     resolver.all(Access::Read, call.reads);
     match written(call, args, result) {
         Written::All => resolver.all(Access::Write, call.writes),
@@ -53,6 +54,22 @@ pub fn effects(
     }
     // How far it came before the fault is not known.
     resolver.certain && (result != EFAULT || (call.reads.is_empty() && call.writes.is_empty()))
+}
+
+/// What the kernel may write for a call that is about to be made: tells `each` every range, none
+/// smaller than what will be written. False: it may write elsewhere, too.
+pub fn may_write(
+    call: &Syscall,
+    args: &[u64; 6],
+    read_memory: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    each: &mut dyn FnMut(u64, u64),
+) -> bool {
+    let each = &mut |_, address, length| each(address, length);
+    let result = i64::from(u32::MAX);
+    let mut resolver =
+        Resolver { call, args, result, read_memory, each, certain: true, ahead: true };
+    resolver.all(Access::Write, call.writes);
+    resolver.certain
 }
 
 /// Whether the table is certain about a call, as [`effects`] says it, without the program's memory.
@@ -93,6 +110,8 @@ struct Resolver<'a> {
     read_memory: &'a mut dyn FnMut(u64, &mut [u8]) -> bool,
     each: &'a mut dyn FnMut(Access, u64, u64),
     certain: bool,
+    /// The call has not been made: `result` is larger than it can be.
+    ahead: bool,
 }
 
 impl Resolver<'_> {
@@ -139,8 +158,14 @@ impl Resolver<'_> {
             Extent::ArgumentAndHeader { argument, header } => {
                 self.low(argument) + u64::from(header)
             }
+            Extent::Result if self.ahead => {
+                self.certain = false;
+                return;
+            }
             Extent::Result => self.returned(),
             Extent::ResultUpTo(most) => self.returned().min(self.args[usize::from(most)]),
+            // The only one is msgrcv, whose third argument is the size of the buffer.
+            Extent::ResultAndHeader(header) if self.ahead => self.args[2] + u64::from(header),
             Extent::ResultAndHeader(header) => self.returned() + u64::from(header),
             Extent::Array { count_argument, size } => self.low(count_argument) * u64::from(size),
             Extent::ResultArray { count_argument, size } => {
@@ -154,6 +179,8 @@ impl Resolver<'_> {
             Extent::Fields { count, size, offset, length } => {
                 let count = match count {
                     Count::Argument(argument) => self.low(argument),
+                    // sendmmsg: the third argument is how many it is given.
+                    Count::Result if self.ahead => self.low(2).min(MAX_VECTOR),
                     Count::Result => self.returned(),
                 };
                 self.certain &= count <= MAX_COUNT;
@@ -179,6 +206,7 @@ impl Resolver<'_> {
                 for i in 0..self.returned().min(self.low(count)).min(MAX_VECTOR) {
                     let at = address.wrapping_add(64 * i);
                     let length = self.number(at.wrapping_add(56), 4);
+                    let length = if self.ahead { u64::MAX } else { length };
                     self.message(access, at, length);
                     if access == Access::Write {
                         self.tell(access, at.wrapping_add(56), 4);
@@ -280,6 +308,9 @@ impl Resolver<'_> {
     fn vector(&mut self, access: Access, address: u64, count: u64, mut left: u64) {
         if count > MAX_VECTOR {
             return;
+        }
+        if self.ahead {
+            left = u64::MAX;
         }
         for i in 0..count {
             if left == 0 {

@@ -1,5 +1,6 @@
 // Code that other code has branched to is replaced: patched while generated code jumps to it, and
 // exchanged by moving another page over it.
+//#oracle: no: where the kernel puts a page decides how it jumps
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <string.h>

@@ -85,6 +85,7 @@ fn way(byte: u8, state: u64) -> Way {
             memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
             pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
             torture: if bit(4) { torture::SPILL } else { 0 },
+            ..Options::default()
         },
         placement: Placement {
             window_high: Some(0),

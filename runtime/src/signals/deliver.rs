@@ -149,11 +149,12 @@ fn build(
     // SAFETY: as above; `size` bytes are the kernel's.
     let floating =
         unsafe { core::slice::from_raw_parts(kernel.fpstate as *const u8, size as usize) };
+    sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
+    crate::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
     write_program(fpstate, floating).then_some(())?;
     if thread.vector != 0 {
         write_program_31(thread, fpstate)?;
     }
-    sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
     let mut context = *kernel.context;
     context.set_gpr(&state.gpr);
     context.rip = state.rip;

@@ -185,6 +185,10 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
     {
         return;
     }
+    crate::undo::release(thread);
+    if signal == SIGSEGV && entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
+        crate::undo::as_a_store(&mut uc.context.error);
+    }
     let mut state = state_at(thread, uc, place, &entry, pc);
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) {
         // int3 and single steps report the instruction behind.
@@ -224,8 +228,11 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
     let pointers = thread.block.pointers;
     thread.block.pointers =
         thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
+    crate::undo::stamp(thread);
     give_pointers(thread, uc);
-    uc.context.rip = place.entry;
+    // Undo log: what the runtime has saved in front of the unit is not saved again.
+    let announced = (place.entry..=uc.context.rip).contains(&thread.block.resume);
+    uc.context.rip = if announced { thread.block.resume } else { place.entry };
 }
 
 /// `bits`: the outcome of a unit whose control-flow pointer was parked after it had claimed the
@@ -286,11 +293,13 @@ fn state_at(thread: &mut Thread, uc: &UContext, place: &At, entry: &Entry, pc: u
     let mut gpr = uc.context.gpr();
     let inside = pc - place.entry > u64::from(entry.code);
     if inside {
-        match entry.kind {
-            Kind::Plain | Kind::Pointers => {}
-            Kind::SavedRcx => gpr[1] = thread.block.saved_rcx,
-            Kind::Scratch | Kind::PointersScratch => {
-                gpr[usize::from(entry.register & 15)] = thread.block.spill[1];
+        if entry.kind == Kind::SavedRcx {
+            gpr[1] = thread.block.saved_rcx;
+        }
+        let spilled = entry.spilled((pc - place.entry) as u32 - entry.code);
+        for (register, value) in spilled.into_iter().zip(thread.block.spill) {
+            if let Some(register) = register {
+                gpr[usize::from(register & 15)] = value;
             }
         }
         if entry.kind.exchanges_pointers() {
@@ -361,6 +370,9 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
             uc.context.rip = thread.block.stub_miss;
         }
     }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
     give_pointers(thread, uc);
 }
 

@@ -172,16 +172,33 @@ pub fn is_mapped(address: u64) -> bool {
 }
 
 fn transfer(number: usize, local: usize, remote: u64, len: usize) -> bool {
+    try_transfer(number, local, remote, len) == Ok(len)
+}
+
+fn try_transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Result {
     let (here, there) = ([local, len], [remote as usize, len]);
-    let args = [sys::getpid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+    // Not the process's id: its first thread may have ended, and then has no memory.
+    let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
     // SAFETY: the kernel checks both sides.
-    let done = unsafe { sys::call(number, &args) };
-    done == Ok(len)
+    unsafe { sys::call(number, &args) }
 }
 
 /// Reads words of the program's memory; false if they are not there.
 pub fn read_program(at: u64, out: &mut [u64]) -> bool {
     transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, out.len() * 8)
+}
+
+/// Reads bytes of the program's memory; false if they are not all there.
+pub fn read_program_bytes(at: u64, out: &mut [u8]) -> bool {
+    try_read_program_bytes(at, out) == Ok(out.len())
+}
+
+/// Reads bytes of the program's memory, as far as they are there; EFAULT if the first one is not.
+pub fn try_read_program_bytes(at: u64, out: &mut [u8]) -> sys::Result {
+    match out.len() {
+        0 => Ok(0),
+        len => try_transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, len),
+    }
 }
 
 /// Reads plain data of the program's; false if it is not there.

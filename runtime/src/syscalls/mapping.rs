@@ -7,7 +7,7 @@ use crate::process::process;
 use crate::statics;
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
-use abi::layout::{page_up, TABLE_BASE, TABLE_END};
+use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
 use abi::trace::event;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -24,9 +24,8 @@ fn is_ours(start: u64, len: u64) -> bool {
     let process = process();
     let end = start.saturating_add(len);
     let arena = process.jit.lock().arena.range();
-    [process.added.clone(), arena, TABLE_BASE..TABLE_END]
-        .iter()
-        .any(|r| start < r.end && r.start < end)
+    let table = if process.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    [process.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
         || crate::statics::code_in(start, end)
 }
 

@@ -9,7 +9,7 @@ use crate::signals::{self, virtual_state, SA_RESTART};
 use crate::stubs;
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
-use crate::{descriptors, threads};
+use crate::{descriptors, threads, undo};
 use abi::trace::{end, event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
@@ -32,6 +32,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             }
         };
     }
+    let before = undo::before_call(thread, number, &args);
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
@@ -41,6 +42,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     thread.block.registers.gpr[0] = result as u64;
     note(thread, number, &args, result);
+    undo::after_call(thread, number, &args, result, &before);
     next
 }
 

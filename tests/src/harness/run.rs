@@ -70,11 +70,8 @@ impl RunSpec {
         Ok((launch, run))
     }
 
-    /// Runs the program to its end, or to the timeout.
-    pub fn run(&self, file: Option<&Path>, dir: &Path) -> Result<Run> {
-        let (launch, run) = self.launch(file, dir)?;
-        let path = |what: &str| dir.join(format!("run{run:06}.{what}"));
-        let (status, timed_out) = launch.run_for(self.timeout)?;
+    /// The trace files that a run left, by name.
+    pub fn traces(dir: &Path, run: usize) -> Result<Vec<PathBuf>> {
         let prefix = format!("run{run:06}.");
         let mut traces: Vec<_> = fs::read_dir(dir)?.flatten().map(|e| e.path()).collect();
         traces.retain(|p| {
@@ -82,6 +79,15 @@ impl RunSpec {
             name.starts_with(&prefix) && name.contains(".dep")
         });
         traces.sort();
+        Ok(traces)
+    }
+
+    /// Runs the program to its end, or to the timeout.
+    pub fn run(&self, file: Option<&Path>, dir: &Path) -> Result<Run> {
+        let (launch, run) = self.launch(file, dir)?;
+        let path = |what: &str| dir.join(format!("run{run:06}.{what}"));
+        let (status, timed_out) = launch.run_for(self.timeout)?;
+        let traces = Self::traces(dir, run)?;
         let (stdout, stderr) = (fs::read(path("out"))?, fs::read(path("err"))?);
         Ok(Run { status, stdout, stderr, timed_out, traces })
     }

@@ -56,10 +56,23 @@ impl Tools {
     /// The text of `dep WHAT TRACE`, written to `to`. `output` is the rewritten program, which
     /// the trace knows by the path of the original.
     pub fn list(&self, what: &str, trace: &Path, output: &Path, to: &Path) -> Result<(), String> {
+        self.list_with(what, &[], trace, output, to).map(drop)
+    }
+
+    /// The same with more arguments; returns what `dep` says on stderr.
+    pub fn list_with(
+        &self,
+        what: &str,
+        more: &[&str],
+        trace: &Path,
+        output: &Path,
+        to: &Path,
+    ) -> Result<String, String> {
         let mut command = Command::new(&self.dep);
-        command.args([what, "--output"]).arg(output).arg(trace);
+        command.arg(what).args(more).arg("--output").arg(output).arg(trace);
         let file = std::fs::File::create(to).map_err(|e| format!("{}: {e}", to.display()))?;
-        run_into(command.stdout(file)).map(drop)
+        let output = run_into(command.stdout(file))?;
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
     pub fn verify(&self, trace: &Path, output: &Path) -> Result<(), String> {
@@ -70,15 +83,15 @@ impl Tools {
 }
 
 fn run(mut command: Command) -> Result<Vec<u8>, String> {
-    run_into(command.stdout(std::process::Stdio::piped()))
+    run_into(command.stdout(std::process::Stdio::piped())).map(|output| output.stdout)
 }
 
-fn run_into(command: &mut Command) -> Result<Vec<u8>, String> {
+fn run_into(command: &mut Command) -> Result<std::process::Output, String> {
     let output = command.stderr(std::process::Stdio::piped()).spawn();
     let output = output.and_then(|child| child.wait_with_output());
     let output = output.map_err(|e| format!("{command:?}: {e}"))?;
     if output.status.success() {
-        return Ok(output.stdout);
+        return Ok(output);
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     Err(format!("{command:?}: {}\n{errors}", output.status))

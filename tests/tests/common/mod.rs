@@ -16,6 +16,9 @@ pub const DYNAMIC: Mode = Mode { name: "dynamic", flags: &["--translate", "dynam
 pub const STATIC_NONE: Mode = Mode { name: "static-none", flags: &["--instrument", "none"] };
 pub const DYNAMIC_NONE: Mode =
     Mode { name: "dynamic-none", flags: &["--translate", "dynamic", "--instrument", "none"] };
+pub const UNDO_STATIC: Mode = Mode { name: "static-undo", flags: &["--instrument", "undo"] };
+pub const UNDO_DYNAMIC: Mode =
+    Mode { name: "dynamic-undo", flags: &["--translate", "dynamic", "--instrument", "undo"] };
 
 /// Where the corpus is built: once for all tests.
 pub fn corpus() -> Vec<Case> {

@@ -4,9 +4,9 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 use abi::trace::RegisterState;
 use lifter::operands::{xsave_size, GatherMask, Index, Reference, Segment, Shape};
-use lifter::regs::{RAX, RDX};
+use lifter::regs::{RAX, RDX, RSP};
 
-use super::{Cursor, MemoryReference, Sink};
+use super::{Cursor, Entered, MemoryReference, Overwritten, Sink};
 use crate::program::{Program, Simple, Step, NO_REGISTER};
 
 /// More bytes than this are not believed to have been referenced by one string instruction.
@@ -57,6 +57,22 @@ impl Cursor<'_> {
                         write: *write,
                     });
                 }
+                Step::Old(simple) => {
+                    let address = self.address(simple, program)?;
+                    let old = self.old(simple.size);
+                    sink.store(Overwritten { pc: pc(simple.offset), address, old });
+                }
+                Step::OldRecorded { operand, offset, size } => {
+                    let address = self.addresses[usize::from(operand & 3)];
+                    let old = self.old(*size);
+                    sink.store(Overwritten { pc: pc(*offset), address, old });
+                }
+                Step::Order => {
+                    let number = self.take();
+                    sink.order(number, true);
+                }
+                Step::Ordered => sink.ordered(),
+                Step::Enter { offset, to } => self.enter(program, *offset, *to, sink)?,
                 Step::Block(offset) => sink.block(pc(*offset), false),
                 Step::TakeAddress(n) => self.addresses[usize::from(n & 3)] = self.take(),
                 Step::Hold(_) => self.held = self.take(),
@@ -121,6 +137,34 @@ impl Cursor<'_> {
         let word = self.memory.get(self.memory_at..self.memory_at + 8);
         self.memory_at += 8;
         word.and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
+    }
+
+    /// The bytes of a store, which are padded to words.
+    #[inline]
+    fn old(&mut self, size: u16) -> &[u8] {
+        let from = self.memory_at;
+        self.memory_at += usize::from(size).next_multiple_of(8);
+        self.memory.get(from..from + usize::from(size)).unwrap_or_default()
+    }
+
+    fn enter<S: Sink>(
+        &mut self,
+        program: &Program,
+        offset: u16,
+        to: Option<u64>,
+        sink: &mut S,
+    ) -> Result<(), String> {
+        let mut registers = [0; 16];
+        for (number, slot) in registers.iter_mut().enumerate() {
+            *slot = self.register(number as u8, program, offset)?;
+        }
+        registers[usize::from(RSP)] = registers[usize::from(RSP)].wrapping_sub(8);
+        let pc = program.address.wrapping_add(u64::from(offset));
+        match to {
+            Some(to) => sink.enter(Entered { pc, to, registers }),
+            None => self.entered = Some(Entered { pc, to: 0, registers }),
+        }
+        Ok(())
     }
 
     #[inline]

@@ -95,7 +95,7 @@ impl Walk<'_> {
             self.silent = 0;
             self.end.next = Next::At(address);
             if self.event_is_due() {
-                self.boundary_events();
+                self.boundary_events(&mut super::Nobody);
             }
         }
         let expected = match self.end.next {

@@ -1,0 +1,101 @@
+//! Names of functions, from the symbol tables of the files that were mapped.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Object, ObjectSymbol, SymbolKind};
+use trace::events::Body;
+use trace::Trace;
+
+/// A mapped file.
+struct Module {
+    live: Range<u64>,
+    /// File offset of the mapping.
+    offset: u64,
+    path: PathBuf,
+}
+
+/// What a file says about its functions.
+#[derive(Default)]
+struct Functions {
+    /// (address, size, name), ascending.
+    list: Vec<(u64, u64, String)>,
+    /// (file offset, size, address) of the loaded segments.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+/// Looks names up; a file is read when it is first needed.
+pub struct Symbols {
+    modules: Vec<Module>,
+    files: HashMap<PathBuf, Option<Functions>>,
+}
+
+impl Symbols {
+    /// `output`: where the rewritten program is, if no longer where it ran.
+    pub fn new(trace: &Trace, output: Option<&Path>) -> Symbols {
+        use std::os::unix::ffi::OsStrExt;
+        let mut modules = Vec::new();
+        let program = trace.program.as_os_str().as_bytes();
+        for event in &trace.process_events {
+            if let Body::Map { start, len, offset, path, .. } = &event.body {
+                let path = match output {
+                    Some(output) if path == program => output.to_owned(),
+                    _ => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
+                };
+                let live = *start..start.saturating_add(*len);
+                modules.push(Module { live, offset: *offset, path });
+            }
+        }
+        Symbols { modules, files: HashMap::new() }
+    }
+
+    /// The function that contains a live address, as `name+0x12`.
+    pub fn name(&mut self, address: u64) -> Option<String> {
+        // The last mapping of a place counts.
+        let module = self.modules.iter().rev().find(|m| m.live.contains(&address))?;
+        let functions = self.files.entry(module.path.clone()).or_insert_with_key(|path| read(path));
+        let functions = functions.as_ref()?;
+        let from = address - module.live.start;
+        let address = match module.offset {
+            // The whole image, from its first segment on.
+            0 => functions.segments.first()?.2 / 4096 * 4096 + from,
+            offset => {
+                let at = offset + from;
+                let (start, _, address) = functions
+                    .segments
+                    .iter()
+                    .find(|(start, size, _)| (*start / 4096 * 4096..start + size).contains(&at))?;
+                address.wrapping_add(at).wrapping_sub(*start)
+            }
+        };
+        let behind = functions.list.partition_point(|f| f.0 <= address);
+        let (start, size, name) = functions.list.get(behind.checked_sub(1)?)?;
+        let distance = address - start;
+        (distance < (*size).max(1)).then(|| match distance {
+            0 => name.clone(),
+            _ => format!("{name}+{distance:#x}"),
+        })
+    }
+}
+
+fn read(path: &Path) -> Option<Functions> {
+    let bytes = std::fs::read(path).ok()?;
+    let elf = ElfFile64::<object::Endianness>::parse(&*bytes).ok()?;
+    let endian = elf.endian();
+    let mut functions = Functions::default();
+    let loads = elf.elf_program_headers().iter();
+    functions.segments = loads
+        .filter(|p| p.p_type(endian) == object::elf::PT_LOAD)
+        .map(|p| (p.p_offset(endian), p.p_filesz(endian), p.p_vaddr(endian)))
+        .collect();
+    let symbols = elf.symbols().chain(elf.dynamic_symbols());
+    functions.list = symbols
+        .filter(|s| s.kind() == SymbolKind::Text && s.address() != 0)
+        .filter_map(|s| Some((s.address(), s.size(), s.name().ok()?.to_owned())))
+        .collect();
+    functions.list.sort();
+    functions.list.dedup_by_key(|f| f.0);
+    Some(functions)
+}

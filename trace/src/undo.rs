@@ -1,0 +1,349 @@
+//! The undo log: what was overwritten, by whom, and in which order; and the way back.
+//!
+//! Within a thread the order is that of execution. Between threads it is that of their synchronising
+//! instructions and system calls, which are numbered: a store lies between two numbers of its thread,
+//! that of a synchronising instruction at a number. Two stores of different threads to one byte are
+//! ordered if one's interval ends before the other's begins. Where they overlap, nobody knows, and
+//! [`Log::unordered`] says so.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::open::Trace;
+use crate::pipeline::{self, BatchSink, Outlet, Piece};
+use crate::walk::{Entered, Overwritten, Sink};
+use crate::{Error, Thread};
+
+/// Something that the log of a thread holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    Store(Store),
+    /// A procedure was entered with these registers.
+    Enter(Box<Entered>),
+    /// Contents were dropped (length 0: nobody knows where) by the system call or instruction `why`.
+    Lost {
+        pc: u64,
+        start: u64,
+        len: u64,
+        why: String,
+    },
+    /// Recording stopped, with the reason of the loss.
+    Stopped(u32),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Store {
+    pub pc: u64,
+    pub address: u64,
+    pub size: u32,
+    /// Where the old bytes are in [`Items::bytes`].
+    at: usize,
+    /// It happened behind this number of the order, or at it.
+    after: u64,
+    exact: bool,
+}
+
+/// Items of one thread, in order.
+#[derive(Debug, Default)]
+pub struct Items {
+    pub items: Vec<Item>,
+    bytes: Vec<u8>,
+    /// Numbers of the order that the thread passed.
+    passed: Vec<u64>,
+}
+
+impl Items {
+    pub fn old(&self, store: &Store) -> &[u8] {
+        &self.bytes[store.at..store.at + store.size as usize]
+    }
+
+    fn append(&mut self, more: Items) {
+        let at = self.bytes.len();
+        self.bytes.extend(more.bytes);
+        self.items.extend(more.items.into_iter().map(|item| match item {
+            Item::Store(store) => Item::Store(Store { at: store.at + at, ..store }),
+            other => other,
+        }));
+        self.passed.extend(more.passed);
+    }
+}
+
+/// Items that are collected before they are handed on.
+const BATCH: usize = 1 << 14;
+
+struct Collector {
+    outlet: Outlet<Items>,
+    batch: Items,
+    after: u64,
+    exact: bool,
+}
+
+impl Collector {
+    fn push(&mut self, item: Item) {
+        self.batch.items.push(item);
+        if self.batch.items.len() >= BATCH {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        if self.outlet.is_open() {
+            self.outlet.send(batch);
+        }
+    }
+}
+
+impl Sink for Collector {
+    const REFERENCES: bool = true;
+
+    fn store(&mut self, store: Overwritten<'_>) {
+        let at = self.batch.bytes.len();
+        self.batch.bytes.extend_from_slice(store.old);
+        self.push(Item::Store(Store {
+            pc: store.pc,
+            address: store.address,
+            size: store.old.len() as u32,
+            at,
+            after: self.after,
+            exact: self.exact,
+        }));
+    }
+
+    fn enter(&mut self, entered: Entered) {
+        self.push(Item::Enter(Box::new(entered)));
+    }
+
+    fn order(&mut self, number: u64, exact: bool) {
+        (self.after, self.exact) = (number, exact);
+        self.batch.passed.push(number);
+    }
+
+    fn ordered(&mut self) {
+        self.exact = false;
+    }
+
+    fn lost(&mut self, pc: u64, start: u64, len: u64, why: &[u8]) {
+        let why = String::from_utf8_lossy(why).into_owned();
+        self.push(Item::Lost { pc, start, len, why });
+    }
+
+    fn stopped(&mut self, reason: u32) {
+        self.push(Item::Stopped(reason));
+    }
+
+    fn go_on(&mut self) -> bool {
+        self.outlet.is_open()
+    }
+}
+
+impl BatchSink for Collector {
+    type Batch = Items;
+
+    fn finish(mut self) -> Outlet<Items> {
+        self.send();
+        self.outlet
+    }
+}
+
+/// Hands the log of the threads that `wanted` names to `consume`, thread by thread and in order, with
+/// the position of the thread in [`Trace::threads`]; `consume` returns false to stop.
+pub fn read(
+    trace: &Trace,
+    wanted: impl Fn(&Thread) -> bool,
+    mut consume: impl FnMut(usize, Items) -> bool,
+) -> Result<(), Error> {
+    if !trace.options.undo() {
+        return Err(Error("the trace was recorded without an undo log".into()));
+    }
+    let make = |_, outlet| Collector { outlet, batch: Items::default(), after: 0, exact: false };
+    let mut result = Ok(());
+    // Chunks are recovered alone: what a thread passed last in the one before.
+    let (mut thread, mut passed) = (usize::MAX, 0);
+    pipeline::run(trace, &pipeline::jobs(trace, wanted), make, |job, piece| {
+        if job.thread != thread {
+            (thread, passed) = (job.thread, 0);
+        }
+        match piece {
+            Piece::Batch(mut items) => {
+                for item in &mut items.items {
+                    match item {
+                        Item::Store(store) if store.after == 0 => store.after = passed,
+                        Item::Store(_) => break,
+                        _ => {}
+                    }
+                }
+                passed = items.passed.last().copied().unwrap_or(passed);
+                consume(job.thread, items)
+            }
+            Piece::End(end) => match *end {
+                Ok(_) => true,
+                Err(violation) => {
+                    result = Err(Error(violation.to_string()));
+                    false
+                }
+            },
+        }
+    });
+    result
+}
+
+/// The whole log in memory.
+#[derive(Debug, Default)]
+pub struct Log {
+    /// As [`Trace::threads`].
+    pub threads: Vec<Items>,
+}
+
+/// Two threads' stores to the same byte, of which nobody knows which was first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unordered {
+    /// Positions in [`Log::threads`], and the stores' pcs.
+    pub threads: [usize; 2],
+    pub pcs: [u64; 2],
+    pub address: u64,
+}
+
+impl Log {
+    /// Reads the log of all threads.
+    pub fn new(trace: &Trace) -> Result<Log, Error> {
+        let mut log = Log::default();
+        log.threads.resize_with(trace.threads.len(), Items::default);
+        read(
+            trace,
+            |_| true,
+            |thread, items| {
+                log.threads[thread].append(items);
+                true
+            },
+        )?;
+        Ok(log)
+    }
+
+    /// Reads what concerns the byte at `address`: stores to it, losses that may include it.
+    pub fn new_about(trace: &Trace, address: u64) -> Result<Log, Error> {
+        let mut log = Log::default();
+        log.threads.resize_with(trace.threads.len(), Items::default);
+        read(
+            trace,
+            |_| true,
+            |thread, items| {
+                let mut about = Items::default();
+                for item in &items.items {
+                    match item {
+                        Item::Store(store)
+                            if address.wrapping_sub(store.address) < store.size.into() =>
+                        {
+                            let at = about.bytes.len();
+                            about.bytes.extend_from_slice(items.old(store));
+                            about.items.push(Item::Store(Store { at, ..*store }));
+                        }
+                        Item::Lost { start, len, .. }
+                            if *len == 0 || address.wrapping_sub(*start) < *len =>
+                        {
+                            about.items.push(item.clone());
+                        }
+                        Item::Stopped(_) => about.items.push(item.clone()),
+                        _ => {}
+                    }
+                }
+                about.passed = items.passed;
+                log.threads[thread].append(about);
+                true
+            },
+        )?;
+        Ok(log)
+    }
+
+    /// All items, the newest first: a thread's in their order, threads as far as theirs is known.
+    pub fn newest_first(&self) -> impl Iterator<Item = (usize, &Item)> {
+        let mut all: Vec<(u64, bool, usize, &Item)> = Vec::new();
+        for (thread, items) in self.threads.iter().enumerate() {
+            let mut key = (0, true);
+            for item in &items.items {
+                if let Item::Store(store) = item {
+                    key = (store.after, !store.exact);
+                }
+                all.push((key.0, key.1, thread, item));
+            }
+        }
+        all.sort_by_key(|&(after, behind, ..)| (after, behind));
+        all.into_iter().rev().map(|(_, _, thread, item)| (thread, item))
+    }
+
+    /// Ranges whose old contents are gone; empty ones: nobody knows where.
+    pub fn lost(&self) -> impl Iterator<Item = (Range<u64>, &str)> {
+        let items = self.threads.iter().flat_map(|t| &t.items);
+        items.filter_map(|item| match item {
+            Item::Lost { start, len, why, .. } => {
+                Some((*start..start.saturating_add(*len), why.as_str()))
+            }
+            _ => None,
+        })
+    }
+
+    /// All stores in an order that agrees with what is known: thread, place in it, interval.
+    fn order(&self) -> Vec<(usize, Store, Range<u64>)> {
+        let mut all = Vec::new();
+        for (thread, items) in self.threads.iter().enumerate() {
+            let mut passed = items.passed.iter().copied().peekable();
+            for item in &items.items {
+                let Item::Store(store) = item else { continue };
+                while passed.next_if(|&n| n <= store.after).is_some() {}
+                let end = match store.exact {
+                    true => store.after,
+                    false => passed.peek().copied().unwrap_or(u64::MAX),
+                };
+                all.push((thread, *store, store.after..end));
+            }
+        }
+        // Stable: what is in one thread stays in its order.
+        all.sort_by_key(|(_, store, _)| (store.after, !store.exact));
+        all
+    }
+
+    /// Tells `write` what to write where to bring memory back to the start of the log, newest first.
+    pub fn backwards(&self, mut write: impl FnMut(u64, &[u8])) {
+        for (thread, store, _) in self.order().iter().rev() {
+            write(store.address, self.threads[*thread].old(store));
+        }
+    }
+
+    /// Pairs of stores whose order is not known, at most one for each 8 bytes.
+    pub fn unordered(&self) -> Vec<Unordered> {
+        struct Last {
+            thread: usize,
+            pc: u64,
+            mask: u8,
+            end: u64,
+        }
+        let mut found = Vec::new();
+        if self.threads.len() < 2 {
+            return found;
+        }
+        let mut words: HashMap<u64, (bool, Vec<Last>)> = HashMap::new();
+        for (thread, store, interval) in self.order() {
+            let last = store.address.saturating_add(u64::from(store.size).max(1) - 1);
+            for word in store.address / 8..=last / 8 {
+                let bytes = (0..8).filter(|i| (store.address..=last).contains(&(8 * word + i)));
+                let mask = bytes.fold(0u8, |mask, i| mask | 1 << i);
+                let (reported, lasts) = words.entry(word).or_default();
+                let overlaps =
+                    |l: &&Last| l.thread != thread && l.mask & mask != 0 && l.end > interval.start;
+                if let Some(other) = lasts.iter().find(overlaps).filter(|_| !*reported) {
+                    *reported = true;
+                    found.push(Unordered {
+                        threads: [other.thread, thread],
+                        pcs: [other.pc, store.pc],
+                        address: 8 * word,
+                    });
+                }
+                match lasts.iter_mut().find(|l| l.thread == thread && l.mask == mask) {
+                    Some(l) => (l.end, l.pc) = (l.end.max(interval.end), store.pc),
+                    None => lasts.push(Last { thread, pc: store.pc, mask, end: interval.end }),
+                }
+            }
+        }
+        found
+    }
+}
