@@ -167,7 +167,11 @@ fn each_damage_has_its_line() {
             }
         }
     }
-    for (name, path) in [("a directory", directory.path()), ("nothing", "/nonexistent".as_ref())] {
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    for (name, path) in
+        [("a directory", directory.path()), ("a pipe", &pipe), ("nothing", "/nonexistent".as_ref())]
+    {
         let _ = writeln!(table, "{name}");
         for command in COMMANDS {
             let seen = dep(command, path);

@@ -46,6 +46,11 @@ impl Input {
         Ok(input)
     }
 
+    /// Whether a file that starts like this may be a program: what is not need not be read.
+    pub fn check_start(bytes: &[u8]) -> Result<()> {
+        check_header(bytes).map(drop)
+    }
+
     pub fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {
         self.program_headers.iter().filter(|p| p.is_load() && p.memory_size != 0)
     }

@@ -10,8 +10,11 @@ use crate::translate::{inspect, translate, Inspection, Translated};
 use crate::{dump, roots, write};
 use lifter::discover::{discover, Function, Program};
 use lifter::image::Image;
+use std::io::Read as _;
 use std::path::Path;
 
+/// Larger files are not read: they do not fit into memory together with what is made of them.
+const LARGEST_FILE: u64 = 4 << 30;
 /// Inputs above this size get a progress bar.
 const LARGE: usize = 8 << 20;
 /// Room for the tables of each block, at the first attempt.
@@ -113,7 +116,19 @@ fn read(path: &Path, output: Option<&Path>) -> Result<(Input, std::fs::Permissio
     if output.is_some_and(|output| write::same_file(path, output)) {
         return Err(Error::File("the output is the input; give another name".into()));
     }
-    let bytes = std::fs::read(path).map_err(|e| Error::file("read", path, e))?;
+    let failed = |e: std::io::Error| Error::file("read", path, e);
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    (&mut file)
+        .take(crate::elf::FILE_HEADER_SIZE as u64)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    Input::check_start(&bytes)?;
+    let size = metadata.len();
+    if size > LARGEST_FILE {
+        return Err(unsupported!("a file of {size} bytes; the limit is 4 GiB (try strip -g)"));
+    }
+    file.read_to_end(&mut bytes).map_err(failed)?;
     Ok((Input::parse(bytes)?, metadata.permissions()))
 }
 

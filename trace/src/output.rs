@@ -37,6 +37,9 @@ impl OutputFile {
         let name = path.display();
         let advice = "the trace needs the output file that ran";
         let fail = |what: String| Error(format!("{name}: {what} ({advice})"));
+        if !std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.is_file() {
+            return Err(fail("not a regular file".into()));
+        }
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
         let cache = ReadCache::new(&file);
         let elf = ElfFile64::<object::Endianness, _>::parse(&cache)
