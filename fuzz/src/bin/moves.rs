@@ -448,8 +448,9 @@ impl Ended {
     /// An indirect call that found no stack: its translation looks the target up before it pushes.
     fn push_failed(&self, last: &Instruction) -> bool {
         last.flow_control() == FlowControl::IndirectCall
-            && matches!(self.end, End::Fault { at, stop }
-                if at == last.ip() && stop.address == self.state.registers.rsp.wrapping_sub(8))
+            && matches!(self.end, End::Fault { at, stop } if at == last.ip()
+                && (stop.code == libc::SI_KERNEL
+                    || stop.address == self.state.registers.rsp.wrapping_sub(8)))
     }
 
     fn is_like(&self, other: &Ended, exact: bool) -> Result<(), String> {
