@@ -66,7 +66,7 @@ pub struct FrameHeader {
     /// Sealed: [`crc32c`] (four lanes, see [`checksum`]) of the payload in use; Record: register
     /// state, then memory stream, then control flow.
     pub checksum: u32,
-    /// [`header_checksum`] of the fields up to `split`, without `state`.
+    /// [`FrameHeader::fixed_checksum`]: of the fields up to `split`, without `state`, and `window`.
     pub header_checksum: u32,
     /// Record: the `tags` format's current window where the control-flow stream starts.
     pub window: u32,
@@ -338,7 +338,8 @@ impl FrameHeader {
         crc = crc32c(crc, &self.thread.to_le_bytes());
         crc = crc32c(crc, &self.seq.to_le_bytes());
         crc = crc32c(crc, &self.frame_len.to_le_bytes());
-        crc32c(crc, &self.split.to_le_bytes())
+        crc = crc32c(crc, &self.split.to_le_bytes());
+        crc32c(crc, &self.window.to_le_bytes())
     }
 
     pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {

@@ -92,6 +92,11 @@ fn cases() -> Vec<(String, Vec<u8>)> {
         let mut unreadable = good.clone();
         unreadable[at + 5] ^= 0x40;
         add(format!("a flipped bit in the header of {name}"), unreadable);
+        if name.starts_with("Record") {
+            let mut elsewhere = good.clone();
+            elsewhere[at + 56] ^= 1;
+            add(format!("a flipped bit in the window of {name}"), elsewhere);
+        }
         type Field = (&'static str, fn(&mut FrameHeader));
         let fields: [Field; 8] = [
             ("length of 2^63", |h| h.frame_len = 1 << 63),
@@ -167,7 +172,11 @@ fn each_damage_has_its_line() {
             }
         }
     }
-    for (name, path) in [("a directory", directory.path()), ("nothing", "/nonexistent".as_ref())] {
+    let pipe = directory.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    for (name, path) in
+        [("a directory", directory.path()), ("a pipe", &pipe), ("nothing", "/nonexistent".as_ref())]
+    {
         let _ = writeln!(table, "{name}");
         for command in COMMANDS {
             let seen = dep(command, path);

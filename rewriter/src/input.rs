@@ -3,9 +3,11 @@
 use crate::elf::{
     FileHeader, ProgramHeader, SectionHeader, FILE_HEADER_SIZE, LE, PROGRAM_HEADER_SIZE,
 };
-use crate::error::{unsupported, Result};
+use crate::error::{unsupported, Error, Result};
 use object::elf;
 use object::read::elf::FileHeader as _;
+use std::io::Read as _;
+use std::path::Path;
 
 /// Programs may reach this far from their lowest address, so that what is added stays near.
 const LARGEST_IMAGE: u64 = 0x5a00_0000;
@@ -13,6 +15,29 @@ const LARGEST_IMAGE: u64 = 0x5a00_0000;
 const LARGEST_LIBRARY: u64 = 512 << 20;
 /// Name of the section that marks a file of ours.
 pub const HEADER_SECTION: &str = ".deprewrite.header";
+
+/// Larger files are not read: they do not fit into memory together with what is made of them.
+const LARGEST_FILE: u64 = 4 << 30;
+
+/// The bytes of an ELF file: a regular one, of a size that fits into memory. Says what is wrong with
+/// its start before it reads the rest.
+pub fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let failed = |e: std::io::Error| Error::file("read", path, e);
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(Error::file("read", path, "not a regular file"));
+    }
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    (&mut file).take(FILE_HEADER_SIZE as u64).read_to_end(&mut bytes).map_err(failed)?;
+    Input::check_start(&bytes)?;
+    let size = metadata.len();
+    if size > LARGEST_FILE {
+        return Err(unsupported!("a file of {size} bytes; the limit is 4 GiB (try strip -g)"));
+    }
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
 
 /// A program, checked.
 pub struct Input {
@@ -58,6 +83,11 @@ impl Input {
             section_names_index,
             bytes,
         })
+    }
+
+    /// Whether a file that starts like this may be a program: what is not need not be read.
+    pub fn check_start(bytes: &[u8]) -> Result<()> {
+        check_header(bytes).map(drop)
     }
 
     pub fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {

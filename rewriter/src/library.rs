@@ -1,8 +1,8 @@
 //! Shared libraries: which ones a program needs, and the translation of one as a pack
 //! ([`abi::library`]).
 
-use crate::error::{Error, Result};
-use crate::input::Input;
+use crate::error::{unsupported, Error, Result};
+use crate::input::{read_file, Input};
 use crate::roots;
 use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
@@ -45,8 +45,11 @@ pub struct Library {
 
 impl Library {
     pub fn read(path: &Path) -> Result<Library> {
-        let bytes = std::fs::read(path).map_err(|e| Error::file("read", path, e))?;
-        Ok(Library { path: path.to_owned(), input: Input::parse_library(bytes)? })
+        let input = Input::parse_library(read_file(path)?)?;
+        if input.executable_segment().is_none_or(|p| p.file_size == 0) {
+            return Err(unsupported!("the library has no code"));
+        }
+        Ok(Library { path: path.to_owned(), input })
     }
 
     /// Window of the first unit in a file of the library's own.

@@ -22,7 +22,7 @@ const ROOM_PER_BLOCK: u64 = 64;
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(folder) = arguments.output.as_deref().filter(|path| is_folder(path)) {
         // A program that is to be written to a folder gets the error that it deserves below.
-        if std::fs::read(&arguments.input).is_ok_and(Input::is_shared_object) {
+        if crate::input::read_file(&arguments.input).is_ok_and(Input::is_shared_object) {
             return library_file(arguments, folder);
         }
     }
@@ -225,14 +225,11 @@ fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
 }
 
 fn read(path: &Path, output: Option<&Path>) -> Result<(Input, std::fs::Permissions)> {
-    let metadata = std::fs::metadata(path).map_err(|e| Error::file("read", path, e))?;
-    if !metadata.is_file() {
-        return Err(Error::file("read", path, "not a regular file"));
-    }
     if output.is_some_and(|output| write::same_file(path, output)) {
         return Err(Error::File("the output is the input; give another name".into()));
     }
-    let bytes = std::fs::read(path).map_err(|e| Error::file("read", path, e))?;
+    let bytes = crate::input::read_file(path)?;
+    let metadata = std::fs::metadata(path).map_err(|e| Error::file("read", path, e))?;
     Ok((Input::parse(bytes)?, metadata.permissions()))
 }
 

@@ -213,6 +213,24 @@ fn boundaries(elf: &[u8]) -> std::collections::BTreeSet<usize> {
     places.map(|at| at as usize).filter(|&at| at < elf.len()).collect()
 }
 
+/// Files that nobody wants to have in memory.
+#[test]
+fn huge_files_are_not_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (input, output) = (directory.path().join("huge"), directory.path().join("output"));
+    let good = compile(directory.path(), "good", &[]).expect("a compiler");
+    for (start, expected) in [
+        (&b"text"[..], "not an ELF file"),
+        (&std::fs::read(good).expect("bytes"), "limit is 4 GiB"),
+    ] {
+        std::fs::write(&input, start).expect("written");
+        let file = std::fs::File::options().write(true).open(&input).expect("the file");
+        file.set_len(100 << 30).expect("a hole");
+        refused(&input, &output, expected, expected);
+    }
+    assert!(!output.exists());
+}
+
 /// What other tools make, not what was patched to look like it.
 #[test]
 fn files_that_are_no_programs_are_refused() {

@@ -102,7 +102,11 @@ fn is_valid_prefix(
     Tools::get().list("blocks", trace, &whole.rewritten, &part)?;
     let blocks = match subject.repeats {
         true => same_listing(&part, &whole.blocks, None, true)?,
-        false => 0,
+        // Threads interleave differently: there is nothing to compare with.
+        false => {
+            let text = std::fs::read(&part).map_err(|e| e.to_string())?;
+            text.iter().filter(|&&byte| byte == b'\n').count() as u64
+        }
     };
     std::fs::remove_file(part).map_err(|e| e.to_string())?;
     Ok(blocks)
@@ -171,9 +175,9 @@ fn killed_at_any_moment() {
             with_blocks += u64::from(outcome.as_ref().is_ok_and(|&blocks| blocks > 0));
             tally.record(&format!("{} {moment:?} of {stops}", subject.name), outcome.map(drop));
         }
-        eprintln!("{}: {with_blocks} recordings compared with the whole one", subject.name);
-        let none = subject.repeats && with_blocks == 0;
-        let enough = if none { Err("never killed while it recorded".into()) } else { Ok(()) };
+        eprintln!("{}: {with_blocks} recordings hold blocks", subject.name);
+        let enough =
+            if with_blocks == 0 { Err("never killed while it recorded".into()) } else { Ok(()) };
         tally.record(&format!("{} was recorded", subject.name), enough);
     }
     tally.finish();

@@ -112,11 +112,12 @@ impl TraceFile {
     /// Opens the file and indexes its frames; only a file that cannot be read is an error here.
     pub fn open(path: &Path) -> Result<TraceFile, Error> {
         let fail = |e: std::io::Error| Error(format!("{}: {e}", path.display()));
-        let file = File::open(path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
-        if !meta.is_file() {
+        // Asked first: to open a pipe may take for ever.
+        if !std::fs::metadata(path).map_err(fail)?.is_file() {
             return Err(Error(format!("{}: not a regular file", path.display())));
         }
+        let file = File::open(path).map_err(fail)?;
+        let meta = file.metadata().map_err(fail)?;
         let mut trace = TraceFile { file, len: meta.len(), frames: Vec::new(), damage: Vec::new() };
         trace.scan().map_err(fail)?;
         Ok(trace)

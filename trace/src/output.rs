@@ -103,6 +103,9 @@ impl OutputFile {
     /// Opens the output file at `path`, which must have the identity that the trace recorded.
     pub fn open(path: &Path, identity: [u64; 2]) -> Result<OutputFile, Error> {
         let fail = |what: String| failed(path, &what);
+        if !std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.is_file() {
+            return Err(fail("not a regular file".into()));
+        }
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
         let cache = ReadCache::new(&file);
         let elf = ElfFile64::<object::Endianness, _>::parse(&cache)

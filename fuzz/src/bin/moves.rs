@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use abi::layout::{TABLE_BASE, TABLE_END};
 use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
@@ -25,6 +26,14 @@ const FAR: Place = Place::at(0x7f12_3040_0000);
 const TRANSLATED: Area = Area { start: 0x5000_0000, len: 16 * PAGE, executable: true };
 /// Where branches out of the translation go, 16 bytes each.
 const EXITS: Area = Area { start: 0x5800_0000, len: PAGE, executable: true };
+/// Where the look-up table leads, a byte for each address of the near original code.
+const FOUND: Area = Area { start: 0x5900_0000, len: NEAR.code.len, executable: true };
+/// The table's entries for the near original code. There are no others: a look-up of another
+/// address faults, and with a far address there is none.
+const TABLE: Area =
+    Area { start: TABLE_BASE + 8 * NEAR.code.start, len: 8 * NEAR.code.len, executable: false };
+/// The entry for targets outside of the window.
+const STUB_MISS: u64 = EXITS.start + 0xf00;
 /// What gs points to.
 const BLOCK: Area = Area { start: 0x6000_0000, len: 3 * PAGE, executable: false };
 /// The streams; the pointers start in the middle.
@@ -110,6 +119,7 @@ fn is_tame(insn: &Instruction) -> bool {
             true
         }
         FlowControl::Call => insn.op0_kind() == OpKind::NearBranch64,
+        FlowControl::IndirectCall | FlowControl::IndirectBranch | FlowControl::Return => true,
         FlowControl::Exception => true,
         _ => false,
     };
@@ -233,6 +243,8 @@ impl Target for Moves {
             GADGET,
             TRANSLATED,
             EXITS,
+            FOUND,
+            TABLE,
             BLOCK,
             STREAMS,
             NEAR.code,
@@ -242,6 +254,10 @@ impl Target for Moves {
         ];
         self.machine = Some(Machine::start(&areas).expect("a process that executes"));
         EXITS.bytes().fill(0xcc);
+        FOUND.bytes().fill(0xcc);
+        for (n, entry) in (0..).zip(TABLE.bytes().chunks_exact_mut(8)) {
+            entry.copy_from_slice(&(FOUND.start + n).to_le_bytes());
+        }
         let mut seeds = Vec::new();
         for (n, code) in SEEDS.iter().enumerate() {
             // Each in several ways.
@@ -338,7 +354,15 @@ impl Target for Moves {
         let state = first_state(&machine.template, seed, &way);
 
         let original = Original { way: &way, code, seed, state: &state };
-        let expected = original.run(machine)?;
+        let mut expected = original.run(machine)?;
+
+        if let End::Fault { at, stop } = expected.end {
+            // The processor checks a target's form before it goes there, the look-up does not.
+            let kernel = stop.signal == libc::SIGSEGV && stop.code == libc::SI_KERNEL;
+            if kernel && at == last.ip() && instrument::transfer::is_transfer(last) {
+                return refused("a target that is no address");
+            }
+        }
 
         // The translation.
         let block = Block {
@@ -366,7 +390,16 @@ impl Target for Moves {
         thread_block(&mut got, &way);
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
         let stop = machine.run(&mut got).map_err(trouble)?;
-        let memory = way.place.memory.bytes().to_vec();
+        let mut memory = way.place.memory.bytes().to_vec();
+        if last.flow_control() == FlowControl::Return {
+            // The dead word in front of the stack holds where the translated return went.
+            let taken = if last.op_count() > 0 { last.immediate16() } else { 0 };
+            let word = expected.state.registers.rsp.wrapping_sub(8 + u64::from(taken));
+            let at = word.wrapping_sub(way.place.memory.start) as usize;
+            for memory in [&mut memory, &mut expected.memory] {
+                word::set(memory, at, 8, 0);
+            }
+        }
         let agree =
             translated_end(stop, &got.registers, &fragment, start).and_then(|(end, entry)| {
                 // In front of a fault a register that is dead may hold anything.
@@ -375,6 +408,11 @@ impl Target for Moves {
                     || way.options.instrument == Instrument::None
                     || entry.is_none();
                 put_back(&mut got, entry, &way);
+                // In the middle of a look-up nothing but the target is there to be compared.
+                let unfinished = entry.is_some() && matches!(end, End::To(_));
+                if unfinished && (end == expected.end || expected.push_failed(last)) {
+                    return Ok(entry);
+                }
                 expected.is_like(&Ended { end, state: got, memory }, exact).map(|()| entry)
             });
         let entry = match agree {
@@ -409,6 +447,14 @@ struct Ended {
 }
 
 impl Ended {
+    /// An indirect call that found no stack: its translation looks the target up before it pushes.
+    fn push_failed(&self, last: &Instruction) -> bool {
+        last.flow_control() == FlowControl::IndirectCall
+            && matches!(self.end, End::Fault { at, stop } if at == last.ip()
+                && (stop.code == libc::SI_KERNEL
+                    || stop.address == self.state.registers.rsp.wrapping_sub(8)))
+    }
+
     fn is_like(&self, other: &Ended, exact: bool) -> Result<(), String> {
         if self.end != other.end {
             return Err(format!("ended with {:x?}, expected {:x?}", other.end, self.end));
@@ -442,7 +488,7 @@ impl Original<'_> {
         state.registers.rip = start;
         let stop = machine.run(&mut state).map_err(trouble)?;
         let code = start..start + self.code.len() as u64;
-        let end = original_end(stop, &state.registers, code, &place.code);
+        let end = original_end(stop, &state.registers, code);
         Ok(Ended { end, state, memory: place.memory.bytes().to_vec() })
     }
 
@@ -505,6 +551,7 @@ fn fill(place: &Place, seed: u64) {
         let value = match n % 64 {
             0 => choices.word(),
             1 => place.memory.start + (choices.word() & 0xfff8),
+            n if n % 8 == 2 => place.code.start + (n as u64 * 377) % place.code.len as u64,
             _ => (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (n % 57),
         };
         word.copy_from_slice(&value.to_le_bytes());
@@ -521,6 +568,7 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
         1 => choices.below(300) as u64,
         2 => (choices.below(64) as u64).wrapping_sub(32),
         3 => memory.start + choices.below(memory.len) as u64,
+        4 => way.place.code.start + choices.below(way.place.code.len) as u64,
         _ => way.place.middle() + 8 * choices.below(1000) as u64,
     };
     let r = &mut state.registers;
@@ -580,7 +628,7 @@ fn thread_block(state: &mut State, way: &Way) {
         this: BLOCK.start,
         pointers,
         window_high: 0,
-        stub_miss: EXITS.start + 0xf00,
+        stub_miss: STUB_MISS,
         stub_syscall: EXITS.start + 0xf10,
         stub_exit: EXITS.start + 0xf20,
         stub_refuse: EXITS.start + 0xf30,
@@ -640,10 +688,10 @@ fn gpr(r: &mut Registers, number: u8) -> &mut u64 {
 }
 
 /// A trap outside of the code, or a fault in fetching from there, is where control went.
-fn original_end(stop: Stop, registers: &Registers, code: std::ops::Range<u64>, area: &Area) -> End {
+fn original_end(stop: Stop, registers: &Registers, code: std::ops::Range<u64>) -> End {
     let rip = registers.rip;
     let trap = rip.wrapping_sub(1);
-    if stop.signal == libc::SIGTRAP && area.contains(trap) && !code.contains(&trap) {
+    if stop.signal == libc::SIGTRAP && !code.contains(&trap) {
         return End::To(trap);
     }
     match code.contains(&rip) {
@@ -666,6 +714,15 @@ fn translated_end(
     start: u64,
 ) -> Result<(End, Option<Entry>), String> {
     let rip = registers.rip;
+    let trap = (stop.signal == libc::SIGTRAP).then(|| rip.wrapping_sub(1));
+    // The whole original target.
+    let target = || End::To(word::get(BLOCK.bytes(), thread::TARGET as usize, 8));
+    if trap == Some(STUB_MISS) {
+        return Ok((target(), None));
+    }
+    if let Some(trap) = trap.filter(|&trap| FOUND.contains(trap)) {
+        return Ok((End::To(NEAR.code.start + (trap - FOUND.start)), None));
+    }
     if stop.signal == libc::SIGTRAP && EXITS.contains(rip.wrapping_sub(1)) {
         let number = (rip - 1 - EXITS.start) as usize / 16;
         let branch = fragment.branches.get(number).ok_or("an exit that is none")?;
@@ -678,6 +735,15 @@ fn translated_end(
     let recipe = recipe_of(unit, &fragment.recipes).ok_or("no recipe")?;
     let offset = (rip - TRANSLATED.start) as u32;
     let entry = recipe.at(offset - unit.entry).ok_or(format!("{stop:x?} in the prologue"))?;
+    let mut stop = stop;
+    if entry.kind == Kind::SavedRcx && stop.address == registers.rsp.wrapping_add(4) {
+        // A return looks at the high half of its address first.
+        stop.address = registers.rsp;
+    }
+    let slot = TABLE_BASE.wrapping_add(registers.rcx.wrapping_mul(8));
+    if entry.kind == Kind::SavedRcx && stop.address == slot && slot < TABLE_END {
+        return Ok((target(), Some(entry)));
+    }
     Ok((fault(start + u64::from(entry.original), stop), Some(entry)))
 }
 
@@ -712,7 +778,7 @@ fn compare(expected: &State, got: &State, exact: bool) -> Result<(), String> {
 }
 
 /// One of each kind.
-const SEEDS: [&[u8]; 30] = [
+const SEEDS: [&[u8]; 38] = [
     &[0x48, 0x8b, 0x05, 0, 0, 2, 0], // mov rax,[rip+20000h]
     &[0x89, 0x0d, 0, 0, 2, 0],       // mov [rip+20000h],ecx
     &[0x83, 0x3d, 0, 0, 2, 0, 7],    // cmp dword [rip+20000h],7
@@ -742,6 +808,14 @@ const SEEDS: [&[u8]; 30] = [
     &[0x8f, 0x44, 0x24, 0x08, 0xc8, 0x10, 0, 0, 0xc9], // pop [rsp+8]; enter; leave
     &[0x48, 0x0f, 0xba, 0x25, 0, 0, 2, 0, 3], // bt qword [rip+20000h],3
     &[0x66, 0x0f, 0x38, 0xf8, 0x07, 0x9c, 0x58], // movdir64b rax,[rdi]; pushf; pop rax
+    &[0xc3],                         // ret
+    &[0x58, 0x5b, 0xc2, 0x10, 0],    // pop rax; pop rbx; ret 10h
+    &[0xff, 0xe0],                   // jmp rax
+    &[0x41, 0xff, 0xd3],             // call r11
+    &[0xff, 0x15, 0x10, 0, 1, 0],    // call [rip+10010h]
+    &[0xff, 0x25, 0x12, 0, 1, 0],    // jmp [rip+10012h]
+    &[0xff, 0x54, 0x24, 0x10],       // call [rsp+10h]
+    &[0x3e, 0xff, 0x61, 0x50],       // notrack jmp [rcx+50h]
     &[0x8a, 0x25, 0, 0, 2, 0, 0x87, 0x1d, 0, 0, 2, 0], // mov ah,[rip+..]; xchg [rip+..],ebx
 ];
 

@@ -190,6 +190,11 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         crate::undo::as_a_store(&mut uc.context.error);
     }
     let mut state = state_at(thread, uc, place, &entry, pc);
+    if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(uc) {
+        // The program's return reads eight bytes from rsp on.
+        let in_page = address % abi::layout::PAGE;
+        info.set_address(address - in_page.min(4));
+    }
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) {
         // int3 and single steps report the instruction behind.
         if signal == SIGTRAP {
@@ -262,6 +267,13 @@ fn skip_look_up(thread: &Thread, uc: &mut UContext) -> bool {
     uc.context.rcx = thread.block.stub_miss;
     uc.context.rip += 8;
     true
+}
+
+/// Whether the interrupted instruction is a return's first look at the stack: at the high half.
+fn is_return(uc: &UContext) -> bool {
+    // SAFETY: translated code is readable.
+    let code = unsafe { (uc.context.rip as *const [u8; 4]).read_unaligned() };
+    code == [0x8b, 0x4c, 0x24, 0x04]
 }
 
 /// The program writes to code that it may write: translations go, and the write is done again.
