@@ -234,6 +234,16 @@ enum End {
     Fault { at: u64, stop: Stop },
 }
 
+/// What a look-up needs, as it is before a run: the run before, or the original, may have written
+/// there.
+fn look_up() {
+    EXITS.bytes().fill(0xcc);
+    FOUND.bytes().fill(0xcc);
+    for (n, entry) in (0..).zip(TABLE.bytes().chunks_exact_mut(8)) {
+        entry.copy_from_slice(&(FOUND.start + n).to_le_bytes());
+    }
+}
+
 impl Target for Moves {
     const NAME: &'static str = "moves";
     const MEGABYTES: u64 = 2048;
@@ -253,11 +263,6 @@ impl Target for Moves {
             FAR.memory,
         ];
         self.machine = Some(Machine::start(&areas).expect("a process that executes"));
-        EXITS.bytes().fill(0xcc);
-        FOUND.bytes().fill(0xcc);
-        for (n, entry) in (0..).zip(TABLE.bytes().chunks_exact_mut(8)) {
-            entry.copy_from_slice(&(FOUND.start + n).to_le_bytes());
-        }
         let mut seeds = Vec::new();
         for (n, code) in SEEDS.iter().enumerate() {
             // Each in several ways.
@@ -386,6 +391,7 @@ impl Target for Moves {
         let bytes = &fragment.code.bytes;
         TRANSLATED.bytes()[..bytes.len()].copy_from_slice(bytes);
         fill(&way.place, seed);
+        look_up();
         let mut got = state.clone();
         thread_block(&mut got, &way);
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
@@ -496,7 +502,7 @@ impl Original<'_> {
     /// way of running it has there is different by necessity.
     fn touches_machinery(&self, machine: &mut Machine) -> Result<bool, String> {
         let other = if self.way.place.code.start == NEAR.code.start { FAR } else { NEAR };
-        let areas = [TRANSLATED, BLOCK, STREAMS, other.code, other.memory];
+        let areas = [TRANSLATED, BLOCK, STREAMS, EXITS, FOUND, TABLE, other.code, other.memory];
         let mut first: Option<Ended> = None;
         let mut touches = false;
         for pattern in [0x55, 0xaa, 0x00, 0xff, 0x13] {
