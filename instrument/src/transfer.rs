@@ -312,7 +312,10 @@ impl Weaver<'_, '_, '_> {
                 self.encode_with(Op::Mov_r64_rm64, RCX, memory);
             } else {
                 self.code().constant(RCX, at);
-                self.code().read(RCX, At(RCX, 0));
+                // The segment is the instruction's own, too.
+                let mut memory = memory_operand(insn);
+                (memory.base, memory.displacement, memory.displ_size) = (Register::RCX, 0, 0);
+                self.encode_with(Op::Mov_r64_rm64, RCX, memory);
             }
         } else {
             self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(insn));
