@@ -86,16 +86,13 @@ pub struct PackHeader {
     pub descriptions_len: u64,
     /// Copy of the executable segment.
     pub text: u64,
-    /// Path of the library's file when it was translated.
-    pub path: u64,
-    pub path_len: u64,
     /// Window of the first unit.
     pub first_window: u64,
     /// Hash of everything that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
 }
 
-const WORDS: usize = 32;
+const WORDS: usize = 30;
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = 8 * WORDS;
 const _: () = assert!(core::mem::size_of::<PackHeader>() == HEADER_SIZE);
@@ -145,7 +142,6 @@ impl PackHeader {
             && inside(self.recipes, self.recipes_len, 1)
             && inside(self.descriptions, self.descriptions_len, 1)
             && inside(self.text, self.segment_len, 1)
-            && inside(self.path, self.path_len, 1)
             && [self.code, self.code_distance, self.len]
                 .iter()
                 .all(|x| x % crate::layout::PAGE == 0)
@@ -182,8 +178,6 @@ impl PackHeader {
             &mut self.descriptions,
             &mut self.descriptions_len,
             &mut self.text,
-            &mut self.path,
-            &mut self.path_len,
             &mut self.first_window,
             identity_0,
             identity_1,

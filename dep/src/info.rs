@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Range;
 
 use abi::options::{ControlFlow, Instrument, Memory};
-use abi::trace::{end, left, loss};
+use abi::trace::{end, left};
 use abi::unit::JitReason;
 use trace::events::Body;
 use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
@@ -15,7 +15,7 @@ use trace::walk::{MemoryReference, Sink};
 use trace::Trace;
 
 use crate::syscalls::{tally_json, tally_text, Calls};
-use crate::text::json_string;
+use crate::text::{json_string, loss_reason};
 use crate::{Stop, Warnings};
 
 /// Where executed code can lie: key in JSON, name in text.
@@ -256,17 +256,7 @@ fn ending(trace: &Trace) -> String {
 fn losses(trace: &Trace) -> Vec<String> {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
     let named = all.filter_map(|event| match event.body {
-        Body::Loss { reason, errno } => Some(format!(
-            "{} (errno {errno})",
-            match reason {
-                loss::DISK_FULL => "disk full",
-                loss::FILE_SIZE_LIMIT => "file size limit",
-                loss::IO_ERROR => "I/O error",
-                loss::NO_MEMORY => "no memory",
-                loss::LOG_FULL => "log full",
-                _ => "unknown reason",
-            }
-        )),
+        Body::Loss { reason, errno } => Some(format!("{} (errno {errno})", loss_reason(reason))),
         _ => None,
     });
     // Each thread says where it lost what followed, and the process why.

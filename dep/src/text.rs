@@ -1,5 +1,7 @@
 //! Numbers as text, quickly.
 
+use abi::trace::loss;
+
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Appends `0x` and the number in hexadecimal.
@@ -66,5 +68,17 @@ mod tests {
     #[test]
     fn json_strings_escape() {
         assert_eq!(json_string("a\"b\\\n"), "\"a\\\"b\\\\\\u000a\"");
+    }
+}
+
+/// Why recording stopped, in words.
+pub fn loss_reason(reason: u32) -> &'static str {
+    match reason {
+        loss::DISK_FULL => "disk full",
+        loss::FILE_SIZE_LIMIT => "file size limit",
+        loss::IO_ERROR => "I/O error",
+        loss::NO_MEMORY => "no memory",
+        loss::LOG_FULL => "log full",
+        _ => "unknown reason",
     }
 }

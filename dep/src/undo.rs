@@ -2,13 +2,12 @@
 
 use std::io::Write;
 
-use abi::trace::loss;
 use trace::undo::{Item, Items, Log, Store};
 use trace::{undo, Error, Trace};
 
 use crate::args::UndoSelection;
 use crate::symbols::Symbols;
-use crate::text::{hex, json_string};
+use crate::text::{hex, json_string, loss_reason};
 use crate::Stop;
 
 const NAMES: [&str; 16] = [
@@ -103,17 +102,6 @@ fn bytes(line: &mut Vec<u8>, old: &[u8]) {
     }
 }
 
-fn reason(reason: u32) -> &'static str {
-    match reason {
-        loss::DISK_FULL => "disk full",
-        loss::FILE_SIZE_LIMIT => "file size limit",
-        loss::IO_ERROR => "I/O error",
-        loss::NO_MEMORY => "no memory",
-        loss::LOG_FULL => "log full",
-        _ => "unknown reason",
-    }
-}
-
 fn text(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&str>) {
     line.extend_from_slice(format!("{tid} ").as_bytes());
     match item {
@@ -147,7 +135,7 @@ fn text(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
             line.extend_from_slice(format!(" {why}").as_bytes());
         }
         Item::Stopped(why) => {
-            line.extend_from_slice(format!("recording stopped: {}", reason(*why)).as_bytes());
+            line.extend_from_slice(format!("recording stopped: {}", loss_reason(*why)).as_bytes());
         }
     }
     if let Some(name) = name {
@@ -183,7 +171,7 @@ fn json(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
             line.extend_from_slice(json_string(why).as_bytes());
         }
         Item::Stopped(why) => {
-            let why = json_string(reason(*why));
+            let why = json_string(loss_reason(*why));
             line.extend_from_slice(format!(",\"stopped\":{why}").as_bytes());
         }
     }

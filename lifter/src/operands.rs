@@ -375,6 +375,17 @@ fn stack(write: bool, base: u8, displacement: i64, size: u32) -> Reference {
     }
 }
 
+/// What the bit offset in a register adds to the address of `bt` and its kin, in bytes (see
+/// [`Index::BitOffset`]).
+pub fn bit_word_offset(bits: u64, operand_bytes: u8) -> u64 {
+    let (signed, shift) = match operand_bytes {
+        2 => (i64::from(bits as i16), 4),
+        4 => (i64::from(bits as i32), 5),
+        _ => (bits as i64, 6),
+    };
+    ((signed >> shift) as u64).wrapping_mul(u64::from(operand_bytes))
+}
+
 fn implicit_stack(insn: &Instruction, out: &mut Vec<Reference>) {
     use Mnemonic::*;
     let moved = insn.stack_pointer_increment();

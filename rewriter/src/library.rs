@@ -112,13 +112,11 @@ impl Lifted<'_> {
             code_bytes: translated.code.len(),
             left: None,
         };
-        let path = std::os::unix::ffi::OsStrExt::as_bytes(self.library.path.as_os_str());
         let description = Description {
             input,
             translated: &translated,
             options: self.options,
             fixed: self.fixed,
-            path,
             code_distance,
             first_window,
         };
@@ -132,7 +130,6 @@ struct Description<'a> {
     translated: &'a Translated,
     options: Options,
     fixed: bool,
-    path: &'a [u8],
     code_distance: u64,
     first_window: u32,
 }
@@ -153,7 +150,6 @@ impl Description<'_> {
         // The check of every library's constructor: exactly one executable segment.
         let segment = input.executable_segment().copied().unwrap_or_default();
         let text_bytes = input.segment_bytes(&segment);
-        let path = place(self.path, 16);
         let entries = place(&words(&translated.entries), 16);
         let units = place(&words(&translated.units), 16);
         let addresses: Vec<u8> =
@@ -197,8 +193,6 @@ impl Description<'_> {
             descriptions,
             descriptions_len: translated.descriptions.len() as u64,
             text,
-            path,
-            path_len: self.path.len() as u64,
             first_window: self.first_window.into(),
             identity: [0; 2],
         };

@@ -386,8 +386,7 @@ impl Jit {
         }
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
-        let (options, placement) = (self.options, self.placement);
-        let translator = self.translator.get_or_insert_with(|| Translator::new(options, placement));
+        let translator = self.translator();
         translator.placement.exact_registers = !range.file;
         translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);

@@ -16,7 +16,9 @@ use abi::trace::{event, WHOLE_UNIT};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
-use lifter::operands::{references, xsave_size, GatherMask, Index, Reference, Segment, Shape};
+use lifter::operands::{
+    bit_word_offset, references, xsave_size, GatherMask, Index, Reference, Segment, Shape,
+};
 use lifter::stores::is_masked;
 
 /// Bytes of old contents in one event.
@@ -278,14 +280,7 @@ fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut Vec<(
             if let Some((number, scale)) = index {
                 sum = sum.wrapping_add(scaled(number, scale));
             }
-            let bits = get(number);
-            let (signed, shift) = match operand_bytes {
-                2 => (i64::from(bits as i16), 4),
-                4 => (i64::from(bits as i32), 5),
-                _ => (bits as i64, 6),
-            };
-            let words = (signed >> shift) as u64;
-            sum = sum.wrapping_add(words.wrapping_mul(u64::from(operand_bytes)));
+            sum = sum.wrapping_add(bit_word_offset(get(number), operand_bytes));
         }
         Index::LowByte { .. } | Index::Vector { .. } | Index::None => {}
     }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 
 use abi::trace::RegisterState;
-use lifter::operands::{xsave_size, GatherMask, Index, Reference, Segment, Shape};
+use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RDX, RSP};
 
 use super::{Cursor, Entered, MemoryReference, Overwritten, Sink};
@@ -276,14 +276,7 @@ impl Cursor<'_> {
                 if let Some(index) = index.filter(|_| !recorded) {
                     sum = sum.wrapping_add(scaled(index)?);
                 }
-                let bits = get(number)?;
-                let (signed, shift) = match operand_bytes {
-                    2 => (i64::from(bits as i16), 4),
-                    4 => (i64::from(bits as i32), 5),
-                    _ => (bits as i64, 6),
-                };
-                let words = (signed >> shift) as u64;
-                sum = sum.wrapping_add(words.wrapping_mul(u64::from(operand_bytes)));
+                sum = sum.wrapping_add(bit_word_offset(get(number)?, operand_bytes));
             }
             _ => {}
         }
