@@ -9,19 +9,51 @@
 /// Size and alignment of the code window.
 pub const WINDOW_SIZE: u64 = 1 << 32;
 
-/// The look-up table **T**: the 8-byte entry at `TABLE_BASE + 8 * (low half of an original code
-/// address)` holds the live address of its translation, or of the miss stub. Only the pieces that
-/// belong to executable original memory are mapped. Below 2 GiB, so that `[rcx*8 + disp32]` works.
+/// Where the look-up tables start: below 2 GiB, so that `[rcx*8 + disp32]` works.
 pub const TABLE_BASE: u64 = 0x7fff_f000;
 
-/// Undo log: one page in front of the table, reached without a base register. Threads take the
+/// A look-up table: the entry at `base + entry * (low half of an original code address)` leads to
+/// its translation, or to the miss stub. Only the pieces that belong to executable original memory
+/// are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableShape {
+    pub base: u64,
+    /// Bytes of an entry: 8, which is the live address, or 4, its low half.
+    pub entry: u64,
+}
+
+impl TableShape {
+    /// Where the entry of an original address lies.
+    pub fn entry_of(self, address: u64) -> u64 {
+        self.base + self.entry * u64::from(address as u32)
+    }
+
+    /// First address behind the table.
+    pub fn end(self) -> u64 {
+        self.base + self.entry * WINDOW_SIZE
+    }
+}
+
+/// **T** for everything, where returns have no table of their own.
+pub const ONLY_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 8 };
+/// For returns: half the size, as the stack has the high half already.
+pub const RETURN_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 4 };
+/// For indirect calls and jumps, behind that of the returns.
+pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SIZE, entry: 8 };
+/// What is added to the low half, so that a displacement below 2 GiB reaches [`JUMP_TABLE`].
+pub const JUMP_BIAS: i32 = 0x7fff_ffff;
+
+/// Low half of an address that is never code: a look-up of it misses.
+pub const NEVER_CODE: u32 = 0xffff_f000;
+
+/// Undo log: one page in front of the tables, reached without a base register. Threads take the
 /// lock (zero: free) around each synchronising instruction, and count them.
 pub const SYNC_PAGE: u64 = TABLE_BASE - PAGE;
 pub const SYNC_LOCK: u64 = SYNC_PAGE;
 pub const SYNC_COUNT: u64 = SYNC_PAGE + 64;
 
-/// First address behind the table.
-pub const TABLE_END: u64 = TABLE_BASE + 8 * WINDOW_SIZE;
+/// First address behind the tables.
+pub const TABLE_END: u64 = TABLE_BASE + (4 + 8) * WINDOW_SIZE;
 
 /// The segments that the rewriter adds to a position-independent program start here at the
 /// earliest (relative to the window); the heap of the program has the room below it.

@@ -1,5 +1,7 @@
 //! What the user asked to be recorded, as the rewriter writes it and the runtime and reader read it.
 
+use crate::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+
 /// Control-flow format (`--control-flow`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
@@ -45,7 +47,7 @@ pub enum Instrument {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Pointers {
-    /// Both in xmm31 (control flow low, memory high); needs AVX-512VL.
+    /// Both in xmm31 (control flow low, memory high), and xmm30 is scratch; needs AVX-512VL.
     #[default]
     Vector = 0,
     /// In the thread block.
@@ -95,6 +97,20 @@ pub struct Options {
 }
 
 impl Options {
+    /// The table for the returns, if they have one of their own: they merge the low half from the
+    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
+    pub fn return_table(self) -> Option<TableShape> {
+        (self.pointers == Pointers::Vector && !self.undo()).then_some(RETURN_TABLE)
+    }
+
+    /// The table for indirect calls and jumps, and for all that have none of their own.
+    pub fn jump_table(self) -> TableShape {
+        match self.return_table() {
+            Some(_) => JUMP_TABLE,
+            None => ONLY_TABLE,
+        }
+    }
+
     /// Packs the options into one word; [`Options::from_word`] is the inverse.
     pub fn to_word(self) -> u64 {
         u64::from(self.instrument as u8)

@@ -57,7 +57,7 @@ pub struct ThreadBlock {
     /// half of its original pc (`stub_miss`).
     pub exit_id: u64,
     /// `[control flow, memory]` buffer pointers: [`crate::options::Pointers::ThreadBlock`] only,
-    /// and while an instruction that needs the program's xmm31 runs.
+    /// and while an instruction that needs the program's xmm30 or xmm31 runs.
     pub pointers: [u64; 2],
     /// Top of the runtime's stack for this thread.
     pub runtime_stack: u64,
@@ -75,6 +75,8 @@ pub struct ThreadBlock {
     pub order: u64,
     /// Not zero: the thread has the lock of the synchronising instructions.
     pub sync_held: u64,
+    /// The program's zmm30, which is scratch while translated code runs.
+    pub program_zmm30: [u64; 8],
 }
 
 macro_rules! offsets {
@@ -107,6 +109,7 @@ offsets! {
     STUB_STORE = stub_store => 0x1650;
     ORDER = order => 0x1658;
     SYNC_HELD = sync_held => 0x1660;
+    PROGRAM_ZMM30 = program_zmm30 => 0x1668;
 }
 
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
@@ -150,6 +153,7 @@ impl ThreadBlock {
             stub_store: 0,
             order: 0,
             sync_held: 0,
+            program_zmm30: [0; 8],
         }
     }
 }

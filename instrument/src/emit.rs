@@ -1,9 +1,11 @@
 //! The few instructions that snippets and transfer sequences are made of, as bytes.
 //!
 //! Decides nothing: each function appends one instruction. None of them touches a flag. Memory of
-//! the thread block is addressed as `gs:[disp32]`, the look-up table as `[rcx*8 + disp32]`.
+//! the thread block is addressed as `gs:[disp32]`, the look-up tables as `[rcx*8 + disp32]` and
+//! `[rcx*4 + disp32]`.
 //! Registers are hardware numbers (rax = 0 .. r15 = 15).
 
+use abi::layout::{TableShape, JUMP_BIAS, ONLY_TABLE};
 use alloc::vec::Vec;
 
 pub const RCX: u8 = 1;
@@ -150,6 +152,14 @@ impl Code {
         self.modrm_at(reg, m);
     }
 
+    /// `mov reg32, from32`: the high half becomes zero.
+    pub fn move32(&mut self, reg: u8, from: u8) {
+        if reg >= 8 || from >= 8 {
+            self.u8(0x40 | (from >> 3) << 2 | reg >> 3);
+        }
+        self.raw(&[0x89, 0xc0 | (from & 7) << 3 | reg & 7]);
+    }
+
     /// `movzx reg32, byte [m]`
     pub fn read_byte(&mut self, reg: u8, m: At) {
         self.rex_at(false, reg, m.0, false);
@@ -268,9 +278,32 @@ impl Code {
     }
 
     /// `mov rcx, [rcx*8 + table]`
-    pub fn look_up_rcx(&mut self) {
+    pub fn look_up_rcx(&mut self, table: TableShape) {
+        let mut bias = 0;
+        if table != ONLY_TABLE {
+            bias = JUMP_BIAS;
+            self.raw(&[0x48, 0x8d, 0x89]); // lea rcx, [rcx + bias]
+            self.i32(bias);
+        }
         self.raw(&[0x48, 0x8b, 0x0c, 0xcd]);
-        self.i32(abi::layout::TABLE_BASE as i32);
+        self.i32((table.base - 8 * bias as u64) as i32);
+    }
+
+    /// `vmovd xmm30, [rcx*4 + table]`
+    pub fn look_up_low_half(&mut self, table: TableShape) {
+        self.raw(&[0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d]);
+        self.i32(table.base as i32);
+    }
+
+    /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
+    /// on the stack.
+    pub fn merge_high_half(&mut self) {
+        self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x74, 0x24, 0x01]);
+    }
+
+    /// `vmovq [rsp], xmm30`
+    pub fn write_merged(&mut self) {
+        self.raw(&[0x62, 0x61, 0xfd, 0x08, 0xd6, 0x34, 0x24]);
     }
 
     /// An instruction whose operand is `[disp32]`.
@@ -317,15 +350,28 @@ impl Code {
         self.i32(offset);
     }
 
-    /// `vmovdqu64 gs:[offset], xmm31` or, `wide`, zmm31
-    pub fn save_31(&mut self, offset: i32, wide: bool) {
-        self.raw(&[0x65, 0x62, 0x61, 0xfe, if wide { 0x48 } else { 0x08 }, 0x7f, 0x3c, 0x25]);
-        self.i32(offset);
+    /// `vmovdqu64 gs:[offset], xmm31`
+    pub fn save_pointers(&mut self, offset: i32) {
+        self.whole_vector(0x08, 0x7f, 31, offset);
     }
 
-    /// `vmovdqu64 xmm31, gs:[offset]` or, `wide`, zmm31
-    pub fn load_31(&mut self, offset: i32, wide: bool) {
-        self.raw(&[0x65, 0x62, 0x61, 0xfe, if wide { 0x48 } else { 0x08 }, 0x6f, 0x3c, 0x25]);
+    /// `vmovdqu64 xmm31, gs:[offset]`
+    pub fn load_pointers(&mut self, offset: i32) {
+        self.whole_vector(0x08, 0x6f, 31, offset);
+    }
+
+    /// `vmovdqu64 gs:[offset], zmm`, registers 24 to 31
+    pub fn save_vector(&mut self, offset: i32, vector: u8) {
+        self.whole_vector(0x48, 0x7f, vector, offset);
+    }
+
+    /// `vmovdqu64 zmm, gs:[offset]`, registers 24 to 31
+    pub fn load_vector(&mut self, offset: i32, vector: u8) {
+        self.whole_vector(0x48, 0x6f, vector, offset);
+    }
+
+    fn whole_vector(&mut self, length: u8, opcode: u8, vector: u8, offset: i32) {
+        self.raw(&[0x65, 0x62, 0x61, 0xfe, length, opcode, (vector & 7) << 3 | 4, 0x25]);
         self.i32(offset);
     }
 
@@ -360,6 +406,7 @@ impl Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::layout::{JUMP_TABLE, RETURN_TABLE};
     use alloc::string::String;
     use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
@@ -391,6 +438,8 @@ mod tests {
             ("jmp qword ptr gs:[8]", &|c| c.jump_gs(8)),
             ("mov rdx,[rsp]", &|c| c.read(2, At(4, 0))),
             ("mov ecx,[rsp+4]", &|c| c.read32(1, At(4, 4))),
+            ("mov ecx,eax", &|c| c.move32(1, 0)),
+            ("mov ecx,r13d", &|c| c.move32(1, 13)),
             ("movzx r8d,byte ptr [r12-1]", &|c| c.read_byte(8, At(12, -1))),
             ("mov [rbp],rsi", &|c| c.write(At(5, 0), 6)),
             ("mov [r13-80h],r8", &|c| c.write(At(13, -128), 8)),
@@ -407,7 +456,11 @@ mod tests {
             ("mov rcx,123456789ABCh", &|c| c.constant(1, 0x1234_5678_9abc)),
             ("lea r9,[2000h]", &|c| c.address_of(9, 0x2000)),
             ("crc32 ecx,dword ptr gs:[40h]", &|c| c.crc_rcx(0x40)),
-            ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up_rcx()),
+            ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up_rcx(ONLY_TABLE)),
+            ("lea rcx,[rcx+7FFFFFFFh]; mov rcx,[rcx*8+7FFFF008h]", &|c| c.look_up_rcx(JUMP_TABLE)),
+            ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up_low_half(RETURN_TABLE)),
+            ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
+            ("vmovq [rsp],xmm30", &|c| c.write_merged()),
             ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
             (
                 "mov rcx,gs:[0]; xchg [1000h],rcx; jrcxz 0000000000001017h; pause; \
@@ -420,10 +473,11 @@ mod tests {
             ("vpextrq rdi,xmm31,1", &|c| c.memory_pointer(7)),
             ("vpextrq r8,xmm31,1", &|c| c.memory_pointer(8)),
             ("vpaddq xmm31,xmm31,gs:[150h]", &|c| c.bump(0x150)),
-            ("vmovdqu64 gs:[60h],xmm31", &|c| c.save_31(0x60, false)),
-            ("vmovdqu64 gs:[80h],zmm31", &|c| c.save_31(0x80, true)),
-            ("vmovdqu64 xmm31,gs:[60h]", &|c| c.load_31(0x60, false)),
-            ("vmovdqu64 zmm31,gs:[80h]", &|c| c.load_31(0x80, true)),
+            ("vmovdqu64 gs:[60h],xmm31", &|c| c.save_pointers(0x60)),
+            ("vmovdqu64 gs:[80h],zmm31", &|c| c.save_vector(0x80, 31)),
+            ("vmovdqu64 xmm31,gs:[60h]", &|c| c.load_pointers(0x60)),
+            ("vmovdqu64 zmm31,gs:[80h]", &|c| c.load_vector(0x80, 31)),
+            ("vmovdqu64 zmm30,gs:[80h]", &|c| c.load_vector(0x80, 30)),
             ("vmovdqu64 [r12-40h],zmm29", &|c| c.write_vector(At(12, -64), 29, false)),
             ("vmovdqu64 [rax-40h],zmm9", &|c| c.write_vector(At(0, -64), 9, false)),
             ("vmovdqu ymmword ptr [r9-40h],ymm12", &|c| c.write_vector(At(9, -64), 12, true)),

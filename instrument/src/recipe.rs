@@ -38,7 +38,7 @@ pub enum Kind {
     SavedRcx = 1,
     /// The named register is in `spill[1]`.
     Scratch = 2,
-    /// xmm31 holds the program's value, the buffer pointers are in the thread block.
+    /// zmm30 and zmm31 hold the program's values, the buffer pointers are in the thread block.
     Pointers = 3,
     /// [`Kind::Pointers`] and [`Kind::Scratch`] at once.
     PointersScratch = 4,
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Whether xmm31 holds the program's value.
+    /// Whether zmm30 and zmm31 hold the program's values.
     pub fn exchanges_pointers(self) -> bool {
         matches!(self, Kind::Pointers | Kind::PointersScratch)
     }

@@ -9,15 +9,17 @@
 //! * a return looks the original address up, puts the translated one in its place and executes
 //!   `ret`, which the processor has predicted.
 //!
-//! An address outside the window provably misses: its high half is compared before the look-up,
-//! without touching flags (`crc32` is a bijection, so zero means equal), and it then takes the
-//! way of a miss. The thread block's `target` holds the whole original target by then.
+//! An address outside the window provably misses. A return replaces the low half only, in xmm30, so
+//! a wrong high half stays wrong: nothing is executable there but a landing page of the runtime,
+//! which takes the way of a miss. Calls and jumps (and all, without vector registers) compare the
+//! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
+//! block's `target` then holds the whole original target.
 
 use crate::emit::{At, RCX, RSP};
 use crate::recipe::Kind;
 use crate::translate::{Branch, Cold, Fragment, Pending, Thunks, Translator};
 use crate::weave::{memory_operand, Weaver};
-use abi::layout::WINDOW_SIZE;
+use abi::layout::{TableShape, WINDOW_SIZE};
 use abi::library;
 use abi::options::{ControlFlow, Instrument};
 use abi::thread::{self, refuse};
@@ -257,7 +259,10 @@ impl Weaver<'_, '_, '_> {
 
     fn ret(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
-        let undo = self.options().undo();
+        if let Some(table) = self.options().return_table() {
+            return self.merged_return(insn, table);
+        }
+        let (undo, table) = (self.options().undo(), self.options().jump_table());
         let popped = 8 + if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
@@ -269,7 +274,7 @@ impl Weaver<'_, '_, '_> {
         code.bind_short(near);
         code.read32(RCX, At(RSP, 0));
         code.store32(thread::TARGET, RCX);
-        code.look_up_rcx();
+        code.look_up_rcx(table);
         let back = code.here();
         if undo {
             // Memory stays as it is: the return is a jump, which the processor may not predict.
@@ -282,25 +287,41 @@ impl Weaver<'_, '_, '_> {
         }
         code.write(At(RSP, 0), RCX);
         code.load(RCX, thread::SAVED_RCX);
+        self.hardware_return(insn);
+        self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
+    }
+
+    /// The low half of the return address is replaced in one 8-byte store: behind one of 4 bytes the
+    /// return's load would wait until that has reached the cache.
+    fn merged_return(&mut self, insn: &Instruction, table: TableShape) {
+        let code = self.code();
+        code.store(thread::SAVED_RCX, RCX);
+        code.read32(RCX, At(RSP, 0));
+        code.store32(thread::TARGET, RCX);
+        code.look_up_low_half(table);
+        code.merge_high_half();
+        code.load(RCX, thread::SAVED_RCX);
+        code.write_merged();
+        self.hardware_return(insn);
+    }
+
+    fn hardware_return(&mut self, insn: &Instruction) {
         if insn.op_count() > 0 {
             let [low, high] = insn.immediate16().to_le_bytes();
-            code.raw(&[0xc2, low, high]);
+            self.code().raw(&[0xc2, low, high]);
         } else {
-            code.raw(&[0xc3]);
+            self.code().raw(&[0xc3]);
         }
-        self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
+        let table = self.options().jump_table();
         self.code().store(thread::SAVED_RCX, RCX);
+        let mut from = RCX;
         if insn.op0_kind() == OpKind::Register {
-            let reg = gpr_number(insn.op0_register()).unwrap_or(RCX);
-            if reg != RCX {
-                // mov rcx, reg
-                self.code().raw(&[0x48 | (reg >> 3) << 2, 0x89, 0xc0 | (reg & 7) << 3 | 1]);
-            }
+            from = gpr_number(insn.op0_register()).unwrap_or(RCX);
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.out.code.address(self.out.code.here() + 8);
@@ -322,9 +343,9 @@ impl Weaver<'_, '_, '_> {
         }
         // The look-up first, the check behind it: what it found is not used if the check fails.
         let code = self.code();
-        code.store(thread::TARGET, RCX);
-        code.raw(&[0x89, 0xc9]); // mov ecx, ecx
-        code.look_up_rcx();
+        code.store(thread::TARGET, from);
+        code.move32(RCX, from);
+        code.look_up_rcx(table);
         code.store(thread::JUMP, RCX);
         self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();

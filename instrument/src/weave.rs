@@ -139,25 +139,26 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         before: &[Record],
         next: Option<u64>,
     ) -> bool {
-        let needs_31 = self.vector_pointers() && uses_31(insn);
-        let mut vector_31 = None;
+        let needs_own = self.claims_vectors() && uses_claimed_vector(insn);
+        let mut own_vectors = [None; 2];
         let registers = before.iter().take_while(|r| matches!(r.what, What::Before(_))).count();
         let (registers, before) =
             before.split_at(if self.options().undo() { registers } else { 0 });
         self.registers(insn, i, registers);
         for record in before {
-            if needs_31 && record.what == What::Vector(31) {
-                vector_31 = Some(self.place(record.what.size()));
-            } else {
-                self.record(insn, i, self.t.liveness.before(self.first + i), record);
+            match record.what {
+                What::Vector(v @ 30..=31) if needs_own => {
+                    own_vectors[usize::from(v - 30)] = Some(self.place(record.what.size()));
+                }
+                _ => self.record(insn, i, self.t.liveness.before(self.first + i), record),
             }
         }
         if i + 1 == self.insns.len() && transfer::is_transfer(insn) {
             self.transfer(insn, i, next);
             return true;
         }
-        if needs_31 {
-            self.with_program_31(insn, i, vector_31);
+        if needs_own {
+            self.with_own_vectors(insn, i, own_vectors);
         } else {
             self.moved(insn, i);
         }
@@ -188,8 +189,9 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         (0..self.insns.len()).fold(GprSet::EMPTY, |set, i| set.union(self.touched(i)))
     }
 
-    fn vector_pointers(&self) -> bool {
-        self.options().records() && self.options().pointers == Pointers::Vector
+    /// Whether xmm30 and xmm31 are not the program's while translated code runs.
+    fn claims_vectors(&self) -> bool {
+        self.options().pointers == Pointers::Vector
     }
 
     // --- prologue ---
@@ -279,7 +281,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
 
     fn bump(&mut self, scratch: u8, cf_len: u32, memory: i32) {
         let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
-        if !self.vector_pointers() {
+        if !self.claims_vectors() {
             for (offset, by) in [(thread::POINTERS, cf_len as i32), (thread::POINTERS + 8, memory)]
             {
                 if by > 0 {
@@ -300,14 +302,14 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     }
 
     pub fn load_control_flow_pointer(&mut self, reg: u8) {
-        match self.vector_pointers() {
+        match self.claims_vectors() {
             true => self.code().control_flow_pointer(reg),
             false => self.code().load(reg, thread::POINTERS),
         }
     }
 
     fn load_memory_pointer(&mut self, reg: u8) {
-        match self.vector_pointers() {
+        match self.claims_vectors() {
             true => self.code().memory_pointer(reg),
             false => self.code().load(reg, thread::POINTERS + 8),
         }
@@ -530,14 +532,15 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.cached = self.cached.filter(|&cached| cached != reg);
     }
 
-    /// Runs an instruction with the program's own xmm31 in place.
-    fn with_program_31(&mut self, insn: &Instruction, i: usize, record_at: Option<i32>) {
-        let pointer = record_at.map(|at| {
+    /// Runs an instruction with the program's own zmm30 and zmm31 in place; `record_at`: where they
+    /// are recorded before.
+    fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
+        let pointer = record_at.iter().any(Option::is_some).then(|| {
             let live = self.t.liveness.before(self.first + i);
             let touched = self.touched(i);
             let scratch = self.take(live, touched, 0);
             self.load_memory_pointer(scratch.reg);
-            (scratch, at)
+            scratch
         });
         let far = insn.is_ip_rel_memory_operand().then(|| self.far_register(insn, i)).flatten();
         // The boundary lies before the exchange; a fault inside puts the pointers back.
@@ -545,10 +548,15 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             None => self.boundary(insn, Kind::Pointers, &[]),
             Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
         }
-        self.code().save_31(thread::POINTERS, false);
-        self.code().load_31(thread::PROGRAM_ZMM31, true);
-        if let Some((pointer, at)) = pointer {
-            self.code().write_vector(At(pointer.reg, at), 31, false);
+        self.code().save_pointers(thread::POINTERS);
+        self.code().load_vector(thread::PROGRAM_ZMM31, 31);
+        self.code().load_vector(thread::PROGRAM_ZMM30, 30);
+        if let Some(pointer) = pointer {
+            for (vector, at) in (30..).zip(record_at) {
+                if let Some(at) = at {
+                    self.code().write_vector(At(pointer.reg, at), vector, false);
+                }
+            }
             self.give_back(pointer);
             self.cached = None;
         }
@@ -557,8 +565,9 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         } else {
             self.copy(insn);
         }
-        self.code().save_31(thread::PROGRAM_ZMM31, true);
-        self.code().load_31(thread::POINTERS, false);
+        self.code().save_vector(thread::PROGRAM_ZMM30, 30);
+        self.code().save_vector(thread::PROGRAM_ZMM31, 31);
+        self.code().load_pointers(thread::POINTERS);
     }
 
     /// Hands an instruction that cannot be translated to the runtime, which says so and stops.
@@ -618,12 +627,13 @@ pub(crate) fn register64(number: u8) -> Register {
     NAMES[usize::from(number & 15)]
 }
 
-/// Whether the instruction reads or writes vector register 31, or all of them.
-fn uses_31(insn: &Instruction) -> bool {
+/// Whether the instruction reads or writes vector register 30 or 31, or all of them.
+fn uses_claimed_vector(insn: &Instruction) -> bool {
     use iced_x86::Mnemonic::*;
-    let is_31 = |r: Register| matches!(r, Register::XMM31 | Register::YMM31 | Register::ZMM31);
-    (0..insn.op_count()).any(|i| insn.op_kind(i) == OpKind::Register && is_31(insn.op_register(i)))
-        || is_31(insn.memory_index())
+    let claimed = |r: Register| r.is_vector_register() && r.number() >= 30;
+    (0..insn.op_count())
+        .any(|i| insn.op_kind(i) == OpKind::Register && claimed(insn.op_register(i)))
+        || claimed(insn.memory_index())
         || matches!(
             insn.mnemonic(),
             Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64

@@ -124,7 +124,7 @@ pub fn tables(
     for (bit, on) in [
         (flags::PIE, input.pie),
         (flags::DYNAMIC, dynamic),
-        (flags::NEEDS_AVX512VL, options.records() && options.pointers == Pointers::Vector),
+        (flags::NEEDS_AVX512VL, options.pointers == Pointers::Vector),
     ] {
         bits |= if on { bit } else { 0 };
     }

@@ -10,7 +10,7 @@ use crate::signals;
 use crate::statics::Module;
 use crate::stubs;
 use crate::sys::{self, nr};
-use crate::table::Table;
+use crate::table::Tables;
 use crate::thread::Thread;
 use crate::trace_file::{Mode, TraceFile};
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
@@ -159,7 +159,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
-    let jit = Jit::new(options, window, packs, arena, Table::new(window), top);
+    let jit = Jit::new(options, window, packs, arena, Tables::new(window, options), top);
     if options.undo() && !crate::undo::map_sync_page() {
         crate::die!("the address space below 2 GiB is taken");
     }

@@ -3,7 +3,8 @@
 use crate::jit::Missing;
 use crate::process::process;
 use crate::signals::{self, frame::SigInfo};
-use crate::stubs::{EXIT, MISS, STORE, SYSCALL};
+use crate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
+use crate::table::For;
 use crate::thread::Thread;
 use abi::thread::refuse;
 use abi::trace::{end, event, WHOLE_UNIT};
@@ -12,10 +13,11 @@ use abi::trace::{end, event, WHOLE_UNIT};
 /// and `resume_original` are set.
 pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     match kind {
-        MISS => {
+        MISS | RETURN_MISS => {
             let target = thread.block.target;
             thread.block.target = process().window;
-            prepare(thread, target);
+            let what = if kind == MISS { For::Jump } else { For::Return };
+            go_on(thread, target, Some(what));
         }
         EXIT => {
             let linked = process().jit.lock().link(thread.block.exit_id as u32);
@@ -49,8 +51,13 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
 
 /// The thread goes on at original address `target`.
 pub fn prepare(thread: &mut Thread, target: u64) {
+    go_on(thread, target, None)
+}
+
+/// As [`prepare`]; `missed`: the look-up that found nothing.
+fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
     thread.resume_original = target;
-    let resolved = process().jit.lock().resolve(target);
+    let resolved = process().jit.lock().resolve(target, missed);
     match resolved {
         Ok(code) => thread.block.resume = code,
         Err(Missing::NotExecutable) => not_executable(thread, target),

@@ -8,8 +8,8 @@ use crate::arena::Arena;
 use crate::libraries::Packs;
 use crate::process::process;
 use crate::statics;
-use crate::table::Table;
-use abi::layout::{page_down, page_up, PAGE};
+use crate::table::{For, Tables};
+use abi::layout::{page_down, page_up};
 use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::BTreeMap;
@@ -62,7 +62,7 @@ pub struct Jit {
     /// Made when it is first needed: decoder and encoder fill a megabyte of tables.
     translator: Option<Translator>,
     pub arena: Arena,
-    pub table: Table,
+    pub tables: Tables,
     exec: Vec<ExecRange>,
     /// Units that may be entered from anywhere, by address.
     map: AddressMap,
@@ -111,7 +111,7 @@ impl Jit {
         window: u64,
         packs: Packs,
         arena: Arena,
-        table: Table,
+        tables: Tables,
         library_top: u64,
     ) -> Jit {
         let placement = Placement {
@@ -125,7 +125,7 @@ impl Jit {
             placement,
             translator: None,
             arena,
-            table,
+            tables,
             exec: Vec::new(),
             map: AddressMap::default(),
             versions: AddressMap::default(),
@@ -160,7 +160,7 @@ impl Jit {
             return;
         }
         self.remove_executable(range.start, range.end);
-        self.table.cover(range.start, range.end);
+        self.tables.cover(range.start, range.end);
         self.exec.push(range);
     }
 
@@ -176,7 +176,7 @@ impl Jit {
                 left.push(r);
                 continue;
             }
-            self.table.uncover(r.start.max(start), r.end.min(end));
+            self.tables.uncover(r.start.max(start), r.end.min(end));
             if r.start < start {
                 left.push(ExecRange { end: start, ..r });
             }
@@ -217,7 +217,7 @@ impl Jit {
             let (start, end) = (r.start.max(module.text.start), r.end.min(module.text.end));
             if start < end {
                 // Whole pages: what else lies in them misses once more.
-                self.table.cover(page_down(start), page_up(end));
+                self.tables.cover(page_down(start), page_up(end));
             }
         }
     }
@@ -234,7 +234,7 @@ impl Jit {
             }
             self.units[i].alive = false;
             if self.executable(unit.start).is_some() {
-                self.table.clear(unit.start);
+                self.tables.clear(unit.start);
             }
             self.map.remove(unit.start);
             // Whoever is linked to it comes to the runtime instead.
@@ -262,14 +262,17 @@ impl Jit {
     // --- look-up ---
 
     /// The translation to resume at for original address `target`, reached indirectly.
-    pub fn resolve(&mut self, target: u64) -> Result<u64, Missing> {
+    /// The entry of the table for `what`, if a look-up missed, is set.
+    pub fn resolve(&mut self, target: u64, what: Option<For>) -> Result<u64, Missing> {
         let range = self.executable(target).ok_or(Missing::NotExecutable)?;
         if range.shared {
             return Ok(self.resolve_shared(target, range));
         }
         let code = match statics::entry(target) {
             Some(code) => {
-                self.fill_page(target, range);
+                if let Some(what) = what {
+                    self.fill_page(target, range, what);
+                }
                 return Ok(code);
             }
             None => match self.map.get(target).map(|i| self.units[i as usize]) {
@@ -277,18 +280,20 @@ impl Jit {
                 _ => self.translate(target, true, range),
             },
         };
-        self.table.set(target, code);
+        if let Some(what) = what {
+            self.tables.set(what, target, code);
+        }
         Ok(code)
     }
 
     /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s: the
     /// page is written anyway, and what follows is likely to be looked up next.
-    fn fill_page(&self, target: u64, range: ExecRange) {
-        const CODE: u64 = PAGE / 8;
-        let start = target / CODE * CODE;
-        let page = start.max(range.start)..(start + CODE).min(range.end);
+    fn fill_page(&self, target: u64, range: ExecRange, what: For) {
+        let code = self.tables.code_of_page(what);
+        let start = target / code * code;
+        let page = start.max(range.start)..(start + code).min(range.end);
         for (original, code) in statics::entries_in(target, page) {
-            self.table.set(original, code);
+            self.tables.set(what, original, code);
         }
     }
 
@@ -412,10 +417,11 @@ impl Jit {
         self.recipes.extend_from_slice(&out.recipes);
         self.link_new(&mut out);
         self.arena.append(&out.code.bytes);
-        for i in first..self.units.len() {
+        // What is entered indirectly behind the first unit is where calls return to.
+        for i in first + 1..self.units.len() {
             let unit = self.units[i];
             if unit.wide && !range.shared {
-                self.table.set(unit.start, self.arena.live(unit.entry));
+                self.tables.set(For::Return, unit.start, self.arena.live(unit.entry));
             }
         }
         self.arena.live(self.units[first].entry)
@@ -616,7 +622,7 @@ impl Jit {
         self.exits.clear();
         self.arena.restart();
         for range in &self.exec {
-            self.table.cover(range.start, range.end);
+            self.tables.cover(range.start, range.end);
         }
     }
 }

@@ -53,9 +53,9 @@ impl Default for XsaveLayout {
 }
 
 impl XsaveLayout {
-    /// Offset of xmm31 in an XSAVE area of the standard format.
-    pub fn xmm31(&self) -> Option<u64> {
-        (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + 15 * 64)
+    /// Offset of zmm30 in an XSAVE area of the standard format; zmm31 lies behind it.
+    pub fn zmm30(&self) -> Option<u64> {
+        (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + 14 * 64)
     }
 }
 

@@ -3,6 +3,7 @@
 //! | entry         | from                                   | extra state                       |
 //! |---------------|----------------------------------------|-----------------------------------|
 //! | `stub_miss`   | a look-up that found nothing           | `target`: original target         |
+//! | `stub_return_miss` | the same, of a return             | `target`: original target         |
 //! | `stub_syscall`| `syscall`                              | rcx: original next pc             |
 //! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
 //! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
@@ -23,6 +24,7 @@ pub const SYSCALL: u32 = 1;
 pub const EXIT: u32 = 2;
 pub const REFUSE: u32 = 3;
 pub const STORE: u32 = 4;
+pub const RETURN_MISS: u32 = 5;
 
 macro_rules! stub {
     ($name:ident, $kind:expr) => {
@@ -47,6 +49,7 @@ stub!(stub_syscall, SYSCALL);
 stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
 stub!(stub_store, STORE);
+stub!(stub_return_miss, RETURN_MISS);
 
 /// rax is saved already, eax says why.
 #[unsafe(naked)]

@@ -34,7 +34,7 @@ pub struct PendingSignal {
 pub struct Thread {
     pub block: ThreadBlock,
     pub xmm: [[u64; 2]; 16],
-    /// Not zero: xmm31 holds the buffer pointers while translated code runs.
+    /// Not zero: while translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch.
     pub vector: u32,
     /// Not zero: signals are blocked beyond the program's mask, and let in at the tail.
     pub unblock: u32,

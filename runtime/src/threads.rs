@@ -19,10 +19,10 @@ const CLONE_THREAD: u64 = 0x10000;
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
+    thread.vector = u32::from(process().options.pointers == Pointers::Vector);
     if !process().options.records() {
         return;
     }
-    thread.vector = u32::from(process().options.pointers == Pointers::Vector);
     let registers = &thread.block.registers;
     let state = register_state(thread, registers.rip, 0xffff);
     let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
@@ -129,6 +129,7 @@ fn share(
     child.index = process().threads.next_index.fetch_add(1, Relaxed);
     child.block.window_high = thread.block.window_high;
     child.block.target = process().window;
+    child.block.program_zmm30 = thread.block.program_zmm30;
     child.block.program_zmm31 = thread.block.program_zmm31;
     child.block.registers = thread.block.registers;
     child.block.registers.gpr[0] = 0;

@@ -434,8 +434,10 @@ impl State {
         let n = usize::from(number & 31);
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match n {
-            31 if thread.vector != 0 => {
-                for (i, word) in thread.block.program_zmm31.iter().enumerate() {
+            30 | 31 if thread.vector != 0 => {
+                let block = &thread.block;
+                let words = if n == 30 { &block.program_zmm30 } else { &block.program_zmm31 };
+                for (i, word) in words.iter().enumerate() {
                     put(8 * i, &word.to_le_bytes());
                 }
             }

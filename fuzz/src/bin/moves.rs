@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use abi::layout::{TABLE_BASE, TABLE_END};
+use abi::layout::{TableShape, JUMP_BIAS, JUMP_TABLE, NEVER_CODE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
@@ -26,18 +26,29 @@ const FAR: Place = Place::at(0x7f12_3040_0000);
 const TRANSLATED: Area = Area { start: 0x5000_0000, len: 16 * PAGE, executable: true };
 /// Where branches out of the translation go, 16 bytes each.
 const EXITS: Area = Area { start: 0x5800_0000, len: PAGE, executable: true };
-/// Where the look-up table leads, a byte for each address of the near original code.
+/// Where the look-up tables lead, a byte for each address of the near original code.
 const FOUND: Area = Area { start: 0x5900_0000, len: NEAR.code.len, executable: true };
-/// The table's entries for the near original code. There are no others: a look-up of another
-/// address faults, and with a far address there is none.
-const TABLE: Area =
-    Area { start: TABLE_BASE + 8 * NEAR.code.start, len: 8 * NEAR.code.len, executable: false };
+/// The entries of the look-up tables for the near original code. There are no others: a look-up of
+/// another address faults.
+const TABLES: [(TableShape, Area); 3] =
+    [entries(ONLY_TABLE), entries(RETURN_TABLE), entries(JUMP_TABLE)];
+/// The entry that a return gets in place of one that there is not.
+const NO_RETURN: Area = Area {
+    start: RETURN_TABLE.base + RETURN_TABLE.entry * NEVER_CODE as u64,
+    len: PAGE,
+    executable: false,
+};
 /// The entry for targets outside of the window.
 const STUB_MISS: u64 = EXITS.start + 0xf00;
 /// What gs points to.
 const BLOCK: Area = Area { start: 0x6000_0000, len: 3 * PAGE, executable: false };
 /// The streams; the pointers start in the middle.
 const STREAMS: Area = Area { start: 0x6100_0000, len: 32 * PAGE, executable: false };
+
+const fn entries(table: TableShape) -> (TableShape, Area) {
+    let start = table.base + table.entry * NEAR.code.start;
+    (table, Area { start, len: table.entry as usize * NEAR.code.len, executable: false })
+}
 
 #[derive(Clone, Copy)]
 struct Place {
@@ -239,9 +250,13 @@ enum End {
 fn look_up() {
     EXITS.bytes().fill(0xcc);
     FOUND.bytes().fill(0xcc);
-    for (n, entry) in (0..).zip(TABLE.bytes().chunks_exact_mut(8)) {
-        entry.copy_from_slice(&(FOUND.start + n).to_le_bytes());
+    for (table, area) in TABLES {
+        let entry_len = table.entry as usize;
+        for (n, entry) in (0..).zip(area.bytes().chunks_exact_mut(entry_len)) {
+            entry.copy_from_slice(&(FOUND.start + n).to_le_bytes()[..entry_len]);
+        }
     }
+    word::set(NO_RETURN.bytes(), 0, 4, STUB_MISS);
 }
 
 impl Target for Moves {
@@ -254,7 +269,10 @@ impl Target for Moves {
             TRANSLATED,
             EXITS,
             FOUND,
-            TABLE,
+            TABLES[0].1,
+            TABLES[1].1,
+            TABLES[2].1,
+            NO_RETURN,
             BLOCK,
             STREAMS,
             NEAR.code,
@@ -395,7 +413,12 @@ impl Target for Moves {
         let mut got = state.clone();
         thread_block(&mut got, &way);
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
-        let stop = machine.run(&mut got).map_err(trouble)?;
+        let mut stop = machine.run(&mut got).map_err(trouble)?;
+        if way.options.return_table().is_some_and(|table| missed(&stop, &got.registers, table)) {
+            // As the runtime does it.
+            got.registers.rcx = u64::from(NEVER_CODE);
+            stop = machine.run(&mut got).map_err(trouble)?;
+        }
         let mut memory = way.place.memory.bytes().to_vec();
         if last.flow_control() == FlowControl::Return {
             // The dead word in front of the stack holds where the translated return went.
@@ -502,7 +525,8 @@ impl Original<'_> {
     /// way of running it has there is different by necessity.
     fn touches_machinery(&self, machine: &mut Machine) -> Result<bool, String> {
         let other = if self.way.place.code.start == NEAR.code.start { FAR } else { NEAR };
-        let areas = [TRANSLATED, BLOCK, STREAMS, EXITS, FOUND, TABLE, other.code, other.memory];
+        let mut areas = vec![TRANSLATED, BLOCK, STREAMS, EXITS, FOUND, NO_RETURN];
+        areas.extend([other.code, other.memory].into_iter().chain(TABLES.map(|(_, area)| area)));
         let mut first: Option<Ended> = None;
         let mut touches = false;
         for pattern in [0x55, 0xaa, 0x00, 0xff, 0x13] {
@@ -615,14 +639,23 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
     state
 }
 
-/// Where zmm31 lies in the extended state: halves of it in no other place.
-fn zmm31(state: &State) -> Option<std::ops::Range<usize>> {
-    let part = component(7)?;
-    (part.end <= state.vectors.len()).then(|| part.end - 64..part.end)
+/// Where zmm30 and zmm31 lie in the extended state, if they are not the program's in this `way`,
+/// and where the program's are kept in the thread block.
+fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize); 2]> {
+    let part = component(7).filter(|part| part.end <= state.vectors.len())?;
+    let place = |behind: usize| part.end - behind..part.end - behind + 64;
+    (way.options.pointers == Pointers::Vector).then(|| {
+        [
+            (place(128), thread::PROGRAM_ZMM30 as usize),
+            (place(64), thread::PROGRAM_ZMM31 as usize),
+        ]
+    })
 }
 
-fn uses_vector(way: &Way) -> bool {
-    way.options.instrument == Instrument::Dep && way.options.pointers == Pointers::Vector
+/// Whether a look-up has found no entry in `table`.
+fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> bool {
+    stop.signal == libc::SIGSEGV
+        && stop.address == table.base.wrapping_add(registers.rcx.wrapping_mul(table.entry))
 }
 
 /// What the runtime sets up for a thread.
@@ -645,8 +678,8 @@ fn thread_block(state: &mut State, way: &Way) {
         std::slice::from_raw_parts((&raw const block).cast::<u8>(), size_of::<ThreadBlock>())
     };
     BLOCK.bytes()[..bytes.len()].copy_from_slice(bytes);
-    if let Some(place) = zmm31(state).filter(|_| uses_vector(way)) {
-        let own = thread::PROGRAM_ZMM31 as usize;
+    let Some(claimed) = claimed(state, way) else { return };
+    for (place, own) in claimed {
         BLOCK.bytes()[own..own + 64].copy_from_slice(&state.vectors[place.clone()]);
         let register = &mut state.vectors[place];
         register.fill(0);
@@ -665,10 +698,10 @@ fn put_back(state: &mut State, entry: Option<Entry>, way: &Way) {
     if kind == Kind::SavedRcx {
         state.registers.rcx = block(thread::SAVED_RCX);
     }
-    if let Some(place) = zmm31(state).filter(|_| uses_vector(way) && !kind.exchanges_pointers()) {
-        let own = thread::PROGRAM_ZMM31 as usize;
-        let bytes = BLOCK.bytes()[own..own + 64].to_vec();
-        state.vectors[place].copy_from_slice(&bytes);
+    for (place, own) in claimed(state, way).into_iter().flatten() {
+        if !kind.exchanges_pointers() {
+            state.vectors[place].copy_from_slice(&BLOCK.bytes()[own..own + 64]);
+        }
     }
 }
 
@@ -734,6 +767,14 @@ fn translated_end(
         let branch = fragment.branches.get(number).ok_or("an exit that is none")?;
         return Ok((End::To(branch.target), None));
     }
+    if stop.address == rip && rip >> 32 != 0 {
+        // A return has kept its high half.
+        let low = rip & 0xffff_ffff;
+        let target = rip ^ low | word::get(BLOCK.bytes(), thread::TARGET as usize, 4);
+        if FOUND.contains(low) || low == STUB_MISS {
+            return Ok((End::To(target), None));
+        }
+    }
     if !TRANSLATED.contains(rip) {
         return Err(format!("{stop:x?} at {rip:#x}, outside of everything"));
     }
@@ -746,8 +787,12 @@ fn translated_end(
         // A return looks at the high half of its address first.
         stop.address = registers.rsp;
     }
-    let slot = TABLE_BASE.wrapping_add(registers.rcx.wrapping_mul(8));
-    if entry.kind == Kind::SavedRcx && stop.address == slot && slot < TABLE_END {
+    let jumps = [ONLY_TABLE, JUMP_TABLE].map(|table| TableShape {
+        // The index has the bias already.
+        base: if table == ONLY_TABLE { table.base } else { table.base - 8 * JUMP_BIAS as u64 },
+        ..table
+    });
+    if entry.kind == Kind::SavedRcx && jumps.iter().any(|&table| missed(&stop, registers, table)) {
         return Ok((target(), Some(entry)));
     }
     Ok((fault(start + u64::from(entry.original), stop), Some(entry)))
@@ -784,7 +829,7 @@ fn compare(expected: &State, got: &State, exact: bool) -> Result<(), String> {
 }
 
 /// One of each kind.
-const SEEDS: [&[u8]; 38] = [
+const SEEDS: [&[u8]; 40] = [
     &[0x48, 0x8b, 0x05, 0, 0, 2, 0], // mov rax,[rip+20000h]
     &[0x89, 0x0d, 0, 0, 2, 0],       // mov [rip+20000h],ecx
     &[0x83, 0x3d, 0, 0, 2, 0, 7],    // cmp dword [rip+20000h],7
@@ -802,6 +847,8 @@ const SEEDS: [&[u8]; 38] = [
     &[0x55, 0x48, 0x89, 0xe5, 0xe8, 0x10, 1, 0, 0], // push rbp; mov rbp,rsp; call
     &[0x62, 0xf2, 0x7d, 0x4a, 0x90, 0x0c, 0x98], // vpgatherdd zmm1{k2},[rax+zmm3*4]
     &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb8], // vpgatherdd zmm1{k2},[rax+zmm31*4]
+    &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb0], // vpgatherdd zmm1{k2},[rax+zmm30*4]
+    &[0x62, 0x01, 0x0d, 0x40, 0xfe, 0xff],       // vpaddd zmm31,zmm30,zmm31
     &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa], // vaddps ymm31,ymm1,ymm2
     &[0xf0, 0x48, 0x0f, 0xb1, 0x0f, 0x0f, 0x94, 0xc0], // lock cmpxchg [rdi],rcx; sete al
     &[0x48, 0x0f, 0xa3, 0x06, 0x48, 0x0f, 0xab, 0x07], // bt [rsi],rax; bts [rdi],rax

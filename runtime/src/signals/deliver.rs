@@ -153,7 +153,7 @@ fn build(
     crate::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
     write_program(fpstate, floating).then_some(())?;
     if thread.vector != 0 {
-        write_program_31(thread, fpstate)?;
+        write_own_vectors(thread, fpstate)?;
     }
     let mut context = *kernel.context;
     context.set_gpr(&state.gpr);
@@ -192,10 +192,10 @@ fn build(
     })
 }
 
-/// The program's zmm31, in place of the buffer pointers, in the XSAVE area at `fpstate`.
-fn write_program_31(thread: &Thread, fpstate: u64) -> Option<()> {
-    let at = fpstate + process().xsave.xmm31()?;
-    let words = thread.block.program_zmm31;
+/// The program's zmm30 and zmm31, in place of ours, in the XSAVE area at `fpstate`.
+fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
+    let at = fpstate + process().xsave.zmm30()?;
+    let words = [thread.block.program_zmm30, thread.block.program_zmm31];
     write_program_value(at, &words).then_some(())
 }
 
@@ -231,7 +231,8 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     Some(uc.context.rip)
 }
 
-/// Loads the floating-point state at `fpstate` into the processor, xmm31 into the thread block.
+/// Loads the floating-point state at `fpstate` into the processor, zmm30 and zmm31 into the thread
+/// block.
 fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
     #[repr(C, align(64))]
     struct Area([u8; 16384]);
@@ -275,9 +276,11 @@ fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
         }
     }
     if thread.vector != 0 {
-        let from = process().xsave.xmm31()? as usize;
+        let from = process().xsave.zmm30()? as usize;
         let present = area.0[512] & 0x80 != 0;
-        for (i, word) in thread.block.program_zmm31.iter_mut().enumerate() {
+        let block = &mut thread.block;
+        let words = block.program_zmm30.iter_mut().chain(&mut block.program_zmm31);
+        for (i, word) in words.enumerate() {
             let bytes = area.0[from + 8 * i..from + 8 * i + 8].try_into().ok()?;
             *word = if present { u64::from_le_bytes(bytes) } else { 0 };
         }

@@ -4,7 +4,7 @@ use super::deliver::{deliver, Kernel, State};
 use super::frame::*;
 use super::*;
 use crate::jit::Found;
-use abi::layout::{TABLE_BASE, TABLE_END};
+use abi::layout::{NEVER_CODE, TABLE_BASE, TABLE_END};
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
@@ -44,6 +44,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // A breakpoint is reported behind itself, which may be in the next unit already.
     let breakpoint = signal == SIGTRAP && info.code() == SI_KERNEL;
     let place = locate(pc - u64::from(breakpoint));
+    let outside = pc >> 32 != thread.block.window_high && info.address() == pc;
+    if outside && signal == SIGSEGV && info.code() > 0 {
+        return leave_window(thread, uc);
+    }
     let Some(place) = place else {
         if thread.stepping || bit(signal) & SYNCHRONOUS == 0 {
             // Cold code between units: on to the next boundary.
@@ -117,14 +121,19 @@ fn boundary(place: &At, pc: u64) -> Option<Entry> {
 
 // --- the buffer pointers ---
 
+/// zmm30 and zmm31 of the interrupted code.
+fn claimed_vectors(uc: &UContext) -> Option<*mut [[u64; 8]; 2]> {
+    let offset = process().xsave.zmm30()?;
+    Some((uc.context.fpstate + offset) as *mut [[u64; 8]; 2])
+}
+
 /// xmm31 of the interrupted code.
 fn xmm31(uc: &UContext) -> Option<*mut [u64; 2]> {
-    let offset = process().xsave.xmm31()?;
-    Some((uc.context.fpstate + offset) as *mut [u64; 2])
+    claimed_vectors(uc).map(|zmm30| zmm30.wrapping_byte_add(64).cast())
 }
 
 /// Copies the buffer pointers into the thread block, unless the code was just using the program's
-/// own xmm31: then they are there already.
+/// own zmm31: then they are there already.
 fn take_pointers(thread: &mut Thread, uc: &UContext, place: &At) {
     let offset = (uc.context.rip - place.entry) as u32;
     let exchanged = place
@@ -184,6 +193,13 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         && is_code_write(thread, uc, place, &entry, address)
     {
         return;
+    }
+    if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
+        let original = place.start + u64::from(entry.original);
+        if refused_return(thread, uc, original) {
+            give_pointers(thread, uc);
+            return;
+        }
     }
     crate::undo::release(thread);
     if signal == SIGSEGV && entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
@@ -257,15 +273,50 @@ fn store_outcome(thread: &Thread, uc: &mut UContext, place: &At) -> bool {
     true
 }
 
-/// A look-up outside the mapped parts of the table: as if it had found the miss stub.
+/// A look-up outside the mapped parts of the tables: as if it had found the miss stub.
 fn skip_look_up(thread: &Thread, uc: &mut UContext) -> bool {
     // SAFETY: translated code is readable.
     let code = unsafe { (uc.context.rip as *const [u8; 4]).read_unaligned() };
-    if code != [0x48, 0x8b, 0x0c, 0xcd] {
+    match code {
+        // mov rcx, [rcx*8 + table]
+        [0x48, 0x8b, 0x0c, 0xcd] => {
+            uc.context.rcx = thread.block.stub_miss;
+            uc.context.rip += 8;
+        }
+        // vmovd xmm30, [rcx*4 + table]
+        [0x62, 0x61, 0x7d, 0x08] => uc.context.rcx = u64::from(NEVER_CODE),
+        _ => return false,
+    }
+    true
+}
+
+/// A return has kept the high half of an address outside the window: it goes on by way of a miss.
+fn leave_window(thread: &mut Thread, uc: &mut UContext) {
+    thread.block.target = uc.context.rip >> 32 << 32 | thread.block.target & 0xffff_ffff;
+    uc.context.rip = thread.block.stub_miss;
+}
+
+/// A return to an address that is not canonical: the processor has refused it, with the merged
+/// address on the stack. It goes on by way of a miss, which knows what to make of it.
+fn refused_return(thread: &mut Thread, uc: &mut UContext, pc: u64) -> bool {
+    // SAFETY: translated code is readable.
+    let popped = match unsafe { (uc.context.rip as *const [u8; 3]).read_unaligned() } {
+        [0xc3, ..] => 8,
+        [0xc2, low, high] => 8 + u64::from(u16::from_le_bytes([low, high])),
+        _ => return false,
+    };
+    let mut merged = 0u64;
+    if !crate::signals::read_program_value(uc.context.rsp, &mut merged) {
         return false;
     }
-    uc.context.rcx = thread.block.stub_miss;
-    uc.context.rip += 8;
+    let target = merged >> 32 << 32 | thread.block.target & 0xffff_ffff;
+    if (target as i64) << 16 >> 16 == target as i64 {
+        return false;
+    }
+    thread.block.target = target;
+    thread.block.exit_id = pc & 0xffff_ffff;
+    uc.context.rsp += popped;
+    uc.context.rip = thread.block.stub_miss;
     true
 }
 
@@ -350,12 +401,12 @@ fn valid_at(start: u64, recipe: &Recipe, entry: &Entry) -> u64 {
     u64::from(written.bits() & live.bits()) | 1 << 4
 }
 
-/// The exchange of xmm31 was interrupted: the program's value goes to the block, the pointers are
-/// there already.
+/// The exchange of zmm30 and zmm31 was interrupted: the program's values go to the block, the
+/// pointers are there already.
 fn restore_pointers(thread: &mut Thread, uc: &UContext) {
-    if let Some(at) = xmm31(uc) {
+    if let Some(at) = claimed_vectors(uc) {
         // SAFETY: inside the kernel's frame.
-        thread.block.program_zmm31 = unsafe { (at as *const [u64; 8]).read_unaligned() };
+        [thread.block.program_zmm30, thread.block.program_zmm31] = unsafe { at.read_unaligned() };
     }
 }
 
@@ -373,7 +424,7 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
     uc.context.set_gpr(&next.gpr);
     uc.context.rflags = next.rflags & !TRAP_FLAG;
     uc.mask = thread.real_mask;
-    let resolved = process().jit.lock().resolve(next.rip);
+    let resolved = process().jit.lock().resolve(next.rip, None);
     match resolved {
         Ok(code) => uc.context.rip = code,
         Err(_) => {
