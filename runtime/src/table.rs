@@ -85,10 +85,16 @@ impl Tables {
 
     /// Makes entries for `start..end` (page-aligned): all of them miss.
     pub fn cover(&mut self, start: u64, end: u64) {
-        match self.in_window(start) && self.in_window(end - 1) {
-            true => self.each().for_each(|table| table.cover(self.fd, start, end)),
-            false if self.returns.is_some() => self.land(start, end),
-            false => {}
+        if self.in_window(start) && self.in_window(end - 1) {
+            return self.each().for_each(|table| table.cover(self.fd, start, end));
+        }
+        // Code outside the window has no entries, but a look-up of its low half should miss rather
+        // than fault, unless code in the window has that low half.
+        if start >> 32 == (end - 1) >> 32 && self.fd != -1 {
+            self.each().for_each(|table| table.cover_free(self.fd, start, end));
+        }
+        if self.returns.is_some() {
+            self.land(start, end);
         }
     }
 
@@ -131,24 +137,33 @@ impl Tables {
 
 /// Writes the code of a landing page: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
 fn landing(at: u64, high: u32) -> Result<(), i32> {
-    const FIXED_NOREPLACE: usize = 0x10_0000;
     let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
     code.store_imm(TARGET + 4, high);
     code.jump_gs(STUB_MISS);
     let page = abi::layout::page_down(at);
     let len = abi::layout::page_up(at + code.bytes.len() as u64) - page;
-    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | FIXED_NOREPLACE;
-    // SAFETY: a new mapping, which replaces nothing; only this function knows of it.
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    map_free(page, len, flags, -1, 0)?;
+    // SAFETY: a new mapping; only this function knows of it.
     unsafe {
-        let mapped = sys::mmap(page, len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)?;
-        if mapped != page {
-            // Linux before 4.17 takes the address for a hint.
-            sys::call(nr::MUNMAP, &[mapped as usize, len as usize])?;
-            return Err(sys::EEXIST);
-        }
         core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), at as *mut u8, code.bytes.len());
         let prot = sys::PROT_READ | sys::PROT_EXEC;
         sys::call(nr::MPROTECT, &[page as usize, len as usize, prot])?;
+    }
+    Ok(())
+}
+
+/// Maps `start..start + len`, readable and writable, where nothing is.
+fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<(), i32> {
+    const FIXED_NOREPLACE: usize = 0x10_0000;
+    let prot = sys::PROT_READ | sys::PROT_WRITE;
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { sys::mmap(start, len, prot, flags | FIXED_NOREPLACE, fd, offset) }?;
+    if mapped != start {
+        // Linux before 4.17 takes the address for a hint.
+        // SAFETY: just mapped.
+        unsafe { sys::call(nr::MUNMAP, &[mapped as usize, len as usize]) }?;
+        return Err(sys::EEXIST);
     }
     Ok(())
 }
@@ -191,6 +206,17 @@ impl Table {
             const MADV_DONTDUMP: usize = 16;
             // SAFETY: just mapped.
             let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTDUMP]) };
+            at += len;
+        }
+    }
+
+    /// As [`Table::cover`], but what is there stays as it is.
+    fn cover_free(&self, fd: i32, start: u64, end: u64) {
+        let (mut at, last) = (self.shape.entry_of(start), self.shape.entry_of(end - 1));
+        while at < last {
+            let len = self.file_len().min(abi::layout::page_up(last - at));
+            let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
+            let _ = map_free(at, len, flags, fd, self.place);
             at += len;
         }
     }
