@@ -183,8 +183,9 @@ impl Table {
 
     /// As [`Tables::cover`].
     fn cover(&self, fd: i32, start: u64, end: u64) {
-        let mut at = self.shape.entry_of(start);
-        let last = at + self.shape.entry * (end - start);
+        let first = self.shape.entry_of(start);
+        let last = first + self.shape.entry * (end - start);
+        let mut at = first;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         while at < last {
             let len = self.file_len().min(last - at);
@@ -203,11 +204,12 @@ impl Table {
                 }
                 self.fill(at, len);
             }
-            const MADV_DONTDUMP: usize = 16;
-            // SAFETY: just mapped.
-            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTDUMP]) };
             at += len;
         }
+        const MADV_DONTDUMP: usize = 16;
+        let args = [first as usize, (last - first) as usize, MADV_DONTDUMP];
+        // SAFETY: just mapped.
+        let _ = unsafe { sys::call(nr::MADVISE, &args) };
     }
 
     /// As [`Table::cover`], but what is there stays as it is.
