@@ -121,6 +121,9 @@ struct Names {
     translated: bool,
 }
 
+/// What a biased index is added to.
+const JUMPS: u64 = abi::layout::JUMP_TABLE.base - 8 * abi::layout::JUMP_BIAS as u64;
+
 impl SymbolResolver for Names {
     fn symbol(
         &mut self,
@@ -136,10 +139,14 @@ impl SymbolResolver for Names {
         if self.translated && thread_block && no_registers && insn.op_kinds().any(is_memory) {
             return field(address as i32).map(|name| SymbolResult::with_string(address, name));
         }
-        if address == abi::layout::TABLE_BASE {
-            return Some(SymbolResult::with_str(address, "T"));
-        }
         match address {
+            abi::layout::TABLE_BASE if insn.memory_index_scale() == 4 => {
+                return Some(SymbolResult::with_str(address, "returns"));
+            }
+            abi::layout::TABLE_BASE => return Some(SymbolResult::with_str(address, "T")),
+            JUMPS if insn.memory_index_scale() == 8 => {
+                return Some(SymbolResult::with_str(address, "jumps-8*bias"));
+            }
             abi::layout::SYNC_LOCK => return Some(SymbolResult::with_str(address, "sync_lock")),
             abi::layout::SYNC_COUNT => return Some(SymbolResult::with_str(address, "sync_count")),
             _ => {}

@@ -257,7 +257,8 @@ impl Table {
         let pieces = [[at, PIECE]; (8 * FILE_ENTRIES / PIECE) as usize];
         let count = (self.file_len() / PIECE) as usize;
         // SAFETY: the kernel reads the pieces.
-        let written = unsafe { sys::call(nr::WRITEV, &[fd as usize, pieces.as_ptr() as usize, count]) };
+        let written =
+            unsafe { sys::call(nr::WRITEV, &[fd as usize, pieces.as_ptr() as usize, count]) };
         // SAFETY: mapped above.
         unsafe { sys::call(nr::MUNMAP, &[at as usize, PIECE as usize]) }?;
         match written {

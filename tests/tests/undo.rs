@@ -43,8 +43,11 @@ enum Outcome {
     CutOff,
 }
 
-/// Words that threads may write without an order between them: glibc does so with a hint about where
-/// its next heap may lie, in a program whose threads all start by allocating.
+/// Two races of glibc that only a program with threads sees: the lazy binding of a symbol, whose
+/// slot and whose counters several threads write, and a hint about where the next heap may lie.
+const WITHOUT_RACES: [(&str, &str); 2] =
+    [("LD_BIND_NOW", "1"), ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")];
+/// Words that threads may write without an order between them all the same.
 const MOST_RACES: usize = 2;
 
 /// The address of the 8 bytes that a warning of `dep undo` says it has no order for.
@@ -58,7 +61,8 @@ fn undo_once(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Outcome, Stri
     let rewritten = dir.join("rewritten");
     tools.rewrite(&spec.program, &rewritten, flags)?;
     let image = Image::read(&spec.program).map_err(|e| e.to_string())?;
-    let (launch, run) = spec.launch(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    let (mut launch, run) = spec.launch(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    launch.env.extend(WITHOUT_RACES.map(|(name, value)| (name.into(), value.into())));
     let seen = watch(&launch, &image, Duration::from_secs(60)).map_err(|e| e.to_string())?;
     let traces = RunSpec::traces(dir, run).map_err(|e| e.to_string())?;
     let Some(seen) = seen else { return Ok(Outcome::Replaced) };

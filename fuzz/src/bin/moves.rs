@@ -645,10 +645,7 @@ fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize);
     let part = component(7).filter(|part| part.end <= state.vectors.len())?;
     let place = |behind: usize| part.end - behind..part.end - behind + 64;
     (way.options.pointers == Pointers::Vector).then(|| {
-        [
-            (place(128), thread::PROGRAM_ZMM30 as usize),
-            (place(64), thread::PROGRAM_ZMM31 as usize),
-        ]
+        [(place(128), thread::PROGRAM_ZMM30 as usize), (place(64), thread::PROGRAM_ZMM31 as usize)]
     })
 }
 
@@ -848,7 +845,7 @@ const SEEDS: [&[u8]; 40] = [
     &[0x62, 0xf2, 0x7d, 0x4a, 0x90, 0x0c, 0x98], // vpgatherdd zmm1{k2},[rax+zmm3*4]
     &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb8], // vpgatherdd zmm1{k2},[rax+zmm31*4]
     &[0x62, 0xb2, 0x7d, 0x42, 0x90, 0x0c, 0xb0], // vpgatherdd zmm1{k2},[rax+zmm30*4]
-    &[0x62, 0x01, 0x0d, 0x40, 0xfe, 0xff],       // vpaddd zmm31,zmm30,zmm31
+    &[0x62, 0x01, 0x0d, 0x40, 0xfe, 0xff], // vpaddd zmm31,zmm30,zmm31
     &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa], // vaddps ymm31,ymm1,ymm2
     &[0xf0, 0x48, 0x0f, 0xb1, 0x0f, 0x0f, 0x94, 0xc0], // lock cmpxchg [rdi],rcx; sete al
     &[0x48, 0x0f, 0xa3, 0x06, 0x48, 0x0f, 0xab, 0x07], // bt [rsi],rax; bts [rdi],rax
