@@ -50,6 +50,18 @@ pub fn json_string(text: &str) -> String {
     out
 }
 
+/// Why recording stopped, in words.
+pub fn loss_reason(reason: u32) -> &'static str {
+    match reason {
+        loss::DISK_FULL => "disk full",
+        loss::FILE_SIZE_LIMIT => "file size limit",
+        loss::IO_ERROR => "I/O error",
+        loss::NO_MEMORY => "no memory",
+        loss::LOG_FULL => "log full",
+        _ => "unknown reason",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,17 +80,5 @@ mod tests {
     #[test]
     fn json_strings_escape() {
         assert_eq!(json_string("a\"b\\\n"), "\"a\\\"b\\\\\\u000a\"");
-    }
-}
-
-/// Why recording stopped, in words.
-pub fn loss_reason(reason: u32) -> &'static str {
-    match reason {
-        loss::DISK_FULL => "disk full",
-        loss::FILE_SIZE_LIMIT => "file size limit",
-        loss::IO_ERROR => "I/O error",
-        loss::NO_MEMORY => "no memory",
-        loss::LOG_FULL => "log full",
-        _ => "unknown reason",
     }
 }
