@@ -36,7 +36,8 @@ impl TableShape {
 
 /// **T** for everything, where returns have no table of their own.
 pub const ONLY_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 8 };
-/// For returns: half the size, as the stack has the high half already.
+/// For returns: half the size, as the stack has the high half already. In a window at 0, where
+/// there is none, it serves calls and jumps, too.
 pub const RETURN_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 4 };
 /// For indirect calls and jumps, behind that of the returns.
 pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SIZE, entry: 8 };

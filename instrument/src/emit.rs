@@ -289,6 +289,12 @@ impl Code {
         self.i32((table.base - 8 * bias as u64) as i32);
     }
 
+    /// `mov ecx, [rcx*4 + table]`: the low half, which is all where the window lies at 0.
+    pub fn look_up_ecx(&mut self, table: TableShape) {
+        self.raw(&[0x8b, 0x0c, 0x8d]);
+        self.i32(table.base as i32);
+    }
+
     /// `vmovd xmm30, [rcx*4 + table]`
     pub fn look_up_low_half(&mut self, table: TableShape) {
         self.raw(&[0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d]);
@@ -458,6 +464,7 @@ mod tests {
             ("crc32 ecx,dword ptr gs:[40h]", &|c| c.crc_rcx(0x40)),
             ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up_rcx(ONLY_TABLE)),
             ("lea rcx,[rcx+7FFFFFFFh]; mov rcx,[rcx*8+7FFFF008h]", &|c| c.look_up_rcx(JUMP_TABLE)),
+            ("mov ecx,[rcx*4+7FFFF000h]", &|c| c.look_up_ecx(RETURN_TABLE)),
             ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up_low_half(RETURN_TABLE)),
             ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
             ("vmovq [rsp],xmm30", &|c| c.write_merged()),

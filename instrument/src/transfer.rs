@@ -317,7 +317,6 @@ impl Weaver<'_, '_, '_> {
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
-        let table = self.options().jump_table();
         self.code().store(thread::SAVED_RCX, RCX);
         let mut from = RCX;
         if insn.op0_kind() == OpKind::Register {
@@ -345,7 +344,15 @@ impl Weaver<'_, '_, '_> {
         let code = self.code();
         code.store(thread::TARGET, from);
         code.move32(RCX, from);
-        code.look_up_rcx(table);
+        match self.options().return_table().filter(|_| self.t.placement.window_high == Some(0)) {
+            // Addresses have a low half only: the smaller table serves jumps, too.
+            Some(table) => self.code().look_up_ecx(table),
+            None => {
+                let table = self.options().jump_table();
+                self.code().look_up_rcx(table);
+            }
+        }
+        let code = self.code();
         code.store(thread::JUMP, RCX);
         self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();

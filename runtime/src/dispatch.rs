@@ -138,7 +138,7 @@ pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64
 pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
     let pointers = thread.block.pointers;
     let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
-    thread.recorder.event(thread.index, &pointers, event::PROCESS_END, insn, &parts);
+    thread.event(event::PROCESS_END, insn, &parts);
     thread.recorder.close(&pointers);
     process().trace.seal();
 }

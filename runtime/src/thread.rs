@@ -127,6 +127,12 @@ impl Thread {
         self.own_actions = None;
     }
 
+    /// Notes an event at the thread's position, `insn` instructions into its last unit.
+    pub fn event(&mut self, kind: u16, insn: u32, parts: &[&[u8]]) {
+        let pointers = self.block.pointers;
+        self.recorder.event(self.index, &pointers, kind, insn, parts);
+    }
+
     /// The signal actions that hold for this thread.
     pub fn actions(&self) -> Actions {
         match &self.own_actions {

@@ -96,9 +96,8 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
     if result != 0 {
         drop(jit);
         if let Ok(child) = sys::check(result) {
-            let pointers = thread.block.pointers;
             let pid = (child as u64).to_le_bytes();
-            thread.recorder.event(thread.index, &pointers, event::FORK, WHOLE_UNIT, &[&pid]);
+            thread.event(event::FORK, WHOLE_UNIT, &[&pid]);
         }
         return result;
     }
@@ -222,7 +221,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     } else {
         let pointers = thread.block.pointers;
         let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
-        thread.recorder.event(thread.index, &pointers, event::THREAD_END, WHOLE_UNIT, &parts);
+        thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
         thread.recorder.close(&pointers);
     }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
@@ -238,9 +237,8 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
-    let pointers = thread.block.pointers;
     let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
-    thread.recorder.event(thread.index, &pointers, event::THREAD_END, WHOLE_UNIT, &parts);
+    thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

@@ -53,7 +53,7 @@ pub fn stamp(thread: &mut Thread) {
     let number = word(SYNC_COUNT).load(Relaxed) + 1;
     word(SYNC_COUNT).store(number, Relaxed);
     word(SYNC_LOCK).store(0, Release);
-    log(thread, event::ORDER, WHOLE_UNIT, &[&number.to_le_bytes()]);
+    thread.event(event::ORDER, WHOLE_UNIT, &[&number.to_le_bytes()]);
 }
 
 /// A synchronising instruction has faulted: others may go on.
@@ -72,11 +72,6 @@ pub fn forked() {
 }
 
 // --- events ---
-
-fn log(thread: &mut Thread, kind: u16, insn: u32, parts: &[&[u8]]) {
-    let pointers = thread.block.pointers;
-    thread.recorder.event(thread.index, &pointers, kind, insn, parts);
-}
 
 /// Saves `len` bytes at `address`, which something at `pc` is about to overwrite, `insn` instructions
 /// into the thread's last unit.
@@ -115,7 +110,7 @@ pub fn save(thread: &mut Thread, pc: u64, address: u64, len: u64, insn: u32) {
 
 fn save_piece(thread: &mut Thread, pc: u64, at: u64, bytes: &[u8], insn: u32) {
     let (pc, size) = (pc.to_le_bytes(), (bytes.len() as u64).to_le_bytes());
-    log(thread, event::UNDO, insn, &[&pc, &at.to_le_bytes(), &size, bytes]);
+    thread.event(event::UNDO, insn, &[&pc, &at.to_le_bytes(), &size, bytes]);
 }
 
 /// Contents are gone: `why`, at `pc`. Length 0: nobody knows where.
@@ -123,7 +118,7 @@ pub fn lost(thread: &mut Thread, pc: u64, start: u64, len: u64, why: &str) {
     if process().options.undo() {
         let [pc, start, len] = [pc, start, len].map(u64::to_le_bytes);
         let parts: [&[u8]; 4] = [&pc, &start, &len, why.as_bytes()];
-        log(thread, event::LOST, WHOLE_UNIT, &parts);
+        thread.event(event::LOST, WHOLE_UNIT, &parts);
     }
 }
 

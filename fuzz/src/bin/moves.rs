@@ -108,7 +108,7 @@ fn way(byte: u8, state: u64) -> Way {
             ..Options::default()
         },
         placement: Placement {
-            window_high: Some(0),
+            window_high: (!state.is_multiple_of(5)).then_some(0),
             patchable: state.is_multiple_of(3),
             movable: false,
             exact_registers: bit(5),

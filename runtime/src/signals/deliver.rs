@@ -88,9 +88,8 @@ fn interrupted(thread: &mut Thread, state: &State) {
         gs_base: 0,
         valid: state.valid,
     };
-    let pointers = thread.block.pointers;
     let bytes = registers.to_bytes();
-    thread.recorder.event(thread.index, &pointers, event::INTERRUPTED, state.insn, &[&bytes]);
+    thread.event(event::INTERRUPTED, state.insn, &[&bytes]);
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
@@ -113,7 +112,6 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         gs_base: 0,
         valid: next.valid,
     };
-    let pointers = thread.block.pointers;
     let parts: [&[u8]; 5] = [
         &signal.to_le_bytes(),
         &info.code().to_le_bytes(),
@@ -121,7 +119,7 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         &state.rip.to_le_bytes(),
         &registers.to_bytes(),
     ];
-    thread.recorder.event(thread.index, &pointers, event::SIGNAL, state.insn, &parts);
+    thread.event(event::SIGNAL, state.insn, &parts);
 }
 
 /// Writes the frame as the kernel does; `None` if the program's stack cannot take it.
@@ -220,14 +218,7 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
         thread.alt_stack = crate::thread::AltStack { flags: flags & !1, ..uc.stack };
     }
     let registers = crate::boot::register_state(thread, uc.context.rip, 0xffff);
-    let pointers = thread.block.pointers;
-    thread.recorder.event(
-        thread.index,
-        &pointers,
-        event::RESUME,
-        WHOLE_UNIT,
-        &[&registers.to_bytes()],
-    );
+    thread.event(event::RESUME, WHOLE_UNIT, &[&registers.to_bytes()]);
     Some(uc.context.rip)
 }
 

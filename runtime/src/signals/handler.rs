@@ -283,8 +283,8 @@ fn skip_look_up(thread: &Thread, uc: &mut UContext) -> bool {
             uc.context.rcx = thread.block.stub_miss;
             uc.context.rip += 8;
         }
-        // vmovd xmm30, [rcx*4 + table]
-        [0x62, 0x61, 0x7d, 0x08] => uc.context.rcx = u64::from(NEVER_CODE),
+        // vmovd xmm30, [rcx*4 + table], and mov ecx, [rcx*4 + table]
+        [0x62, 0x61, 0x7d, 0x08] | [0x8b, 0x0c, 0x8d, _] => uc.context.rcx = u64::from(NEVER_CODE),
         _ => return false,
     }
     true

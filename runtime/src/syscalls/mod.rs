@@ -151,8 +151,7 @@ fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
     let mut path = [0u8; 4096];
     let len = read_path(path_at as u64, &mut path);
-    let pointers = thread.block.pointers;
-    thread.recorder.event(thread.index, &pointers, event::EXEC, WHOLE_UNIT, &[&path[..len]]);
+    thread.event(event::EXEC, WHOLE_UNIT, &[&path[..len]]);
     // SAFETY: the program's own call.
     Outcome::Done(unsafe { sys::raw(number, *args) })
 }
@@ -186,15 +185,8 @@ fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
             // SAFETY: the program's own call.
             let result = unsafe { sys::raw(nr::ARCH_PRCTL, *args) };
             if code == SET_FS && result == 0 {
-                let pointers = thread.block.pointers;
                 let base = (args[1] as u64).to_le_bytes();
-                thread.recorder.event(
-                    thread.index,
-                    &pointers,
-                    event::FS_BASE,
-                    WHOLE_UNIT,
-                    &[&base],
-                );
+                thread.event(event::FS_BASE, WHOLE_UNIT, &[&base]);
             }
             result
         }
@@ -260,6 +252,5 @@ fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
         slot.copy_from_slice(&(*arg as u64).to_le_bytes());
     }
     payload[56..].copy_from_slice(&(result as u64).to_le_bytes());
-    let pointers = thread.block.pointers;
-    thread.recorder.event(thread.index, &pointers, event::SYSCALL, WHOLE_UNIT, &[&payload]);
+    thread.event(event::SYSCALL, WHOLE_UNIT, &[&payload]);
 }
