@@ -253,6 +253,7 @@ impl<'t> Walker<'t> {
             control_flow: streams.control_flow(),
             at: 0,
             window: Some(chunk.frame.header.window).filter(|&window| window != 0),
+            bits: self.trace.options.control_flow == options::ControlFlow::Bits,
             started: false,
             behind: match chunk.frame.header.window {
                 0 => Predecessor::None,
@@ -375,6 +376,7 @@ struct Walk<'a> {
     control_flow: &'a [u8],
     at: usize,
     window: Option<u32>,
+    bits: bool,
     /// `bits`: the chunk's first unit was found.
     started: bool,
     /// `bits`: what the next unit follows.
@@ -499,10 +501,10 @@ impl<'a> Walk<'a> {
     /// signal those up to the interrupted pc, before what a system call does the one that ends
     /// with it, before what happens inside of a unit that unit.
     fn bits_event_is_early(&self, event: &Event) -> bool {
-        let Next::At(next) = self.end.next else { return false };
-        if !self.started || self.silent >= MAX_SILENT {
-            return false;
-        }
+        let next = match self.expected() {
+            Some(next) if self.bits && self.silent < MAX_SILENT => next,
+            _ => return false,
+        };
         match &event.body {
             _ if event.insn != WHOLE_UNIT => !self.inside,
             Body::Signal { pc, .. } => next != *pc,
@@ -517,6 +519,16 @@ impl<'a> Walk<'a> {
                 *reason == end::EXIT && !self.system
             }
             _ => false,
+        }
+    }
+
+    /// Where the next unit lies, if that is known: at the start of a chunk its registers say.
+    fn expected(&self) -> Option<u64> {
+        let rip = self.chunk.registers.rip;
+        match self.end.next {
+            Next::At(address) => Some(address),
+            Next::Anywhere if self.end.units == 0 && rip != 0 => Some(rip),
+            _ => None,
         }
     }
 

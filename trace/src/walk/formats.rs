@@ -98,14 +98,7 @@ impl Walk<'_> {
                 self.boundary_events(&mut super::Nobody);
             }
         }
-        let expected = match self.end.next {
-            Next::At(address) => Some(address),
-            // The start of a chunk: where its registers say.
-            Next::Anywhere if self.end.units == 0 && self.chunk.registers.rip != 0 => {
-                Some(self.chunk.registers.rip)
-            }
-            _ => None,
-        };
+        let expected = self.expected();
         let silent = expected
             .filter(|&address| !self.announces(address))
             .and_then(|address| walker.trace.units.narrow_at(address, self.behind));
