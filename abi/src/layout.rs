@@ -13,8 +13,8 @@ pub const WINDOW_SIZE: u64 = 1 << 32;
 pub const TABLE_BASE: u64 = 0x7fff_f000;
 
 /// A look-up table: the entry at `base + entry * (low half of an original code address)` leads to
-/// its translation, or to the miss stub. Only the pieces that belong to executable original memory
-/// are mapped.
+/// its translation, or to the miss stub. Mapped are the pieces that belong to executable original
+/// memory, and others when a look-up first meets them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableShape {
     pub base: u64,
@@ -43,9 +43,6 @@ pub const RETURN_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 4 };
 pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SIZE, entry: 8 };
 /// What is added to the low half, so that a displacement below 2 GiB reaches [`JUMP_TABLE`].
 pub const JUMP_BIAS: i32 = 0x7fff_ffff;
-
-/// Low half of an address that is never code: a look-up of it misses.
-pub const NEVER_CODE: u32 = 0xffff_f000;
 
 /// Undo log: one page in front of the tables, reached without a base register. Threads take the
 /// lock (zero: free) around each synchronising instruction, and count them.

@@ -20,8 +20,9 @@
 //!
 //! Whoever maps the code adds the low half of the load address to each.
 
-/// First bytes of a pack.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB1";
+/// First bytes of a pack; they change with the tables, the thread block and the sequences that use
+/// them, which packs of another version do not fit.
+pub const MAGIC: [u8; 8] = *b"DEPRLIB2";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.

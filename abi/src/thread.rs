@@ -53,8 +53,8 @@ pub struct ThreadBlock {
     pub window_high: u64,
     /// Spilled scratch registers of snippets.
     pub spill: [u64; 2],
-    /// Which exit (`stub_exit`), why (`stub_refuse`); behind a transfer out of the window the low
-    /// half of its original pc (`stub_miss`).
+    /// Which exit (`stub_exit`), why (`stub_refuse`), both in the low half; behind a transfer out of
+    /// the window its original pc (`stub_miss`).
     pub exit_id: u64,
     /// `[control flow, memory]` buffer pointers: [`crate::options::Pointers::ThreadBlock`] only,
     /// and while an instruction that needs the program's xmm30 or xmm31 runs.

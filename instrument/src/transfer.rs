@@ -409,7 +409,7 @@ impl Translator {
                 Cold::ForeignTarget { at, back, pc } => {
                     out.code.bind(at, here);
                     out.code.address_of(RCX, pc);
-                    out.code.store32(thread::EXIT_ID, RCX);
+                    out.code.store(thread::EXIT_ID, RCX);
                     out.code.load(RCX, thread::STUB_MISS);
                     out.code.store(thread::JUMP, RCX);
                     let at = out.code.jump();
@@ -418,7 +418,7 @@ impl Translator {
                 Cold::ForeignReturn { at, back, pc } => {
                     out.code.bind(at, here);
                     out.code.address_of(RCX, pc);
-                    out.code.store32(thread::EXIT_ID, RCX);
+                    out.code.store(thread::EXIT_ID, RCX);
                     out.code.read(RCX, At(RSP, 0));
                     out.code.store(thread::TARGET, RCX);
                     out.code.load(RCX, thread::STUB_MISS);

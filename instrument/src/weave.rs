@@ -535,6 +535,12 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     /// Runs an instruction with the program's own zmm30 and zmm31 in place; `record_at`: where they
     /// are recorded before.
     fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
+        let far = insn.is_ip_rel_memory_operand().then(|| self.far_register(insn, i)).flatten();
+        // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
+        match far {
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
+        }
         let pointer = record_at.iter().any(Option::is_some).then(|| {
             let live = self.t.liveness.before(self.first + i);
             let touched = self.touched(i);
@@ -542,12 +548,6 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             self.load_memory_pointer(scratch.reg);
             scratch
         });
-        let far = insn.is_ip_rel_memory_operand().then(|| self.far_register(insn, i)).flatten();
-        // The boundary lies before the exchange; a fault inside puts the pointers back.
-        match far {
-            None => self.boundary(insn, Kind::Pointers, &[]),
-            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
-        }
         self.code().save_pointers(thread::POINTERS);
         self.code().load_vector(thread::PROGRAM_ZMM31, 31);
         self.code().load_vector(thread::PROGRAM_ZMM30, 30);

@@ -159,7 +159,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
-    let jit = Jit::new(options, window, packs, arena, Tables::new(window, options), top);
+    let tables = Tables::new(window, options, start.stack as u64);
+    let jit = Jit::new(options, window, packs, arena, tables, top);
     if options.undo() && !crate::undo::map_sync_page() {
         crate::die!("the address space below 2 GiB is taken");
     }

@@ -86,7 +86,7 @@ fn not_executable(thread: &mut Thread, target: u64) {
 /// transfer, which has not happened.
 fn undo_transfer(thread: &mut Thread, target: u64) {
     use iced_x86::{Decoder, DecoderOptions, FlowControl};
-    let pc = process().window | (thread.block.exit_id & 0xffff_ffff);
+    let pc = thread.block.exit_id;
     let mut bytes = [0u8; 15];
     if !signals::read_program_value(pc, &mut bytes) {
         return;

@@ -1,12 +1,12 @@
 //! The look-up tables: from the low half of an original code address to its translation.
 //!
-//! Only the pieces that belong to executable memory of the program are mapped, privately, from
-//! a small file that is filled with the addresses of the miss stubs: an entry that was never set
-//! leads there without a compare.
+//! The pieces that belong to executable memory of the program in the window are mapped, privately,
+//! from a small file that is filled with the addresses of the miss stubs: an entry that was never
+//! set leads there without a compare. Others are mapped when a look-up first meets them.
 
 use crate::stubs::{stub_miss, stub_return_miss};
 use crate::sys::{self, nr};
-use abi::layout::{TableShape, NEVER_CODE, PAGE, WINDOW_SIZE};
+use abi::layout::{page_down, page_up, TableShape, JUMP_BIAS, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
@@ -16,6 +16,28 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 const FILE_ENTRIES: u64 = 1 << 17;
 /// It is written in pieces of this many bytes.
 const PIECE: u64 = 64 << 10;
+
+/// Pieces that are mapped for look-ups of what is not in the window; more only miss by a fault.
+const MOST_PIECES: u32 = 256;
+/// Landing pages keep this far away from the stack, which grows.
+const STACK_ROOM: u64 = 16 << 30;
+
+/// Where a look-up puts what it finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Into {
+    Rcx,
+    Zmm30,
+}
+
+/// An instruction that looks an address up.
+#[derive(Clone, Copy, Debug)]
+pub struct LookUp {
+    /// Bytes of the instruction.
+    pub length: u64,
+    pub into: Into,
+    /// What it finds where there is nothing.
+    pub miss: u64,
+}
 
 /// What a look-up was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,10 +55,14 @@ pub struct Tables {
     window: u64,
     /// High halves of addresses outside the window that have been given a landing page.
     landings: Vec<u32>,
+    /// Pieces that were mapped for look-ups of what is not in the window.
+    pieces: u32,
+    /// The program's stack starts here.
+    stack: u64,
 }
 
 impl Tables {
-    pub fn new(window: u64, options: Options) -> Tables {
+    pub fn new(window: u64, options: Options, stack: u64) -> Tables {
         let shape = options.jump_table();
         let jumps = Table { shape, place: 0, miss: stub_miss as *const () as u64 };
         let returns = options.return_table().map(|shape| Table {
@@ -44,23 +70,41 @@ impl Tables {
             place: jumps.file_len(),
             miss: stub_return_miss as *const () as u64,
         });
-        let mut tables = Tables { jumps, returns, fd: -1, window, landings: Vec::new() };
+        let mut tables =
+            Tables { jumps, returns, fd: -1, window, landings: Vec::new(), pieces: 0, stack };
         tables.fd = tables.file().unwrap_or(-1);
-        if let Some(returns) = &tables.returns {
-            let never = u64::from(NEVER_CODE);
-            returns.cover(tables.fd, never, never + PAGE);
-        }
         tables
     }
 
+    /// All entries of the file, as they are before they are set.
+
     fn file(&self) -> Result<i32, i32> {
+        let len: u64 = self.each().map(Table::file_len).sum();
+        if file_size_limit() < len {
+            return Err(sys::ENOMEM);
+        }
         let name = c"deprewrite-table";
         const MFD_CLOEXEC: usize = 1;
         // SAFETY: the kernel reads the name.
         let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
-        let fd = crate::descriptors::hide(fd as i32);
-        self.each().try_for_each(|table| table.write(fd))?;
-        Ok(fd)
+        // Written rather than mapped and filled: that would cost a page fault each.
+        let at = sys::anonymous(2 * PIECE)?;
+        let mut parts = Vec::new();
+        for (from, table) in [at, at + PIECE].into_iter().zip(self.each()) {
+            table.fill(from, PIECE);
+            parts.extend((0..table.file_len() / PIECE).map(|_| [from, PIECE]));
+        }
+        // SAFETY: the kernel reads the parts.
+        let written =
+            unsafe { sys::call(nr::WRITEV, &[fd, parts.as_ptr() as usize, parts.len()]) };
+        // SAFETY: mapped above.
+        unsafe { sys::call(nr::MUNMAP, &[at as usize, 2 * PIECE as usize]) }?;
+        if written != Ok(len as usize) {
+            // SAFETY: made above.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+            return Err(sys::ENOMEM);
+        }
+        Ok(crate::descriptors::hide(fd as i32))
     }
 
     fn each(&self) -> impl Iterator<Item = &Table> {
@@ -83,15 +127,17 @@ impl Tables {
         }
     }
 
-    /// Makes entries for `start..end` (page-aligned): all of them miss.
+    /// The part of `start..end` that lies in the window.
+    fn part_in_window(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let (start, end) = (start.max(self.window), end.min(self.window + WINDOW_SIZE));
+        (start < end).then_some((start, end))
+    }
+
+    /// Makes entries for the part of `start..end` (page-aligned) that lies in the window: all of
+    /// them miss. What lies outside is made reachable for returns.
     pub fn cover(&mut self, start: u64, end: u64) {
-        if self.in_window(start) && self.in_window(end - 1) {
-            return self.each().for_each(|table| table.cover(self.fd, start, end));
-        }
-        // Code outside the window has no entries, but a look-up of its low half should miss rather
-        // than fault, unless code in the window has that low half.
-        if start >> 32 == (end - 1) >> 32 && self.fd != -1 {
-            self.each().for_each(|table| table.cover_free(self.fd, start, end));
+        if let Some((start, end)) = self.part_in_window(start, end) {
+            self.each().for_each(|table| table.cover(self.fd, start, end));
         }
         if self.returns.is_some() {
             self.land(start, end);
@@ -100,9 +146,57 @@ impl Tables {
 
     /// Drops the entries for `start..end`.
     pub fn uncover(&self, start: u64, end: u64) {
-        if self.in_window(start) && self.in_window(end - 1) {
+        if let Some((start, end)) = self.part_in_window(start, end) {
             self.each().for_each(|table| table.uncover(start, end));
         }
+    }
+
+    /// Maps the piece of a table around `address` that a look-up did not find: the low half of code
+    /// outside the window, most likely. True if it is there now.
+    pub fn cover_missing(&mut self, address: u64) -> bool {
+        let Some(table) = self.each().find(|t| (t.shape.base..t.shape.end()).contains(&address))
+        else {
+            return false;
+        };
+        let (len, place, shape) = (table.file_len(), table.place, table.shape);
+        if self.fd == -1 || self.pieces == MOST_PIECES {
+            return false;
+        }
+        self.pieces += 1;
+        // All of the file, or one page between others.
+        let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
+        [len, PAGE].into_iter().any(|len| {
+            let start = address & !(len - 1);
+            let (start, end) = (start.max(shape.base), (start + len).min(shape.end()));
+            map_free(start, end - start, flags, self.fd, place).is_ok()
+        })
+    }
+
+    /// The look-up that `code` starts with, and which place it looks at with this `rcx`.
+    pub fn look_up(&self, code: &[u8; 11], rcx: u64) -> Option<(LookUp, u64)> {
+        let all = |table: &Table, opcode: &[u8], base: u64, into: Into| {
+            let length = opcode.len() + 4;
+            let displacement = (base as u32).to_le_bytes();
+            let same = code.starts_with(opcode) && code[opcode.len()..length] == displacement;
+            same.then(|| {
+                let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
+                let place = base.wrapping_add(rcx.wrapping_mul(table.shape.entry));
+                (LookUp { length: length as u64, into, miss }, place)
+            })
+        };
+        let bias = if self.returns.is_some() { 8 * JUMP_BIAS as u64 } else { 0 };
+        let jumps = self.jumps.shape.base - bias;
+        // mov rcx, [rcx*8 + table]
+        let jump = all(&self.jumps, &[0x48, 0x8b, 0x0c, 0xcd], jumps, Into::Rcx);
+        let (returns, base) = self.returns.as_ref().map(|t| (t, t.shape.base)).unzip();
+        let (returns, base) = (returns.unwrap_or(&self.jumps), base.unwrap_or(0));
+        // mov ecx, [rcx*4 + table]
+        jump.or_else(|| all(returns, &[0x8b, 0x0c, 0x8d], base, Into::Rcx))
+            // vmovd xmm30, [rcx*4 + table]
+            .or_else(|| {
+                let opcode = [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d];
+                all(returns, &opcode, base, Into::Zmm30)
+            })
     }
 
     /// Points the entry of `address`, which [`Tables::cover`] has made, at `code`.
@@ -125,12 +219,16 @@ impl Tables {
     fn land(&mut self, start: u64, end: u64) {
         for high in start >> 32..=(end - 1) >> 32 {
             let half = high as u32;
-            if half == (self.window >> 32) as u32 || self.landings.contains(&half) {
+            let at = high << 32 | stub_return_miss as *const () as u64 & 0xffff_ffff;
+            let room = self.stack.saturating_sub(STACK_ROOM)..self.stack + PAGE;
+            if half == (self.window >> 32) as u32
+                || self.landings.contains(&half)
+                || room.contains(&at)
+            {
                 continue;
             }
             self.landings.push(half);
-            let stub = stub_return_miss as *const () as u64 & 0xffff_ffff;
-            let _ = landing(high << 32 | stub, half);
+            let _ = landing(at, half);
         }
     }
 }
@@ -140,8 +238,8 @@ fn landing(at: u64, high: u32) -> Result<(), i32> {
     let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
     code.store_imm(TARGET + 4, high);
     code.jump_gs(STUB_MISS);
-    let page = abi::layout::page_down(at);
-    let len = abi::layout::page_up(at + code.bytes.len() as u64) - page;
+    let page = page_down(at);
+    let len = page_up(at + code.bytes.len() as u64) - page;
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     map_free(page, len, flags, -1, 0)?;
     // SAFETY: a new mapping; only this function knows of it.
@@ -166,6 +264,16 @@ fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<
         return Err(sys::EEXIST);
     }
     Ok(())
+}
+
+/// Largest file that this process may write.
+fn file_size_limit() -> u64 {
+    const RLIMIT_FSIZE: usize = 1;
+    let mut limit = [0u64; 2];
+    let args = [0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { sys::call(nr::PRLIMIT64, &args) };
+    limit[0]
 }
 
 struct Table {
@@ -212,17 +320,6 @@ impl Table {
         let _ = unsafe { sys::call(nr::MADVISE, &args) };
     }
 
-    /// As [`Table::cover`], but what is there stays as it is.
-    fn cover_free(&self, fd: i32, start: u64, end: u64) {
-        let (mut at, last) = (self.shape.entry_of(start), self.shape.entry_of(end - 1));
-        while at < last {
-            let len = self.file_len().min(abi::layout::page_up(last - at));
-            let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
-            let _ = map_free(at, len, flags, fd, self.place);
-            at += len;
-        }
-    }
-
     fn uncover(&self, start: u64, end: u64) {
         let (at, len) = (self.shape.entry_of(start), self.shape.entry * (end - start));
         // SAFETY: this part of the address space is the table's.
@@ -247,24 +344,5 @@ impl Table {
         };
         // SAFETY: freshly mapped memory of this length.
         unsafe { core::slice::from_raw_parts_mut(at as *mut u64, (len / 8) as usize) }.fill(word);
-    }
-
-    /// Appends its part to the file.
-    fn write(&self, fd: i32) -> Result<(), i32> {
-        // Written rather than mapped and filled: that would cost a page fault each.
-        let at = sys::anonymous(PIECE)?;
-        self.fill(at, PIECE);
-        let pieces = [[at, PIECE]; (8 * FILE_ENTRIES / PIECE) as usize];
-        let count = (self.file_len() / PIECE) as usize;
-        // SAFETY: the kernel reads the pieces.
-        let written =
-            unsafe { sys::call(nr::WRITEV, &[fd as usize, pieces.as_ptr() as usize, count]) };
-        // SAFETY: mapped above.
-        unsafe { sys::call(nr::MUNMAP, &[at as usize, PIECE as usize]) }?;
-        match written {
-            Ok(n) if n as u64 == self.file_len() => Ok(()),
-            Ok(_) => Err(sys::ENOMEM),
-            Err(errno) => Err(errno),
-        }
     }
 }

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use abi::layout::{TableShape, JUMP_BIAS, JUMP_TABLE, NEVER_CODE, ONLY_TABLE, RETURN_TABLE};
+use abi::layout::{TableShape, JUMP_BIAS, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
@@ -32,12 +32,6 @@ const FOUND: Area = Area { start: 0x5900_0000, len: NEAR.code.len, executable: t
 /// another address faults.
 const TABLES: [(TableShape, Area); 3] =
     [entries(ONLY_TABLE), entries(RETURN_TABLE), entries(JUMP_TABLE)];
-/// The entry that a return gets in place of one that there is not.
-const NO_RETURN: Area = Area {
-    start: RETURN_TABLE.base + RETURN_TABLE.entry * NEVER_CODE as u64,
-    len: PAGE,
-    executable: false,
-};
 /// The entry for targets outside of the window.
 const STUB_MISS: u64 = EXITS.start + 0xf00;
 /// What gs points to.
@@ -256,7 +250,6 @@ fn look_up() {
             entry.copy_from_slice(&(FOUND.start + n).to_le_bytes()[..entry_len]);
         }
     }
-    word::set(NO_RETURN.bytes(), 0, 4, STUB_MISS);
 }
 
 impl Target for Moves {
@@ -272,7 +265,6 @@ impl Target for Moves {
             TABLES[0].1,
             TABLES[1].1,
             TABLES[2].1,
-            NO_RETURN,
             BLOCK,
             STREAMS,
             NEAR.code,
@@ -415,8 +407,7 @@ impl Target for Moves {
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
         let mut stop = machine.run(&mut got).map_err(trouble)?;
         if way.options.return_table().is_some_and(|table| missed(&stop, &got.registers, table)) {
-            // As the runtime does it.
-            got.registers.rcx = u64::from(NEVER_CODE);
+            find_nothing(&mut got, &way)?;
             stop = machine.run(&mut got).map_err(trouble)?;
         }
         let mut memory = way.place.memory.bytes().to_vec();
@@ -525,7 +516,7 @@ impl Original<'_> {
     /// way of running it has there is different by necessity.
     fn touches_machinery(&self, machine: &mut Machine) -> Result<bool, String> {
         let other = if self.way.place.code.start == NEAR.code.start { FAR } else { NEAR };
-        let mut areas = vec![TRANSLATED, BLOCK, STREAMS, EXITS, FOUND, NO_RETURN];
+        let mut areas = vec![TRANSLATED, BLOCK, STREAMS, EXITS, FOUND];
         areas.extend([other.code, other.memory].into_iter().chain(TABLES.map(|(_, area)| area)));
         let mut first: Option<Ended> = None;
         let mut touches = false;
@@ -647,6 +638,29 @@ fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize);
     (way.options.pointers == Pointers::Vector).then(|| {
         [(place(128), thread::PROGRAM_ZMM30 as usize), (place(64), thread::PROGRAM_ZMM31 as usize)]
     })
+}
+
+/// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
+/// stub.
+fn find_nothing(state: &mut State, way: &Way) -> Result<(), String> {
+    let at = (state.registers.rip - TRANSLATED.start) as usize;
+    match TRANSLATED.bytes()[at..] {
+        // mov ecx, [rcx*4 + table]
+        [0x8b, 0x0c, 0x8d, ..] => {
+            state.registers.rcx = STUB_MISS;
+            state.registers.rip += 7;
+        }
+        // vmovd xmm30, [rcx*4 + table]
+        [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d, ..] => {
+            let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
+            state.vectors[zmm30.clone()].fill(0);
+            word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
+            state.vectors[512] |= 0x80;
+            state.registers.rip += 11;
+        }
+        _ => return Err("a look-up of another form".into()),
+    }
+    Ok(())
 }
 
 /// Whether a look-up has found no entry in `table`.

@@ -194,7 +194,11 @@ fn build(
 fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
     let at = fpstate + process().xsave.zmm30()?;
     let words = [thread.block.program_zmm30, thread.block.program_zmm31];
-    write_program_value(at, &words).then_some(())
+    write_program_value(at, &words).then_some(())?;
+    // The kernel leaves the component out where nothing but zeros was in the registers.
+    let mut present = 0u64;
+    read_program_value(fpstate + 512, &mut present).then_some(())?;
+    write_program_value(fpstate + 512, &(present | 0x80)).then_some(())
 }
 
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.

@@ -4,7 +4,9 @@ use super::deliver::{deliver, Kernel, State};
 use super::frame::*;
 use super::*;
 use crate::jit::Found;
-use abi::layout::{NEVER_CODE, TABLE_BASE, TABLE_END};
+use crate::table::Into;
+use abi::layout::{TABLE_BASE, TABLE_END};
+use abi::thread::SAVED_RCX;
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
@@ -49,7 +51,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return leave_window(thread, uc);
     }
     let Some(place) = place else {
-        if thread.stepping || bit(signal) & SYNCHRONOUS == 0 {
+        if thread.stepping || bit(signal) & SYNCHRONOUS == 0 || info.code() <= 0 {
             // Cold code between units: on to the next boundary.
             return step_on(thread, signal, info, uc);
         }
@@ -152,13 +154,19 @@ fn take_pointers(thread: &mut Thread, uc: &UContext, place: &At) {
 fn give_pointers(thread: &Thread, uc: &mut UContext) {
     if thread.vector != 0 {
         if let Some(at) = xmm31(uc) {
-            // SAFETY: as in `take_pointers`. The component must be marked as in use.
-            unsafe {
-                at.write_unaligned(thread.block.pointers);
-                let present = (uc.context.fpstate + 512) as *mut u64;
-                present.write_unaligned(present.read_unaligned() | 0x80);
-            }
+            // SAFETY: as in `take_pointers`.
+            unsafe { at.write_unaligned(thread.block.pointers) };
+            mark_vectors(uc);
         }
+    }
+}
+
+/// The upper vector registers are in use: they are loaded from the kernel's frame.
+fn mark_vectors(uc: &mut UContext) {
+    // SAFETY: the header of the XSAVE area in the kernel's frame.
+    unsafe {
+        let present = (uc.context.fpstate + 512) as *mut u64;
+        present.write_unaligned(present.read_unaligned() | 0x80);
     }
 }
 
@@ -179,15 +187,20 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         thread.block.pointers = pointers;
         return give_pointers(thread, uc);
     }
-    if signal == SIGSEGV && (TABLE_BASE..TABLE_END).contains(&address) && skip_look_up(thread, uc) {
-        return;
-    }
     let Some(recipe) = place.recipe() else { return lost(signal, info, uc) };
     // The processor reports a breakpoint behind itself.
     let behind = u64::from(signal == SIGTRAP);
     let Some(entry) = recipe.at((pc - behind - place.entry) as u32) else {
         return lost(signal, info, uc);
     };
+    if signal == SIGSEGV
+        && entry.kind == Kind::SavedRcx
+        && pc - place.entry > u64::from(entry.code)
+        && (TABLE_BASE..TABLE_END).contains(&address)
+        && finish_look_up(uc, address)
+    {
+        return;
+    }
     if signal == SIGSEGV
         && uc.context.error & 2 != 0
         && is_code_write(thread, uc, place, &entry, address)
@@ -273,19 +286,34 @@ fn store_outcome(thread: &Thread, uc: &mut UContext, place: &At) -> bool {
     true
 }
 
-/// A look-up outside the mapped parts of the tables: as if it had found the miss stub.
-fn skip_look_up(thread: &Thread, uc: &mut UContext) -> bool {
-    // SAFETY: translated code is readable.
-    let code = unsafe { (uc.context.rip as *const [u8; 4]).read_unaligned() };
-    match code {
-        // mov rcx, [rcx*8 + table]
-        [0x48, 0x8b, 0x0c, 0xcd] => {
-            uc.context.rcx = thread.block.stub_miss;
-            uc.context.rip += 8;
+/// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
+/// there, or goes on as if it had found a miss stub.
+fn finish_look_up(uc: &mut UContext, address: u64) -> bool {
+    let tables = &mut process().jit.lock().tables;
+    let rip = uc.context.rip;
+    // SAFETY: translated code is readable, and the sequence has begun before this instruction.
+    let (before, code) = unsafe {
+        ((rip as *const [u8; 9]).sub(1).read_unaligned(), (rip as *const [u8; 11]).read_unaligned())
+    };
+    // The program's own load of a target, which comes first, may look the same.
+    let saves_rcx = before == [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
+    let Some((look_up, place)) = tables.look_up(&code, uc.context.rcx) else { return false };
+    if saves_rcx || place != address {
+        return false;
+    }
+    if tables.cover_missing(address) {
+        return true;
+    }
+    uc.context.rip += look_up.length;
+    match look_up.into {
+        Into::Rcx => uc.context.rcx = look_up.miss,
+        Into::Zmm30 => {
+            if let Some(vectors) = claimed_vectors(uc) {
+                // SAFETY: inside the kernel's frame, which has this component.
+                unsafe { vectors.cast::<[u64; 8]>().write_unaligned([look_up.miss, 0, 0, 0, 0, 0, 0, 0]) };
+                mark_vectors(uc);
+            }
         }
-        // vmovd xmm30, [rcx*4 + table], and mov ecx, [rcx*4 + table]
-        [0x62, 0x61, 0x7d, 0x08] | [0x8b, 0x0c, 0x8d, _] => uc.context.rcx = u64::from(NEVER_CODE),
-        _ => return false,
     }
     true
 }
@@ -314,13 +342,14 @@ fn refused_return(thread: &mut Thread, uc: &mut UContext, pc: u64) -> bool {
         return false;
     }
     thread.block.target = target;
-    thread.block.exit_id = pc & 0xffff_ffff;
+    thread.block.exit_id = pc;
     uc.context.rsp += popped;
     uc.context.rip = thread.block.stub_miss;
     true
 }
 
-/// Whether the interrupted instruction is a return's first look at the stack: at the high half.
+/// Whether the interrupted instruction is the first look at the stack of a return that compares the
+/// high half: at that.
 fn is_return(uc: &UContext) -> bool {
     // SAFETY: translated code is readable.
     let code = unsafe { (uc.context.rip as *const [u8; 4]).read_unaligned() };
