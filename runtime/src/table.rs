@@ -95,8 +95,7 @@ impl Tables {
             parts.extend((0..table.file_len() / PIECE).map(|_| [from, PIECE]));
         }
         // SAFETY: the kernel reads the parts.
-        let written =
-            unsafe { sys::call(nr::WRITEV, &[fd, parts.as_ptr() as usize, parts.len()]) };
+        let written = unsafe { sys::call(nr::WRITEV, &[fd, parts.as_ptr() as usize, parts.len()]) };
         // SAFETY: mapped above.
         unsafe { sys::call(nr::MUNMAP, &[at as usize, 2 * PIECE as usize]) }?;
         if written != Ok(len as usize) {
@@ -179,7 +178,8 @@ impl Tables {
             let displacement = (base as u32).to_le_bytes();
             let same = code.starts_with(opcode) && code[opcode.len()..length] == displacement;
             same.then(|| {
-                let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
+                let miss =
+                    if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
                 let place = base.wrapping_add(rcx.wrapping_mul(table.shape.entry));
                 (LookUp { length: length as u64, into, miss }, place)
             })

@@ -45,6 +45,10 @@ pub struct Thread {
     /// Not zero: `waiting` holds a signal.
     pub pending: u32,
     pub waiting: Option<PendingSignal>,
+    /// Signals of the kinds that faults raise, which the kernel never blocks for us, but which were
+    /// sent while a step was under way, or while the program blocks them: one of each, as the
+    /// kernel keeps them.
+    pub held: [Option<PendingSignal>; 6],
     /// The program's mask as it believes it to be.
     pub mask: u64,
     /// Original pc of `block.resume`.
@@ -115,6 +119,7 @@ impl Thread {
         block.stub_store = stubs::stub_store as *const () as u64;
         block.this = this;
         self.waiting = None;
+        self.held = [None; 6];
         self.pending = 0;
         self.unblock = 0;
         self.stepping = false;

@@ -37,6 +37,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
             return;
         }
     }
+    let sent = bit(signal) & SYNCHRONOUS != 0 && info.code() <= 0;
+    if sent && (thread.stepping || thread.mask & bit(signal) != 0) {
+        return hold(thread, signal, info);
+    }
     if stubs::in_tail(pc) && !thread.stepping {
         return in_tail(thread, signal, info, uc);
     }
@@ -310,7 +314,9 @@ fn finish_look_up(uc: &mut UContext, address: u64) -> bool {
         Into::Zmm30 => {
             if let Some(vectors) = claimed_vectors(uc) {
                 // SAFETY: inside the kernel's frame, which has this component.
-                unsafe { vectors.cast::<[u64; 8]>().write_unaligned([look_up.miss, 0, 0, 0, 0, 0, 0, 0]) };
+                unsafe {
+                    vectors.cast::<[u64; 8]>().write_unaligned([look_up.miss, 0, 0, 0, 0, 0, 0, 0])
+                };
                 mark_vectors(uc);
             }
         }
@@ -466,6 +472,7 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
     give_pointers(thread, uc);
+    queue_held(thread);
 }
 
 fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {

@@ -135,6 +135,7 @@ impl Thread {
     pub fn set_mask(&mut self, mask: u64) {
         self.mask = mask & !(bit(SIGKILL) | bit(SIGSTOP));
         self.real_mask = self.mask & !SYNCHRONOUS;
+        queue_held(self);
     }
 }
 
@@ -155,10 +156,35 @@ pub extern "C" fn before_leaving(thread: &mut Thread) {
     if let Some(signal) = thread.waiting.take() {
         // It came in under a mask that a system call had set for a moment (sigsuspend, ppoll).
         thread.tail_mask = thread.real_mask & !bit(signal.number);
-        let info = &signal.info as *const SigInfo as usize;
-        let args = [sys::getpid() as usize, sys::gettid() as usize, signal.number as usize, info];
-        // SAFETY: the kernel reads the info.
-        let _ = unsafe { sys::call(nr::RT_TGSIGQUEUEINFO, &args) };
+        queue(&signal);
+    }
+    queue_held(thread);
+}
+
+/// Sends `signal` to this thread once more, which has it blocked.
+fn queue(signal: &PendingSignal) {
+    let info = &signal.info as *const SigInfo as usize;
+    let args = [sys::getpid() as usize, sys::gettid() as usize, signal.number as usize, info];
+    // SAFETY: the kernel reads the info.
+    let _ = unsafe { sys::call(nr::RT_TGSIGQUEUEINFO, &args) };
+}
+
+/// Keeps a signal for [`queue_held`], unless one of its number is kept already.
+fn hold(thread: &mut Thread, number: i32, info: &SigInfo) {
+    let same =
+        |slot: &&mut Option<PendingSignal>| slot.as_ref().is_none_or(|held| held.number == number);
+    if let Some(slot) = thread.held.iter_mut().find(same) {
+        slot.get_or_insert(PendingSignal { number, info: *info });
+    }
+}
+
+/// Sends what was kept and is not blocked (any more).
+fn queue_held(thread: &mut Thread) {
+    let blocked = thread.mask;
+    for slot in &mut thread.held {
+        if let Some(signal) = slot.take_if(|signal| blocked & bit(signal.number) == 0) {
+            queue(&signal);
+        }
     }
 }
 
