@@ -77,7 +77,6 @@ impl Tables {
     }
 
     /// All entries of the file, as they are before they are set.
-
     fn file(&self) -> Result<i32, i32> {
         let len: u64 = self.each().map(Table::file_len).sum();
         if file_size_limit() < len {

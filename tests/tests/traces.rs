@@ -123,6 +123,41 @@ fn torture_changes_nothing() {
     tally.finish();
 }
 
+/// Whatever the format, a program that a timer interrupts anywhere leaves a trace that verifies.
+#[test]
+fn interrupted_anywhere_every_format_verifies() {
+    let mut tally = Tally::start("interrupted_anywhere_every_format_verifies");
+    let corpus = corpus();
+    let timed = ["c/timer.pie", "c/timer_strings.pie"];
+    for case in corpus.iter().filter(|c| timed.contains(&c.name.as_str())) {
+        let dir = tempfile::tempdir().unwrap();
+        let native = spec(case).run(None, dir.path()).map_err(|e| e.to_string());
+        for translate in ["static", "dynamic"] {
+            for control_flow in ["tags", "full-pc", "bits"] {
+                for buffers in [&[][..], &["--torture", "tiny-buffers"]] {
+                    let mut flags = vec!["--translate", translate, "--control-flow", control_flow];
+                    flags.extend(buffers);
+                    let check = || -> Result<(), String> {
+                        let tools = Tools::get();
+                        let rewritten = dir.path().join("rewritten");
+                        tools.rewrite(&case.path, &rewritten, &flags)?;
+                        let run = spec(case).run(Some(&rewritten), dir.path());
+                        let run = run.map_err(|e| e.to_string())?;
+                        difference(native.as_ref().map_err(Clone::clone)?, &run)?;
+                        tools.verify(first_trace(&run.traces)?, &rewritten)?;
+                        for trace in &run.traces {
+                            std::fs::remove_file(trace).map_err(|e| e.to_string())?;
+                        }
+                        Ok(())
+                    };
+                    tally.record(&format!("{} {}", case.name, flags.join(" ")), check());
+                }
+            }
+        }
+    }
+    tally.finish();
+}
+
 /// A program that would run for a long time.
 fn endless() -> RunSpec {
     RunSpec::new("/usr/bin/awk").args(&["BEGIN { while (1) { i++; s = s % 1000003 + i } }"])
