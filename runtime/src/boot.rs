@@ -514,6 +514,9 @@ fn add_vdso(start: &Start) {
             .max()
     };
     let end = page_up(end.unwrap_or(at + PAGE));
+    // SAFETY: stays readable. A kernel that has sealed it may refuse; nothing leads there then but an
+    // address that the program has made up.
+    let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, (end - at) as usize, sys::PROT_READ]) };
     let range = ExecRange { start: at, end, writable: false, file: true, shared: false };
     process().jit.lock().add_executable(range);
 }

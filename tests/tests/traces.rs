@@ -233,7 +233,7 @@ fn no_page_writable_and_executable() {
 fn watch_maps(pid: sys::Pid, time: Duration) -> Result<(usize, Vec<String>), String> {
     let path = format!("/proc/{pid}/maps");
     let end = std::time::Instant::now() + time;
-    let (mut looks, mut found) = (0, Vec::new());
+    let (mut looks, mut found, mut last) = (0, Vec::new(), String::new());
     while std::time::Instant::now() < end {
         let maps = std::fs::read_to_string(Path::new(&path)).map_err(|e| e.to_string())?;
         looks += 1;
@@ -243,7 +243,12 @@ fn watch_maps(pid: sys::Pid, time: Duration) -> Result<(usize, Vec<String>), Str
                 found.push(line.to_owned());
             }
         }
+        last = maps;
     }
+    // Nor is original code executable, of libraries or of the kernel's vdso, once it has started.
+    let original = |line: &&str| line.contains(".so") || line.contains("[vdso]");
+    let executable = last.lines().filter(original).filter(|line| line.contains(" r-x"));
+    found.extend(executable.map(str::to_owned));
     Ok((looks, found))
 }
 
