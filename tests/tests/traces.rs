@@ -245,9 +245,9 @@ fn watch_maps(pid: sys::Pid, time: Duration) -> Result<(usize, Vec<String>), Str
         }
         last = maps;
     }
-    // Nor is original code executable, of libraries or of the kernel's vdso, once it has started.
-    let original = |line: &&str| line.contains(".so") || line.contains("[vdso]");
-    let executable = last.lines().filter(original).filter(|line| line.contains(" r-x"));
+    // Nor is original code of libraries executable, once it has started. (The launcher hides the
+    // vdso from the program, and so from the runtime.)
+    let executable = last.lines().filter(|line| line.contains(".so") && line.contains(" r-x"));
     found.extend(executable.map(str::to_owned));
     Ok((looks, found))
 }
