@@ -49,6 +49,8 @@ pub struct Thread {
     /// sent while a step was under way, or while the program blocks them: one of each, as the
     /// kernel keeps them.
     pub held: [Option<PendingSignal>; 6],
+    /// The signal in `waiting` that the program blocks, but not during the call that it came in, or 0.
+    pub let_in: i32,
     /// The program's mask as it believes it to be.
     pub mask: u64,
     /// Original pc of `block.resume`.
@@ -120,6 +122,7 @@ impl Thread {
         block.this = this;
         self.waiting = None;
         self.held = [None; 6];
+        self.let_in = 0;
         self.pending = 0;
         self.unblock = 0;
         self.stepping = false;

@@ -110,6 +110,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
     jit.forked();
     drop(jit);
     thread.tid = sys::gettid();
+    thread.held = [None; 6];
     let mut pointers = thread.block.pointers;
     thread.recorder.forked(&mut pointers);
     thread.block.pointers = pointers;

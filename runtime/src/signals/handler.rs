@@ -37,8 +37,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
             return;
         }
     }
+    // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
+    let let_in = uc.mask & bit(signal) != 0 || thread.let_in == signal;
     let sent = bit(signal) & SYNCHRONOUS != 0 && info.code() <= 0;
-    if sent && (thread.stepping || thread.mask & bit(signal) != 0) {
+    if sent && !let_in && (thread.stepping || thread.mask & bit(signal) != 0) {
         return hold(thread, signal, info);
     }
     if stubs::in_tail(pc) && !thread.stepping {
@@ -485,6 +487,7 @@ fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) 
     };
     thread.transfer_undone = false;
     thread.unblock = 0;
+    thread.let_in = 0;
     resume(thread, signal, info, uc, state);
 }
 
@@ -503,9 +506,17 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
     if let Some(other) = stubs::abort_of(pc).or_else(|| stubs::late_of(pc)) {
         uc.context.rip = other;
     }
+    if sent_and_blocked(thread, signal) {
+        thread.let_in = signal;
+    }
     thread.waiting = Some(PendingSignal { number: signal, info: *info });
     thread.pending = 1;
     uc.mask = !0;
+}
+
+/// Whether the program blocks a signal that faults raise: the kernel's mask does not say.
+fn sent_and_blocked(thread: &Thread, signal: i32) -> bool {
+    bit(signal) & SYNCHRONOUS & thread.mask != 0
 }
 
 /// Lets the thread run to the next instruction, and looks again.

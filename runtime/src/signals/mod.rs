@@ -94,7 +94,8 @@ pub fn install(signal: i32) {
         handler: handler::handler as *const () as u64,
         flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER,
         restorer: stubs::restorer as *const () as u64,
-        mask: !SYNCHRONOUS,
+        // Nothing nests: what was sent waits in the kernel meanwhile.
+        mask: !0,
     };
     set_kernel_action(signal, &action);
 }
@@ -135,7 +136,27 @@ impl Thread {
     pub fn set_mask(&mut self, mask: u64) {
         self.mask = mask & !(bit(SIGKILL) | bit(SIGSTOP));
         self.real_mask = self.mask & !SYNCHRONOUS;
-        queue_held(self);
+        if self.held.iter().flatten().any(|signal| self.mask & bit(signal.number) == 0) {
+            // To be let in on the way back.
+            self.pending = 1;
+        }
+    }
+
+    /// Runs a system call while the kernel knows the program's mask as it is, and which signals wait
+    /// behind it.
+    pub fn with_true_mask<T>(&mut self, call: impl FnOnce(&mut Thread) -> T) -> T {
+        if self.mask & SYNCHRONOUS == 0 || self.pending != 0 {
+            return call(self);
+        }
+        set_real_mask(self.mask);
+        for signal in self.held.iter_mut().filter_map(Option::take) {
+            queue(&signal);
+        }
+        let result = call(self);
+        if self.pending == 0 {
+            set_real_mask(self.real_mask);
+        }
+        result
     }
 }
 
@@ -153,6 +174,7 @@ pub extern "C" fn before_leaving(thread: &mut Thread) {
     block_all();
     thread.pending = 0;
     thread.unblock = 1;
+    thread.tail_mask = thread.real_mask;
     if let Some(signal) = thread.waiting.take() {
         // It came in under a mask that a system call had set for a moment (sigsuspend, ppoll).
         thread.tail_mask = thread.real_mask & !bit(signal.number);

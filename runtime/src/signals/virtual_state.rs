@@ -22,6 +22,11 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
         Some(own) => change(&mut own.0[signal], number, new_at != 0, &new),
         None => change(&mut process().actions.lock().0[signal], number, new_at != 0, &new),
     };
+    if new_at != 0 && new.handler == SIG_IGN {
+        for slot in &mut thread.held {
+            let _ = slot.take_if(|held| held.number == number);
+        }
+    }
     if old_at != 0 && !write_program_value(old_at as u64, &old) {
         return failed(sys::EFAULT);
     }
@@ -55,7 +60,7 @@ fn install_with(number: i32, flags: u64) {
         handler: handler::handler as *const () as u64,
         flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER | flags,
         restorer: stubs::restorer as *const () as u64,
-        mask: !SYNCHRONOUS,
+        mask: !0,
     };
     set_kernel_action(number, &action);
 }

@@ -85,7 +85,8 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
 /// starting.
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     // SAFETY: the program's own call with the program's own arguments.
-    let result = unsafe { stubs::interruptible(&thread.pending, number, args) };
+    let result = thread
+        .with_true_mask(|thread| unsafe { stubs::interruptible(&thread.pending, number, args) });
     if result != failed(sys::EINTR) || thread.pending == 0 {
         return Outcome::Done(result);
     }
@@ -153,7 +154,7 @@ fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let len = read_path(path_at as u64, &mut path);
     thread.event(event::EXEC, WHOLE_UNIT, &[&path[..len]]);
     // SAFETY: the program's own call.
-    Outcome::Done(unsafe { sys::raw(number, *args) })
+    Outcome::Done(thread.with_true_mask(|_| unsafe { sys::raw(number, *args) }))
 }
 
 /// Copies a zero-terminated string of the program's, as far as it can be read.
