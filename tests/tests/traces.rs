@@ -9,6 +9,8 @@ use common::*;
 use tests::harness::{difference, Run, RunSpec, Tally, Tools};
 use tests::sys::{self, Status};
 
+const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
+
 /// Those that the ways of recording are compared on: one of each kind of program.
 const CASES: [&str; 8] = [
     "asm/jump_tables.pie",
@@ -38,15 +40,22 @@ fn programs(tally: &mut Tally) -> Vec<(String, RunSpec)> {
     programs
 }
 
-/// Rewrites and runs the program; leaves its listings as `name.memrefs` and `name.blocks`.
-fn record(spec: &RunSpec, flags: &[&str], dir: &Path, name: &str) -> Result<Run, String> {
+/// Rewrites and runs the program; leaves its listings, if they are asked for, as `name.memrefs` and
+/// `name.blocks`.
+fn record(
+    spec: &RunSpec,
+    flags: &[&str],
+    dir: &Path,
+    name: &str,
+    listings: &[&str],
+) -> Result<Run, String> {
     let tools = Tools::get();
     let rewritten = dir.join(name);
     tools.rewrite(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let trace = first_trace(&run.traces)?;
     tools.verify(trace, &rewritten)?;
-    for what in ["memrefs", "blocks"] {
+    for what in listings {
         tools.list(what, trace, &rewritten, &dir.join(format!("{name}.{what}")))?;
     }
     for trace in &run.traces {
@@ -56,7 +65,7 @@ fn record(spec: &RunSpec, flags: &[&str], dir: &Path, name: &str) -> Result<Run,
 }
 
 fn same_listings(dir: &Path, a: &str, b: &str) -> Result<(), String> {
-    for what in ["memrefs", "blocks"] {
+    for what in LISTINGS {
         let file = |name| dir.join(format!("{name}.{what}"));
         let outcome = same_listing(&file(a), &file(b), None, false);
         outcome.map_err(|e| format!("{what}: {e}"))?;
@@ -81,7 +90,7 @@ fn formats_agree() {
     }
     for (name, spec) in programs(&mut tally) {
         let dir = tempfile::tempdir().unwrap();
-        let reference = record(&spec, &[], dir.path(), "reference").map(drop);
+        let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         for way in &ways {
             let [translate, pointers, memory, control_flow] = way;
             let flags = ["--translate", translate, "--pointers", pointers, "--memory", memory]
@@ -89,7 +98,7 @@ fn formats_agree() {
                 .chain(["--control-flow", control_flow]);
             let check = || -> Result<(), String> {
                 reference.clone()?;
-                record(&spec, &flags.collect::<Vec<_>>(), dir.path(), "other")?;
+                record(&spec, &flags.collect::<Vec<_>>(), dir.path(), "other", &LISTINGS)?;
                 same_listings(dir.path(), "reference", "other")
             };
             tally.record(&format!("{name} {}", way.join(" ")), check());
@@ -105,14 +114,14 @@ fn torture_changes_nothing() {
     let mut tally = Tally::start("torture_changes_nothing");
     for (name, spec) in programs(&mut tally) {
         let dir = tempfile::tempdir().unwrap();
-        let reference = record(&spec, &[], dir.path(), "reference").map(drop);
+        let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
         for torture in ["spill", "drop", "tiny-buffers", "spill,drop,tiny-buffers"] {
             for translate in ["static", "dynamic"] {
                 let flags = ["--torture", torture, "--translate", translate];
                 let check = || -> Result<(), String> {
                     reference.clone()?;
-                    let run = record(&spec, &flags, dir.path(), "other")?;
+                    let run = record(&spec, &flags, dir.path(), "other", &LISTINGS)?;
                     difference(native.as_ref().map_err(Clone::clone)?, &run)?;
                     same_listings(dir.path(), "reference", "other")
                 };
@@ -138,17 +147,8 @@ fn interrupted_anywhere_every_format_verifies() {
                     let mut flags = vec!["--translate", translate, "--control-flow", control_flow];
                     flags.extend(buffers);
                     let check = || -> Result<(), String> {
-                        let tools = Tools::get();
-                        let rewritten = dir.path().join("rewritten");
-                        tools.rewrite(&case.path, &rewritten, &flags)?;
-                        let run = spec(case).run(Some(&rewritten), dir.path());
-                        let run = run.map_err(|e| e.to_string())?;
-                        difference(native.as_ref().map_err(Clone::clone)?, &run)?;
-                        tools.verify(first_trace(&run.traces)?, &rewritten)?;
-                        for trace in &run.traces {
-                            std::fs::remove_file(trace).map_err(|e| e.to_string())?;
-                        }
-                        Ok(())
+                        let run = record(&spec(case), &flags, dir.path(), "timed", &[])?;
+                        difference(native.as_ref().map_err(Clone::clone)?, &run)
                     };
                     tally.record(&format!("{} {}", case.name, flags.join(" ")), check());
                 }
