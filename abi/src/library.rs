@@ -22,7 +22,7 @@
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB2";
+pub const MAGIC: [u8; 8] = *b"DEPRLIB3";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.

@@ -63,8 +63,9 @@ pub struct ThreadBlock {
     pub runtime_stack: u64,
     /// Live translated address that an entry stub resumes at.
     pub resume: u64,
-    /// The program's zmm31 while xmm31 holds the buffer pointers.
-    pub program_zmm31: [u64; 8],
+    /// The program's zmm30 and zmm31 while translated code runs: xmm30 is scratch then, and xmm31
+    /// holds the buffer pointers.
+    pub program_vectors: [[u64; 8]; 2],
     pub registers: Registers,
     /// Addends: `increments[cf_index][memory words]`, see [`CF_LENGTHS`].
     pub increments: [[Increment; MEM_STEPS]; CF_LENGTHS.len()],
@@ -75,8 +76,6 @@ pub struct ThreadBlock {
     pub order: u64,
     /// Not zero: the thread has the lock of the synchronising instructions.
     pub sync_held: u64,
-    /// The program's zmm30, which is scratch while translated code runs.
-    pub program_zmm30: [u64; 8],
 }
 
 macro_rules! offsets {
@@ -101,16 +100,17 @@ offsets! {
     POINTERS = pointers => 0x60;
     RUNTIME_STACK = runtime_stack => 0x70;
     RESUME = resume => 0x78;
-    PROGRAM_ZMM31 = program_zmm31 => 0x80;
-    REGISTERS = registers => 0xc0;
-    RIP = registers.rip => 0x140;
-    RFLAGS = registers.rflags => 0x148;
-    INCREMENTS = increments => 0x150;
-    STUB_STORE = stub_store => 0x1650;
-    ORDER = order => 0x1658;
-    SYNC_HELD = sync_held => 0x1660;
-    PROGRAM_ZMM30 = program_zmm30 => 0x1668;
+    PROGRAM_ZMM30 = program_vectors => 0x80;
+    REGISTERS = registers => 0x100;
+    RIP = registers.rip => 0x180;
+    RFLAGS = registers.rflags => 0x188;
+    INCREMENTS = increments => 0x190;
+    STUB_STORE = stub_store => 0x1690;
+    ORDER = order => 0x1698;
+    SYNC_HELD = sync_held => 0x16a0;
 }
+
+pub const PROGRAM_ZMM31: i32 = PROGRAM_ZMM30 + 64;
 
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
 pub fn increment_offset(cf_index: usize, words: usize) -> i32 {
@@ -147,13 +147,12 @@ impl ThreadBlock {
             pointers: [0; 2],
             runtime_stack: 0,
             resume: 0,
-            program_zmm31: [0; 8],
+            program_vectors: [[0; 8]; 2],
             registers: Registers { gpr: [0; 16], rip: 0, rflags: 0 },
             increments,
             stub_store: 0,
             order: 0,
             sync_held: 0,
-            program_zmm30: [0; 8],
         }
     }
 }

@@ -88,6 +88,7 @@ fn field(offset: i32) -> Option<String> {
         thread::JUMP => "jump",
         thread::WINDOW_HIGH => "window_high",
         thread::EXIT_ID => "exit_id",
+        thread::PROGRAM_ZMM30 => "program_zmm30",
         thread::PROGRAM_ZMM31 => "program_zmm31",
         thread::RESUME => "resume",
         thread::STUB_STORE => "stub_store",

@@ -129,8 +129,7 @@ fn share(
     child.index = process().threads.next_index.fetch_add(1, Relaxed);
     child.block.window_high = thread.block.window_high;
     child.block.target = process().window;
-    child.block.program_zmm30 = thread.block.program_zmm30;
-    child.block.program_zmm31 = thread.block.program_zmm31;
+    child.block.program_vectors = thread.block.program_vectors;
     child.block.registers = thread.block.registers;
     child.block.registers.gpr[0] = 0;
     if request.stack != 0 {

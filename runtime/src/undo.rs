@@ -430,9 +430,7 @@ impl State {
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match n {
             30 | 31 if thread.vector != 0 => {
-                let block = &thread.block;
-                let words = if n == 30 { &block.program_zmm30 } else { &block.program_zmm31 };
-                for (i, word) in words.iter().enumerate() {
+                for (i, word) in thread.block.program_vectors[n - 30].iter().enumerate() {
                     put(8 * i, &word.to_le_bytes());
                 }
             }

@@ -193,8 +193,7 @@ fn build(
 /// The program's zmm30 and zmm31, in place of ours, in the XSAVE area at `fpstate`.
 fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
     let at = fpstate + process().xsave.zmm30()?;
-    let words = [thread.block.program_zmm30, thread.block.program_zmm31];
-    write_program_value(at, &words).then_some(())?;
+    write_program_value(at, &thread.block.program_vectors).then_some(())?;
     // The kernel leaves the component out where nothing but zeros was in the registers.
     let mut present = 0u64;
     read_program_value(fpstate + 512, &mut present).then_some(())?;
@@ -273,9 +272,8 @@ fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
     if thread.vector != 0 {
         let from = process().xsave.zmm30()? as usize;
         let present = area.0[512] & 0x80 != 0;
-        let block = &mut thread.block;
-        let words = block.program_zmm30.iter_mut().chain(&mut block.program_zmm31);
-        for (i, word) in words.enumerate() {
+        let words = thread.block.program_vectors.as_flattened_mut();
+        for (i, word) in words.iter_mut().enumerate() {
             let bytes = area.0[from + 8 * i..from + 8 * i + 8].try_into().ok()?;
             *word = if present { u64::from_le_bytes(bytes) } else { 0 };
         }

@@ -443,7 +443,7 @@ fn valid_at(start: u64, recipe: &Recipe, entry: &Entry) -> u64 {
 fn restore_pointers(thread: &mut Thread, uc: &UContext) {
     if let Some(at) = claimed_vectors(uc) {
         // SAFETY: inside the kernel's frame.
-        [thread.block.program_zmm30, thread.block.program_zmm31] = unsafe { at.read_unaligned() };
+        thread.block.program_vectors = unsafe { at.read_unaligned() };
     }
 }
 
