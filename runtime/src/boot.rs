@@ -259,11 +259,7 @@ fn brk(header: &ImageHeader, window: u64) -> Brk {
 }
 
 pub fn address_space_is_limited() -> bool {
-    const RLIMIT_AS: usize = 9;
-    let mut limit = [0u64; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_AS, 0, limit.as_mut_ptr() as usize]) };
-    limit[0] != u64::MAX
+    sys::limit(sys::RLIMIT_AS) != u64::MAX
 }
 
 /// Distance of the heap from the program, as the kernel randomises it (none with ASLR off).

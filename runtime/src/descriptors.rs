@@ -20,12 +20,7 @@ pub fn hide(fd: i32) -> i32 {
 }
 
 fn move_up(fd: i32, below: i32) -> Option<i32> {
-    let mut limit = [0u64; 2];
-    const RLIMIT_NOFILE: usize = 7;
-    // SAFETY: the kernel writes two words.
-    unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize]) }
-        .ok()?;
-    let top = limit[0].min(4096).min(below as u64) as usize;
+    let top = sys::limit(sys::RLIMIT_NOFILE).min(4096).min(below as u64) as usize;
     let mut from = top.saturating_sub(8);
     while from > 2 {
         // SAFETY: no memory involved.

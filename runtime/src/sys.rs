@@ -158,6 +158,18 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
+pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_NOFILE: usize = 7;
+pub const RLIMIT_AS: usize = 9;
+
+/// The process's soft limit of `resource`; `u64::MAX`: none.
+pub fn limit(resource: usize) -> u64 {
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { call(nr::PRLIMIT64, &[0, resource, 0, limit.as_mut_ptr() as usize]) };
+    limit[0]
+}
+
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }

@@ -192,7 +192,8 @@ impl TraceFile {
             return Err(sys::EBADF);
         }
         let offset = state.end;
-        if offset + len > file_size_limit() {
+        // The kernel answers growth beyond the limit with SIGXFSZ, which would reach the program.
+        if offset + len > sys::limit(sys::RLIMIT_FSIZE) {
             return Err(EFBIG);
         }
         let fd = self.fd.load(Relaxed) as usize;
@@ -397,16 +398,6 @@ impl TraceFile {
             appender.seal();
         }
     }
-}
-
-/// The process's limit. The kernel answers growth beyond it with SIGXFSZ, which would reach the
-/// program, so it must not be tried.
-fn file_size_limit() -> u64 {
-    const RLIMIT_FSIZE: usize = 1;
-    let mut limit = [u64::MAX; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize]) };
-    limit[0]
 }
 
 fn frame_len(kind: FrameKind, least: u64) -> u64 {
