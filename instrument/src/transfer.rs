@@ -15,7 +15,7 @@
 //! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
 //! block's `target` then holds the whole original target.
 
-use crate::emit::{At, RCX, RSP};
+use crate::emit::{At, LookUp, RCX, RSP};
 use crate::recipe::Kind;
 use crate::translate::{Branch, Cold, Fragment, Pending, Thunks, Translator};
 use crate::weave::{memory_operand, Weaver};
@@ -274,7 +274,7 @@ impl Weaver<'_, '_, '_> {
         code.bind_short(near);
         code.read32(RCX, At(RSP, 0));
         code.store32(thread::TARGET, RCX);
-        code.look_up_rcx(table);
+        code.look_up(LookUp::Whole, table);
         let back = code.here();
         if undo {
             // Memory stays as it is: the return is a jump, which the processor may not predict.
@@ -298,7 +298,7 @@ impl Weaver<'_, '_, '_> {
         code.store(thread::SAVED_RCX, RCX);
         code.read32(RCX, At(RSP, 0));
         code.store32(thread::TARGET, RCX);
-        code.look_up_low_half(table);
+        code.look_up(LookUp::LowHalfToVector, table);
         code.merge_high_half();
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
@@ -346,10 +346,10 @@ impl Weaver<'_, '_, '_> {
         code.move32(RCX, from);
         match self.options().return_table().filter(|_| self.t.placement.window_high == Some(0)) {
             // Addresses have a low half only: the smaller table serves jumps, too.
-            Some(table) => self.code().look_up_ecx(table),
+            Some(table) => self.code().look_up(LookUp::LowHalf, table),
             None => {
                 let table = self.options().jump_table();
-                self.code().look_up_rcx(table);
+                self.code().look_up(LookUp::Whole, table)
             }
         }
         let code = self.code();

@@ -7,12 +7,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use abi::layout::{TableShape, JUMP_BIAS, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use instrument::emit::LookUp;
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
 
@@ -406,8 +407,9 @@ impl Target for Moves {
         thread_block(&mut got, &way);
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
         let mut stop = machine.run(&mut got).map_err(trouble)?;
-        if way.options.return_table().is_some_and(|table| missed(&stop, &got.registers, table)) {
-            find_nothing(&mut got, &way)?;
+        let table = way.options.return_table();
+        if let Some(look_up) = table.and_then(|table| missed(&stop, &got.registers, table)) {
+            find_nothing(&mut got, &way, look_up)?;
             stop = machine.run(&mut got).map_err(trouble)?;
         }
         let mut memory = way.place.memory.bytes().to_vec();
@@ -642,31 +644,25 @@ fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize);
 
 /// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
 /// stub.
-fn find_nothing(state: &mut State, way: &Way) -> Result<(), String> {
-    let at = (state.registers.rip - TRANSLATED.start) as usize;
-    match TRANSLATED.bytes()[at..] {
-        // mov ecx, [rcx*4 + table]
-        [0x8b, 0x0c, 0x8d, ..] => {
-            state.registers.rcx = STUB_MISS;
-            state.registers.rip += 7;
-        }
-        // vmovd xmm30, [rcx*4 + table]
-        [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d, ..] => {
-            let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
-            state.vectors[zmm30.clone()].fill(0);
-            word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
-            state.vectors[512] |= 0x80;
-            state.registers.rip += 11;
-        }
-        _ => return Err("a look-up of another form".into()),
+fn find_nothing(state: &mut State, way: &Way, look_up: LookUp) -> Result<(), String> {
+    state.registers.rip += look_up.length();
+    if look_up != LookUp::LowHalfToVector {
+        state.registers.rcx = STUB_MISS;
+        return Ok(());
     }
+    let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
+    state.vectors[zmm30.clone()].fill(0);
+    word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
+    state.vectors[512] |= 0x80;
     Ok(())
 }
 
-/// Whether a look-up has found no entry in `table`.
-fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> bool {
-    stop.signal == libc::SIGSEGV
-        && stop.address == table.base.wrapping_add(registers.rcx.wrapping_mul(table.entry))
+/// The look-up in `table` that has found no entry.
+fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<LookUp> {
+    let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
+    let look_up = LookUp::decode(TRANSLATED.bytes().get(at..)?, table)?;
+    let place = look_up.place(table, registers.rcx);
+    (stop.signal == libc::SIGSEGV && stop.address == place).then_some(look_up)
 }
 
 /// What the runtime sets up for a thread.
@@ -798,12 +794,9 @@ fn translated_end(
         // A return looks at the high half of its address first.
         stop.address = registers.rsp;
     }
-    let jumps = [ONLY_TABLE, JUMP_TABLE].map(|table| TableShape {
-        // The index has the bias already.
-        base: if table == ONLY_TABLE { table.base } else { table.base - 8 * JUMP_BIAS as u64 },
-        ..table
-    });
-    if entry.kind == Kind::SavedRcx && jumps.iter().any(|&table| missed(&stop, registers, table)) {
+    let jumps = [ONLY_TABLE, JUMP_TABLE];
+    let nothing = |&table: &TableShape| missed(&stop, registers, table).is_some();
+    if entry.kind == Kind::SavedRcx && jumps.iter().any(nothing) {
         return Ok((target(), Some(entry)));
     }
     Ok((fault(start + u64::from(entry.original), stop), Some(entry)))
