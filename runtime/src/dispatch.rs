@@ -70,8 +70,7 @@ fn not_executable(thread: &mut Thread, target: u64) {
     const SEGV_ACCERR: i32 = 2;
     const SI_KERNEL: i32 = 0x80;
     thread.resume_original = target;
-    let canonical = (target as i64) << 16 >> 16 == target as i64;
-    let (code, address) = match canonical {
+    let (code, address) = match is_canonical(target) {
         false => {
             undo_transfer(thread, target);
             (SI_KERNEL, 0)
@@ -95,8 +94,7 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
     let sp = &mut thread.block.registers.gpr[4];
     match insn.flow_control() {
         FlowControl::Return => {
-            let more = if insn.op_count() > 0 { u64::from(insn.immediate16()) } else { 0 };
-            *sp = sp.wrapping_sub(8 + more);
+            *sp = sp.wrapping_sub(popped_by(&insn));
             signals::write_program_value(*sp, &target);
         }
         FlowControl::IndirectCall => *sp = sp.wrapping_add(8),
@@ -105,6 +103,16 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
     }
     thread.resume_original = pc;
     thread.transfer_undone = true;
+}
+
+/// Whether the processor accepts `address` (48 bits, the way it is without 5-level paging).
+pub fn is_canonical(address: u64) -> bool {
+    (address as i64) << 16 >> 16 == address as i64
+}
+
+/// Bytes that the return `insn` takes from the stack.
+pub fn popped_by(insn: &iced_x86::Instruction) -> u64 {
+    8 + if insn.op_count() > 0 { u64::from(insn.immediate16()) } else { 0 }
 }
 
 /// An instruction that cannot be run: says so and ends the program.

@@ -6,11 +6,12 @@
 
 use crate::stubs::{stub_miss, stub_return_miss};
 use crate::sys::{self, nr};
-use abi::layout::{page_down, page_up, TableShape, JUMP_BIAS, PAGE, WINDOW_SIZE};
+use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use instrument::emit::LookUp;
 
 /// Entries of a table that the file holds, all alike.
 const FILE_ENTRIES: u64 = 1 << 17;
@@ -19,25 +20,10 @@ const PIECE: u64 = 64 << 10;
 
 /// Pieces that are mapped for look-ups of what is not in the window; more only miss by a fault.
 const MOST_PIECES: u32 = 256;
+/// Wild returns have any high half.
+const MOST_LANDINGS: usize = 64;
 /// Landing pages keep this far away from the stack, which grows.
 const STACK_ROOM: u64 = 16 << 30;
-
-/// Where a look-up puts what it finds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Into {
-    Rcx,
-    Zmm30,
-}
-
-/// An instruction that looks an address up.
-#[derive(Clone, Copy, Debug)]
-pub struct LookUp {
-    /// Bytes of the instruction.
-    pub length: u64,
-    pub into: Into,
-    /// What it finds where there is nothing.
-    pub miss: u64,
-}
 
 /// What a look-up was for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +65,7 @@ impl Tables {
     /// All entries of the file, as they are before they are set.
     fn file(&self) -> Result<i32, i32> {
         let len: u64 = self.each().map(Table::file_len).sum();
-        if file_size_limit() < len {
+        if sys::limit(sys::RLIMIT_FSIZE) < len {
             return Err(sys::ENOMEM);
         }
         let name = c"deprewrite-table";
@@ -132,13 +118,10 @@ impl Tables {
     }
 
     /// Makes entries for the part of `start..end` (page-aligned) that lies in the window: all of
-    /// them miss. What lies outside is made reachable for returns.
-    pub fn cover(&mut self, start: u64, end: u64) {
+    /// them miss.
+    pub fn cover(&self, start: u64, end: u64) {
         if let Some((start, end)) = self.part_in_window(start, end) {
             self.each().for_each(|table| table.cover(self.fd, start, end));
-        }
-        if self.returns.is_some() {
-            self.land(start, end);
         }
     }
 
@@ -170,32 +153,14 @@ impl Tables {
         })
     }
 
-    /// The look-up that `code` starts with, and which place it looks at with this `rcx`.
-    pub fn look_up(&self, code: &[u8; 11], rcx: u64) -> Option<(LookUp, u64)> {
-        let all = |table: &Table, opcode: &[u8], base: u64, into: Into| {
-            let length = opcode.len() + 4;
-            let displacement = (base as u32).to_le_bytes();
-            let same = code.starts_with(opcode) && code[opcode.len()..length] == displacement;
-            same.then(|| {
-                let miss =
-                    if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
-                let place = base.wrapping_add(rcx.wrapping_mul(table.shape.entry));
-                (LookUp { length: length as u64, into, miss }, place)
-            })
-        };
-        let bias = if self.returns.is_some() { 8 * JUMP_BIAS as u64 } else { 0 };
-        let jumps = self.jumps.shape.base - bias;
-        // mov rcx, [rcx*8 + table]
-        let jump = all(&self.jumps, &[0x48, 0x8b, 0x0c, 0xcd], jumps, Into::Rcx);
-        let (returns, base) = self.returns.as_ref().map(|t| (t, t.shape.base)).unzip();
-        let (returns, base) = (returns.unwrap_or(&self.jumps), base.unwrap_or(0));
-        // mov ecx, [rcx*4 + table]
-        jump.or_else(|| all(returns, &[0x8b, 0x0c, 0x8d], base, Into::Rcx))
-            // vmovd xmm30, [rcx*4 + table]
-            .or_else(|| {
-                let opcode = [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d];
-                all(returns, &opcode, base, Into::Zmm30)
-            })
+    /// The look-up that `code` starts with, if it looks at `address` with this `rcx`, and what it
+    /// finds where there is nothing.
+    pub fn look_up(&self, code: &[u8; 11], rcx: u64, address: u64) -> Option<(LookUp, u64)> {
+        self.each().find_map(|table| {
+            let look_up = LookUp::decode(code, table.shape)?;
+            let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
+            (look_up.place(table.shape, rcx) == address).then_some((look_up, miss))
+        })
     }
 
     /// Points the entry of `address`, which [`Tables::cover`] has made, at `code`.
@@ -212,23 +177,23 @@ impl Tables {
         }
     }
 
-    /// A return to code outside the window keeps its high half: it lands, with the low half of the
-    /// miss stub, on a page of ours that goes on to the runtime. Where there is none (the place is
-    /// taken), it faults, and the handler does the same.
-    fn land(&mut self, start: u64, end: u64) {
-        for high in start >> 32..=(end - 1) >> 32 {
-            let half = high as u32;
-            let at = high << 32 | stub_return_miss as *const () as u64 & 0xffff_ffff;
-            let room = self.stack.saturating_sub(STACK_ROOM)..self.stack + PAGE;
-            if half == (self.window >> 32) as u32
-                || self.landings.contains(&half)
-                || room.contains(&at)
-            {
-                continue;
-            }
-            self.landings.push(half);
-            let _ = landing(at, half);
+    /// A return to code outside the window has kept its high half and faulted at `address`. If the
+    /// low half is that of the miss stub, the next one lands there on a page of ours that goes on to
+    /// the runtime. Where there can be none (the place is taken), each of them faults, and the
+    /// handler does what the page would do.
+    pub fn land(&mut self, address: u64) {
+        let high = (address >> 32) as u32;
+        let miss = stub_return_miss as *const () as u64;
+        let room = self.stack.saturating_sub(STACK_ROOM)..self.stack + PAGE;
+        if address as u32 != miss as u32
+            || room.contains(&address)
+            || self.landings.contains(&high)
+            || self.landings.len() == MOST_LANDINGS
+        {
+            return;
         }
+        self.landings.push(high);
+        let _ = landing(address, high);
     }
 }
 
@@ -263,16 +228,6 @@ fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<
         return Err(sys::EEXIST);
     }
     Ok(())
-}
-
-/// Largest file that this process may write.
-fn file_size_limit() -> u64 {
-    const RLIMIT_FSIZE: usize = 1;
-    let mut limit = [0u64; 2];
-    let args = [0, RLIMIT_FSIZE, 0, limit.as_mut_ptr() as usize];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { sys::call(nr::PRLIMIT64, &args) };
-    limit[0]
 }
 
 struct Table {

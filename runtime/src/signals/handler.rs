@@ -3,11 +3,12 @@
 use super::deliver::{deliver, Kernel, State};
 use super::frame::*;
 use super::*;
+use crate::dispatch::{is_canonical, popped_by};
 use crate::jit::Found;
-use crate::table::Into;
 use abi::layout::{TABLE_BASE, TABLE_END};
 use abi::thread::SAVED_RCX;
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
+use instrument::emit::LookUp;
 use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
 
@@ -40,13 +41,18 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     let let_in = uc.mask & bit(signal) != 0 || thread.let_in == signal;
     let sent = bit(signal) & SYNCHRONOUS != 0 && info.code() <= 0;
-    if sent && !let_in && (thread.stepping || thread.mask & bit(signal) != 0) {
+    // The kernel's mask does not say that of a signal that faults raise.
+    let blocked = sent && thread.mask & bit(signal) != 0;
+    if sent && !let_in && (thread.stepping || blocked) {
         return hold(thread, signal, info);
     }
     if stubs::in_tail(pc) && !thread.stepping {
         return in_tail(thread, signal, info, uc);
     }
     if process().runtime.contains(&pc) {
+        if blocked {
+            thread.let_in = signal;
+        }
         return in_runtime(thread, signal, info, uc);
     }
     // A breakpoint is reported behind itself, which may be in the next unit already.
@@ -209,7 +215,7 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
     }
     if signal == SIGSEGV
         && uc.context.error & 2 != 0
-        && is_code_write(thread, uc, place, &entry, address)
+        && is_code_write(thread, place, &entry, address)
     {
         return;
     }
@@ -303,22 +309,18 @@ fn finish_look_up(uc: &mut UContext, address: u64) -> bool {
     };
     // The program's own load of a target, which comes first, may look the same.
     let saves_rcx = before == [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
-    let Some((look_up, place)) = tables.look_up(&code, uc.context.rcx) else { return false };
-    if saves_rcx || place != address {
-        return false;
-    }
+    let found = tables.look_up(&code, uc.context.rcx, address);
+    let Some((look_up, miss)) = found.filter(|_| !saves_rcx) else { return false };
     if tables.cover_missing(address) {
         return true;
     }
-    uc.context.rip += look_up.length;
-    match look_up.into {
-        Into::Rcx => uc.context.rcx = look_up.miss,
-        Into::Zmm30 => {
+    uc.context.rip += look_up.length();
+    match look_up {
+        LookUp::Whole | LookUp::LowHalf => uc.context.rcx = miss,
+        LookUp::LowHalfToVector => {
             if let Some(vectors) = claimed_vectors(uc) {
                 // SAFETY: inside the kernel's frame, which has this component.
-                unsafe {
-                    vectors.cast::<[u64; 8]>().write_unaligned([look_up.miss, 0, 0, 0, 0, 0, 0, 0])
-                };
+                unsafe { vectors.cast::<[u64; 8]>().write_unaligned([miss, 0, 0, 0, 0, 0, 0, 0]) };
                 mark_vectors(uc);
             }
         }
@@ -328,6 +330,7 @@ fn finish_look_up(uc: &mut UContext, address: u64) -> bool {
 
 /// A return has kept the high half of an address outside the window: it goes on by way of a miss.
 fn leave_window(thread: &mut Thread, uc: &mut UContext) {
+    process().jit.lock().tables.land(uc.context.rip);
     thread.block.target = uc.context.rip >> 32 << 32 | thread.block.target & 0xffff_ffff;
     uc.context.rip = thread.block.stub_miss;
 }
@@ -336,22 +339,22 @@ fn leave_window(thread: &mut Thread, uc: &mut UContext) {
 /// address on the stack. It goes on by way of a miss, which knows what to make of it.
 fn refused_return(thread: &mut Thread, uc: &mut UContext, pc: u64) -> bool {
     // SAFETY: translated code is readable.
-    let popped = match unsafe { (uc.context.rip as *const [u8; 3]).read_unaligned() } {
-        [0xc3, ..] => 8,
-        [0xc2, low, high] => 8 + u64::from(u16::from_le_bytes([low, high])),
-        _ => return false,
-    };
+    let code = unsafe { core::slice::from_raw_parts(uc.context.rip as *const u8, 15) };
+    let insn = iced_x86::Decoder::new(64, code, iced_x86::DecoderOptions::NONE).decode();
+    if insn.flow_control() != iced_x86::FlowControl::Return {
+        return false;
+    }
     let mut merged = 0u64;
     if !crate::signals::read_program_value(uc.context.rsp, &mut merged) {
         return false;
     }
     let target = merged >> 32 << 32 | thread.block.target & 0xffff_ffff;
-    if (target as i64) << 16 >> 16 == target as i64 {
+    if is_canonical(target) {
         return false;
     }
     thread.block.target = target;
     thread.block.exit_id = pc;
-    uc.context.rsp += popped;
+    uc.context.rsp += popped_by(&insn);
     uc.context.rip = thread.block.stub_miss;
     true
 }
@@ -365,13 +368,7 @@ fn is_return(uc: &UContext) -> bool {
 }
 
 /// The program writes to code that it may write: translations go, and the write is done again.
-fn is_code_write(
-    thread: &mut Thread,
-    uc: &mut UContext,
-    place: &At,
-    entry: &Entry,
-    address: u64,
-) -> bool {
+fn is_code_write(thread: &mut Thread, place: &At, entry: &Entry, address: u64) -> bool {
     let range = process().jit.lock().executable(address);
     let Some(range) = range.filter(|r| r.writable) else { return false };
     let pc = place.start + u64::from(entry.original);
@@ -382,7 +379,6 @@ fn is_code_write(
             "modifies the piece of code that it is running",
         );
     }
-    let _ = uc;
     process().jit.lock().unprotect(address)
 }
 
@@ -506,17 +502,9 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
     if let Some(other) = stubs::abort_of(pc).or_else(|| stubs::late_of(pc)) {
         uc.context.rip = other;
     }
-    if sent_and_blocked(thread, signal) {
-        thread.let_in = signal;
-    }
     thread.waiting = Some(PendingSignal { number: signal, info: *info });
     thread.pending = 1;
     uc.mask = !0;
-}
-
-/// Whether the program blocks a signal that faults raise: the kernel's mask does not say.
-fn sent_and_blocked(thread: &Thread, signal: i32) -> bool {
-    bit(signal) & SYNCHRONOUS & thread.mask != 0
 }
 
 /// Lets the thread run to the next instruction, and looks again.
