@@ -210,9 +210,10 @@ fn head(input: &Input) -> [u64; 2] {
 /// The libraries that `path` needs, ld.so first, by their real paths; and the names of those that
 /// are not found.
 pub fn needed(path: &Path, interpreter: Option<&Path>) -> Result<(Vec<PathBuf>, Vec<String>)> {
-    let tree = lddtree::DependencyAnalyzer::new(PathBuf::from("/"))
-        .analyze(path)
-        .map_err(|e| Error::file("find the libraries of", path, e))?;
+    let tree = dependencies(path).map_err(|e| {
+        let e = format!("{e} (--libraries runtime does not ask for them)");
+        Error::file("find the libraries of", path, e)
+    })?;
     let mut found = Vec::new();
     let mut missing = Vec::new();
     if let Some(interpreter) = interpreter {
@@ -231,6 +232,25 @@ pub fn needed(path: &Path, interpreter: Option<&Path>) -> Result<(Vec<PathBuf>, 
         }
     }
     Ok((found, missing))
+}
+
+/// What lddtree finds. It panics where a path is not what it expects (an interpreter `/`, `$ORIGIN`
+/// in a directory whose name is not UTF-8): that is an error as others are.
+fn dependencies(path: &Path) -> std::result::Result<lddtree::DependencyTree, String> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = std::panic::catch_unwind(|| {
+        lddtree::DependencyAnalyzer::new(PathBuf::from("/")).analyze(path)
+    });
+    std::panic::set_hook(hook);
+    match found {
+        Ok(tree) => tree.map_err(|e| e.to_string()),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            Err(format!("a path is not as expected: {}", text.unwrap_or("no reason given")))
+        }
+    }
 }
 
 /// Path in the PT_INTERP of a program.

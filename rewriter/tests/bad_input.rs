@@ -254,6 +254,33 @@ fn files_that_are_no_programs_are_refused() {
     assert!(!output.exists());
 }
 
+/// A crate panics over these.
+#[test]
+fn programs_whose_libraries_cannot_be_looked_for_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = directory.path().join("output");
+    let expected = "(--libraries runtime does not ask for them)";
+    let nameless = compile(directory.path(), "nameless", &["-Wl,--dynamic-linker=/"]);
+    let nameless = nameless.expect("a compiler");
+    refused(&nameless, &output, expected, "an interpreter without a name");
+    let origin = compile(directory.path(), "origin", &["-Wl,-rpath,$ORIGIN"]).expect("a compiler");
+    let odd = directory.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    std::fs::create_dir(&odd).expect("a directory");
+    std::fs::rename(&origin, odd.join("origin")).expect("moved");
+    let run = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_deprewrite"));
+        command.arg(odd.join("origin")).arg("-o").arg(&output).args(more);
+        command.output().expect("a process")
+    };
+    let plain = run(&[]);
+    assert_eq!(plain.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&plain.stderr);
+    assert!(text.lines().count() == 1 && text.contains(expected), "{text}");
+    assert!(!output.exists());
+    assert!(run(&["--libraries", "runtime"]).status.success() && output.exists());
+}
+
 #[test]
 fn a_library_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
