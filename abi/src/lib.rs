@@ -15,6 +15,7 @@ pub mod layout;
 pub mod library;
 pub mod options;
 pub mod syscalls;
+pub mod tables;
 pub mod thread;
 pub mod trace;
 pub mod unit;

@@ -20,9 +20,11 @@
 //!
 //! Whoever maps the code adds the low half of the load address to each.
 
+use crate::tables::{self, Tables};
+
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB3";
+pub const MAGIC: [u8; 8] = *b"DEPRLIB4";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -66,47 +68,29 @@ pub struct PackHeader {
     pub segment: u64,
     pub segment_offset: u64,
     pub segment_len: u64,
-    /// From the load address to the code, and its length.
+    /// From the load address to the code.
     pub code_distance: u64,
-    pub code_len: u64,
-    /// Offset of the code in the pack.
-    pub code: u64,
     /// Offset of the first thunk in the code; direct ones, then indirect ones.
     pub thunks: u64,
     pub direct_thunks: u64,
     pub indirect_thunks: u64,
-    /// Tables as in [`crate::image::ImageHeader`].
-    pub entries: u64,
-    pub entry_count: u64,
-    pub units: u64,
-    pub unit_count: u64,
-    pub unit_addresses: u64,
-    pub recipes: u64,
-    pub recipes_len: u64,
-    pub descriptions: u64,
-    pub descriptions_len: u64,
+    pub tables: Tables,
     /// Copy of the executable segment.
     pub text: u64,
-    /// Window of the first unit.
-    pub first_window: u64,
     /// Hash of everything that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
 }
 
-const WORDS: usize = 30;
 /// Size of [`PackHeader`].
-pub const HEADER_SIZE: usize = 8 * WORDS;
-const _: () = assert!(core::mem::size_of::<PackHeader>() == HEADER_SIZE);
+pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
+const _: () = assert!(HEADER_SIZE == 8 * 30);
 
 impl PackHeader {
     /// The bytes in the file.
     pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
-        let mut copy = *self;
         let mut out = [0; HEADER_SIZE];
         out[..8].copy_from_slice(&self.magic);
-        for (slot, word) in out[8..].chunks_exact_mut(8).zip(copy.words_mut()) {
-            slot.copy_from_slice(&word.to_le_bytes());
-        }
+        tables::put(&mut out[8..], { *self }.words_mut());
         out
     }
 
@@ -118,71 +102,43 @@ impl PackHeader {
             return None;
         }
         let mut header = PackHeader { magic: MAGIC, ..PackHeader::default() };
-        for (word, slot) in header.words_mut().into_iter().zip(bytes[8..].chunks_exact(8)) {
-            *word = u64::from_le_bytes(slot.try_into().ok()?);
-        }
+        tables::get(&bytes[8..], header.words_mut());
         header.is_consistent().then_some(header)
     }
 
     fn is_consistent(&self) -> bool {
-        let inside = |start: u64, count: u64, size: u64| {
-            let len = count.checked_mul(size);
-            len.and_then(|len| start.checked_add(len)).is_some_and(|end| end <= self.len)
-        };
         let thunks = self
             .direct_thunks
             .checked_mul(u64::from(DIRECT_THUNK))
             .zip(self.indirect_thunks.checked_mul(u64::from(INDIRECT_THUNK)))
             .and_then(|(a, b)| self.thunks.checked_add(a)?.checked_add(b));
-        inside(self.code, self.code_len, 1)
-            && thunks.is_some_and(|end| end <= self.code_len)
-            && inside(self.entries, self.entry_count, 8)
-            && self.unit_count < 1 << 32
-            && inside(self.units, self.unit_count + 1, 8)
-            && inside(self.unit_addresses, self.unit_count, 4)
-            && inside(self.recipes, self.recipes_len, 1)
-            && inside(self.descriptions, self.descriptions_len, 1)
-            && inside(self.text, self.segment_len, 1)
-            && [self.code, self.code_distance, self.len]
+        self.tables.are_within(self.len)
+            && thunks.is_some_and(|end| end <= self.tables.code_len)
+            && tables::is_within(self.len, self.text, self.segment_len, 1)
+            && [self.tables.code, self.code_distance, self.len]
                 .iter()
                 .all(|x| x % crate::layout::PAGE == 0)
     }
 
-    fn words_mut(&mut self) -> [&mut u64; WORDS - 1] {
-        let [head_0, head_1] = &mut self.head;
-        let [content_0, content_1] = &mut self.content;
-        let [identity_0, identity_1] = &mut self.identity;
-        [
-            &mut self.len,
-            &mut self.flags,
-            &mut self.options,
-            head_0,
-            head_1,
-            content_0,
-            content_1,
+    fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
+        let front = [&mut self.len, &mut self.flags, &mut self.options];
+        let behind = [
             &mut self.segment,
             &mut self.segment_offset,
             &mut self.segment_len,
             &mut self.code_distance,
-            &mut self.code_len,
-            &mut self.code,
             &mut self.thunks,
             &mut self.direct_thunks,
             &mut self.indirect_thunks,
-            &mut self.entries,
-            &mut self.entry_count,
-            &mut self.units,
-            &mut self.unit_count,
-            &mut self.unit_addresses,
-            &mut self.recipes,
-            &mut self.recipes_len,
-            &mut self.descriptions,
-            &mut self.descriptions_len,
-            &mut self.text,
-            &mut self.first_window,
-            identity_0,
-            identity_1,
-        ]
+        ];
+        front
+            .into_iter()
+            .chain(&mut self.head)
+            .chain(&mut self.content)
+            .chain(behind)
+            .chain(self.tables.words_mut())
+            .chain([&mut self.text])
+            .chain(&mut self.identity)
     }
 }
 
@@ -233,23 +189,27 @@ mod tests {
 
     #[test]
     fn headers_survive_encoding_and_contradictions_are_refused() {
+        let tables = Tables {
+            code: 0x2000,
+            code_len: 0x2000,
+            entries: 0x200,
+            entry_count: 2,
+            first_window: 7,
+            ..Tables::default()
+        };
         let header = PackHeader {
             magic: MAGIC,
             len: 0x4000,
             head: [1, 2],
-            code: 0x2000,
-            code_len: 0x2000,
             code_distance: 0x5000,
             thunks: 0x1000,
             direct_thunks: 3,
-            entries: 0x200,
-            entry_count: 2,
+            tables,
             identity: [8, 9],
-            first_window: 7,
             ..PackHeader::default()
         };
         assert_eq!(PackHeader::from_bytes(&header.to_bytes()), Some(header));
-        let wrong = PackHeader { entry_count: 1 << 40, ..header };
+        let wrong = PackHeader { tables: Tables { entry_count: 1 << 40, ..tables }, ..header };
         assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
         let wrong = PackHeader { indirect_thunks: u64::MAX, ..header };
         assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);

@@ -105,21 +105,16 @@ pub fn tables(
     let original = place(&original);
     let program_headers = place(&vec![0; program_header_count * PROGRAM_HEADER_SIZE]);
     let ranges = executable_ranges(input);
-    let exec_ranges = place(&pairs(&ranges, |w: u64| w.to_le_bytes()));
+    let words: Vec<u8> =
+        ranges.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect();
+    let exec_ranges = place(&words);
     let header_end = place(&[]);
-    let entries = place(&pairs(&translated.entries, |w: u32| w.to_le_bytes()));
-    let units = place(&pairs(&translated.units, |w: u32| w.to_le_bytes()));
-    let addresses: Vec<u8> =
-        translated.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
-    let unit_addresses = place(&addresses);
-    let recipes = place(&translated.recipes);
-    let tables_end = place(&[]);
-    let descriptions = place(&translated.descriptions);
+    let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
+    let descriptions = offsets.descriptions as usize;
 
     let elf_header = input.address_of(0);
     let interpreter = input.header_of(object::elf::PT_INTERP).map_or(0, |p| p.address);
-    let unit_count = translated.unit_addresses.len() as u64;
     let mut bits = 0;
     for (bit, on) in [
         (flags::PIE, input.pie),
@@ -143,24 +138,21 @@ pub fn tables(
         elf_header: elf_header.unwrap_or(0),
         exec_ranges: at(exec_ranges),
         exec_range_count: ranges.len() as u64,
-        code: places.code,
-        code_len: translated.code.len() as u64,
-        entries: at(entries),
-        entry_count: translated.entries.len() as u64,
-        units: at(units),
-        unit_count,
-        unit_addresses: at(unit_addresses),
-        recipes: at(recipes),
-        recipes_len: translated.recipes.len() as u64,
-        descriptions_offset: 0,
-        descriptions_len: translated.descriptions.len() as u64,
+        tables: abi::tables::Tables {
+            code: places.code,
+            entries: places.tables + offsets.entries,
+            units: places.tables + offsets.units,
+            unit_addresses: places.tables + offsets.unit_addresses,
+            recipes: places.tables + offsets.recipes,
+            first_window: FIRST_WINDOW.into(),
+            ..offsets
+        },
         libraries: match libraries.count {
             0 => 0,
             _ => places.libraries(translated.code.len()),
         },
         library_count: libraries.count as u64,
-        first_window: FIRST_WINDOW,
-        jit_window: libraries.next_window,
+        jit_window: libraries.next_window.into(),
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,
@@ -168,12 +160,8 @@ pub fn tables(
     let part = |section, start, end| Part { section, start, end };
     let parts = [
         part(crate::input::HEADER_SECTION, 0, header_end),
-        part(".deprewrite.tables", header_end, tables_end),
+        part(".deprewrite.tables", header_end, descriptions),
         part(".deprewrite.units", descriptions, end),
     ];
     Tables { bytes, header, parts, program_headers, descriptions }
-}
-
-fn pairs<T: Copy, const N: usize>(pairs: &[(T, T)], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
-    pairs.iter().flat_map(|&(a, b)| [bytes(a), bytes(b)]).flatten().collect()
 }

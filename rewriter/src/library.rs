@@ -8,6 +8,7 @@ use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
+use abi::tables::Tables;
 use lifter::discover::{discover, Program};
 use object::elf;
 use serde::Serialize;
@@ -144,19 +145,10 @@ impl Description<'_> {
             bytes.extend_from_slice(content);
             start
         };
-        let words = |pairs: &[(u32, u32)]| -> Vec<u8> {
-            pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
-        };
         // The check of every library's constructor: exactly one executable segment.
         let segment = input.executable_segment().copied().unwrap_or_default();
         let text_bytes = input.segment_bytes(&segment);
-        let entries = place(&words(&translated.entries), 16);
-        let units = place(&words(&translated.units), 16);
-        let addresses: Vec<u8> =
-            translated.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
-        let unit_addresses = place(&addresses, 16);
-        let recipes = place(&translated.recipes, 16);
-        let descriptions = place(&translated.descriptions, 16);
+        let tables = translated.place(|table| place(table, 16));
         let text = place(text_bytes, 16);
         let code = place(&translated.code, PAGE as usize);
         let len = place(&[], PAGE as usize);
@@ -178,22 +170,11 @@ impl Description<'_> {
             segment_offset: segment.offset,
             segment_len: segment.file_size,
             code_distance: self.code_distance,
-            code_len: translated.code.len() as u64,
-            code,
             thunks: translated.thunks.start.into(),
             direct_thunks: translated.thunks.direct.into(),
             indirect_thunks: translated.thunks.indirect.into(),
-            entries,
-            entry_count: translated.entries.len() as u64,
-            units,
-            unit_count: translated.unit_addresses.len() as u64,
-            unit_addresses,
-            recipes,
-            recipes_len: translated.recipes.len() as u64,
-            descriptions,
-            descriptions_len: translated.descriptions.len() as u64,
+            tables: Tables { code, first_window: self.first_window.into(), ..tables },
             text,
-            first_window: self.first_window.into(),
             identity: [0; 2],
         };
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());

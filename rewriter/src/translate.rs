@@ -2,6 +2,7 @@
 //! about the result.
 
 use abi::options::{torture, Options};
+use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
 use iced_x86::InstructionInfoFactory;
 use instrument::translate::{
@@ -12,7 +13,7 @@ use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
 use std::collections::HashMap;
 
-/// Translated code with everything that is said about it; see [`abi::image::ImageHeader`].
+/// Translated code with everything that is said about it; see [`Tables`].
 #[derive(Clone, Debug, Default)]
 pub struct Translated {
     pub code: Vec<u8>,
@@ -34,6 +35,29 @@ impl Translated {
         const BESIDES: usize = 1 << 16;
         let words = 2 * self.entries.len() + 2 * self.units.len() + self.unit_addresses.len();
         (4 * words + self.recipes.len() + self.descriptions.len() + BESIDES) as u64
+    }
+
+    /// Hands each table to `place`, which returns the offset that it gives it, the descriptions
+    /// last. Where the code lies, and in which window the units start, is not said yet.
+    pub fn place(&self, mut place: impl FnMut(&[u8]) -> u64) -> Tables {
+        let pairs = |pairs: &[(u32, u32)]| -> Vec<u8> {
+            pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
+        };
+        let addresses: Vec<u8> = self.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
+        Tables {
+            code: 0,
+            code_len: self.code.len() as u64,
+            entries: place(&pairs(&self.entries)),
+            entry_count: self.entries.len() as u64,
+            units: place(&pairs(&self.units)),
+            unit_count: self.unit_addresses.len() as u64,
+            unit_addresses: place(&addresses),
+            recipes: place(&self.recipes),
+            recipes_len: self.recipes.len() as u64,
+            descriptions: place(&self.descriptions),
+            descriptions_len: self.descriptions.len() as u64,
+            first_window: 0,
+        }
     }
 
     /// Windows that the units take.

@@ -108,7 +108,6 @@ pub fn assemble(
     };
     out.finish_program_headers(table_offset);
 
-    tables.header.descriptions_offset = tables.descriptions as u64;
     tables.header.runtime = base;
     tables.header.runtime_end = end;
     tables.header.identity = identity(input, &tables);

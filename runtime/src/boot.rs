@@ -135,7 +135,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     };
     let xsave = detect();
     let avx512vl = FEATURES.load(Relaxed) & AVX512VL != 0;
-    let statics = header.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    let statics =
+        header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
     if !avx512vl {
         options.pointers = Pointers::ThreadBlock;
     }
@@ -417,9 +418,9 @@ fn describe(start: &Start, header: &ImageHeader) {
         }
         frame.event(event::ARGUMENTS, (0, 0, 0), &[&all]);
     }
-    let windows = u64::from(header.jit_window) << 32 | u64::from(header.first_window);
+    let windows = header.jit_window << 32 | header.tables.first_window;
     let [a, b] = header.identity;
-    let words = guarded([process.window, a, b, windows, header.unit_count]);
+    let words = guarded([process.window, a, b, windows, header.tables.unit_count]);
     frame.event(event::STATIC_UNITS, (0, 0, 0), &[words.as_slice()]);
     let mut table = alloc::vec::Vec::new();
     table.extend_from_slice(&process.xsave.xcr0.to_le_bytes());

@@ -564,7 +564,7 @@ impl Jit {
                 blocks.push(Block {
                     start: from,
                     len: (end - from) as u32,
-                    id: unit_id(process().header.jit_window, n),
+                    id: unit_id(process().header.jit_window as u32, n),
                     version: self.next_version(from),
                     wide: all_wide || (from == start && wide) || indirect.contains(&from),
                     // What `bits` does not announce must be the only one at its address: it may

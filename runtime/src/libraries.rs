@@ -99,7 +99,7 @@ impl Packs {
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
-        let room = between + page_up(header.code_len);
+        let room = between + page_up(header.tables.code_len);
         Some(Candidate { pack, room, home: *home })
     }
 
@@ -142,7 +142,8 @@ impl Packs {
                     false => 0,
                 };
                 let [a, b] = header.identity;
-                let words = [base, a, b, header.first_window, header.unit_count, in_output];
+                let words =
+                    [base, a, b, header.tables.first_window, header.tables.unit_count, in_output];
                 let parts: [&[u8]; 2] = [&crate::boot::guarded(words), &pack.path];
                 process().trace.process_event(event::LIBRARY, &parts);
             }
@@ -212,8 +213,8 @@ impl Packs {
         // SAFETY: no memory involved.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
         let (at, header) = mapped?;
-        let window = header.first_window as u32;
-        let taken = |p: &Pack| p.header.first_window as u32 == window;
+        let window = header.tables.first_window as u32;
+        let taken = |p: &Pack| p.header.tables.first_window as u32 == window;
         let fits = header.head == head
             && header.flags & flags::FIXED_WINDOW == 0
             && window >= FIRST_SHARED_WINDOW
@@ -278,8 +279,8 @@ fn file_len(fd: i32) -> Option<u64> {
 unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32> {
     const MAYMOVE_FIXED: usize = 3;
     const DONTUNMAP: usize = 4;
-    let (from, to) = (pack + header.code, base + header.code_distance);
-    let len = page_up(header.code_len) as usize;
+    let (from, to) = (pack + header.tables.code, base + header.code_distance);
+    let len = page_up(header.tables.code_len) as usize;
     let thunks = to + header.thunks;
     let first = abi::layout::page_down(thunks);
     let indirect = thunks + header.direct_thunks * u64::from(DIRECT_THUNK);

@@ -7,6 +7,7 @@ use crate::jit::Found;
 use crate::process::process;
 use abi::image::ImageHeader;
 use abi::library::PackHeader;
+use abi::tables::Tables;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -77,21 +78,10 @@ impl Module {
             unsafe { table(window + header.exec_ranges, header.exec_range_count) };
         let start = ranges.iter().map(|r| r.0).min().unwrap_or(0);
         let text = (start, ranges.iter().map(|r| r.1).max().unwrap_or(start));
+        let code = window + header.tables.code;
+        let text = window + text.0..window + text.1;
         // SAFETY: as promised.
-        unsafe {
-            Module {
-                base: window,
-                text: window + text.0..window + text.1,
-                code: window + header.code..window + header.code + header.code_len,
-                entries: table(window + header.entries, header.entry_count),
-                units: table(window + header.units, header.unit_count + 1),
-                unit_addresses: table(window + header.unit_addresses, header.unit_count),
-                recipes: table(window + header.recipes, header.recipes_len),
-                first_window: header.first_window,
-                in_use: AtomicBool::new(true),
-                entered: AtomicBool::new(false),
-            }
-        }
+        unsafe { Module::new(&header.tables, window, window, text, code) }
     }
 
     /// The translation of the library that is mapped at `base`.
@@ -102,16 +92,23 @@ impl Module {
         let text = base + header.segment;
         let code = base + header.code_distance;
         // SAFETY: as promised; the header is consistent.
+        unsafe { Module::new(&header.tables, pack, base, text..text + header.segment_len, code) }
+    }
+
+    /// # Safety
+    /// The tables are mapped at `at`, and the code at `code`.
+    unsafe fn new(tables: &Tables, at: u64, base: u64, text: Range<u64>, code: u64) -> Module {
+        // SAFETY: as promised.
         unsafe {
             Module {
                 base,
-                text: text..text + header.segment_len,
-                code: code..code + header.code_len,
-                entries: table(pack + header.entries, header.entry_count),
-                units: table(pack + header.units, header.unit_count + 1),
-                unit_addresses: table(pack + header.unit_addresses, header.unit_count),
-                recipes: table(pack + header.recipes, header.recipes_len),
-                first_window: header.first_window as u32,
+                text,
+                code: code..code + tables.code_len,
+                entries: table(at + tables.entries, tables.entry_count),
+                units: table(at + tables.units, tables.unit_count + 1),
+                unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
+                recipes: table(at + tables.recipes, tables.recipes_len),
+                first_window: tables.first_window as u32,
                 in_use: AtomicBool::new(true),
                 entered: AtomicBool::new(false),
             }

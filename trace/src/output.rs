@@ -62,7 +62,8 @@ impl Translation {
         if header.identity != identity {
             return Err("a library's translation is not the one that ran".into());
         }
-        let descriptions = read(&file, at + header.descriptions, header.descriptions_len)?;
+        let descriptions =
+            read(&file, at + header.tables.descriptions, header.tables.descriptions_len)?;
         let segments = vec![Segment {
             address: header.segment,
             offset: at + header.text,
@@ -144,8 +145,8 @@ impl OutputFile {
     pub fn program(&self) -> Result<Translation, Error> {
         let fail = |what: String| failed(&self.path, &what);
         let len = self.file.metadata().map_err(|e| fail(e.to_string()))?.len();
-        let size = self.header.descriptions_len;
-        let start = self.header_offset.checked_add(self.header.descriptions_offset);
+        let size = self.header.tables.descriptions_len;
+        let start = self.header_offset.checked_add(self.header.tables.descriptions);
         let inside = |at: &u64| at.checked_add(size).is_some_and(|end| end <= len);
         let Some(at) = start.filter(inside) else {
             return Err(fail("its unit descriptions lie outside the file".into()));

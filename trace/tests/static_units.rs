@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use abi::image::{self, ImageHeader};
 use abi::options::{Memory, Options};
+use abi::tables::Tables;
 use abi::trace::{event as kind, tags, words_check, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
 use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
@@ -44,8 +45,11 @@ fn output_file() -> Vec<u8> {
         identity: IDENTITY,
         image_start: 0x1000,
         image_end: 0x2000,
-        descriptions_offset: 0x400,
-        descriptions_len: descriptions.len() as u64,
+        tables: Tables {
+            descriptions: 0x400,
+            descriptions_len: descriptions.len() as u64,
+            ..Tables::default()
+        },
         ..ImageHeader::default()
     };
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();

@@ -1,0 +1,80 @@
+//! The tables of ahead-of-time code, of the program's as of a library's.
+
+/// Where they lie, and how long they are. What the words of an [`crate::image::ImageHeader`] and
+/// of a [`crate::library::PackHeader`] count from is said there. All fields are 8-byte words.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Translated code.
+    pub code: u64,
+    pub code_len: u64,
+    /// Entry table: pairs of u32 (original address, translated address), ascending; both are low
+    /// halves relative to the load address.
+    pub entries: u64,
+    pub entry_count: u64,
+    /// For each ahead-of-time unit in the order of its number (and of its code): u32 start of its
+    /// code relative to `code`, u32 start of its recipe relative to `recipes`; one entry more
+    /// closes the last unit.
+    pub units: u64,
+    pub unit_count: u64,
+    /// Original address of each unit: u32.
+    pub unit_addresses: u64,
+    /// Recipes, see the instrumenter's `recipe` module.
+    pub recipes: u64,
+    pub recipes_len: u64,
+    /// Unit descriptions for the reader of traces ([`crate::unit::encode_static`]).
+    pub descriptions: u64,
+    pub descriptions_len: u64,
+    /// Window number of the first unit.
+    pub first_window: u64,
+}
+
+impl Tables {
+    pub(crate) fn words_mut(&mut self) -> [&mut u64; 12] {
+        [
+            &mut self.code,
+            &mut self.code_len,
+            &mut self.entries,
+            &mut self.entry_count,
+            &mut self.units,
+            &mut self.unit_count,
+            &mut self.unit_addresses,
+            &mut self.recipes,
+            &mut self.recipes_len,
+            &mut self.descriptions,
+            &mut self.descriptions_len,
+            &mut self.first_window,
+        ]
+    }
+
+    /// Whether all of them lie in front of offset `end`.
+    pub(crate) fn are_within(&self, end: u64) -> bool {
+        self.unit_count < 1 << 32
+            && is_within(end, self.code, self.code_len, 1)
+            && is_within(end, self.entries, self.entry_count, 8)
+            && is_within(end, self.units, self.unit_count + 1, 8)
+            && is_within(end, self.unit_addresses, self.unit_count, 4)
+            && is_within(end, self.recipes, self.recipes_len, 1)
+            && is_within(end, self.descriptions, self.descriptions_len, 1)
+    }
+}
+
+/// Whether `count` items of `size` bytes at `start` lie in front of `end`.
+pub(crate) fn is_within(end: u64, start: u64, count: u64, size: u64) -> bool {
+    let len = count.checked_mul(size);
+    len.and_then(|len| start.checked_add(len)).is_some_and(|last| last <= end)
+}
+
+/// Writes words, little-endian, over the start of `out`.
+pub(crate) fn put<'a>(out: &mut [u8], words: impl Iterator<Item = &'a mut u64>) {
+    for (slot, word) in out.chunks_exact_mut(8).zip(words) {
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Reads what [`put`] has written.
+pub(crate) fn get<'a>(bytes: &[u8], words: impl Iterator<Item = &'a mut u64>) {
+    for (slot, word) in bytes.chunks_exact(8).zip(words) {
+        *word = u64::from_le_bytes(slot.try_into().unwrap_or_default());
+    }
+}
