@@ -21,6 +21,17 @@ pub struct AltStack {
 
 pub const SS_ONSTACK: i32 = 1;
 pub const SS_DISABLE: i32 = 2;
+/// The stack is disabled while a handler runs on it.
+pub const SS_AUTODISARM: i32 = 1 << 31;
+
+impl AltStack {
+    pub const DISABLED: AltStack = AltStack { sp: 0, flags: SS_DISABLE, pad: 0, size: 0 };
+
+    /// Whether `sp` lies on it.
+    pub fn contains(&self, sp: u64) -> bool {
+        self.flags & SS_DISABLE == 0 && sp > self.sp && sp - self.sp <= self.size
+    }
+}
 
 /// A signal that arrived where it could not be delivered.
 #[derive(Clone, Copy)]
@@ -130,7 +141,7 @@ impl Thread {
         self.vector = 0;
         self.vfork_child = false;
         self.clear_tid = 0;
-        self.alt_stack = AltStack { flags: SS_DISABLE, ..AltStack::default() };
+        self.alt_stack = AltStack::DISABLED;
         self.recorder = Recorder::default();
         self.own_actions = None;
     }
@@ -175,9 +186,7 @@ impl Thread {
 
     /// Whether `sp` is on the program's alternate stack.
     pub fn on_alt_stack(&self, sp: u64) -> bool {
-        self.alt_stack.flags & SS_DISABLE == 0
-            && sp.wrapping_sub(self.alt_stack.sp) <= self.alt_stack.size
-            && sp > self.alt_stack.sp
+        self.alt_stack.flags & SS_AUTODISARM == 0 && self.alt_stack.contains(sp)
     }
 
     /// The fs base, which belongs to the program.

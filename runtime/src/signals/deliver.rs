@@ -3,7 +3,7 @@
 use super::frame::*;
 use super::*;
 use crate::dispatch::end_recording_at;
-use crate::thread::SS_DISABLE;
+use crate::thread::{AltStack, SS_AUTODISARM, SS_DISABLE};
 use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
 
 /// The program's registers at an instruction boundary.
@@ -133,10 +133,9 @@ fn build(
 ) -> Option<State> {
     let mut sp = state.gpr[4].wrapping_sub(RED_ZONE);
     let alt = thread.alt_stack;
-    if action.flags & SA_ONSTACK != 0
-        && alt.flags & SS_DISABLE == 0
-        && !thread.on_alt_stack(state.gpr[4])
-    {
+    let nested = thread.on_alt_stack(state.gpr[4]);
+    let entering = action.flags & SA_ONSTACK != 0 && alt.flags & SS_DISABLE == 0 && !nested;
+    if entering {
         sp = alt.sp + alt.size;
     }
     // SAFETY: the kernel's own frame on our stack.
@@ -148,6 +147,10 @@ fn build(
     let floating =
         unsafe { core::slice::from_raw_parts(kernel.fpstate as *const u8, size as usize) };
     sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
+    if (nested || entering) && !alt.contains(sp) {
+        // It would overwrite what lies in front of the alternate stack.
+        return None;
+    }
     crate::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
     write_program(fpstate, floating).then_some(())?;
     if thread.vector != 0 {
@@ -173,6 +176,9 @@ fn build(
         info: *info,
     };
     write_program_value(sp, &frame).then_some(())?;
+    if alt.flags & SS_AUTODISARM != 0 {
+        thread.alt_stack = AltStack::DISABLED;
+    }
     let ucontext = sp + core::mem::offset_of!(Frame, ucontext) as u64;
     let mut gpr = state.gpr;
     gpr[0] = 0;

@@ -228,7 +228,22 @@ fn try_transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Re
     // Not the process's id: its first thread may have ended, and then has no memory.
     let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
     // SAFETY: the kernel checks both sides.
-    unsafe { sys::call(number, &args) }
+    let result = unsafe { sys::call(number, &args) };
+    if result == Err(sys::EFAULT) && touch(remote) {
+        // SAFETY: as above.
+        return unsafe { sys::call(number, &args) };
+    }
+    result
+}
+
+/// Lets the kernel read the program's memory at `at` on the program's behalf, which makes the stack
+/// grow that far if it can: `process_vm_readv` and `process_vm_writev` do not. False if nothing can
+/// be read there.
+fn touch(at: u64) -> bool {
+    const NO_SUCH_HOW: usize = 99;
+    // SAFETY: the kernel reads a word and then refuses to do anything.
+    let result = unsafe { sys::call(nr::RT_SIGPROCMASK, &[NO_SUCH_HOW, at as usize, 0, 8]) };
+    result == Err(sys::EINVAL)
 }
 
 /// Reads words of the program's memory; false if they are not there.

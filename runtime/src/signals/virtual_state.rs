@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sys::failed;
-use crate::thread::{AltStack, SS_DISABLE, SS_ONSTACK};
+use crate::thread::{AltStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 
 /// `rt_sigaction(signal, new, old, size)`
 pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
@@ -107,13 +107,12 @@ pub fn sigaltstack(thread: &mut Thread, args: &[usize; 6], sp: u64) -> usize {
         if !read_program_value(new_at as u64, &mut new) {
             return failed(sys::EFAULT);
         }
-        const SS_AUTODISARM: i32 = 1 << 31;
         const MINSIGSTKSZ: u64 = 2048;
         if on_it {
             return failed(sys::EPERM);
         }
         match new.flags & !SS_AUTODISARM {
-            SS_DISABLE => new = AltStack { flags: SS_DISABLE, ..AltStack::default() },
+            SS_DISABLE => new = AltStack::DISABLED,
             0 | SS_ONSTACK if new.size < MINSIGSTKSZ => return failed(sys::ENOMEM),
             0 | SS_ONSTACK => new.flags &= SS_AUTODISARM,
             _ => return failed(sys::EINVAL),
