@@ -256,6 +256,13 @@ impl Code {
         self.here() - 1
     }
 
+    /// One instruction of `length` bytes, 1 to 4, that does nothing.
+    pub fn nop(&mut self, length: usize) {
+        const NOPS: [&[u8]; 4] =
+            [&[0x90], &[0x66, 0x90], &[0x0f, 0x1f, 0x00], &[0x0f, 0x1f, 0x40, 0x00]];
+        self.raw(NOPS[length - 1]);
+    }
+
     /// `jmp rel32`; returns the place of the distance.
     pub fn jump(&mut self) -> u32 {
         self.u8(0xe9);

@@ -32,7 +32,13 @@ pub struct Placement {
     pub movable: bool,
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
+    /// A unit may be closed while threads run it: each starts with [`GATE`], inside of 8 aligned
+    /// bytes, which a jump can replace in one store.
+    pub gated: bool,
 }
+
+/// `nop dword [rax + rax]`: nobody is ever in the midst of it.
+pub const GATE: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
 /// A block to translate; it becomes one unit.
 #[derive(Clone, Copy, Debug)]
@@ -294,6 +300,12 @@ impl Translator {
                 flags: if block.wide { flags::WIDE } else { 0 },
                 records: region.plans[i].records.clone(),
             };
+            if self.placement.gated {
+                let past = out.code.address(out.code.here()) as usize % 8;
+                if past + GATE.len() > 8 {
+                    out.code.nop(8 - past);
+                }
+            }
             let entry = out.code.here();
             let recipe = out.recipes.len() as u32;
             let bytes = region.source.slice(block.start, block.len as usize);

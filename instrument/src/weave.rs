@@ -11,7 +11,7 @@ use crate::emit::{At, Code, RSP};
 use crate::liveness::{use_def, UseDef};
 use crate::recipe::{self, Kind};
 use crate::transfer;
-use crate::translate::{control_flow_bytes, may_enter, Block, Fragment, Translator};
+use crate::translate::{control_flow_bytes, may_enter, Block, Fragment, Translator, GATE};
 use abi::options::{ControlFlow, Options, Pointers};
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
@@ -105,6 +105,9 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.next_needs_branch =
             next.is_some_and(|next| !may_enter(options, self.block.id, next.id, next.wide));
         let next = next.map(|next| next.start);
+        if self.t.placement.gated {
+            self.code().raw(&GATE);
+        }
         self.prologue();
         let mut records = self.body.records.as_slice();
         for i in 0..self.insns.len() {

@@ -27,8 +27,13 @@ const ORIGINAL: u64 = 0x40_1000;
 const TRANSLATED: u64 = 0x5000_0000;
 
 /// Rewritten ahead of time, at fixed addresses.
-const FIXED: Placement =
-    Placement { window_high: Some(0), patchable: false, movable: false, exact_registers: false };
+const FIXED: Placement = Placement {
+    window_high: Some(0),
+    patchable: false,
+    movable: false,
+    exact_registers: false,
+    gated: false,
+};
 
 struct Case {
     options: Options,
@@ -613,7 +618,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            gated: true
         },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -629,7 +635,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            gated: false
         },
         original: 0x7ffd_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -756,7 +763,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            gated: false
         },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0039,

@@ -119,6 +119,7 @@ impl Jit {
             patchable: true,
             movable: false,
             exact_registers: false,
+            gated: false,
         };
         Jit {
             options,
