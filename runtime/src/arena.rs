@@ -52,6 +52,11 @@ impl Arena {
         self.execute..self.execute + self.len
     }
 
+    /// Bytes that are left.
+    pub fn room(&self) -> u64 {
+        self.len - u64::from(self.used)
+    }
+
     pub fn used(&self) -> u32 {
         self.used
     }
@@ -77,7 +82,10 @@ impl Arena {
     pub fn append(&mut self, code: &[u8]) {
         let end = (self.used as usize + code.len()).next_multiple_of(16);
         if end as u64 + 64 > self.len {
-            crate::die!("the code cache of {} MiB is full", self.len >> 20);
+            crate::die!(
+                "the code cache of {} MiB is full, and several threads run",
+                self.len >> 20
+            );
         }
         self.populate(end as u32);
         self.write(self.used, code);
@@ -108,6 +116,19 @@ impl Arena {
         let to = self.write + u64::from(offset);
         // SAFETY: inside the mapping.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), to as *mut u8, code.len()) };
+    }
+
+    /// Overwrites the five bytes at `offset`, which lie inside of eight aligned ones, in one store:
+    /// they may be running.
+    pub fn replace(&mut self, offset: u32, code: [u8; 5]) {
+        self.change();
+        let (at, past) = (offset & !7, offset & 7);
+        debug_assert!(past + 5 <= 8);
+        // SAFETY: inside the mapping, and aligned.
+        let word = unsafe { &*((self.write + u64::from(at)) as *const AtomicU64) };
+        let mut bytes = word.load(Relaxed).to_le_bytes();
+        bytes[past as usize..past as usize + 5].copy_from_slice(&code);
+        word.store(u64::from_le_bytes(bytes), Release);
     }
 
     /// Points the rel32 at `offset` to `target`, in one store: it never crosses a cache line.

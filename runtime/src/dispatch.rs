@@ -21,13 +21,12 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         }
         EXIT => {
             let linked = process().jit.lock().link(thread.block.exit_id as u32);
-            match linked {
-                Ok(code) => {
+            match linked.code {
+                Some(code) => {
                     thread.block.resume = code;
-                    thread.resume_original =
-                        process().jit.lock().exit_target(thread.block.exit_id as u32);
+                    thread.resume_original = linked.target;
                 }
-                Err((_, target)) => not_executable(thread, target),
+                None => not_executable(thread, linked.target),
             }
         }
         SYSCALL => {

@@ -8,15 +8,17 @@ use crate::arena::Arena;
 use crate::libraries::Packs;
 use crate::process::process;
 use crate::statics;
+use crate::sys;
 use crate::table::{For, Tables};
-use abi::layout::{page_down, page_up};
+use abi::layout::{page_down, page_up, PAGE};
 use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
-use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator};
+use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator, GATE};
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, Debug)]
@@ -38,13 +40,29 @@ struct Unit {
     len: u32,
     id: u32,
     wide: bool,
-    alive: bool,
+    state: Life,
     /// Offsets in the arena.
     entry: u32,
     end: u32,
+    /// It starts with a [`GATE`].
+    gated: bool,
+    /// Offset in the arena of the stub that it leads to while it is closed, or 0.
+    stub: u32,
+    /// Offset in `originals` of the bytes that it was translated from, if it is gated.
+    original: u32,
     /// Range in `recipes`.
     recipe: u32,
     recipe_end: u32,
+}
+
+/// Whether a unit may run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Open,
+    /// Its code may have changed: it is compared before it runs again.
+    Closed,
+    /// Its code has changed, or may have.
+    Dead,
 }
 
 /// A direct branch that still leads to the runtime.
@@ -54,6 +72,8 @@ struct Exit {
     at: u32,
     target: u64,
     from: u32,
+    /// It is taken from anywhere, too, as its unit is entered from anywhere.
+    wide: bool,
 }
 
 pub struct Jit {
@@ -69,8 +89,16 @@ pub struct Jit {
     /// Last version of each address.
     versions: AddressMap,
     units: Vec<Unit>,
+    /// The units that are not dead, by the pages of their original code.
+    by_page: BTreeMap<u64, Vec<u32>>,
+    /// Pages that the program may write, write-protected while units of theirs are open.
+    protected: BTreeSet<u64>,
+    /// The original code of gated units.
+    originals: Vec<u8>,
     recipes: Vec<u8>,
     exits: Vec<Exit>,
+    /// How often all of that was forgotten.
+    flushes: u32,
     /// Units of the JIT so far.
     count: u32,
     /// Translations of libraries.
@@ -80,6 +108,14 @@ pub struct Jit {
     encoded: Vec<u8>,
     /// The bytes that units of shared memory were translated from.
     shared_code: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Where an exit leads.
+#[derive(Clone, Copy, Debug)]
+pub struct Linked {
+    pub target: u64,
+    /// Its translation; `None`: the program may not execute there.
+    pub code: Option<u64>,
 }
 
 /// Why there is no translation for an address.
@@ -101,6 +137,27 @@ pub struct Found<'a> {
     pub recipe: Recipe<'a>,
 }
 
+/// How many pages are protected.
+static PROTECTED: AtomicUsize = AtomicUsize::new(0);
+
+/// The kernel or the runtime is about to write `start..end` for the program: it can.
+pub fn before_writing(start: u64, end: u64) {
+    if PROTECTED.load(Relaxed) != 0 {
+        process().jit.lock().unprotect_range(start, end);
+    }
+}
+
+/// Whether [`before_writing`] has anything to do.
+pub fn protects_pages() -> bool {
+    PROTECTED.load(Relaxed) != 0
+}
+
+fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {
+    // SAFETY: the program's own pages, which stay readable, with no more rights than it asked for.
+    unsafe { sys::call(sys::nr::MPROTECT, &[start as usize, len as usize, prot]) }
+}
+
+const LONGEST_INSN: u64 = 15;
 const MAX_BLOCKS: usize = 8;
 const MAX_INSNS: usize = 64;
 const MAX_BLOCK_INSNS: usize = 60;
@@ -131,8 +188,12 @@ impl Jit {
             map: AddressMap::default(),
             versions: AddressMap::default(),
             units: Vec::new(),
+            by_page: BTreeMap::new(),
+            protected: BTreeSet::new(),
+            originals: Vec::new(),
             recipes: Vec::new(),
             exits: Vec::new(),
+            flushes: 0,
             count: 0,
             packs,
             library_top,
@@ -162,7 +223,18 @@ impl Jit {
         }
         self.remove_executable(range.start, range.end);
         self.tables.cover(range.start, range.end);
-        self.exec.push(range);
+        let mut whole = range;
+        if !range.file {
+            // An instruction may lie on both sides of where two pieces meet.
+            self.exec.retain(|r| {
+                let joins = !r.file && same(r) && (r.end == whole.start || r.start == whole.end);
+                if joins {
+                    (whole.start, whole.end) = (whole.start.min(r.start), whole.end.max(r.end));
+                }
+                !joins
+            });
+        }
+        self.exec.push(whole);
     }
 
     /// `start..end` is not executable any more; translations of it are dropped.
@@ -170,7 +242,8 @@ impl Jit {
         if !self.touches_code(start, end) {
             return;
         }
-        self.forget_code(start, end);
+        self.code_may_change(start, end);
+        self.not_protected(start, end);
         let mut left = Vec::new();
         for r in core::mem::take(&mut self.exec) {
             if r.end <= start || end <= r.start {
@@ -188,13 +261,14 @@ impl Jit {
         self.exec = left;
     }
 
-    /// The bytes of code in `start..end` may change, or are gone: drops all translations that were
-    /// made of them, or knew them. (Which registers are dead in one piece of code may follow from
-    /// the code of another.)
-    pub fn forget_code(&mut self, start: u64, end: u64) {
-        let touched = self.exec.iter().filter(|r| r.start < end && start < r.end);
-        let (from, to) = touched.fold((start, end), |(a, b), r| (a.min(r.start), b.max(r.end)));
-        self.invalidate(from, to);
+    /// The bytes of code in `start..end` may change, or are gone: closes all translations that were
+    /// made of them, and drops those that knew them. (Which registers are dead in one piece of a
+    /// file's code may follow from the code of another.)
+    pub fn code_may_change(&mut self, start: u64, end: u64) {
+        let files = self.exec.iter().filter(|r| r.file && r.start < end && start < r.end);
+        let (from, to) = files.fold((start, start), |(a, b), r| (a.min(r.start), b.max(r.end)));
+        self.drop_units(from, to);
+        self.close_units(start, end);
         for module in statics::modules_in(start, end) {
             self.retire(module);
         }
@@ -203,7 +277,8 @@ impl Jit {
     /// Code in `start..end` may have become writable without our doing: it is protected again
     /// before it is translated.
     pub fn distrust(&mut self, start: u64, end: u64) {
-        self.forget_code(start, end);
+        self.code_may_change(start, end);
+        self.not_protected(start, end);
         for r in self.exec.iter_mut().filter(|r| r.start < end && start < r.end) {
             r.writable = true;
         }
@@ -213,7 +288,7 @@ impl Jit {
     fn retire(&mut self, module: &statics::Module) {
         module.retire();
         // Whatever the run-time translator has linked to the module's code, wherever it lies.
-        self.invalidate(0, u64::MAX);
+        self.drop_units(0, u64::MAX);
         for r in &self.exec {
             let (start, end) = (r.start.max(module.text.start), r.end.min(module.text.end));
             if start < end {
@@ -223,31 +298,103 @@ impl Jit {
         }
     }
 
-    /// Drops the translations of code in `start..end`: its bytes may change.
-    pub fn invalidate(&mut self, start: u64, end: u64) {
+    /// The units that are not dead and have code in `start..end`.
+    fn units_in(&mut self, start: u64, end: u64) -> Vec<u32> {
+        if start >= end {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for list in self.by_page.range_mut(start / PAGE..=(end - 1) / PAGE).map(|(_, list)| list) {
+            let units = &self.units;
+            list.retain(|&i| units[i as usize].state != Life::Dead);
+            let inside = |u: &Unit| u.start < end && start < u.start + u64::from(u.len);
+            found.extend(list.iter().copied().filter(|&i| inside(&units[i as usize])));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Drops the translations of code in `start..end`.
+    pub fn drop_units(&mut self, start: u64, end: u64) {
         if let Some(translator) = &mut self.translator {
             translator.live_map.forget();
         }
-        for i in 0..self.units.len() {
-            let unit = self.units[i];
-            if !unit.alive || unit.start >= end || unit.start + u64::from(unit.len) <= start {
-                continue;
-            }
-            self.units[i].alive = false;
+        for i in self.units_in(start, end) {
+            self.drop_unit(i as usize);
+        }
+    }
+
+    fn drop_unit(&mut self, i: usize) {
+        let unit = self.units[i];
+        self.close_unit(i);
+        self.units[i].state = Life::Dead;
+        if self.map.get(unit.start) == Some(i as u32) {
+            self.map.remove(unit.start);
             if self.executable(unit.start).is_some() {
                 self.tables.clear(unit.start);
             }
-            self.map.remove(unit.start);
-            // Whoever is linked to it comes to the runtime instead.
-            let exit = self.exits.len() as u32;
-            self.exits.push(Exit { at: u32::MAX, target: unit.start, from: unit.id });
-            let stub = self.exit_stub(exit);
-            let next = self.arena.live(unit.entry) + 5;
-            let distance = (self.arena.live(stub)).wrapping_sub(next) as u32;
-            let mut jump = [0xe9, 0, 0, 0, 0];
-            jump[1..].copy_from_slice(&distance.to_le_bytes());
-            self.arena.write(unit.entry, &jump);
         }
+    }
+
+    /// Closes the gates of the translations of code in `start..end`; drops those without.
+    fn close_units(&mut self, start: u64, end: u64) {
+        for i in self.units_in(start, end).into_iter().map(|i| i as usize) {
+            match self.units[i].gated {
+                true => self.close_unit(i),
+                false => self.drop_unit(i),
+            }
+        }
+    }
+
+    /// Whoever enters the unit comes to the runtime instead. Threads may be inside of it; if it has
+    /// no gate, none is.
+    fn close_unit(&mut self, i: usize) {
+        let unit = self.units[i];
+        if unit.state != Life::Open {
+            return;
+        }
+        let stub = match unit.stub {
+            0 => {
+                let exit = self.exits.len() as u32;
+                let (target, from, wide) = (unit.start, unit.id, unit.wide);
+                self.exits.push(Exit { at: u32::MAX, target, from, wide });
+                self.exit_stub(exit)
+            }
+            stub => stub,
+        };
+        let distance = stub.wrapping_sub(unit.entry + 5);
+        let mut jump = [0xe9, 0, 0, 0, 0];
+        jump[1..].copy_from_slice(&distance.to_le_bytes());
+        match unit.gated {
+            true => self.arena.replace(unit.entry, jump),
+            false => self.arena.write(unit.entry, &jump),
+        }
+        (self.units[i].stub, self.units[i].state) = (stub, Life::Closed);
+    }
+
+    /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
+    fn open_unit(&mut self, i: usize) -> bool {
+        let unit = self.units[i];
+        if unit.state != Life::Closed {
+            return unit.state == Life::Open;
+        }
+        let end = unit.start + u64::from(unit.len);
+        let inside = self.executable(unit.start).filter(|r| end <= r.end);
+        if let Some(range) = inside {
+            self.protect(unit.start, end, range);
+            // SAFETY: mapped, executable and so readable memory of the program.
+            let now =
+                unsafe { core::slice::from_raw_parts(unit.start as *const u8, unit.len as usize) };
+            let then = unit.original as usize..(unit.original + unit.len) as usize;
+            if self.originals[then] == *now {
+                self.arena.replace(unit.entry, GATE);
+                self.units[i].state = Life::Open;
+                return true;
+            }
+        }
+        self.drop_unit(i);
+        false
     }
 
     fn exit_stub(&mut self, exit: u32) -> u32 {
@@ -276,7 +423,7 @@ impl Jit {
                 }
                 return Ok(code);
             }
-            None => match self.map.get(target).map(|i| self.units[i as usize]) {
+            None => match self.open_at(target) {
                 Some(unit) if unit.wide => self.arena.live(unit.entry),
                 _ => self.translate(target, true, range),
             },
@@ -308,7 +455,7 @@ impl Jit {
             if self.shared_code.get(&target).is_some_and(|then| then == now) {
                 return self.arena.live(unit.entry);
             }
-            self.invalidate(target, target + 1);
+            self.drop_units(target, target + 1);
         }
         let code = self.translate(target, true, range);
         if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
@@ -320,30 +467,38 @@ impl Jit {
         code
     }
 
-    /// Links exit `id` and returns the translation that it leads to.
-    pub fn link(&mut self, id: u32) -> Result<u64, (Missing, u64)> {
+    /// The unit that starts at `target`, open.
+    fn open_at(&mut self, target: u64) -> Option<Unit> {
+        let i = self.map.get(target)? as usize;
+        self.open_unit(i).then(|| self.units[i])
+    }
+
+    /// Links exit `id`.
+    pub fn link(&mut self, id: u32) -> Linked {
         let exit = self.exits[id as usize];
-        let range = self.executable(exit.target).ok_or((Missing::NotExecutable, exit.target))?;
+        let linked = |code| Linked { target: exit.target, code };
+        let Some(range) = self.executable(exit.target) else { return linked(None) };
         if range.shared {
-            return Ok(self.resolve_shared(exit.target, range));
+            return linked(Some(self.resolve_shared(exit.target, range)));
         }
-        let code = match self.enterable(exit.target, exit.from) {
+        let flushes = self.flushes;
+        let wide = self.open_at(exit.target).is_some_and(|unit| unit.wide);
+        let known = match exit.wide && !wide {
+            true => None,
+            false => self.enterable(exit.target, exit.from),
+        };
+        let code = match known {
             Some(code) => code,
             None => {
                 // The first window's units may be narrow; later ones are all wide.
-                let wide = self.count >= TAGS_PER_WINDOW - 256;
+                let wide = exit.wide || self.count >= TAGS_PER_WINDOW - 256;
                 self.translate(exit.target, wide, range)
             }
         };
-        if exit.at != u32::MAX {
+        if exit.at != u32::MAX && flushes == self.flushes {
             self.arena.patch(exit.at, code);
         }
-        Ok(code)
-    }
-
-    /// Where exit `id` leads to.
-    pub fn exit_target(&self, id: u32) -> u64 {
-        self.exits[id as usize].target
+        linked(Some(code))
     }
 
     /// A translation of `target` that unit `from` may branch to directly.
@@ -376,13 +531,17 @@ impl Jit {
     // --- translation ---
 
     fn translate(&mut self, target: u64, wide: bool, range: ExecRange) -> u64 {
-        if range.writable {
-            self.protect(range);
-        }
+        self.make_room();
+        // Of what is protected, the page with the first instruction and what it may reach into.
+        let end = match range.writable && !range.shared {
+            true => (page_down(target + LONGEST_INSN - 1) + PAGE).min(range.end),
+            false => range.end,
+        };
+        self.protect(target, end, range);
         // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
         // as they are (it is not writable, or write-protected by `protect`).
         let bytes = unsafe {
-            let len = (range.end - range.start) as usize;
+            let len = (end - range.start) as usize;
             core::slice::from_raw_parts(range.start as *const u8, len)
         };
         let source = Source { start: range.start, bytes };
@@ -390,25 +549,40 @@ impl Jit {
         if range.shared {
             blocks.truncate(1);
         }
+        let gated = (!range.file || range.writable) && !range.shared;
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
         let translator = self.translator();
-        translator.placement.exact_registers = !range.file;
+        // What is generated is changed, too; a file's code is not, while threads run it.
+        translator.placement.exact_registers = !range.file || range.writable;
+        translator.placement.gated = gated;
         translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);
         let first = self.units.len();
         let offset = self.arena.used();
         self.units.reserve(out.units.len());
         for unit in &out.units {
+            let number = self.units.len() as u32;
             if !unit.closed {
-                self.map.set(unit.start, self.units.len() as u32);
+                self.map.set(unit.start, number);
+            }
+            let len = u32::from(unit.body.code_len);
+            for page in unit.start / PAGE..=(unit.start + u64::from(len.max(1)) - 1) / PAGE {
+                self.by_page.entry(page).or_default().push(number);
+            }
+            let original = self.originals.len() as u32;
+            if gated {
+                self.originals.extend_from_slice(source.slice(unit.start, len as usize));
             }
             self.units.push(Unit {
                 start: unit.start,
-                len: u32::from(unit.body.code_len),
+                len,
                 id: unit.id,
                 wide: unit.wide,
-                alive: true,
+                state: Life::Open,
+                gated,
+                stub: 0,
+                original,
                 entry: offset + unit.entry,
                 end: offset + unit.end,
                 recipe: self.recipes.len() as u32 + unit.recipe,
@@ -447,6 +621,7 @@ impl Jit {
                 at: offset + branch.at,
                 target: branch.target,
                 from: branch.from,
+                wide: false,
             });
             let stub = out.code.here();
             out.code.bind(branch.at, stub);
@@ -585,40 +760,80 @@ impl Jit {
         version
     }
 
-    /// Code that the program may write: it stays write-protected while translations exist.
-    fn protect(&mut self, range: ExecRange) {
-        // SAFETY: the program's own pages; they stay readable.
-        let _ = unsafe {
-            crate::sys::call(
-                crate::sys::nr::MPROTECT,
-                &[range.start as usize, (range.end - range.start) as usize, crate::sys::PROT_READ],
-            )
-        };
+    /// Write-protects the pages with `start..end`, if the program may write them: they stay so while
+    /// units of theirs are open.
+    fn protect(&mut self, start: u64, end: u64, range: ExecRange) {
+        if !range.writable || range.shared {
+            return;
+        }
+        for page in start / PAGE..=(end - 1) / PAGE {
+            if !self.protected.insert(page) {
+                continue;
+            }
+            PROTECTED.store(self.protected.len(), Relaxed);
+            if set_protection(page * PAGE, PAGE, sys::PROT_READ).is_err() {
+                // There can be no more mappings: all of it at once.
+                let (start, end) = (range.start, range.end);
+                if set_protection(start, end - start, sys::PROT_READ).is_err() {
+                    crate::die!("code at {start:#x} cannot be protected against changes");
+                }
+                self.protected.extend(start / PAGE..end / PAGE);
+                PROTECTED.store(self.protected.len(), Relaxed);
+            }
+        }
+    }
+
+    /// The kernel has given the pages in `start..end` other rights, at the program's request.
+    fn not_protected(&mut self, start: u64, end: u64) {
+        self.protected.retain(|page| !(start / PAGE..end.div_ceil(PAGE)).contains(page));
+        PROTECTED.store(self.protected.len(), Relaxed);
     }
 
     /// The program writes to executable memory at `address`: true if it may, and can now.
     pub fn unprotect(&mut self, address: u64) -> bool {
-        let Some(range) = self.executable(address).filter(|r| r.writable) else { return false };
-        self.invalidate(range.start, range.end);
-        let prot = crate::sys::PROT_READ | crate::sys::PROT_WRITE;
-        // SAFETY: the program's own pages, with the rights it asked for.
-        unsafe {
-            crate::sys::call(
-                crate::sys::nr::MPROTECT,
-                &[range.start as usize, (range.end - range.start) as usize, prot],
-            )
+        if self.executable(address).is_none_or(|r| !r.writable) {
+            return false;
         }
-        .is_ok()
+        self.protected.remove(&(address / PAGE));
+        PROTECTED.store(self.protected.len(), Relaxed);
+        let start = page_down(address);
+        self.close_units(start, start + PAGE);
+        set_protection(start, PAGE, sys::PROT_READ | sys::PROT_WRITE).is_ok()
+    }
+
+    /// As [`Jit::unprotect`], for all of `start..end` that is protected.
+    pub fn unprotect_range(&mut self, start: u64, end: u64) {
+        let pages: Vec<u64> =
+            self.protected.range(start / PAGE..end.div_ceil(PAGE)).copied().collect();
+        for page in pages {
+            self.unprotect(page * PAGE);
+        }
     }
 
     /// The code cache after a fork: a copy of its own.
     pub fn forked(&mut self) {
-        if self.arena.copy_after_fork() {
-            return;
+        if !self.arena.copy_after_fork() {
+            // The parent changed it meanwhile.
+            self.flush();
         }
-        // The parent changed it meanwhile: start over, everything misses.
+    }
+
+    /// Starts over if there is hardly any room left, and no other thread that may be in the midst
+    /// of something.
+    fn make_room(&mut self) {
+        const ENOUGH: u64 = 1 << 20;
+        if self.arena.room() < ENOUGH && process().threads.live.load(Relaxed) == 1 {
+            self.flush();
+        }
+    }
+
+    /// Forgets all code: everything misses.
+    fn flush(&mut self) {
+        self.flushes += 1;
         self.map = Default::default();
         self.units.clear();
+        self.by_page.clear();
+        self.originals.clear();
         self.recipes.clear();
         self.exits.clear();
         self.arena.restart();

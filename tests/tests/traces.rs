@@ -12,11 +12,12 @@ use tests::sys::{self, Status};
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
 
 /// Those that the ways of recording are compared on: one of each kind of program.
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
     "asm/avx2.pie",
     "c/setjmp.pie",
+    "c/generated_pages.pie",
     "c/switches.pie",
     "c/libc_mix.pie",
     "c/signals.pie",

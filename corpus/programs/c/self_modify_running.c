@@ -1,5 +1,4 @@
 // Code that changes the instruction after the next.
-//#refused: modifies the piece of code that it is running
 #include <string.h>
 #include <sys/mman.h>
 #include "check.h"

@@ -76,7 +76,7 @@ fn take_action(thread: &mut Thread, signal: i32) -> Action {
 
 /// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
 /// repeated string instruction that are done already follow from them.
-fn interrupted(thread: &mut Thread, state: &State) {
+pub(super) fn interrupted(thread: &mut Thread, state: &State) {
     if state.insn == WHOLE_UNIT || !thread.recorder.active() {
         return;
     }

@@ -1,11 +1,11 @@
 //! Our handler: where was the thread, and what follows from it.
 
-use super::deliver::{deliver, Kernel, State};
+use super::deliver::{deliver, interrupted, Kernel, State};
 use super::frame::*;
 use super::*;
 use crate::dispatch::{is_canonical, popped_by};
 use crate::jit::Found;
-use abi::layout::{TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, page_up, TABLE_BASE, TABLE_END};
 use abi::thread::SAVED_RCX;
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use instrument::emit::LookUp;
@@ -17,6 +17,7 @@ const SI_KERNEL: i32 = 0x80;
 const TRAP_TRACE: i32 = 2;
 const ALIGNMENT_FLAG: u64 = 0x4_0000;
 const BUS_ALIGNMENT: i32 = 1;
+const SEGV_ACCERR: i32 = 2;
 
 /// Entered by the kernel, on the thread's signal stack.
 ///
@@ -103,6 +104,11 @@ const MAX_RECIPE: usize = 1024;
 impl At {
     fn recipe(&self) -> Option<Recipe<'_>> {
         Recipe::new(&self.recipe[..self.recipe_len])
+    }
+
+    /// Bytes of original code.
+    fn original_len(&self) -> u32 {
+        self.recipe().map_or(0, |recipe| recipe.entries().map(|e| e.length).sum())
     }
 }
 
@@ -214,8 +220,9 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         return;
     }
     if signal == SIGSEGV
+        && info.code() == SEGV_ACCERR
         && uc.context.error & 2 != 0
-        && is_code_write(thread, place, &entry, address)
+        && is_code_write(thread, uc, place, address)
     {
         return;
     }
@@ -367,19 +374,20 @@ fn is_return(uc: &UContext) -> bool {
     code == [0x8b, 0x4c, 0x24, 0x04]
 }
 
-/// The program writes to code that it may write: translations go, and the write is done again.
-fn is_code_write(thread: &mut Thread, place: &At, entry: &Entry, address: u64) -> bool {
-    let range = process().jit.lock().executable(address);
-    let Some(range) = range.filter(|r| r.writable) else { return false };
-    let pc = place.start + u64::from(entry.original);
-    if (range.start..range.end).contains(&pc) {
-        crate::dispatch::refuse_program(
-            thread,
-            pc,
-            "modifies the piece of code that it is running",
-        );
+/// The program writes to code that it may write: translations are closed, and the write is done
+/// again.
+fn is_code_write(thread: &mut Thread, uc: &mut UContext, place: &At, address: u64) -> bool {
+    if !process().jit.lock().unprotect(address) {
+        return false;
     }
-    process().jit.lock().unprotect(address)
+    let pages = page_down(place.start)..page_up(place.start + u64::from(place.original_len()));
+    if pages.contains(&address) {
+        // What follows may have changed: only this instruction, and then a look at it.
+        thread.stepping = true;
+        uc.context.rflags |= TRAP_FLAG;
+        uc.mask = !SYNCHRONOUS;
+    }
+    true
 }
 
 // --- state ---
@@ -402,7 +410,7 @@ fn state_at(thread: &mut Thread, uc: &UContext, place: &At, entry: &Entry, pc: u
             restore_pointers(thread, uc);
         }
     }
-    let valid = place.recipe().map_or(0xffff, |r| valid_at(place.start, &r, entry));
+    let valid = place.recipe().map_or(0xffff, |r| valid_at(place, &r, entry));
     State {
         gpr,
         rip: place.start + u64::from(entry.original),
@@ -413,13 +421,15 @@ fn state_at(thread: &mut Thread, uc: &UContext, place: &At, entry: &Entry, pc: u
 }
 
 /// Registers that hold the program's values before the instruction of `entry`.
-fn valid_at(start: u64, recipe: &Recipe, entry: &Entry) -> u64 {
+fn valid_at(place: &At, recipe: &Recipe, entry: &Entry) -> u64 {
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
     let header = recipe.header();
-    let length: u32 = recipe.entries().map(|e| e.length).sum();
     // SAFETY: the unit's original code, which is mapped as long as its translation exists.
-    let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, length as usize) };
-    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let bytes = unsafe {
+        let len = place.original_len() as usize;
+        core::slice::from_raw_parts(place.start as *const u8, len)
+    };
+    let mut decoder = Decoder::with_ip(64, bytes, place.start, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
         decoder.can_decode().then(|| instrument::liveness::use_def(&decoder.decode(), &mut factory))
@@ -530,8 +540,14 @@ fn stepped(thread: &mut Thread, uc: &mut UContext, place: &At) {
     let Some(entry) = boundary(place, pc) else { return };
     uc.context.rflags &= !TRAP_FLAG;
     thread.stepping = false;
-    let Some(waiting) = thread.waiting.take() else { return };
     let state = state_at(thread, uc, place, &entry, pc);
+    let Some(waiting) = thread.waiting.take() else {
+        // The unit may have changed itself: on with what is there now. Writable code keeps all
+        // registers.
+        let state = State { valid: u64::from(GprSet::ALL.bits()), ..state };
+        interrupted(thread, &state);
+        return go(thread, uc, &state);
+    };
     resume(thread, waiting.number, &waiting.info, uc, state);
 }
 

@@ -229,11 +229,14 @@ fn try_transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Re
     let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
     // SAFETY: the kernel checks both sides.
     let result = unsafe { sys::call(number, &args) };
-    if result == Err(sys::EFAULT) && touch(remote) {
-        // SAFETY: as above.
-        return unsafe { sys::call(number, &args) };
+    if result != Err(sys::EFAULT) || !touch(remote) {
+        return result;
     }
-    result
+    if number == nr::PROCESS_VM_WRITEV {
+        crate::jit::before_writing(remote, remote.saturating_add(len as u64));
+    }
+    // SAFETY: as above.
+    unsafe { sys::call(number, &args) }
 }
 
 /// Lets the kernel read the program's memory at `at` on the program's behalf, which makes the stack

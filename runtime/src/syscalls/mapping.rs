@@ -176,7 +176,7 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     let result = unsafe { sys::raw(nr::MADVISE, *args) };
     let mut jit = process().jit.lock();
     if replaces && jit.touches_code(start, start + len) {
-        jit.forget_code(start, start + len);
+        jit.code_may_change(start, start + len);
     }
     result
 }

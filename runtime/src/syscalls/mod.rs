@@ -4,6 +4,7 @@
 pub mod mapping;
 
 use crate::dispatch::{end_recording, refuse_program};
+use crate::jit;
 use crate::process::process;
 use crate::signals::{self, virtual_state, SA_RESTART};
 use crate::stubs;
@@ -33,6 +34,9 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         };
     }
     let before = undo::before_call(thread, number, &args);
+    if jit::protects_pages() {
+        unprotect_for(number, &args);
+    }
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
@@ -44,6 +48,17 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     note(thread, number, &args, result);
     undo::after_call(thread, number, &args, result, &before);
     next
+}
+
+/// What the call may write is not write-protected by us.
+fn unprotect_for(number: usize, args: &[usize; 6]) {
+    let args = args.map(|arg| arg as u64);
+    let read = &mut |at, out: &mut [u8]| signals::read_program_bytes(at, out);
+    let each = &mut |at: u64, len: u64| jit::before_writing(at, at.saturating_add(len));
+    let call = abi::syscalls::find(number as u64);
+    if !call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each)) {
+        jit::before_writing(0, u64::MAX);
+    }
 }
 
 enum Outcome {
