@@ -3,6 +3,7 @@
 //! The program executes the one mapping, the runtime writes through the other; nothing is ever
 //! writable and executable at once. Unwritten bytes trap (`int3`).
 
+use crate::memory::{not_in_dumps, own};
 use crate::sys::{self, nr};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -26,8 +27,7 @@ impl Arena {
     pub fn new(at: u64, len: u64) -> Result<Arena, i32> {
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        // SAFETY: new memory.
-        let write = unsafe { sys::mmap(0, len, prot, flags, -1, 0) }?;
+        let write = own(len, prot, flags, -1, 0)?;
         let arena = Arena { execute: at, write, len, used: FIRST, changes: 0, populated: 0 };
         arena.map_executable()?;
         Ok(arena)
@@ -44,6 +44,8 @@ impl Arena {
             sys::call(nr::MREMAP, &[from, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to])?;
             sys::call(nr::MPROTECT, &[to, len, sys::PROT_READ | sys::PROT_EXEC])?;
         }
+        not_in_dumps(self.write, self.len);
+        not_in_dumps(self.execute, self.len);
         Ok(())
     }
 
@@ -145,8 +147,7 @@ impl Arena {
     pub fn copy_after_fork(&mut self) -> bool {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-        // SAFETY: new memory.
-        let Ok(copy) = (unsafe { sys::mmap(0, self.len, prot, flags, -1, 0) }) else {
+        let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
             crate::die!("no memory for the code cache of a child");
         };
         // SAFETY: both mappings have at least `used` bytes.

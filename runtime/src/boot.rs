@@ -276,7 +276,7 @@ fn random_pages(from: u64, limit: u64) -> u64 {
     random() % (room.min(32 << 20) / PAGE).max(1) * PAGE
 }
 
-fn random() -> u64 {
+pub fn random() -> u64 {
     let mut word = 0u64;
     // SAFETY: the kernel writes one word.
     let _ = unsafe { sys::call(nr::GETRANDOM, &[&mut word as *mut u64 as usize, 8, 1]) };

@@ -52,7 +52,7 @@ fn class_of(layout: Layout) -> Option<usize> {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class_of(layout) else {
-            return match sys::anonymous(layout.size() as u64) {
+            return match crate::memory::anonymous(layout.size() as u64) {
                 Ok(at) => at as *mut u8,
                 Err(_) => core::ptr::null_mut(),
             };
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Heap {
         }
         let mut at = (free.next + size - 1) & !(size - 1);
         if free.next == 0 || at + size > free.end {
-            match sys::anonymous(REFILL as u64) {
+            match crate::memory::anonymous(REFILL as u64) {
                 Ok(new) => {
                     free.next = new as usize;
                     free.populated = free.next;

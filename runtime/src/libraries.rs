@@ -4,6 +4,7 @@
 //! the file of a library is mapped for the first time, its head says which pack may fit, and room
 //! for the code is kept behind it. When its executable segment is mapped, that segment's bytes decide.
 
+use crate::memory::own;
 use crate::process::process;
 use crate::statics::{self, Module};
 use crate::sys::{self, nr};
@@ -259,8 +260,7 @@ fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
     if file_len(fd)? != header.len {
         return None;
     }
-    // SAFETY: new memory.
-    let at = unsafe { sys::mmap(0, header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) }.ok()?;
+    let at = own(header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0).ok()?;
     Some((at, header))
 }
 

@@ -129,8 +129,7 @@ impl Recorder {
     /// The first chunk comes with [`Recorder::next_chunk`].
     pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-        // SAFETY: new memory that nobody can touch.
-        self.region = unsafe { sys::mmap(0, REGION, 0, flags, -1, 0) }?;
+        self.region = crate::memory::own(REGION, 0, flags, -1, 0)?;
         self.next_size = if process().tiny_buffers { TINY } else { FIRST };
         if process().trace.mode() == Mode::File && self.new_events(index, 0) {
             self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);

@@ -138,14 +138,6 @@ pub unsafe fn mmap(
     .map(|a| a as u64)
 }
 
-/// Anonymous private memory for the runtime.
-pub fn anonymous(len: u64) -> core::result::Result<u64, i32> {
-    // SAFETY: new memory at a place the kernel chooses.
-    unsafe {
-        mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-    }
-}
-
 pub fn write(fd: i32, bytes: &[u8]) {
     // SAFETY: the kernel only reads `bytes`.
     let _ = unsafe { call(nr::WRITE, &[fd as usize, bytes.as_ptr() as usize, bytes.len()]) };

@@ -73,7 +73,7 @@ impl Tables {
         // SAFETY: the kernel reads the name.
         let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
         // Written rather than mapped and filled: that would cost a page fault each.
-        let at = sys::anonymous(2 * PIECE)?;
+        let at = crate::memory::anonymous(2 * PIECE)?;
         let mut parts = Vec::new();
         for (from, table) in [at, at + PIECE].into_iter().zip(self.each()) {
             table.fill(from, PIECE);
@@ -268,10 +268,7 @@ impl Table {
             }
             at += len;
         }
-        const MADV_DONTDUMP: usize = 16;
-        let args = [first as usize, (last - first) as usize, MADV_DONTDUMP];
-        // SAFETY: just mapped.
-        let _ = unsafe { sys::call(nr::MADVISE, &args) };
+        crate::memory::not_in_dumps(first, last - first);
     }
 
     fn uncover(&self, start: u64, end: u64) {

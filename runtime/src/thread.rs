@@ -103,7 +103,7 @@ impl Thread {
     /// Memory for a thread: `[guard | stack | guard | handler stack | Thread]`.
     pub fn create() -> Result<&'static mut Thread, i32> {
         let total = GUARD + STACK + GUARD + HANDLER_STACK + struct_size();
-        let base = sys::anonymous(total)?;
+        let base = crate::memory::anonymous(total)?;
         for guard in [base, base + GUARD + STACK] {
             // SAFETY: inside the mapping that was just made.
             unsafe { sys::call(sys::nr::MPROTECT, &[guard as usize, GUARD as usize, 0]) }?;

@@ -5,6 +5,7 @@
 //! (what is stored survives the process) and not inherited by children.
 
 use crate::lock::Lock;
+use crate::memory;
 use crate::sys::{self, nr};
 use abi::layout::page_up;
 use abi::options::Options;
@@ -229,18 +230,19 @@ impl TraceFile {
 
     /// Maps part of a frame; at `at` if that is not 0.
     pub fn map(&self, at: u64, place: Place, from: u64, len: u64) -> Result<u64, i32> {
-        let fixed = if at == 0 { 0 } else { sys::MAP_FIXED };
         let fd = self.fd.load(Relaxed);
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED | sys::MAP_POPULATE | fixed;
-        // SAFETY: a fixed place is the recorder's own region.
-        let at = unsafe { sys::mmap(at, len, prot, flags, fd, place.offset + from) }?;
+        let flags = sys::MAP_SHARED | sys::MAP_POPULATE;
+        let offset = place.offset + from;
+        let at = match at {
+            0 => memory::own(len, prot, flags, fd, offset)?,
+            // SAFETY: a place in the recorder's own region.
+            at => unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }?,
+        };
         const MADV_DONTFORK: usize = 10;
-        const MADV_DONTDUMP: usize = 16;
-        for advice in [MADV_DONTFORK, MADV_DONTDUMP] {
-            // SAFETY: the mapping was just made.
-            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, advice]) };
-        }
+        // SAFETY: the mapping was just made.
+        let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
+        memory::not_in_dumps(at, len);
         Ok(at)
     }
 
