@@ -24,7 +24,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
 
 /// Auxiliary vector entries that are read or changed.
-mod at {
+pub mod at {
     pub const PHDR: u64 = 3;
     pub const PHNUM: u64 = 5;
     pub const BASE: u64 = 7;
@@ -87,7 +87,7 @@ impl Start {
         unsafe { self.stack.add(1 + i + 1).cast() }
     }
 
-    fn get(&self, kind: u64) -> Option<u64> {
+    pub fn get(&self, kind: u64) -> Option<u64> {
         self.entry(kind).map(|entry| entry[1])
     }
 
@@ -105,7 +105,7 @@ impl Start {
         None
     }
 
-    fn set(&self, kind: u64, value: u64) {
+    pub fn set(&self, kind: u64, value: u64) {
         if let Some(entry) = self.entry(kind) {
             entry[1] = value;
         }
@@ -146,7 +146,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         // What is reserved counts: take no more than a program needs.
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
-    let Some(area) = Area::reserve(window, window + header.runtime_end, area_end) else {
+    let reserve = || Area::reserve(window, window + header.runtime_end, area_end);
+    let area = reserve().or_else(|| crate::vdso::move_away(&start).then(reserve).flatten());
+    let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
     let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
@@ -191,7 +193,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         // SAFETY: as above.
         crate::statics::add(unsafe { Module::program(&header, window) });
     }
-    add_vdso(&start);
+    crate::vdso::add(&start);
     signals::install_handlers();
     let entry = enter_program(&start, &header, window);
     first_thread(&start, entry)
@@ -495,27 +497,6 @@ fn add_program_code(header: &ImageHeader, window: u64) {
             shared: false,
         });
     }
-}
-
-/// The kernel's vdso is code of the program's, too.
-fn add_vdso(start: &Start) {
-    let Some(at) = start.get(at::SYSINFO_EHDR).filter(|&at| at != 0) else { return };
-    // SAFETY: the kernel maps an ELF image there, program headers in its first page.
-    let end = unsafe {
-        let header = &*(at as *const goblin::elf64::header::Header);
-        let first = (at + header.e_phoff) as *const ProgramHeader;
-        core::slice::from_raw_parts(first, usize::from(header.e_phnum))
-            .iter()
-            .filter(|p| p.p_type == PT_LOAD)
-            .map(|p| at + p.p_vaddr + p.p_memsz)
-            .max()
-    };
-    let end = page_up(end.unwrap_or(at + PAGE));
-    // SAFETY: stays readable. A kernel that has sealed it may refuse; nothing leads there then but an
-    // address that the program has made up.
-    let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, (end - at) as usize, sys::PROT_READ]) };
-    let range = ExecRange { start: at, end, writable: false, file: true, shared: false };
-    process().jit.lock().add_executable(range);
 }
 
 /// Maps the interpreter, tells the program about itself, and returns where it starts.

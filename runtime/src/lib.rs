@@ -31,3 +31,4 @@ pub mod thread;
 pub mod threads;
 pub mod trace_file;
 pub mod undo;
+pub mod vdso;
