@@ -182,6 +182,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             brk: Lock::new(brk(&header, window)),
             trace,
             threads: Threads::default(),
+            filters: Lock::new(alloc::vec::Vec::new()),
+            filter_of_all: AtomicU32::new(0),
             xsave,
             tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
         });

@@ -4,9 +4,11 @@ use crate::jit::Jit;
 use crate::lock::Lock;
 use crate::memory::Brk;
 use crate::signals::Actions;
+use crate::syscalls::seccomp::Filter;
 use crate::trace_file::TraceFile;
 use abi::image::ImageHeader;
 use abi::options::Options;
+use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -25,6 +27,10 @@ pub struct Process {
     pub brk: Lock<Brk>,
     pub trace: TraceFile,
     pub threads: Threads,
+    /// Filters of system calls: number 1 is the first.
+    pub filters: Lock<Vec<Filter>>,
+    /// The last one that holds for all threads, or 0.
+    pub filter_of_all: AtomicU32,
     /// XCR0 and the layout of the XSAVE area.
     pub xsave: XsaveLayout,
     /// Sizes of the initial chunk, for `--torture tiny-buffers`.

@@ -84,6 +84,10 @@ pub struct Thread {
     pub vfork_child: bool,
     /// The word that the kernel clears when the thread ends, or 0.
     pub clear_tid: u64,
+    /// Number of the last filter of system calls (see [`crate::syscalls::seccomp`]), or 0.
+    pub filter: u32,
+    /// The last one that the kernel has, too.
+    pub kernel_filter: u32,
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
     /// In the list of ended threads: the next one.
@@ -134,6 +138,8 @@ impl Thread {
         self.waiting = None;
         self.held = [None; 6];
         self.let_in = 0;
+        self.filter = 0;
+        self.kernel_filter = 0;
         self.pending = 0;
         self.unblock = 0;
         self.stepping = false;

@@ -105,6 +105,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
     process().trace.forked();
     crate::undo::forked();
     process().actions.force_unlock();
+    process().filters.force_unlock();
     process().brk.force_unlock();
     process().threads.live.store(1, Relaxed);
     jit.forked();
@@ -138,6 +139,8 @@ fn share(
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
     child.mask = thread.mask;
+    child.filter = thread.filter;
+    child.kernel_filter = thread.kernel_filter;
     child.real_mask = thread.real_mask;
     child.parent = thread.index;
     child.resume_original = next;

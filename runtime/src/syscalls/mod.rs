@@ -2,6 +2,7 @@
 //! runtime knows are carried out on the program's behalf.
 
 pub mod mapping;
+pub mod seccomp;
 
 use crate::dispatch::{end_recording, refuse_program};
 use crate::jit;
@@ -23,6 +24,11 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    if let Some(result) = seccomp::check(thread, number, &args, next) {
+        thread.block.registers.gpr[0] = result as u64;
+        note(thread, number, &args, result);
+        return next;
+    }
     if number == nr::RT_SIGRETURN {
         return match signals::deliver::sigreturn(thread) {
             Some(pc) => pc,
@@ -91,6 +97,10 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
         }
         nr::CLOSE_RANGE => close_range(args),
+        nr::PRCTL | nr::SECCOMP => match seccomp::install(thread, number, args) {
+            Some(result) => result,
+            None => return plain(thread, number, args),
+        },
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => return plain(thread, number, args),
     })
@@ -168,6 +178,16 @@ fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let mut path = [0u8; 4096];
     let len = read_path(path_at as u64, &mut path);
     thread.event(event::EXEC, WHOLE_UNIT, &[&path[..len]]);
+    const FACCESSAT: usize = 269;
+    const AT_FDCWD: usize = -100i32 as usize;
+    const EXECUTE: usize = 1;
+    let directory = if number == nr::EXECVE { AT_FDCWD } else { args[0] };
+    // Many paths are tried in turn. (No path: the descriptor itself.)
+    // SAFETY: the kernel reads the path.
+    let there = unsafe { sys::call(FACCESSAT, &[directory, path_at, EXECUTE]) };
+    if thread.filter != 0 && (len == 0 || there.is_ok()) {
+        seccomp::before_exec(thread);
+    }
     // SAFETY: the program's own call.
     Outcome::Done(thread.with_true_mask(|_| unsafe { sys::raw(number, *args) }))
 }
