@@ -35,6 +35,15 @@ impl std::error::Error for Error {}
 
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// A line on stderr. Whether anybody can read it changes nothing.
+#[macro_export]
+macro_rules! say {
+    ($($arg:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+
 /// An [`Error::Unsupported`] from a format string.
 macro_rules! unsupported {
     ($($arg:tt)*) => { $crate::error::Error::Unsupported(format!($($arg)*)) };

@@ -4,6 +4,7 @@
 use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
 use crate::roots;
+use crate::say;
 use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
@@ -29,11 +30,10 @@ impl Report {
     pub fn print(&self) {
         let path = self.path.display();
         match &self.left {
-            None => eprintln!(
-                "{path}: {} units, {} bytes of translated code",
-                self.units, self.code_bytes
-            ),
-            Some(why) => eprintln!("{path}: left to run time: {why}"),
+            None => {
+                say!("{path}: {} units, {} bytes of translated code", self.units, self.code_bytes)
+            }
+            Some(why) => say!("{path}: left to run time: {why}"),
         }
     }
 }

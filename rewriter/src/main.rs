@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     match rewriter::rewrite::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("deprewrite: {}: {error}", arguments.input.display());
+            rewriter::say!("deprewrite: {}: {error}", arguments.input.display());
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,7 @@ use crate::layout::{tables, Places};
 use crate::learn::Learned;
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
+use crate::say;
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
@@ -154,11 +155,11 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     write::write_file(&file, &bytes, readable)?;
     if !arguments.quiet {
         report.print();
-        eprintln!("{}: {} bytes", file.display(), bytes.len());
+        say!("{}: {} bytes", file.display(), bytes.len());
     }
     if arguments.json {
         let text = serde_json::to_string(&report).map_err(|e| Error::Internal(e.to_string()))?;
-        println!("{text}");
+        dump::print(&format!("{text}\n"))?;
     }
     Ok(())
 }
@@ -219,7 +220,7 @@ fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
     }
     if arguments.json {
         let text = serde_json::to_string(summary).map_err(|e| Error::Internal(e.to_string()))?;
-        println!("{text}");
+        dump::print(&format!("{text}\n"))?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What a rewriting did, for people and for programs.
 
+use crate::say;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -27,29 +28,36 @@ pub struct Summary {
 impl Summary {
     pub fn print(&self) {
         let share = 100.0 * self.lifted_bytes as f64 / (self.text_bytes.max(1)) as f64;
-        eprintln!(
+        say!(
             "{} functions, {} blocks, {share:.2} % of {} code bytes lifted",
-            self.functions, self.blocks, self.text_bytes
+            self.functions,
+            self.blocks,
+            self.text_bytes
         );
-        eprintln!(
+        say!(
             "{} jump tables resolved, {} indirect jumps left to run time",
-            self.jump_tables, self.unresolved_indirect
+            self.jump_tables,
+            self.unresolved_indirect
         );
-        eprintln!(
+        say!(
             "{} units, {} bytes of translated code; {} bytes before, {} after; {:.2} s",
-            self.units, self.code_bytes, self.input_bytes, self.output_bytes, self.seconds
+            self.units,
+            self.code_bytes,
+            self.input_bytes,
+            self.output_bytes,
+            self.seconds
         );
         for library in &self.libraries {
             library.print();
         }
         for name in &self.libraries_missing {
-            eprintln!("{name}: not found; left to run time");
+            say!("{name}: not found; left to run time");
         }
     }
 
     pub fn print_stages(&self) {
         for (name, seconds) in &self.stages {
-            eprintln!("{name:<10} {seconds:8.3} s");
+            say!("{name:<10} {seconds:8.3} s");
         }
     }
 }

@@ -302,6 +302,26 @@ fn what_was_rewritten_is_refused() {
     }
 }
 
+/// Nobody reads what is printed: that is said where it can be, and is no panic.
+#[test]
+fn full_and_closed_streams_are_no_panic() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let good = compile(directory.path(), "good", &[]).expect("a compiler");
+    let run = |redirection: &str, more: &str| {
+        let line = format!(r#""$1" "$2" -o "$2.out" {more} {redirection}"#);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line, "sh", env!("CARGO_BIN_EXE_deprewrite")]).arg(&good);
+        let output = command.output().expect("a shell");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, text) = run(">/dev/full", "--quiet --json");
+    assert!(status == Some(1) && text.contains("cannot write to stdout"), "{text}");
+    assert_eq!(run("2>/dev/full", "").0, Some(0));
+    assert_eq!(run("2>&-", "").0, Some(0));
+    let (status, text) = run("| true", "--quiet --json");
+    assert!(status == Some(0) && text.is_empty(), "{text}");
+}
+
 #[test]
 fn outputs_that_cannot_be_written_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -297,7 +297,7 @@ fn open_trace(start: &Start, options: Options) -> TraceFile {
         Some(pattern) if !secure && !pattern.is_empty() => pattern.to_bytes(),
         _ => b"%e.%p.dep",
     };
-    if pattern == b"null:" {
+    if pattern == b"null:" || pattern == b"/dev/null" {
         return TraceFile::new(Mode::Discard, -1, options);
     }
     let mut path = [0u8; 4096];

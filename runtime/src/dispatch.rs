@@ -65,10 +65,16 @@ fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
 
 /// The program jumped where it may not execute: the fault that the processor would raise.
 fn not_executable(thread: &mut Thread, target: u64) {
+    const BUS_ADRERR: i32 = 2;
     const SEGV_MAPERR: i32 = 1;
     const SEGV_ACCERR: i32 = 2;
     const SI_KERNEL: i32 = 0x80;
     thread.resume_original = target;
+    if process().jit.lock().executable(target).is_some() {
+        // Behind the end of the file that is mapped there.
+        let info = SigInfo::fault(signals::SIGBUS, BUS_ADRERR, target);
+        return signals::raise(thread, signals::SIGBUS, info);
+    }
     let (code, address) = match is_canonical(target) {
         false => {
             undo_transfer(thread, target);

@@ -414,7 +414,7 @@ impl Jit {
     pub fn resolve(&mut self, target: u64, what: Option<For>) -> Result<u64, Missing> {
         let range = self.executable(target).ok_or(Missing::NotExecutable)?;
         if range.shared {
-            return Ok(self.resolve_shared(target, range));
+            return self.resolve_shared(target, range).ok_or(Missing::NotExecutable);
         }
         let code = match statics::entry(target) {
             Some(code) => {
@@ -447,13 +447,21 @@ impl Jit {
 
     /// As [`Jit::resolve`], for code that may change unnoticed: the translation is used again only
     /// if it is one of these very bytes, and nothing ever leads to it but this.
-    fn resolve_shared(&mut self, target: u64, range: ExecRange) -> u64 {
+    fn resolve_shared(&mut self, target: u64, range: ExecRange) -> Option<u64> {
+        // Behind the end of a mapped file nothing can be read, let alone executed.
+        let readable = |at: u64| crate::signals::read_program_bytes(at, &mut [0]);
+        if !readable(target) {
+            return None;
+        }
+        let next = page_down(target) + PAGE;
+        let end = if next < range.end && readable(next) { range.end } else { next };
+        let range = ExecRange { end, ..range };
         if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
             // SAFETY: mapped, executable and so readable memory of the program.
             let now =
                 unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
             if self.shared_code.get(&target).is_some_and(|then| then == now) {
-                return self.arena.live(unit.entry);
+                return Some(self.arena.live(unit.entry));
             }
             self.drop_units(target, target + 1);
         }
@@ -464,7 +472,7 @@ impl Jit {
                 unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
             self.shared_code.insert(target, bytes.to_vec());
         }
-        code
+        Some(code)
     }
 
     /// The unit that starts at `target`, open.
@@ -479,7 +487,7 @@ impl Jit {
         let linked = |code| Linked { target: exit.target, code };
         let Some(range) = self.executable(exit.target) else { return linked(None) };
         if range.shared {
-            return linked(Some(self.resolve_shared(exit.target, range)));
+            return linked(self.resolve_shared(exit.target, range));
         }
         let flushes = self.flushes;
         let wide = self.open_at(exit.target).is_some_and(|unit| unit.wide);

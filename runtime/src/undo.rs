@@ -139,6 +139,10 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Cal
     }
     stamp(thread);
     let args = args.map(|a| a as u64);
+    if number == nr::PROCESS_VM_WRITEV && [sys::getpid(), thread.tid].contains(&(args[0] as u32)) {
+        // The program writes to its own memory as if it were another's.
+        save_vectors(thread, args[3], args[4]);
+    }
     let mut uncertain = true;
     if let Some(call) = find(number as u64) {
         let mut ranges = Vec::new();
@@ -158,6 +162,18 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Cal
     }
     let brk = if number == nr::BRK { process().brk.lock().current } else { 0 };
     Call { uncertain, brk }
+}
+
+/// Saves what the `count` vectors (`struct iovec`) at `at` describe.
+fn save_vectors(thread: &mut Thread, at: u64, count: u64) {
+    const MOST: u64 = 1024; // UIO_MAXIOV
+    for i in 0..count.min(MOST) {
+        let mut vector = [0u64; 2];
+        if !crate::signals::read_program(at + 16 * i, &mut vector) {
+            return;
+        }
+        save(thread, thread.syscall_pc, vector[0], vector[1], WHOLE_UNIT);
+    }
 }
 
 /// The call has returned: says what it dropped.

@@ -277,7 +277,11 @@ impl Oracle<'_> {
         };
         let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
         // An instruction that cannot be fetched is not executed, not even up to its fault.
-        let fetched = || maps::is_executable(tid, self.threads[&tid].regs.rip);
+        // (Behind the end of a mapped file there is nothing to be fetched, either.)
+        let thread = &self.threads[&tid];
+        let beyond = signal == libc::SIGBUS && thread.insn.is_none();
+        let fetched =
+            || maps::is_executable(tid, thread.regs.rip).map(|executable| executable && !beyond);
         if code > 0 && faults.contains(&signal) && fetched()? {
             self.list_block(tid)?;
         }

@@ -31,6 +31,8 @@ int main(void) {
     CHECK(write(pipes[1], "ABCDEFGHIJ", 10) == 10);
     struct iovec v[2] = {{buffer + 100, 4}, {other, sizeof other}};
     CHECK(readv(pipes[0], v, 2) == 10 && other[5] == 'J');
+    struct iovec here = {"to oneself", 10}, there[2] = {{buffer + 200, 4}, {buffer + 300, 6}};
+    CHECK(process_vm_writev(getpid(), &here, 1, there, 2, 0) == 10 && buffer[305] == 'f');
     int available = 7;
     CHECK(write(pipes[1], "x", 1) == 1 && !ioctl(pipes[0], FIONREAD, &available) && available == 1);
     // A request that nobody knows, on a descriptor that refuses it.

@@ -14,6 +14,7 @@ use lifter::regs::GprSet;
 
 const TRAP_FLAG: u64 = 0x100;
 const SI_KERNEL: i32 = 0x80;
+const TRAP_BRKPT: i32 = 1;
 const TRAP_TRACE: i32 = 2;
 const ALIGNMENT_FLAG: u64 = 0x4_0000;
 const BUS_ALIGNMENT: i32 = 1;
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return in_runtime(thread, signal, info, uc);
     }
     // A breakpoint is reported behind itself, which may be in the next unit already.
-    let breakpoint = signal == SIGTRAP && info.code() == SI_KERNEL;
+    let breakpoint = signal == SIGTRAP && matches!(info.code(), SI_KERNEL | TRAP_BRKPT);
     let place = locate(pc - u64::from(breakpoint));
     let outside = pc >> 32 != thread.block.window_high && info.address() == pc;
     if outside && signal == SIGSEGV && info.code() > 0 {
