@@ -79,6 +79,9 @@ int main(void) {
     CHECK(status_of(strict_killed) == (unfiltered ? SIGKILL : 1 << 8));
     struct sock_filter bad[] = {LOAD(nr)};
     CHECK(install(bad, 1, 0) == -1 && errno == EINVAL);
+    // How libraries find out what the kernel knows.
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, 0) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 1 << 20, 0) == -1 && errno == EINVAL);
     // Calls that the runtime makes, too, are the program's only where it makes them.
     struct sock_filter first[] = {
         LOAD(arch), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0), ANSWER(SECCOMP_RET_KILL_PROCESS),

@@ -135,7 +135,7 @@ pub fn install(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Option<
             thread.filter = STRICT;
             Some(0)
         }
-        1 => Some(install_filter(thread, number, args, flags, program as u64)),
+        1 => install_filter(thread, number, args, flags, program as u64),
         _ => None,
     }
 }
@@ -154,9 +154,14 @@ fn install_filter(
     args: &[usize; 6],
     flags: usize,
     at: u64,
-) -> usize {
+) -> Option<usize> {
     const TSYNC: usize = 1;
     const NEW_LISTENER: usize = 8;
+    // What cannot be read the kernel refuses itself, with the right error.
+    let program = read(at)?;
+    if !is_valid(&program) {
+        return Some(failed(sys::EINVAL));
+    }
     if flags & NEW_LISTENER != 0 {
         refuse_program(
             thread,
@@ -164,10 +169,6 @@ fn install_filter(
             "has another process decide about its system calls (seccomp with a listener)",
         );
     }
-    let program = match read(at) {
-        Ok(program) => program,
-        Err(errno) => return failed(errno),
-    };
     let all = [Insn { code: 0x06, k: action::ALLOW, ..Insn::default() }];
     let all = [1, all.as_ptr() as usize];
     let mut own = *args;
@@ -175,16 +176,15 @@ fn install_filter(
     // Whether it may is the kernel's decision.
     // SAFETY: the program's own call, with a filter that changes nothing.
     let result = unsafe { sys::raw(number, own) };
-    if result != 0 {
-        return result;
+    if result == 0 {
+        let mut filters = process().filters.lock();
+        filters.push(Filter { program, before: thread.filter });
+        thread.filter = filters.len() as u32;
+        if flags & TSYNC != 0 {
+            process().filter_of_all.store(thread.filter, Relaxed);
+        }
     }
-    let mut filters = process().filters.lock();
-    filters.push(Filter { program, before: thread.filter });
-    thread.filter = filters.len() as u32;
-    if flags & TSYNC != 0 {
-        process().filter_of_all.store(thread.filter, Relaxed);
-    }
-    result
+    Some(result)
 }
 
 /// Another program starts: the kernel gets the filters of the thread that it does not have yet, the
@@ -209,32 +209,25 @@ pub fn before_exec(thread: &mut Thread) {
     thread.kernel_filter = thread.filter;
 }
 
-/// Copies a `struct sock_fprog`, and checks it as the kernel does.
-fn read(at: u64) -> Result<Vec<Insn>, i32> {
+/// Copies a `struct sock_fprog`.
+fn read(at: u64) -> Option<Vec<Insn>> {
+    const MOST: usize = 4096;
     let mut header = [0u64; 2];
-    if !signals::read_program_value(at, &mut header) {
-        return Err(sys::EFAULT);
-    }
+    signals::read_program_value(at, &mut header).then_some(())?;
     let len = usize::from(header[0] as u16);
-    if !(1..=4096).contains(&len) {
-        return Err(sys::EINVAL);
-    }
+    (1..=MOST).contains(&len).then_some(())?;
     let mut words = alloc::vec![0u64; len];
-    if !signals::read_program(header[1], &mut words) {
-        return Err(sys::EFAULT);
-    }
-    let program: Vec<Insn> = words
-        .iter()
-        .map(|&word| Insn {
-            code: word as u16,
-            jump_true: (word >> 16) as u8,
-            jump_false: (word >> 24) as u8,
-            k: (word >> 32) as u32,
-        })
-        .collect();
-    is_valid(&program).then_some(program).ok_or(sys::EINVAL)
+    signals::read_program(header[1], &mut words).then_some(())?;
+    let insn = |word: u64| Insn {
+        code: word as u16,
+        jump_true: (word >> 16) as u8,
+        jump_false: (word >> 24) as u8,
+        k: (word >> 32) as u32,
+    };
+    Some(words.into_iter().map(insn).collect())
 }
 
+/// Whether the kernel would take it.
 fn is_valid(program: &[Insn]) -> bool {
     let last_returns = program.last().is_some_and(|insn| insn.code & 7 == 6);
     let each = |(i, insn): (usize, &Insn)| {
