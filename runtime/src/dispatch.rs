@@ -147,6 +147,15 @@ pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64
     end_recording_at(thread, reason, status, address, WHOLE_UNIT)
 }
 
+/// A signal ends the process; a child of vfork is one by itself, whose parent goes on.
+pub fn end_by_signal(thread: &mut Thread, signal: i32, address: u64, insn: u32) {
+    if !thread.vfork_child {
+        return end_recording_at(thread, end::SIGNAL, signal, address, insn);
+    }
+    let parts: [&[u8]; 2] = [&end::SIGNAL.to_le_bytes(), &signal.to_le_bytes()];
+    thread.event(event::THREAD_END, insn, &parts);
+}
+
 /// As [`end_recording`], `insn` instructions into the thread's last unit.
 pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
     let pointers = thread.block.pointers;

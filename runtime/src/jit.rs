@@ -44,11 +44,9 @@ struct Unit {
     /// Offsets in the arena.
     entry: u32,
     end: u32,
-    /// It starts with a [`GATE`].
-    gated: bool,
-    /// Offset in the arena of the stub that it leads to while it is closed, or 0.
+    /// Offset in the arena of the stub that its gate leads to while it is closed, or 0.
     stub: u32,
-    /// Offset in `originals` of the bytes that it was translated from, if it is gated.
+    /// Offset in `originals` of the bytes that it was translated from.
     original: u32,
     /// Range in `recipes`.
     recipe: u32,
@@ -68,12 +66,18 @@ enum Life {
 /// A direct branch that still leads to the runtime.
 #[derive(Clone, Copy)]
 struct Exit {
-    /// Offset of its distance in the arena.
-    at: u32,
+    at: Site,
     target: u64,
     from: u32,
-    /// It is taken from anywhere, too, as its unit is entered from anywhere.
-    wide: bool,
+}
+
+/// Where an exit is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Site {
+    /// The branch whose distance has this offset in the arena.
+    Branch(u32),
+    /// The gate of this unit.
+    Gate(u32),
 }
 
 pub struct Jit {
@@ -84,6 +88,8 @@ pub struct Jit {
     pub arena: Arena,
     pub tables: Tables,
     exec: Vec<ExecRange>,
+    /// Shared mappings that are not executable: they may become so.
+    shared_maps: Vec<(u64, u64)>,
     /// Units that may be entered from anywhere, by address.
     map: AddressMap,
     /// Last version of each address.
@@ -93,7 +99,7 @@ pub struct Jit {
     by_page: BTreeMap<u64, Vec<u32>>,
     /// Pages that the program may write, write-protected while units of theirs are open.
     protected: BTreeSet<u64>,
-    /// The original code of gated units.
+    /// The original code of all units.
     originals: Vec<u8>,
     recipes: Vec<u8>,
     exits: Vec<Exit>,
@@ -152,6 +158,20 @@ pub fn protects_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }
 
+/// The part of the range that code at `target` may lie in: behind the end of a mapped file nothing
+/// can be read, let alone executed. `None`: not even that.
+fn readable_part(target: u64, range: ExecRange) -> Option<ExecRange> {
+    const FAR: u64 = LONGEST_INSN * MAX_INSNS as u64;
+    if !range.file && !range.shared {
+        return Some(range);
+    }
+    let readable = |at: u64| crate::signals::read_program_bytes(at, &mut [0]);
+    readable(target).then_some(())?;
+    let next = page_down(target) + PAGE;
+    let near = target + FAR >= next && next < range.end;
+    Some(ExecRange { end: if near && !readable(next) { next } else { range.end }, ..range })
+}
+
 fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {
     // SAFETY: the program's own pages, which stay readable, with no more rights than it asked for.
     unsafe { sys::call(sys::nr::MPROTECT, &[start as usize, len as usize, prot]) }
@@ -176,7 +196,7 @@ impl Jit {
             patchable: true,
             movable: false,
             exact_registers: false,
-            gated: false,
+            gated: true,
         };
         Jit {
             options,
@@ -185,6 +205,7 @@ impl Jit {
             arena,
             tables,
             exec: Vec::new(),
+            shared_maps: Vec::new(),
             map: AddressMap::default(),
             versions: AddressMap::default(),
             units: Vec::new(),
@@ -206,6 +227,20 @@ impl Jit {
 
     pub fn executable(&self, address: u64) -> Option<ExecRange> {
         self.exec.iter().copied().find(|r| (r.start..r.end).contains(&address))
+    }
+
+    /// `start..end` is a shared mapping now, or is not (any more).
+    pub fn set_shared(&mut self, start: u64, end: u64, shared: bool) {
+        self.shared_maps.retain(|m| m.0 < start || end < m.1);
+        if shared {
+            self.shared_maps.push((start, end));
+        }
+    }
+
+    /// Whether `address` lies in a shared mapping.
+    pub fn is_shared(&self, address: u64) -> bool {
+        self.executable(address).is_some_and(|r| r.shared)
+            || self.shared_maps.iter().any(|m| (m.0..m.1).contains(&address))
     }
 
     /// Whether any part of `start..end` is executable.
@@ -337,40 +372,42 @@ impl Jit {
         }
     }
 
-    /// Closes the gates of the translations of code in `start..end`; drops those without.
+    /// Closes the gates of the translations of code in `start..end`.
     fn close_units(&mut self, start: u64, end: u64) {
         for i in self.units_in(start, end).into_iter().map(|i| i as usize) {
-            match self.units[i].gated {
-                true => self.close_unit(i),
-                false => self.drop_unit(i),
-            }
+            self.close_unit(i);
         }
     }
 
-    /// Whoever enters the unit comes to the runtime instead. Threads may be inside of it; if it has
-    /// no gate, none is.
+    /// Whoever enters the unit comes to the runtime instead. Threads may be inside of it.
     fn close_unit(&mut self, i: usize) {
         let unit = self.units[i];
         if unit.state != Life::Open {
             return;
         }
-        let stub = match unit.stub {
-            0 => {
-                let exit = self.exits.len() as u32;
-                let (target, from, wide) = (unit.start, unit.id, unit.wide);
-                self.exits.push(Exit { at: u32::MAX, target, from, wide });
-                self.exit_stub(exit)
-            }
-            stub => stub,
-        };
-        let distance = stub.wrapping_sub(unit.entry + 5);
+        self.make_stub(i);
+        self.lead(i, self.arena.live(self.units[i].stub));
+        self.units[i].state = Life::Closed;
+    }
+
+    /// The stub that the unit's gate leads to while it is closed.
+    fn make_stub(&mut self, i: usize) {
+        let unit = self.units[i];
+        if unit.stub == 0 {
+            let exit = self.exits.len() as u32;
+            let (target, from) = (unit.start, unit.id);
+            self.exits.push(Exit { at: Site::Gate(i as u32), target, from });
+            self.units[i].stub = self.exit_stub(exit);
+        }
+    }
+
+    /// The unit's gate becomes a jump to `code`.
+    fn lead(&mut self, i: usize, code: u64) {
+        let entry = self.units[i].entry;
+        let distance = code.wrapping_sub(self.arena.live(entry) + GATE.len() as u64) as u32;
         let mut jump = [0xe9, 0, 0, 0, 0];
         jump[1..].copy_from_slice(&distance.to_le_bytes());
-        match unit.gated {
-            true => self.arena.replace(unit.entry, jump),
-            false => self.arena.write(unit.entry, &jump),
-        }
-        (self.units[i].stub, self.units[i].state) = (stub, Life::Closed);
+        self.arena.replace(entry, jump);
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
@@ -425,7 +462,10 @@ impl Jit {
             }
             None => match self.open_at(target) {
                 Some(unit) if unit.wide => self.arena.live(unit.entry),
-                _ => self.translate(target, true, range),
+                _ => {
+                    let range = readable_part(target, range).ok_or(Missing::NotExecutable)?;
+                    self.translate(target, true, range)
+                }
             },
         };
         if let Some(what) = what {
@@ -448,19 +488,13 @@ impl Jit {
     /// As [`Jit::resolve`], for code that may change unnoticed: the translation is used again only
     /// if it is one of these very bytes, and nothing ever leads to it but this.
     fn resolve_shared(&mut self, target: u64, range: ExecRange) -> Option<u64> {
-        // Behind the end of a mapped file nothing can be read, let alone executed.
-        let readable = |at: u64| crate::signals::read_program_bytes(at, &mut [0]);
-        if !readable(target) {
-            return None;
-        }
-        let next = page_down(target) + PAGE;
-        let end = if next < range.end && readable(next) { range.end } else { next };
-        let range = ExecRange { end, ..range };
+        let range = readable_part(target, range)?;
         if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
             // SAFETY: mapped, executable and so readable memory of the program.
             let now =
                 unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
-            if self.shared_code.get(&target).is_some_and(|then| then == now) {
+            let same = self.shared_code.get(&target).is_some_and(|then| then == now);
+            if same && unit.state == Life::Open {
                 return Some(self.arena.live(unit.entry));
             }
             self.drop_units(target, target + 1);
@@ -489,9 +523,18 @@ impl Jit {
         if range.shared {
             return linked(self.resolve_shared(exit.target, range));
         }
+        // A unit that is entered from anywhere is replaced by one of that kind.
+        let mut from_anywhere = false;
+        if let Site::Gate(i) = exit.at {
+            let unit = self.units[i as usize];
+            if self.open_unit(i as usize) {
+                return linked(Some(self.arena.live(unit.entry)));
+            }
+            from_anywhere = unit.wide;
+        }
         let flushes = self.flushes;
         let wide = self.open_at(exit.target).is_some_and(|unit| unit.wide);
-        let known = match exit.wide && !wide {
+        let known = match from_anywhere && !wide {
             true => None,
             false => self.enterable(exit.target, exit.from),
         };
@@ -499,12 +542,15 @@ impl Jit {
             Some(code) => code,
             None => {
                 // The first window's units may be narrow; later ones are all wide.
-                let wide = exit.wide || self.count >= TAGS_PER_WINDOW - 256;
+                let wide = from_anywhere || self.count >= TAGS_PER_WINDOW - 256;
+                let Some(range) = readable_part(exit.target, range) else { return linked(None) };
                 self.translate(exit.target, wide, range)
             }
         };
-        if exit.at != u32::MAX && flushes == self.flushes {
-            self.arena.patch(exit.at, code);
+        match exit.at {
+            _ if flushes != self.flushes => {}
+            Site::Branch(at) => self.arena.patch(at, code),
+            Site::Gate(i) => self.lead(i as usize, code),
         }
         linked(Some(code))
     }
@@ -557,13 +603,11 @@ impl Jit {
         if range.shared {
             blocks.truncate(1);
         }
-        let gated = (!range.file || range.writable) && !range.shared;
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
         let translator = self.translator();
         // What is generated is changed, too; a file's code is not, while threads run it.
         translator.placement.exact_registers = !range.file || range.writable;
-        translator.placement.gated = gated;
         translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);
         let first = self.units.len();
@@ -579,16 +623,13 @@ impl Jit {
                 self.by_page.entry(page).or_default().push(number);
             }
             let original = self.originals.len() as u32;
-            if gated {
-                self.originals.extend_from_slice(source.slice(unit.start, len as usize));
-            }
+            self.originals.extend_from_slice(source.slice(unit.start, len as usize));
             self.units.push(Unit {
                 start: unit.start,
                 len,
                 id: unit.id,
                 wide: unit.wide,
                 state: Life::Open,
-                gated,
                 stub: 0,
                 original,
                 entry: offset + unit.entry,
@@ -600,6 +641,10 @@ impl Jit {
         self.recipes.extend_from_slice(&out.recipes);
         self.link_new(&mut out);
         self.arena.append(&out.code.bytes);
+        if !range.file {
+            // Where there may be no room for them any more, units must still close.
+            (first..self.units.len()).for_each(|i| self.make_stub(i));
+        }
         // What is entered indirectly behind the first unit is where calls return to.
         for i in first + 1..self.units.len() {
             let unit = self.units[i];
@@ -626,10 +671,9 @@ impl Jit {
             }
             let id = self.exits.len() as u32;
             self.exits.push(Exit {
-                at: offset + branch.at,
+                at: Site::Branch(offset + branch.at),
                 target: branch.target,
                 from: branch.from,
-                wide: false,
             });
             let stub = out.code.here();
             out.code.bind(branch.at, stub);
@@ -799,14 +843,19 @@ impl Jit {
 
     /// The program writes to executable memory at `address`: true if it may, and can now.
     pub fn unprotect(&mut self, address: u64) -> bool {
-        if self.executable(address).is_none_or(|r| !r.writable) {
-            return false;
-        }
+        let Some(range) = self.executable(address).filter(|r| r.writable) else { return false };
         self.protected.remove(&(address / PAGE));
         PROTECTED.store(self.protected.len(), Relaxed);
         let start = page_down(address);
         self.close_units(start, start + PAGE);
-        set_protection(start, PAGE, sys::PROT_READ | sys::PROT_WRITE).is_ok()
+        let both = sys::PROT_READ | sys::PROT_WRITE;
+        if set_protection(start, PAGE, both).is_ok() {
+            return true;
+        }
+        // There can be no more mappings: all of it at once.
+        self.close_units(range.start, range.end);
+        self.not_protected(range.start, range.end);
+        set_protection(range.start, range.end - range.start, both).is_ok()
     }
 
     /// As [`Jit::unprotect`], for all of `start..end` that is protected.

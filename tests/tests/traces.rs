@@ -138,7 +138,7 @@ fn torture_changes_nothing() {
 fn interrupted_anywhere_every_format_verifies() {
     let mut tally = Tally::start("interrupted_anywhere_every_format_verifies");
     let corpus = corpus();
-    let timed = ["c/timer.pie", "c/timer_strings.pie"];
+    let timed = ["c/timer.pie", "c/timer_strings.pie", "c/restart.pie"];
     for case in corpus.iter().filter(|c| timed.contains(&c.name.as_str())) {
         let dir = tempfile::tempdir().unwrap();
         let native = spec(case).run(None, dir.path()).map_err(|e| e.to_string());

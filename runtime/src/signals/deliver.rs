@@ -2,9 +2,9 @@
 
 use super::frame::*;
 use super::*;
-use crate::dispatch::end_recording_at;
+use crate::dispatch::end_by_signal;
 use crate::thread::{AltStack, SS_AUTODISARM, SS_DISABLE};
-use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
+use abi::trace::{event, RegisterState, WHOLE_UNIT};
 
 /// The program's registers at an instruction boundary.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ fn ignored_by_default(signal: i32) -> bool {
 }
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State) -> ! {
-    end_recording_at(thread, end::SIGNAL, signal, info.address(), state.insn);
+    end_by_signal(thread, signal, info.address(), state.insn);
     die_of(signal)
 }
 

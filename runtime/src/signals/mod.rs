@@ -162,6 +162,11 @@ impl Thread {
 
 /// The runtime raises a signal for the program, which has not gone on yet.
 pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
+    // There is room for one: another waits in the kernel.
+    match thread.waiting.take() {
+        Some(earlier) => queue(&earlier),
+        None => drop(block_all()),
+    }
     thread.waiting = Some(PendingSignal { number, info });
     thread.pending = 1;
 }
@@ -227,13 +232,13 @@ fn try_transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Re
     let (here, there) = ([local, len], [remote as usize, len]);
     // Not the process's id: its first thread may have ended, and then has no memory.
     let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+    if number == nr::PROCESS_VM_WRITEV {
+        crate::jit::before_writing(remote, remote.saturating_add(len as u64));
+    }
     // SAFETY: the kernel checks both sides.
     let result = unsafe { sys::call(number, &args) };
     if result != Err(sys::EFAULT) || !touch(remote) {
         return result;
-    }
-    if number == nr::PROCESS_VM_WRITEV {
-        crate::jit::before_writing(remote, remote.saturating_add(len as u64));
     }
     // SAFETY: as above.
     unsafe { sys::call(number, &args) }

@@ -67,6 +67,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     };
     let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
     let mut jit = process().jit.lock();
+    jit.set_shared(start, start + len, flags & sys::MAP_SHARED != 0);
     if fixed {
         jit.remove_executable(start, start + len);
         if !file {
@@ -113,6 +114,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     let result = unsafe { sys::raw(nr::MUNMAP, *args) };
     if result == 0 {
         jit.packs.unmapped(start, start + len);
+        jit.set_shared(start, start + len, false);
     }
     if result == 0 && jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
@@ -153,7 +155,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     }
     let old = jit.executable(start);
     let file = old.is_some_and(|r| r.file);
-    let shared = old.is_some_and(|r| r.shared);
+    let shared = jit.is_shared(start);
     if prot & sys::PROT_EXEC != 0 {
         let writable = prot & sys::PROT_WRITE != 0;
         jit.add_executable(ExecRange { start, end: start + len, writable, file, shared });
@@ -191,6 +193,8 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     }
     let mut jit = process().jit.lock();
     let range = jit.executable(start);
+    // What has other rights in the middle cannot be moved.
+    jit.unprotect_range(start, start.saturating_add(old));
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MREMAP, *args) };
     let Ok(at) = sys::check(result).map(|at| at as u64) else { return result };

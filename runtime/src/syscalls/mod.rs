@@ -20,7 +20,8 @@ const SYSCALL_LEN: u64 = 2;
 /// original pc where the program goes on.
 pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let gpr = thread.block.registers.gpr;
-    let number = gpr[0] as usize;
+    // The kernel looks at eax only.
+    let number = gpr[0] as u32 as usize;
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
@@ -47,6 +48,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         Outcome::Done(result) => result,
         Outcome::Again => {
             thread.block.registers.gpr[1] = next;
+            thread.transfer_undone = true;
             return thread.syscall_pc;
         }
     };

@@ -3,13 +3,13 @@
 //! program's comes to is decided here. It gets the program's filters when the thread starts another
 //! program.
 
-use crate::dispatch::{end_recording, refuse_program};
+use crate::dispatch::{end_by_signal, refuse_program};
 use crate::process::process;
 use crate::signals::{self, frame::SigInfo, SIGKILL, SIG_IGN};
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use crate::threads;
-use abi::trace::end;
+use abi::trace::WHOLE_UNIT;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -26,6 +26,7 @@ struct Insn {
 /// A filter that was installed, and the one that the thread had before: its number, or 0.
 pub struct Filter {
     program: Vec<Insn>,
+    by_prctl: bool,
     before: u32,
 }
 
@@ -34,6 +35,7 @@ const STRICT: u32 = u32::MAX;
 
 const X86_64: u32 = 0xc000_003e;
 const SIGSYS: i32 = 31;
+const PR_SET_SECCOMP: usize = 22;
 
 mod action {
     pub const KILL_PROCESS: u32 = 0x8000_0000;
@@ -70,7 +72,7 @@ pub fn check(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     let verdict = verdict(thread.filter, &data);
     let value = verdict & !action::ACTION;
     match verdict & action::ACTION {
-        action::KILL_THREAD if process().threads.live.load(Relaxed) > 1 => {
+        action::KILL_THREAD if !thread.vfork_child && process().threads.live.load(Relaxed) > 1 => {
             threads::exit_thread(thread, SIGSYS)
         }
         action::TRAP => Some(trap(thread, number, next, value)),
@@ -98,7 +100,7 @@ fn verdict(filter: u32, data: &Data) -> u32 {
 }
 
 fn die(thread: &mut Thread, signal: i32) -> ! {
-    end_recording(thread, end::SIGNAL, signal, 0);
+    end_by_signal(thread, signal, 0, WHOLE_UNIT);
     signals::die_of(signal)
 }
 
@@ -120,7 +122,6 @@ fn trap(thread: &mut Thread, number: usize, next: u64, errno: u32) -> usize {
 
 /// `prctl(PR_SET_SECCOMP, ...)` and `seccomp(...)`. `None`: another request.
 pub fn install(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Option<usize> {
-    const PR_SET_SECCOMP: usize = 22;
     // The two number the modes differently.
     let (operation, flags, program) = match number {
         nr::PRCTL if args[0] == PR_SET_SECCOMP => (args[1].checked_sub(1)?, 0, args[2]),
@@ -178,7 +179,7 @@ fn install_filter(
     let result = unsafe { sys::raw(number, own) };
     if result == 0 {
         let mut filters = process().filters.lock();
-        filters.push(Filter { program, before: thread.filter });
+        filters.push(Filter { program, by_prctl: number == nr::PRCTL, before: thread.filter });
         thread.filter = filters.len() as u32;
         if flags & TSYNC != 0 {
             process().filter_of_all.store(thread.filter, Relaxed);
@@ -191,22 +192,37 @@ fn install_filter(
 /// oldest one first.
 pub fn before_exec(thread: &mut Thread) {
     const SET_MODE_FILTER: usize = 1;
-    let filters = process().filters.lock();
+    const MODE_FILTER: usize = 2;
     let mut chain = Vec::new();
     let mut number = thread.filter;
     while number != thread.kernel_filter {
+        let filters = process().filters.lock();
         let Some(filter) = (number as usize).checked_sub(1).and_then(|i| filters.get(i)) else {
             break;
         };
-        chain.push(filter);
+        chain.push((number, filter.by_prctl, filter.program.clone()));
         number = filter.before;
     }
-    for filter in chain.iter().rev() {
-        let program = [filter.program.len(), filter.program.as_ptr() as usize];
+    // Not under the lock: a filter may end a child that shares it with its parent.
+    for (number, by_prctl, program) in chain.into_iter().rev() {
+        let fprog = [program.len(), program.as_ptr() as usize];
+        let at = fprog.as_ptr() as usize;
         // SAFETY: the kernel reads the program.
-        let _ = unsafe { sys::call(nr::SECCOMP, &[SET_MODE_FILTER, 0, program.as_ptr() as usize]) };
+        let installed = unsafe {
+            match by_prctl {
+                true => sys::call(nr::PRCTL, &[PR_SET_SECCOMP, MODE_FILTER, at]),
+                false => sys::call(nr::SECCOMP, &[SET_MODE_FILTER, 0, at]),
+            }
+        };
+        if installed.is_err() {
+            refuse_program(
+                thread,
+                thread.syscall_pc,
+                "starts another program under a filter that the kernel does not take any more",
+            );
+        }
+        thread.kernel_filter = number;
     }
-    thread.kernel_filter = thread.filter;
 }
 
 /// Copies a `struct sock_fprog`.
