@@ -103,6 +103,8 @@ pub struct Jit {
     originals: Vec<u8>,
     recipes: Vec<u8>,
     exits: Vec<Exit>,
+    /// The dead units whose gates lead to a unit, by its number.
+    forwarded: BTreeMap<u32, Vec<u32>>,
     /// How often all of that was forgotten.
     flushes: u32,
     /// Units of the JIT so far.
@@ -214,6 +216,7 @@ impl Jit {
             originals: Vec::new(),
             recipes: Vec::new(),
             exits: Vec::new(),
+            forwarded: BTreeMap::new(),
             flushes: 0,
             count: 0,
             packs,
@@ -364,6 +367,10 @@ impl Jit {
         let unit = self.units[i];
         self.close_unit(i);
         self.units[i].state = Life::Dead;
+        for earlier in self.forwarded.remove(&(i as u32)).unwrap_or_default() {
+            // Not by way of this one, and the next one, and the one behind that.
+            self.lead(earlier as usize, self.arena.live(self.units[earlier as usize].stub));
+        }
         if self.map.get(unit.start) == Some(i as u32) {
             self.map.remove(unit.start);
             if self.executable(unit.start).is_some() {
@@ -408,6 +415,16 @@ impl Jit {
         let mut jump = [0xe9, 0, 0, 0, 0];
         jump[1..].copy_from_slice(&distance.to_le_bytes());
         self.arena.replace(entry, jump);
+    }
+
+    /// Whoever comes to dead unit `i` goes on to the one that has taken its place at `target`, if
+    /// `code` is of one. (Ahead-of-time code may be taken out of use without our looking here.)
+    fn forward(&mut self, i: u32, target: u64, code: u64) {
+        let now = self.map.get(target).filter(|&now| now != i);
+        if let Some(now) = now.filter(|&n| self.arena.live(self.units[n as usize].entry) == code) {
+            self.lead(i as usize, code);
+            self.forwarded.entry(now).or_default().push(i);
+        }
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
@@ -550,7 +567,7 @@ impl Jit {
         match exit.at {
             _ if flushes != self.flushes => {}
             Site::Branch(at) => self.arena.patch(at, code),
-            Site::Gate(i) => self.lead(i as usize, code),
+            Site::Gate(i) => self.forward(i, exit.target, code),
         }
         linked(Some(code))
     }
@@ -890,6 +907,7 @@ impl Jit {
         self.map = Default::default();
         self.units.clear();
         self.by_page.clear();
+        self.forwarded.clear();
         self.originals.clear();
         self.recipes.clear();
         self.exits.clear();
