@@ -33,12 +33,23 @@ pub struct Placement {
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
     /// A unit may be closed while threads run it: each starts with [`GATE`], inside of 8 aligned
-    /// bytes, which a jump can replace in one store.
+    /// bytes, which a jump can replace in one store (see [`gate_of`]).
     pub gated: bool,
 }
 
 /// `nop dword [rax + rax]`: nobody is ever in the midst of it.
 pub const GATE: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
+/// Where the gate of the unit with this entry (an address, or an offset from an aligned one) is. What
+/// fills the room in front of it belongs to the unit: a call's return must lead right behind the call,
+/// where the processor expects it.
+pub fn gate_of(entry: u64) -> u64 {
+    if entry % 8 + GATE.len() as u64 > 8 {
+        entry.next_multiple_of(8)
+    } else {
+        entry
+    }
+}
 
 /// A block to translate; it becomes one unit.
 #[derive(Clone, Copy, Debug)]
@@ -300,12 +311,6 @@ impl Translator {
                 flags: if block.wide { flags::WIDE } else { 0 },
                 records: region.plans[i].records.clone(),
             };
-            if self.placement.gated {
-                let past = out.code.address(out.code.here()) as usize % 8;
-                if past + GATE.len() > 8 {
-                    out.code.nop(8 - past);
-                }
-            }
             let entry = out.code.here();
             let recipe = out.recipes.len() as u32;
             let bytes = region.source.slice(block.start, block.len as usize);

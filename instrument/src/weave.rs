@@ -11,7 +11,7 @@ use crate::emit::{At, Code, RSP};
 use crate::liveness::{use_def, UseDef};
 use crate::recipe::{self, Kind};
 use crate::transfer;
-use crate::translate::{control_flow_bytes, may_enter, Block, Fragment, Translator, GATE};
+use crate::translate::{control_flow_bytes, gate_of, may_enter, Block, Fragment, Translator, GATE};
 use abi::options::{ControlFlow, Options, Pointers};
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
@@ -106,6 +106,11 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             next.is_some_and(|next| !may_enter(options, self.block.id, next.id, next.wide));
         let next = next.map(|next| next.start);
         if self.t.placement.gated {
+            let entry = self.out.code.address(self.entry);
+            let room = gate_of(entry) - entry;
+            if room > 0 {
+                self.code().nop(room as usize);
+            }
             self.code().raw(&GATE);
         }
         self.prologue();

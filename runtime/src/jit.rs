@@ -18,7 +18,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
-use instrument::translate::{may_enter, Block, Fragment, Placement, Source, Translator, GATE};
+use instrument::translate::{
+    gate_of, may_enter, Block, Fragment, Placement, Source, Translator, GATE,
+};
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, Debug)]
@@ -410,11 +412,11 @@ impl Jit {
 
     /// The unit's gate becomes a jump to `code`.
     fn lead(&mut self, i: usize, code: u64) {
-        let entry = self.units[i].entry;
-        let distance = code.wrapping_sub(self.arena.live(entry) + GATE.len() as u64) as u32;
+        let gate = gate_of(self.units[i].entry.into()) as u32;
+        let distance = code.wrapping_sub(self.arena.live(gate) + GATE.len() as u64) as u32;
         let mut jump = [0xe9, 0, 0, 0, 0];
         jump[1..].copy_from_slice(&distance.to_le_bytes());
-        self.arena.replace(entry, jump);
+        self.arena.replace(gate, jump);
     }
 
     /// Whoever comes to dead unit `i` goes on to the one that has taken its place at `target`, if
@@ -442,7 +444,7 @@ impl Jit {
                 unsafe { core::slice::from_raw_parts(unit.start as *const u8, unit.len as usize) };
             let then = unit.original as usize..(unit.original + unit.len) as usize;
             if self.originals[then] == *now {
-                self.arena.replace(unit.entry, GATE);
+                self.arena.replace(gate_of(unit.entry.into()) as u32, GATE);
                 self.units[i].state = Life::Open;
                 return true;
             }
