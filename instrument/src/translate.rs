@@ -24,17 +24,15 @@ pub struct Placement {
     /// time. `None`: position-independent code translated ahead of time, all of whose addresses
     /// are relative to the window.
     pub window_high: Option<u32>,
-    /// Direct branches may be patched while other threads run the code: a distance never crosses
-    /// a cache line.
+    /// Threads may run the code while it is changed: the distance of a direct branch never crosses
+    /// a cache line, and each unit starts with [`GATE`], inside of 8 aligned bytes, which a jump can
+    /// replace in one store (see [`gate_of`]).
     pub patchable: bool,
     /// The code belongs to a library, whose place in the window is not known: what depends on it is
     /// gathered in thunks of one size (see [`Translator::thunks`]).
     pub movable: bool,
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
-    /// A unit may be closed while threads run it: each starts with [`GATE`], inside of 8 aligned
-    /// bytes, which a jump can replace in one store (see [`gate_of`]).
-    pub gated: bool,
 }
 
 /// `nop dword [rax + rax]`: nobody is ever in the midst of it.

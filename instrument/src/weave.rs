@@ -105,7 +105,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         self.next_needs_branch =
             next.is_some_and(|next| !may_enter(options, self.block.id, next.id, next.wide));
         let next = next.map(|next| next.start);
-        if self.t.placement.gated {
+        if self.t.placement.patchable {
             let entry = self.out.code.address(self.entry);
             let room = gate_of(entry) - entry;
             if room > 0 {

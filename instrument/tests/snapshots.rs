@@ -27,13 +27,8 @@ const ORIGINAL: u64 = 0x40_1000;
 const TRANSLATED: u64 = 0x5000_0000;
 
 /// Rewritten ahead of time, at fixed addresses.
-const FIXED: Placement = Placement {
-    window_high: Some(0),
-    patchable: false,
-    movable: false,
-    exact_registers: false,
-    gated: false,
-};
+const FIXED: Placement =
+    Placement { window_high: Some(0), patchable: false, movable: false, exact_registers: false };
 
 struct Case {
     options: Options,
@@ -618,8 +613,7 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true,
-            gated: true
+            exact_registers: true
         },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -635,8 +629,7 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true,
-            gated: false
+            exact_registers: true
         },
         original: 0x7ffd_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -763,11 +756,10 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true,
-            gated: false
+            exact_registers: true
         },
         original: 0x7f12_0040_1000,
-        translated: 0x7f12_7000_0039,
+        translated: 0x7f12_7000_0038,
         ..plain_transfers()
     },
     branches!()

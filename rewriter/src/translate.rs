@@ -100,7 +100,6 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         patchable: false,
         movable: target.movable,
         exact_registers: false,
-        gated: false,
     };
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
@@ -162,7 +161,6 @@ pub fn inspect(
         patchable: false,
         movable: false,
         exact_registers: false,
-        gated: false,
     };
     let mut translator = Translator::new(options, placement);
     for function in functions {

@@ -1,6 +1,5 @@
 //! What happens when translated code comes to the runtime.
 
-use crate::jit::Missing;
 use crate::process::process;
 use crate::signals::{self, frame::SigInfo};
 use crate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
@@ -58,8 +57,8 @@ fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
     thread.resume_original = target;
     let resolved = process().jit.lock().resolve(target, missed);
     match resolved {
-        Ok(code) => thread.block.resume = code,
-        Err(Missing::NotExecutable) => not_executable(thread, target),
+        Some(code) => thread.block.resume = code,
+        None => not_executable(thread, target),
     }
 }
 

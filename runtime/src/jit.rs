@@ -15,6 +15,7 @@ use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
@@ -100,7 +101,7 @@ pub struct Jit {
     /// The units that are not dead, by the pages of their original code.
     by_page: BTreeMap<u64, Vec<u32>>,
     /// Pages that the program may write, write-protected while units of theirs are open.
-    protected: BTreeSet<u64>,
+    protected: ProtectedPages,
     /// The original code of all units.
     originals: Vec<u8>,
     recipes: Vec<u8>,
@@ -116,8 +117,6 @@ pub struct Jit {
     /// Libraries are placed below this.
     pub library_top: u64,
     encoded: Vec<u8>,
-    /// The bytes that units of shared memory were translated from.
-    shared_code: BTreeMap<u64, Vec<u8>>,
 }
 
 /// Where an exit leads.
@@ -126,13 +125,6 @@ pub struct Linked {
     pub target: u64,
     /// Its translation; `None`: the program may not execute there.
     pub code: Option<u64>,
-}
-
-/// Why there is no translation for an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Missing {
-    /// The program may not execute there.
-    NotExecutable,
 }
 
 /// Where a host pc lies.
@@ -147,12 +139,49 @@ pub struct Found<'a> {
     pub recipe: Recipe<'a>,
 }
 
-/// How many pages are protected.
+/// Numbers of pages; how many they are can be asked without the lock.
+#[derive(Default)]
+struct ProtectedPages(BTreeSet<u64>);
+
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
+
+impl ProtectedPages {
+    /// False if it is among them already.
+    fn add(&mut self, page: u64) -> bool {
+        let new = self.0.insert(page);
+        self.publish();
+        new
+    }
+
+    fn add_all(&mut self, pages: Range<u64>) {
+        self.0.extend(pages);
+        self.publish();
+    }
+
+    fn remove(&mut self, pages: Range<u64>) {
+        for page in self.within(pages) {
+            self.0.remove(&page);
+        }
+        self.publish();
+    }
+
+    fn within(&self, pages: Range<u64>) -> Vec<u64> {
+        self.0.range(pages).copied().collect()
+    }
+
+    fn publish(&self) {
+        PROTECTED.store(self.0.len(), Relaxed);
+    }
+}
+
+/// The numbers of the pages that `start..end` touches.
+fn pages(start: u64, end: u64) -> Range<u64> {
+    start / PAGE..end.div_ceil(PAGE)
+}
 
 /// The kernel or the runtime is about to write `start..end` for the program: it can.
 pub fn before_writing(start: u64, end: u64) {
-    if PROTECTED.load(Relaxed) != 0 {
+    if protects_pages() {
         process().jit.lock().unprotect_range(start, end);
     }
 }
@@ -200,7 +229,6 @@ impl Jit {
             patchable: true,
             movable: false,
             exact_registers: false,
-            gated: true,
         };
         Jit {
             options,
@@ -214,7 +242,7 @@ impl Jit {
             versions: AddressMap::default(),
             units: Vec::new(),
             by_page: BTreeMap::new(),
-            protected: BTreeSet::new(),
+            protected: ProtectedPages::default(),
             originals: Vec::new(),
             recipes: Vec::new(),
             exits: Vec::new(),
@@ -224,7 +252,6 @@ impl Jit {
             packs,
             library_top,
             encoded: Vec::new(),
-            shared_code: BTreeMap::new(),
         }
     }
 
@@ -430,22 +457,27 @@ impl Jit {
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
+    /// Code that may change unnoticed is compared each time: nothing leads to it but this.
     fn open_unit(&mut self, i: usize) -> bool {
         let unit = self.units[i];
-        if unit.state != Life::Closed {
+        let end = unit.start + u64::from(unit.len);
+        let range = self.executable(unit.start);
+        let certain = range.is_some_and(|r| !r.shared);
+        if unit.state == Life::Dead || unit.state == Life::Open && certain {
             return unit.state == Life::Open;
         }
-        let end = unit.start + u64::from(unit.len);
-        let inside = self.executable(unit.start).filter(|r| end <= r.end);
-        if let Some(range) = inside {
+        let there = range.and_then(|r| readable_part(unit.start, r)).filter(|r| end <= r.end);
+        if let Some(range) = there {
             self.protect(unit.start, end, range);
             // SAFETY: mapped, executable and so readable memory of the program.
             let now =
                 unsafe { core::slice::from_raw_parts(unit.start as *const u8, unit.len as usize) };
             let then = unit.original as usize..(unit.original + unit.len) as usize;
             if self.originals[then] == *now {
-                self.arena.replace(gate_of(unit.entry.into()) as u32, GATE);
-                self.units[i].state = Life::Open;
+                if unit.state == Life::Closed {
+                    self.arena.replace(gate_of(unit.entry.into()) as u32, GATE);
+                    self.units[i].state = Life::Open;
+                }
                 return true;
             }
         }
@@ -467,30 +499,25 @@ impl Jit {
 
     /// The translation to resume at for original address `target`, reached indirectly.
     /// The entry of the table for `what`, if a look-up missed, is set.
-    pub fn resolve(&mut self, target: u64, what: Option<For>) -> Result<u64, Missing> {
-        let range = self.executable(target).ok_or(Missing::NotExecutable)?;
-        if range.shared {
-            return self.resolve_shared(target, range).ok_or(Missing::NotExecutable);
-        }
-        let code = match statics::entry(target) {
-            Some(code) => {
-                if let Some(what) = what {
-                    self.fill_page(target, range, what);
-                }
-                return Ok(code);
+    /// `None`: the program may not execute there.
+    pub fn resolve(&mut self, target: u64, what: Option<For>) -> Option<u64> {
+        let range = self.executable(target)?;
+        // What may change unnoticed is never entered but by way of here.
+        let what = what.filter(|_| !range.shared);
+        if let Some(code) = statics::entry(target).filter(|_| !range.shared) {
+            if let Some(what) = what {
+                self.fill_page(target, range, what);
             }
-            None => match self.open_at(target) {
-                Some(unit) if unit.wide => self.arena.live(unit.entry),
-                _ => {
-                    let range = readable_part(target, range).ok_or(Missing::NotExecutable)?;
-                    self.translate(target, true, range)
-                }
-            },
+            return Some(code);
+        }
+        let code = match self.open_at(target) {
+            Some(unit) if unit.wide => self.arena.live(unit.entry),
+            _ => self.translate(target, true, readable_part(target, range)?),
         };
         if let Some(what) = what {
             self.tables.set(what, target, code);
         }
-        Ok(code)
+        Some(code)
     }
 
     /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s: the
@@ -502,30 +529,6 @@ impl Jit {
         for (original, code) in statics::entries_in(target, page) {
             self.tables.set(what, original, code);
         }
-    }
-
-    /// As [`Jit::resolve`], for code that may change unnoticed: the translation is used again only
-    /// if it is one of these very bytes, and nothing ever leads to it but this.
-    fn resolve_shared(&mut self, target: u64, range: ExecRange) -> Option<u64> {
-        let range = readable_part(target, range)?;
-        if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
-            // SAFETY: mapped, executable and so readable memory of the program.
-            let now =
-                unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
-            let same = self.shared_code.get(&target).is_some_and(|then| then == now);
-            if same && unit.state == Life::Open {
-                return Some(self.arena.live(unit.entry));
-            }
-            self.drop_units(target, target + 1);
-        }
-        let code = self.translate(target, true, range);
-        if let Some(unit) = self.map.get(target).map(|i| self.units[i as usize]) {
-            // SAFETY: as above.
-            let bytes =
-                unsafe { core::slice::from_raw_parts(target as *const u8, unit.len as usize) };
-            self.shared_code.insert(target, bytes.to_vec());
-        }
-        Some(code)
     }
 
     /// The unit that starts at `target`, open.
@@ -540,7 +543,7 @@ impl Jit {
         let linked = |code| Linked { target: exit.target, code };
         let Some(range) = self.executable(exit.target) else { return linked(None) };
         if range.shared {
-            return linked(self.resolve_shared(exit.target, range));
+            return linked(self.resolve(exit.target, None));
         }
         // A unit that is entered from anywhere is replaced by one of that kind.
         let mut from_anywhere = false;
@@ -625,8 +628,8 @@ impl Jit {
         let base = self.arena.live(self.arena.used());
         let mut out = Fragment::new(base);
         let translator = self.translator();
-        // What is generated is changed, too; a file's code is not, while threads run it.
-        translator.placement.exact_registers = !range.file || range.writable;
+        // Code that is generated or written may be closed or dropped at any instruction.
+        translator.placement.exact_registers = !range.file || range.writable || range.shared;
         translator.translate(&blocks, source, &mut out);
         self.describe(&out, source, range);
         let first = self.units.len();
@@ -838,34 +841,30 @@ impl Jit {
             return;
         }
         for page in start / PAGE..=(end - 1) / PAGE {
-            if !self.protected.insert(page) {
+            if !self.protected.add(page) {
                 continue;
             }
-            PROTECTED.store(self.protected.len(), Relaxed);
             if set_protection(page * PAGE, PAGE, sys::PROT_READ).is_err() {
                 // There can be no more mappings: all of it at once.
                 let (start, end) = (range.start, range.end);
                 if set_protection(start, end - start, sys::PROT_READ).is_err() {
                     crate::die!("code at {start:#x} cannot be protected against changes");
                 }
-                self.protected.extend(start / PAGE..end / PAGE);
-                PROTECTED.store(self.protected.len(), Relaxed);
+                self.protected.add_all(pages(start, end));
             }
         }
     }
 
     /// The kernel has given the pages in `start..end` other rights, at the program's request.
     fn not_protected(&mut self, start: u64, end: u64) {
-        self.protected.retain(|page| !(start / PAGE..end.div_ceil(PAGE)).contains(page));
-        PROTECTED.store(self.protected.len(), Relaxed);
+        self.protected.remove(pages(start, end));
     }
 
     /// The program writes to executable memory at `address`: true if it may, and can now.
     pub fn unprotect(&mut self, address: u64) -> bool {
         let Some(range) = self.executable(address).filter(|r| r.writable) else { return false };
-        self.protected.remove(&(address / PAGE));
-        PROTECTED.store(self.protected.len(), Relaxed);
         let start = page_down(address);
+        self.not_protected(start, start + PAGE);
         self.close_units(start, start + PAGE);
         let both = sys::PROT_READ | sys::PROT_WRITE;
         if set_protection(start, PAGE, both).is_ok() {
@@ -879,9 +878,7 @@ impl Jit {
 
     /// As [`Jit::unprotect`], for all of `start..end` that is protected.
     pub fn unprotect_range(&mut self, start: u64, end: u64) {
-        let pages: Vec<u64> =
-            self.protected.range(start / PAGE..end.div_ceil(PAGE)).copied().collect();
-        for page in pages {
+        for page in self.protected.within(pages(start, end)) {
             self.unprotect(page * PAGE);
         }
     }

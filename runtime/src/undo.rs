@@ -9,9 +9,10 @@
 use crate::process::process;
 use crate::signals::{read_program_bytes, try_read_program_bytes};
 use crate::sys::{self, nr};
+use crate::syscalls::Writes;
 use crate::thread::Thread;
 use abi::layout::{page_up, PAGE, SYNC_COUNT, SYNC_LOCK, SYNC_PAGE};
-use abi::syscalls::{find, may_write};
+use abi::syscalls::find;
 use abi::trace::{event, WHOLE_UNIT};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -133,47 +134,20 @@ pub struct Call {
 }
 
 /// A system call is about to be made: saves what it may write.
-pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Call {
+pub fn before_call(thread: &mut Thread, number: usize, writes: &Writes) -> Call {
     if !process().options.undo() {
         return Call::default();
     }
     stamp(thread);
-    let args = args.map(|a| a as u64);
-    if number == nr::PROCESS_VM_WRITEV && [sys::getpid(), thread.tid].contains(&(args[0] as u32)) {
-        // The program writes to its own memory as if it were another's.
-        save_vectors(thread, args[3], args[4]);
-    }
-    let mut uncertain = true;
-    if let Some(call) = find(number as u64) {
-        let mut ranges = Vec::new();
-        uncertain = !may_write(
-            call,
-            &args,
-            &mut |at, out: &mut [u8]| read_program_bytes(at, out),
-            &mut |at, len| ranges.push((at, len)),
-        );
-        for (at, len) in ranges {
-            save(thread, thread.syscall_pc, at, len, WHOLE_UNIT);
-        }
+    for &(at, len) in &writes.ranges {
+        save(thread, thread.syscall_pc, at, len, WHOLE_UNIT);
     }
     if matches!(number, nr::CLONE | nr::CLONE3) {
         // What these write is there before the new thread runs, which may end before they return.
         stamp(thread);
     }
     let brk = if number == nr::BRK { process().brk.lock().current } else { 0 };
-    Call { uncertain, brk }
-}
-
-/// Saves what the `count` vectors (`struct iovec`) at `at` describe.
-fn save_vectors(thread: &mut Thread, at: u64, count: u64) {
-    const MOST: u64 = 1024; // UIO_MAXIOV
-    for i in 0..count.min(MOST) {
-        let mut vector = [0u64; 2];
-        if !crate::signals::read_program(at + 16 * i, &mut vector) {
-            return;
-        }
-        save(thread, thread.syscall_pc, vector[0], vector[1], WHOLE_UNIT);
-    }
+    Call { uncertain: writes.elsewhere, brk }
 }
 
 /// The call has returned: says what it dropped.

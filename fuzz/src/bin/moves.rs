@@ -107,7 +107,6 @@ fn way(byte: u8, state: u64) -> Way {
             patchable: state.is_multiple_of(3),
             movable: false,
             exact_registers: bit(5),
-            gated: state.is_multiple_of(7),
         },
         place: if bit(6) { FAR } else { NEAR },
         wide: bit(7),

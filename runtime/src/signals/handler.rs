@@ -470,8 +470,8 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
     uc.mask = thread.real_mask;
     let resolved = process().jit.lock().resolve(next.rip, None);
     match resolved {
-        Ok(code) => uc.context.rip = code,
-        Err(_) => {
+        Some(code) => uc.context.rip = code,
+        None => {
             // The handler's own address is not executable: by way of the runtime, which says so.
             thread.block.target = next.rip;
             uc.context.rip = thread.block.stub_miss;

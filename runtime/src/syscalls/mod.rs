@@ -13,6 +13,7 @@ use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use crate::{descriptors, threads, undo};
 use abi::trace::{end, event, WHOLE_UNIT};
+use alloc::vec::Vec;
 
 const SYSCALL_LEN: u64 = 2;
 
@@ -40,9 +41,13 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             }
         };
     }
-    let before = undo::before_call(thread, number, &args);
+    let writes = match process().options.undo() || jit::protects_pages() {
+        true => Writes::of(thread, number, &args),
+        false => Writes::default(),
+    };
+    let before = undo::before_call(thread, number, &writes);
     if jit::protects_pages() {
-        unprotect_for(number, &args);
+        unprotect(&writes);
     }
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
@@ -58,14 +63,43 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     next
 }
 
+/// The memory that a call may write: no less than what it will.
+#[derive(Default)]
+pub struct Writes {
+    /// Address and length of each range.
+    pub ranges: Vec<(u64, u64)>,
+    /// It may write elsewhere, too.
+    pub elsewhere: bool,
+}
+
+impl Writes {
+    fn of(thread: &Thread, number: usize, args: &[usize; 6]) -> Writes {
+        const PROCESS_VM_READV: usize = 310;
+        let mut args = args.map(|arg| arg as u64);
+        let mut number = number;
+        let itself = [sys::getpid(), thread.tid].contains(&(args[0] as u32));
+        if number == nr::PROCESS_VM_WRITEV && itself {
+            // As reading it from what is called local into what is called remote.
+            number = PROCESS_VM_READV;
+            args.swap(1, 3);
+            args.swap(2, 4);
+        }
+        let read = &mut |at, out: &mut [u8]| signals::read_program_bytes(at, out);
+        let mut ranges = Vec::new();
+        let each = &mut |at: u64, len: u64| ranges.push((at, len));
+        let call = abi::syscalls::find(number as u64);
+        let certain = call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each));
+        Writes { ranges, elsewhere: !certain }
+    }
+}
+
 /// What the call may write is not write-protected by us.
-fn unprotect_for(number: usize, args: &[usize; 6]) {
-    let args = args.map(|arg| arg as u64);
-    let read = &mut |at, out: &mut [u8]| signals::read_program_bytes(at, out);
-    let each = &mut |at: u64, len: u64| jit::before_writing(at, at.saturating_add(len));
-    let call = abi::syscalls::find(number as u64);
-    if !call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each)) {
-        jit::before_writing(0, u64::MAX);
+fn unprotect(writes: &Writes) {
+    if writes.elsewhere {
+        return jit::before_writing(0, u64::MAX);
+    }
+    for &(at, len) in &writes.ranges {
+        jit::before_writing(at, at.saturating_add(len));
     }
 }
 
@@ -186,8 +220,8 @@ fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let directory = if number == nr::EXECVE { AT_FDCWD } else { args[0] };
     // Many paths are tried in turn. (No path: the descriptor itself.)
     // SAFETY: the kernel reads the path.
-    let there = unsafe { sys::call(FACCESSAT, &[directory, path_at, EXECUTE]) };
-    if thread.filter != 0 && (len == 0 || there.is_ok()) {
+    let there = || unsafe { sys::call(FACCESSAT, &[directory, path_at, EXECUTE]) }.is_ok();
+    if thread.filter != 0 && (len == 0 || there()) {
         seccomp::before_exec(thread);
     }
     // SAFETY: the program's own call.
