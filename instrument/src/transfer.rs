@@ -31,7 +31,7 @@ use lifter::regs::{gpr_number, GprSet};
 pub fn is_transfer(insn: &Instruction) -> bool {
     match insn.flow_control() {
         FlowControl::Next | FlowControl::Exception => false,
-        FlowControl::Interrupt => !matches!(insn.mnemonic(), Mnemonic::Int3 | Mnemonic::Int1),
+        FlowControl::Interrupt => refusal(insn).is_some(),
         // Calls of a hypervisor and the like do what they do where they stand.
         FlowControl::Call => {
             insn.op0_kind() == OpKind::NearBranch64
@@ -58,7 +58,9 @@ pub fn refusal(insn: &Instruction) -> Option<u32> {
     match insn.mnemonic() {
         Mnemonic::Rdgsbase | Mnemonic::Wrgsbase | Mnemonic::Lgs => Some(refuse::GS),
         Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => Some(refuse::GS),
-        Mnemonic::Int | Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
+        // Others are faults and traps, at the same instruction as natively.
+        Mnemonic::Int if insn.immediate8() == 0x80 => Some(refuse::OLD_SYSCALL),
+        Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
         Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Retf => {
             Some(refuse::FAR_TRANSFER)
         }

@@ -57,9 +57,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         }
         return in_runtime(thread, signal, info, uc);
     }
-    // A breakpoint is reported behind itself, which may be in the next unit already.
-    let breakpoint = signal == SIGTRAP && matches!(info.code(), SI_KERNEL | TRAP_BRKPT);
-    let place = locate(pc - u64::from(breakpoint));
+    // What is reported behind itself may be in the next unit already.
+    let behind = is_behind(signal, info, uc);
+    let place = locate(pc - u64::from(behind));
     let outside = pc >> 32 != thread.block.window_high && info.address() == pc;
     if outside && signal == SIGSEGV && info.code() > 0 {
         return leave_window(thread, uc);
@@ -191,6 +191,28 @@ fn mark_vectors(uc: &mut UContext) {
 
 // --- faults ---
 
+/// Whether the processor reports the instruction behind the one that raised the signal: `int3` and
+/// `int 3`, `int 4`, `int1`.
+fn is_behind(signal: i32, info: &SigInfo, uc: &UContext) -> bool {
+    const DEBUG: u64 = 1;
+    const BREAKPOINT: u64 = 3;
+    const OVERFLOW: u64 = 4;
+    const INT1: u8 = 0xf1;
+    if info.code() <= 0 || !matches!(signal, SIGTRAP | SIGSEGV) {
+        return false;
+    }
+    match uc.context.trap {
+        BREAKPOINT | OVERFLOW => true,
+        DEBUG if info.code() == TRAP_BRKPT => {
+            // Some virtual machines report it where it stands.
+            // SAFETY: translated code is readable, and does not start here.
+            let around = unsafe { ((uc.context.rip - 1) as *const [u8; 2]).read_unaligned() };
+            around[0] == INT1 || around[1] != INT1
+        }
+        _ => false,
+    }
+}
+
 fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext, place: &At) {
     let pc = uc.context.rip;
     let address = info.address();
@@ -207,9 +229,8 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         return give_pointers(thread, uc);
     }
     let Some(recipe) = place.recipe() else { return lost(signal, info, uc) };
-    // The processor reports a breakpoint behind itself.
-    let behind = u64::from(signal == SIGTRAP);
-    let Some(entry) = recipe.at((pc - behind - place.entry) as u32) else {
+    let behind = is_behind(signal, info, uc);
+    let Some(entry) = recipe.at((pc - u64::from(behind) - place.entry) as u32) else {
         return lost(signal, info, uc);
     };
     if signal == SIGSEGV
@@ -244,12 +265,11 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         let in_page = address % abi::layout::PAGE;
         info.set_address(address - in_page.min(4));
     }
+    if behind {
+        state.rip = place.start + u64::from(entry.original + entry.length);
+        state.insn = entry.insn + 1;
+    }
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) {
-        // int3 and single steps report the instruction behind.
-        if signal == SIGTRAP {
-            state.rip = place.start + u64::from(entry.original + entry.length);
-            state.insn = entry.insn + 1;
-        }
         if info.code() != SI_KERNEL {
             info.set_address(state.rip);
         }
