@@ -125,7 +125,10 @@ pub fn measure(mut command: Command, dep_file: &str, limits: Limits) -> Result<O
 /// Stdin from `file`, else empty.
 pub fn stdin(command: &mut Command, file: Option<&Path>) -> Result<()> {
     command.stdin(match file {
-        Some(file) => Stdio::from(File::open(file)?),
+        Some(file) => {
+            let named = |e: Error| Error::new(e.kind(), format!("{}: {e}", file.display()));
+            Stdio::from(File::open(file).map_err(named)?)
+        }
         None => Stdio::null(),
     });
     Ok(())

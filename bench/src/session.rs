@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
         };
         match wrong {
             Some(why) if matches!(way, Way::Native) => {
-                Err(Stop::Failed(format!("two native runs differ: the second {why}")))
+                Err(Stop::Failed(format!("two native runs differ: the second: {why}")))
             }
             wrong => {
                 variant.wrong = wrong;

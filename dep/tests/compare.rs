@@ -146,15 +146,18 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
     let unknown = "dep: deprewrite: invalid value 'x' for '--memory <MEMORY>'\n";
     let missing = "dep: no-list: No such file or directory (os error 2)\n";
     let status = "dep: natively, it ends with status 3 (words)\n";
+    let differ = "dep: two native runs differ: the second: its output ";
+    let no_input = "dep: natively: no-input: No such file or directory";
     let late = "dep: natively: it did not end within 1 s\n";
-    let cases: [(&Path, &[&str], i32, &str); 7] = [
+    let cases: [(&Path, &[&str], i32, &str); 8] = [
         (&refuses, &["/bin/false"], 1, refused),
         (&refuses, &["--memory", "x", "/bin/echo"], 2, unknown),
         (&nothing, &["/bin/echo"], 1, "tests/deprewrite/no: no such file\n"),
         (&copies, &["--workloads", "no-list"], 1, missing),
         (&copies, &["/bin/sh", "--", "-c", "echo words >&2; exit 3"], 1, status),
         (&copies, &["--limit", "1", "/bin/sleep", "--", "9"], 1, late),
-        (&copies, &["/bin/sh", "--", "-c", "echo $$"], 1, "dep: two native runs differ: "),
+        (&copies, &["/bin/sh", "--", "-c", "echo $$"], 1, differ),
+        (&copies, &["--stdin", "no-input", "/bin/cat"], 1, no_input),
     ];
     for (deprewrite, arguments, code, line) in cases {
         let output = compare(deprewrite, arguments);
@@ -163,7 +166,18 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
         assert!(said.contains(line) && said.lines().count() == 1, "{arguments:?}: {said}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
-    for wrong in [&["--workloads", "list", "/bin/echo"][..], &[], &["--rounds", "0", "/bin/echo"]] {
-        assert_eq!(compare(&copies, wrong).status.code(), Some(2), "{wrong:?}");
+    let usage: [(&[&str], &str); 4] = [
+        (
+            &["--workloads", "list", "/bin/echo"],
+            "'--workloads <FILE>' cannot be used with '[INPUT]'",
+        ),
+        (&["--only", "x", "/bin/true"], "'--only <NAME,...>' cannot be used with '[INPUT]'"),
+        (&["--trace-limit", "0", "/bin/true"], "invalid value '0' for '--trace-limit <MIB>'"),
+        (&[], "required arguments were not provided"),
+    ];
+    for (arguments, line) in usage {
+        let output = compare(&copies, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(line), "{arguments:?}: {}", stderr(&output));
     }
 }

@@ -30,7 +30,13 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     workloads: Option<PathBuf>,
     /// Only these programs of the list
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "workloads")]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        requires = "workloads",
+        conflicts_with = "input"
+    )]
     only: Vec<String>,
     /// Measure nothing: show what --json said
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "workloads"])]
@@ -64,7 +70,7 @@ pub struct Arguments {
     #[arg(long)]
     no_trace: bool,
     /// The trace ends here
-    #[arg(long, value_name = "MIB", default_value_t = 1024, conflicts_with = "no_trace")]
+    #[arg(long, value_name = "MIB", default_value_t = 1024, conflicts_with = "no_trace", value_parser = clap::value_parser!(u64).range(1..))]
     trace_limit: u64,
     /// Where rewritten programs and a trace go meanwhile
     #[arg(long, value_name = "DIR")]
