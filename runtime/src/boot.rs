@@ -191,6 +191,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);
+    add_program_stack(&start, &header, window);
     if statics {
         // SAFETY: as above.
         crate::statics::add(unsafe { Module::program(&header, window) });
@@ -498,6 +499,24 @@ fn add_program_code(header: &ImageHeader, window: u64) {
             file: true,
             shared: false,
         });
+    }
+}
+
+/// A program may ask for an executable stack (functions inside of functions need one, in GNU C).
+fn add_program_stack(start: &Start, header: &ImageHeader, window: u64) {
+    const PT_GNU_STACK: u32 = 0x6474_e551;
+    const PF_X: u32 = 1;
+    // SAFETY: the program's own headers, as the rewriter has counted them: kind and flags come first.
+    let headers = unsafe {
+        core::slice::from_raw_parts(
+            (window + header.program_headers) as *const [u32; 14],
+            header.program_header_count as usize,
+        )
+    };
+    if headers.iter().any(|p| p[0] == PT_GNU_STACK && p[1] & PF_X != 0) {
+        // The kernel puts the path at the upper end.
+        let end = page_up(program_path(start).as_ptr_range().end as u64);
+        process().jit.lock().add_executable(ExecRange::stack(end));
     }
 }
 

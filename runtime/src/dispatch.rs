@@ -69,7 +69,7 @@ fn not_executable(thread: &mut Thread, target: u64) {
     const SEGV_ACCERR: i32 = 2;
     const SI_KERNEL: i32 = 0x80;
     thread.resume_original = target;
-    if process().jit.lock().executable(target).is_some() {
+    if process().jit.lock().executable(target).is_some_and(|range| range.file) {
         // Behind the end of the file that is mapped there.
         let info = SigInfo::fault(signals::SIGBUS, BUS_ADRERR, target);
         return signals::raise(thread, signals::SIGBUS, info);

@@ -32,8 +32,19 @@ pub struct ExecRange {
     pub writable: bool,
     /// It is part of a file (a library, the program).
     pub file: bool,
-    /// It may change by way of another mapping, unnoticed: its bytes are compared each time.
+    /// It may change unnoticed, by way of another mapping or because it is a stack: its bytes are
+    /// compared each time.
     pub shared: bool,
+}
+
+impl ExecRange {
+    /// What a stack that may be executed, whose upper end is `end`, can grow to.
+    pub fn stack(end: u64) -> ExecRange {
+        const MOST: u64 = 1 << 30;
+        let room = page_up(sys::limit(sys::RLIMIT_STACK).min(MOST));
+        let start = end.saturating_sub(room);
+        ExecRange { start, end, writable: true, file: false, shared: true }
+    }
 }
 
 /// A unit in the code cache.
@@ -202,7 +213,10 @@ fn readable_part(target: u64, range: ExecRange) -> Option<ExecRange> {
     readable(target).then_some(())?;
     let next = page_down(target) + PAGE;
     let near = target + FAR >= next && next < range.end;
-    Some(ExecRange { end: if near && !readable(next) { next } else { range.end }, ..range })
+    let end = if near && !readable(next) { next } else { range.end };
+    // Nor may there be anything in front of it, if it is a stack.
+    let start = if range.shared { page_down(target) } else { range.start };
+    Some(ExecRange { start, end, ..range })
 }
 
 fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {

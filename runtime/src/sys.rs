@@ -151,6 +151,7 @@ pub fn exit_group(status: i32) -> ! {
 }
 
 pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_STACK: usize = 3;
 pub const RLIMIT_NOFILE: usize = 7;
 pub const RLIMIT_AS: usize = 9;
 

@@ -126,6 +126,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
 
 /// `mprotect(address, length, protection)`, and `pkey_mprotect` with a key behind that.
 pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
+    const PROT_GROWSDOWN: usize = 0x100_0000;
     let [address, length, prot, key, ..] = *args;
     let (start, len) = (address as u64, page_up(length as u64));
     if is_ours(start, len) {
@@ -150,6 +151,15 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
         if prot & sys::PROT_WRITE != 0 {
             // It may have been carried out for a part.
             jit.distrust(start, start + len);
+        }
+        return result;
+    }
+    if prot & PROT_GROWSDOWN != 0 {
+        // From there on down, the whole stack.
+        let stack = ExecRange::stack(start + len);
+        match prot & sys::PROT_EXEC {
+            0 => jit.remove_executable(stack.start, stack.end),
+            _ => jit.add_executable(stack),
         }
         return result;
     }

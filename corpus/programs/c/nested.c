@@ -1,0 +1,28 @@
+// Functions inside of functions: the code that reaches the outer one's variables is on the stack.
+//#flags: -pthread
+#include <pthread.h>
+#include "check.h"
+static int __attribute__((noinline)) sum(int (*f)(int), int n) {
+    int s = 0;
+    for (int i = 0; i < n; i++) s += f(i);
+    return s;
+}
+static long deep(int depth) {
+    volatile char pad[3000];
+    pad[depth] = depth;
+    int k = depth;
+    int add(int x) { return x + k + pad[depth]; }
+    long r = sum(add, 3);
+    k++;
+    r += sum(add, 3);
+    return depth ? r + deep(depth - 1) : r;
+}
+static void *other(void *depth) { return (void *)deep((long)depth); }
+int main(void) {
+    CHECK(deep(60) == 22509);
+    pthread_t thread;
+    void *result;
+    CHECK(!pthread_create(&thread, 0, other, (void *)10L) && !pthread_join(thread, &result));
+    CHECK((long)result == 759);
+    puts("ok");
+}
