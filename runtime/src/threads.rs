@@ -6,9 +6,11 @@ use crate::process::process;
 use crate::stubs;
 use crate::sys::{self, nr};
 use crate::thread::Thread;
+use abi::layout::PAGE;
 use abi::options::Pointers;
 use abi::trace::{end, event, WHOLE_UNIT};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::sync::atomic::Ordering::*;
 
@@ -75,7 +77,7 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = crate::signals::block_all();
     let result = if request.flags & CLONE_VM == 0 {
-        fork(thread, number, args)
+        fork(thread, number, args, request.stack)
     } else if request.flags & CLONE_THREAD != 0 || request.flags & CLONE_VFORK != 0 {
         share(thread, number, args, &request, next)
     } else {
@@ -89,10 +91,26 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     result
 }
 
-fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
+/// A child with a copy of all memory, on the program's stack `stack` if that is not 0.
+fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> usize {
+    // Our side of the child goes on where we are.
+    let mut own = *args;
+    let mut words = match number {
+        nr::CLONE3 if stack != 0 => alloc::vec![0u64; args[1].div_ceil(8).min(PAGE as usize)],
+        _ => Vec::new(),
+    };
+    if number == nr::CLONE {
+        own[1] = 0;
+    } else if !words.is_empty() {
+        if !crate::signals::read_program(args[0] as u64, &mut words) {
+            return sys::failed(sys::EFAULT);
+        }
+        words[5..7].fill(0);
+        own[0] = words.as_ptr() as usize;
+    }
     let mut jit = process().jit.lock();
     // SAFETY: the child gets a copy of this memory and goes on below.
-    let result = unsafe { sys::raw(number, *args) };
+    let result = unsafe { sys::raw(number, own) };
     if result != 0 {
         drop(jit);
         if let Ok(child) = sys::check(result) {
@@ -111,6 +129,9 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
     jit.forked();
     drop(jit);
     thread.tid = sys::gettid();
+    if stack != 0 {
+        thread.block.registers.gpr[4] = stack;
+    }
     thread.held = [None; 6];
     let mut pointers = thread.block.pointers;
     thread.recorder.forked(&mut pointers);
