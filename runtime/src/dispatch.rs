@@ -79,7 +79,9 @@ fn not_executable(thread: &mut Thread, target: u64) {
             undo_transfer(thread, target);
             (SI_KERNEL, 0)
         }
-        true if signals::is_mapped(target) => (SEGV_ACCERR, target),
+        true if signals::is_mapped(target) && !crate::memory::is_reserved(target) => {
+            (SEGV_ACCERR, target)
+        }
         true => (SEGV_MAPERR, target),
     };
     signals::raise(thread, signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, code, address));

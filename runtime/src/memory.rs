@@ -27,6 +27,17 @@ impl Brk {
         Brk { start, current: start, mapped, limit, reserved }
     }
 
+    /// The program looks at, or maps, memory that nothing but our reservation may be in: from now on
+    /// nothing is there, as natively.
+    pub fn uncover(&mut self, start: u64, end: u64) {
+        if self.reserved && start < self.limit && self.mapped < end {
+            let (at, len) = (self.mapped as usize, (self.limit - self.mapped) as usize);
+            // SAFETY: reserved by us, and used by nobody.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at, len]) };
+            self.reserved = false;
+        }
+    }
+
     /// `brk(wanted)`: the new end, or the old one if it cannot be had.
     pub fn set(&mut self, wanted: u64) -> u64 {
         if wanted < self.start || wanted > self.limit {
@@ -59,6 +70,15 @@ impl Brk {
         self.current = wanted;
         wanted
     }
+}
+
+/// Whether nothing but a reservation of ours is at `address`.
+pub fn is_reserved(address: u64) -> bool {
+    let brk = process().brk.lock();
+    let heap = brk.reserved && (brk.mapped..brk.limit).contains(&address);
+    drop(brk);
+    let jit = process().jit.lock();
+    heap || (jit.arena.range().end..jit.library_top).contains(&address)
 }
 
 /// Where the runtime's own memory lies: below all that the kernel chooses for the program, which

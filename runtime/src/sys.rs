@@ -11,6 +11,7 @@ pub const EEXIST: i32 = 17;
 pub const EINVAL: i32 = 22;
 pub const EBADF: i32 = 9;
 pub const ENOSYS: i32 = 38;
+pub const EOPNOTSUPP: i32 = 95;
 pub const EPERM: i32 = 1;
 
 /// System call numbers (x86-64).

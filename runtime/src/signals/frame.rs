@@ -25,6 +25,10 @@ impl SigInfo {
         u64::from_le_bytes(word)
     }
 
+    pub fn set_code(&mut self, code: i32) {
+        self.0[8..12].copy_from_slice(&code.to_le_bytes());
+    }
+
     pub fn set_address(&mut self, address: u64) {
         self.0[16..24].copy_from_slice(&address.to_le_bytes());
     }

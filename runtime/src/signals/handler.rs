@@ -18,6 +18,7 @@ const TRAP_BRKPT: i32 = 1;
 const TRAP_TRACE: i32 = 2;
 const ALIGNMENT_FLAG: u64 = 0x4_0000;
 const BUS_ALIGNMENT: i32 = 1;
+const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
 
 /// Entered by the kernel, on the thread's signal stack.
@@ -42,7 +43,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     let let_in = uc.mask & bit(signal) != 0 || thread.let_in == signal;
-    let sent = bit(signal) & SYNCHRONOUS != 0 && info.code() <= 0;
+    let sent = bit(signal) & SYNCHRONOUS != 0 && !is_fault(signal, info, pc);
     // The kernel's mask does not say that of a signal that faults raise.
     let blocked = sent && thread.mask & bit(signal) != 0;
     if sent && !let_in && (thread.stepping || blocked) {
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return leave_window(thread, uc);
     }
     let Some(place) = place else {
-        if thread.stepping || bit(signal) & SYNCHRONOUS == 0 || info.code() <= 0 {
+        if thread.stepping || !is_fault(signal, info, pc) {
             // Cold code between units: on to the next boundary.
             return step_on(thread, signal, info, uc);
         }
@@ -78,8 +79,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
         return stepped(thread, uc, &place);
     }
-    let faulted = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
-    if faulted {
+    if is_fault(signal, info, pc) {
         return fault(thread, signal, info, uc, &place);
     }
     match boundary(&place, pc) {
@@ -191,6 +191,22 @@ fn mark_vectors(uc: &mut UContext) {
 
 // --- faults ---
 
+/// Whether the instruction at `pc` (or in front of it, for a trap) has raised the signal, and nobody
+/// has sent it.
+fn is_fault(signal: i32, info: &SigInfo, pc: u64) -> bool {
+    const TRAP_PERF: i32 = 6;
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    if bit(signal) & SYNCHRONOUS == 0 || info.code() <= 0 {
+        return false;
+    }
+    // A call may raise one, or send one with any code (rt_tgsigqueueinfo).
+    // SAFETY: the runtime's code is readable, and does not start here.
+    let by_call = process().runtime.contains(&pc)
+        && !stubs::in_tail(pc)
+        && unsafe { ((pc - 2) as *const [u8; 2]).read_unaligned() } == SYSCALL;
+    !by_call && !(signal == SIGTRAP && info.code() == TRAP_PERF)
+}
+
 /// Whether the processor reports the instruction behind the one that raised the signal: `int3` and
 /// `int 3`, `int 4`, `int1`.
 fn is_behind(signal: i32, info: &SigInfo, uc: &UContext) -> bool {
@@ -264,6 +280,9 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         // The program's return reads eight bytes from rsp on.
         let in_page = address % abi::layout::PAGE;
         info.set_address(address - in_page.min(4));
+    }
+    if signal == SIGSEGV && info.code() == SEGV_ACCERR && crate::memory::is_reserved(address) {
+        info.set_code(SEGV_MAPERR);
     }
     if behind {
         state.rip = place.start + u64::from(entry.original + entry.length);
@@ -527,7 +546,7 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
         uc.context.rflags &= !TRAP_FLAG;
         return;
     }
-    if bit(signal) & SYNCHRONOUS != 0 && info.code() > 0 {
+    if is_fault(signal, info, pc) {
         return lost(signal, info, uc);
     }
     if let Some(other) = stubs::abort_of(pc).or_else(|| stubs::late_of(pc)) {

@@ -29,6 +29,18 @@ fn is_ours(start: u64, len: u64) -> bool {
         || crate::statics::code_in(start, end)
 }
 
+/// Calls whose first two arguments are a piece of memory.
+pub fn names_memory(number: usize) -> bool {
+    const MSYNC: usize = 26;
+    const MINCORE: usize = 27;
+    const MLOCK: usize = 149;
+    const MUNLOCK: usize = 150;
+    const MLOCK2: usize = 325;
+    const MSEAL: usize = 462;
+    matches!(number, nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE)
+        || matches!(number, nr::MREMAP | MSYNC | MINCORE | MLOCK | MUNLOCK | MLOCK2 | MSEAL)
+}
+
 /// `mmap(address, length, protection, flags, descriptor, offset)`
 pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let [address, length, prot, flags, fd, offset] = *args;
@@ -64,6 +76,15 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         Ok(at) => at,
         // SAFETY: the program's own call, without the right to execute.
         Err(_) => unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) },
+    };
+    const MAP_32BIT: usize = 0x40;
+    let result = match flags & MAP_32BIT != 0 && !fixed && result == failed(sys::ENOMEM) {
+        // What is free there is ours, for libraries.
+        true if process().window == 0 => {
+            map_in_window(len, 0, real, flags & !MAP_32BIT, fd as i32, offset as u64)
+                .map_or(result, |at| at as usize)
+        }
+        _ => result,
     };
     let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
     let mut jit = process().jit.lock();

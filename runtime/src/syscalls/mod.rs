@@ -111,6 +111,10 @@ enum Outcome {
 
 fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> Outcome {
     let sp = thread.block.registers.gpr[4];
+    if mapping::names_memory(number) && args[0] != 0 {
+        let start = args[0] as u64;
+        process().brk.lock().uncover(start, start.saturating_add(args[1] as u64));
+    }
     Outcome::Done(match number {
         nr::EXIT_GROUP => exit_group(thread, args[0] as i32),
         nr::EXIT => threads::exit_thread(thread, args[0] as i32),
@@ -133,13 +137,31 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
         }
         nr::CLOSE_RANGE => close_range(args),
-        nr::PRCTL | nr::SECCOMP => match seccomp::install(thread, number, args) {
-            Some(result) => result,
-            None => return plain(thread, number, args),
-        },
+        nr::PRCTL | nr::SECCOMP => {
+            if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
+                refuse_program(thread, thread.syscall_pc, what);
+            }
+            match seccomp::install(thread, number, args) {
+                Some(result) => result,
+                None => return plain(thread, number, args),
+            }
+        }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => return plain(thread, number, args),
     })
+}
+
+/// What the kernel would do to the runtime as well, or cannot see for us.
+fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
+    const SET_SYSCALL_USER_DISPATCH: usize = 59;
+    const SET_MDWE: usize = 65;
+    match (args[0], args[1]) {
+        (SET_SYSCALL_USER_DISPATCH, 1..) => {
+            Some("takes its own system calls (prctl with PR_SET_SYSCALL_USER_DISPATCH)")
+        }
+        (SET_MDWE, 1..) => Some("gives up making memory executable (prctl with PR_SET_MDWE)"),
+        _ => None,
+    }
 }
 
 /// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
@@ -244,7 +266,10 @@ fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
     const SET_GS: usize = 0x1001;
     const SET_FS: usize = 0x1002;
     const GET_GS: usize = 0x1004;
+    // Translated code returns to other addresses than it pushed: as a processor without.
+    const SHADOW_STACK: core::ops::RangeInclusive<usize> = 0x5001..=0x5005;
     match args[0] {
+        code if SHADOW_STACK.contains(&code) => failed(sys::EOPNOTSUPP),
         SET_GS if args[1] != 0 => {
             refuse_program(thread, thread.syscall_pc, "sets the gs base (arch_prctl)")
         }
