@@ -68,6 +68,8 @@ pub const ARENA_END: u64 = 0x8000_0000;
 pub const AREA_END_PIE: u64 = 0xf000_0000;
 /// The same for programs at fixed addresses, whose window also holds the table from 2 GiB on.
 pub const AREA_END_FIXED: u64 = 0x7ff0_0000;
+/// It starts at a multiple of this.
+pub const AREA_STEP: u64 = 16 << 20;
 
 pub const PAGE: u64 = 4096;
 

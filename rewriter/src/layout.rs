@@ -7,7 +7,9 @@ use crate::library::Packs;
 use crate::roots::executable_ranges;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
-use abi::layout::{page_up, ADDED_FIXED, ADDED_PIE, ARENA_END, ARENA_LEN};
+use abi::layout::{
+    page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
+};
 use abi::options::{Options, Pointers};
 
 /// Room between the program and what is added, for its heap.
@@ -41,22 +43,48 @@ impl Places {
         (self.libraries(code_len) + libraries_len as u64).next_multiple_of(COARSE)
     }
 
-    /// Bytes that the translations of libraries may take beside a runtime of `runtime_len`.
-    pub fn room_for_libraries(&self, input: &Input, code_len: usize, runtime_len: u64) -> u64 {
-        let last = (ARENA_END - ARENA_LEN).min(input.image_start() + REACH);
-        last.saturating_sub(self.libraries(code_len) + runtime_len + 2 * COARSE)
+    /// What libraries may take beside a runtime of `runtime_len`.
+    pub fn room_for_libraries(&self, input: &Input, code_len: usize, runtime_len: u64) -> Room {
+        let start = self.libraries(code_len) + runtime_len + 2 * COARSE;
+        let last = added_end(input).min(input.image_start() + REACH);
+        Room {
+            translations: last.saturating_sub(start),
+            in_all: (area_end(input) - ARENA_LEN - AREA_STEP).saturating_sub(start),
+        }
     }
 
     /// Refuses what does not fit.
     pub fn check(&self, input: &Input, end: u64) -> Result<()> {
-        let libraries = ARENA_END - ARENA_LEN;
-        if end > libraries || end - input.image_start() > REACH {
+        if end > added_end(input) || end - input.image_start() > REACH {
             return Err(unsupported!(
                 "the program is too large: its translation would end at {end:#x}"
             ));
         }
         Ok(())
     }
+}
+
+/// Bytes that libraries may take in the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// For their translations.
+    pub translations: u64,
+    /// For their translations and, behind the code cache, themselves.
+    pub in_all: u64,
+}
+
+fn area_end(input: &Input) -> u64 {
+    if input.pie {
+        AREA_END_PIE
+    } else {
+        AREA_END_FIXED
+    }
+}
+
+/// What is added ends here at the latest: behind it there is room for the code cache.
+fn added_end(input: &Input) -> u64 {
+    let last = area_end(input) - ARENA_LEN - AREA_STEP;
+    (ARENA_END - ARENA_LEN).min(last / AREA_STEP * AREA_STEP)
 }
 
 /// A named part of the tables segment.

@@ -3,6 +3,7 @@
 
 use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
+use crate::layout::Room;
 use crate::roots;
 use crate::say;
 use crate::translate::{cut, translate, Target, Translated};
@@ -260,10 +261,11 @@ pub fn packs(
     options: Options,
     fixed: bool,
     first_window: u32,
-    room: u64,
+    room: Room,
     more: &BTreeMap<PathBuf, Vec<u64>>,
 ) -> Packs {
     let mut packs = Packs { next_window: first_window, ..Packs::default() };
+    let mut originals = 0;
     for path in paths {
         let left =
             |why: String| Report { path: path.clone(), units: 0, code_bytes: 0, left: Some(why) };
@@ -274,13 +276,15 @@ pub fn packs(
                 continue;
             }
         };
+        originals += page_up(library.input.image_end());
         let lifted = library.translate(options, fixed, more.get(path).map_or(&[], |m| m));
         if packs.next_window + lifted.windows() >= library::FIRST_SHARED_WINDOW {
             packs.reports.push(left("too many units".into()));
             continue;
         }
         let (bytes, report) = lifted.pack(packs.next_window);
-        if (packs.bytes.len() + bytes.len()) as u64 > room {
+        let translations = (packs.bytes.len() + bytes.len()) as u64;
+        if translations > room.translations || translations + originals > room.in_all {
             packs.reports.push(left("no room for it in the output's address space".into()));
             continue;
         }

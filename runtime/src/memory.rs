@@ -2,7 +2,7 @@
 
 use crate::process::process;
 use crate::sys;
-use abi::layout::{page_up, ARENA_END, ARENA_LEN, PAGE};
+use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The virtual `brk`: the heap stays behind the program's own segments, where it would be without
@@ -139,7 +139,7 @@ impl Area {
     /// Reserves the largest free piece that lies behind `from` and in which the code cache is in
     /// reach of the whole program.
     pub fn reserve(window: u64, from: u64, end: u64) -> Option<Area> {
-        const STEP: u64 = 16 << 20;
+        const STEP: u64 = AREA_STEP;
         let first = from.next_multiple_of(STEP);
         let last = window + ARENA_END - ARENA_LEN;
         // Everything in the area is within reach of the code cache at its start.

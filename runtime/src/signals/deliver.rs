@@ -25,6 +25,7 @@ pub struct Kernel<'a> {
 }
 
 const RED_ZONE: u64 = 128;
+const SI_KERNEL: i32 = 0x80;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 const RESUME_FLAG: u64 = 0x10000;
@@ -39,8 +40,18 @@ pub fn deliver(
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
+    to_action(thread, signal, info, state, kernel)
+}
+
+fn to_action(
+    thread: &mut Thread,
+    signal: i32,
+    info: &SigInfo,
+    state: State,
+    kernel: &Kernel,
+) -> State {
     let action = take_action(thread, signal);
-    let forced = bit(signal) & SYNCHRONOUS != 0 && (info.code() > 0 || info.code() == 0x80);
+    let forced = bit(signal) & SYNCHRONOUS != 0 && (info.code() > 0);
     let blocked = thread.mask & bit(signal) != 0;
     if action.handler == SIG_IGN && !forced {
         return state;
@@ -52,7 +63,12 @@ pub fn deliver(
         fatal(thread, signal, info, &state);
     }
     let Some(next) = build(thread, signal, &action, info, &state, kernel) else {
-        fatal(thread, SIGSEGV, &SigInfo::fault(SIGSEGV, 0x80, 0), &state);
+        // There may be a handler for that, on another stack.
+        let no_frame = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
+        return match signal {
+            SIGSEGV => fatal(thread, SIGSEGV, &no_frame, &state),
+            _ => to_action(thread, SIGSEGV, &no_frame, state, kernel),
+        };
     };
     let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
     thread.set_mask(thread.mask | action.mask | own);
