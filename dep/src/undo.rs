@@ -81,7 +81,7 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
         let pc = match item {
             Item::Store(store) => Some(store.pc),
             Item::Lost { pc, .. } => Some(*pc),
-            Item::Enter(_) | Item::Stopped(_) => None,
+            Item::Enter(_) | Item::Stopped(_) | Item::Forgotten => None,
         };
         let name = pc.filter(|_| what.address.is_some());
         let name = name.map(|pc| symbols.name(pc).unwrap_or_else(|| "?".into()));
@@ -137,6 +137,7 @@ fn text(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
         Item::Stopped(why) => {
             line.extend_from_slice(format!("recording stopped: {}", loss_reason(*why)).as_bytes());
         }
+        Item::Forgotten => line.extend_from_slice(b"forgotten what it did before (ring)"),
     }
     if let Some(name) = name {
         line.extend_from_slice(format!(" {name}").as_bytes());
@@ -174,6 +175,7 @@ fn json(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
             let why = json_string(loss_reason(*why));
             line.extend_from_slice(format!(",\"stopped\":{why}").as_bytes());
         }
+        Item::Forgotten => line.extend_from_slice(b",\"forgotten\":true"),
     }
     if let Some(name) = name {
         line.extend_from_slice(format!(",\"function\":{}", json_string(name)).as_bytes());

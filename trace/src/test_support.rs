@@ -309,13 +309,15 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
     writer.payload(FrameKind::Units, PROCESS, 0, &units);
 
     for (thread, [start, lock, end]) in [(0u32, [1, 5, 6]), (1, [2, 3, 4])] {
+        // In a ring, what came first of thread 0 is gone.
+        let seq = u32::from(options.ring && thread == 0);
         let registers = RegisterState { rip: A, valid: 0xffff, ..Default::default() };
         let mut begin = (77 + thread).to_le_bytes().to_vec();
         begin.extend_from_slice(&0u32.to_le_bytes());
         begin.extend_from_slice(&registers.to_bytes());
         let mut events = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &begin);
-        events.extend(event(kind::ORDER, 0, 0, WHOLE_UNIT, &words(&[start])));
-        let mut record = Record { thread, registers, ..Default::default() };
+        events.extend(event(kind::ORDER, seq, 0, WHOLE_UNIT, &words(&[start])));
+        let mut record = Record { thread, seq, registers, ..Default::default() };
         record.control_flow = vec![1, 0, 0x10, 0, 1, 0];
         let old = 0x1111_1111_1111_1111 * u64::from(thread + 1);
         record.memory = words(&[0x5000, old, 0x6000, lock, old, old]);
@@ -324,13 +326,13 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
         record.memory.extend(words(&[old]));
         if thread == 0 {
             let overwritten = [words(&[B, 0x5100, 3]), b"abc".to_vec()].concat();
-            events.extend(event(kind::UNDO, 0, 6, WHOLE_UNIT, &overwritten));
+            events.extend(event(kind::UNDO, seq, 6, WHOLE_UNIT, &overwritten));
             record.control_flow.extend([1, 0, 0x11, 0, 1, 0]);
         }
         let at = record.control_flow.len() as u64;
         let lost = [words(&[B, 0x9000, 0x1000]), b"munmap".to_vec()].concat();
-        events.extend(event(kind::LOST, 0, at, WHOLE_UNIT, &lost));
-        events.extend(event(kind::ORDER, 0, at, WHOLE_UNIT, &words(&[end])));
+        events.extend(event(kind::LOST, seq, at, WHOLE_UNIT, &lost));
+        events.extend(event(kind::ORDER, seq, at, WHOLE_UNIT, &words(&[end])));
         writer.record(&record);
         writer.payload(FrameKind::Events, thread, 0, &events);
     }

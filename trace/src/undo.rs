@@ -29,6 +29,8 @@ pub enum Item {
     },
     /// Recording stopped, with the reason of the loss.
     Stopped(u32),
+    /// What the thread did before has given way in a ring: it may have written anything.
+    Forgotten,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,15 +40,28 @@ pub struct Store {
     pub size: u32,
     /// Where the old bytes are in [`Items::bytes`].
     at: usize,
-    /// It happened behind this number of the order, or at it.
+}
+
+/// Behind this number of the order, or at it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Place {
     after: u64,
     exact: bool,
+}
+
+impl Place {
+    /// What is at a number comes before what is behind it.
+    fn key(self) -> (u64, bool) {
+        (self.after, !self.exact)
+    }
 }
 
 /// Items of one thread, in order.
 #[derive(Debug, Default)]
 pub struct Items {
     pub items: Vec<Item>,
+    /// Of each item.
+    places: Vec<Place>,
     bytes: Vec<u8>,
     /// Numbers of the order that the thread passed.
     passed: Vec<u64>,
@@ -57,6 +72,15 @@ impl Items {
         &self.bytes[store.at..store.at + store.size as usize]
     }
 
+    fn push(&mut self, item: Item, place: Place) {
+        self.items.push(item);
+        self.places.push(place);
+    }
+
+    fn with_places(&self) -> impl Iterator<Item = (&Item, Place)> {
+        self.items.iter().zip(self.places.iter().copied())
+    }
+
     fn append(&mut self, more: Items) {
         let at = self.bytes.len();
         self.bytes.extend(more.bytes);
@@ -64,6 +88,7 @@ impl Items {
             Item::Store(store) => Item::Store(Store { at: store.at + at, ..store }),
             other => other,
         }));
+        self.places.extend(more.places);
         self.passed.extend(more.passed);
     }
 }
@@ -74,13 +99,12 @@ const BATCH: usize = 1 << 14;
 struct Collector {
     outlet: Outlet<Items>,
     batch: Items,
-    after: u64,
-    exact: bool,
+    place: Place,
 }
 
 impl Collector {
     fn push(&mut self, item: Item) {
-        self.batch.items.push(item);
+        self.batch.push(item, self.place);
         if self.batch.items.len() >= BATCH {
             self.send();
         }
@@ -105,8 +129,6 @@ impl Sink for Collector {
             address: store.address,
             size: store.old.len() as u32,
             at,
-            after: self.after,
-            exact: self.exact,
         }));
     }
 
@@ -115,12 +137,12 @@ impl Sink for Collector {
     }
 
     fn order(&mut self, number: u64, exact: bool) {
-        (self.after, self.exact) = (number, exact);
+        self.place = Place { after: number, exact };
         self.batch.passed.push(number);
     }
 
     fn ordered(&mut self) {
-        self.exact = false;
+        self.place.exact = false;
     }
 
     fn lost(&mut self, pc: u64, start: u64, len: u64, why: &[u8]) {
@@ -156,22 +178,39 @@ pub fn read(
     if !trace.options.undo() {
         return Err(Error("the trace was recorded without an undo log".into()));
     }
-    let make = |_, outlet| Collector { outlet, batch: Items::default(), after: 0, exact: false };
+    let make = |_, outlet| Collector { outlet, batch: Items::default(), place: Place::default() };
     let mut result = Ok(());
+    let forgotten = |thread: &Thread| {
+        let first = thread.chunks.first().map(|chunk| chunk.frame.header.seq);
+        trace.options.ring && first != Some(0)
+    };
+    // When it ended is not known, either.
+    for (i, thread) in trace.threads.iter().enumerate() {
+        if thread.chunks.is_empty() && wanted(thread) && forgotten(thread) {
+            let mut items = Items::default();
+            items.push(Item::Forgotten, Place { after: u64::MAX, exact: true });
+            if !consume(i, items) {
+                return Ok(());
+            }
+        }
+    }
     // Chunks are recovered alone: what a thread passed last in the one before.
     let (mut thread, mut passed) = (usize::MAX, 0);
-    pipeline::run(trace, &pipeline::jobs(trace, wanted), make, |job, piece| {
+    pipeline::run(trace, &pipeline::jobs(trace, &wanted), make, |job, piece| {
+        let begins = job.thread != thread;
         if job.thread != thread {
             (thread, passed) = (job.thread, 0);
         }
         match piece {
             Piece::Batch(mut items) => {
-                for item in &mut items.items {
-                    match item {
-                        Item::Store(store) if store.after == 0 => store.after = passed,
-                        Item::Store(_) => break,
-                        _ => {}
-                    }
+                for place in items.places.iter_mut().take_while(|place| place.after == 0) {
+                    place.after = passed;
+                }
+                if begins && forgotten(&trace.threads[thread]) {
+                    // A chunk begins with a number.
+                    let first = items.passed.first().copied().unwrap_or(u64::MAX);
+                    items.items.insert(0, Item::Forgotten);
+                    items.places.insert(0, Place { after: first, exact: true });
                 }
                 passed = items.passed.last().copied().unwrap_or(passed);
                 consume(job.thread, items)
@@ -229,21 +268,21 @@ impl Log {
             |_| true,
             |thread, items| {
                 let mut about = Items::default();
-                for item in &items.items {
+                for (item, place) in items.with_places() {
                     match item {
                         Item::Store(store)
                             if address.wrapping_sub(store.address) < store.size.into() =>
                         {
                             let at = about.bytes.len();
                             about.bytes.extend_from_slice(items.old(store));
-                            about.items.push(Item::Store(Store { at, ..*store }));
+                            about.push(Item::Store(Store { at, ..*store }), place);
                         }
                         Item::Lost { start, len, .. }
                             if *len == 0 || address.wrapping_sub(*start) < *len =>
                         {
-                            about.items.push(item.clone());
+                            about.push(item.clone(), place);
                         }
-                        Item::Stopped(_) => about.items.push(item.clone()),
+                        Item::Stopped(_) | Item::Forgotten => about.push(item.clone(), place),
                         _ => {}
                     }
                 }
@@ -257,18 +296,12 @@ impl Log {
 
     /// All items, the newest first: a thread's in their order, threads as far as theirs is known.
     pub fn newest_first(&self) -> impl Iterator<Item = (usize, &Item)> {
-        let mut all: Vec<(u64, bool, usize, &Item)> = Vec::new();
+        let mut all: Vec<((u64, bool), usize, &Item)> = Vec::new();
         for (thread, items) in self.threads.iter().enumerate() {
-            let mut key = (0, true);
-            for item in &items.items {
-                if let Item::Store(store) = item {
-                    key = (store.after, !store.exact);
-                }
-                all.push((key.0, key.1, thread, item));
-            }
+            all.extend(items.with_places().map(|(item, place)| (place.key(), thread, item)));
         }
-        all.sort_by_key(|&(after, behind, ..)| (after, behind));
-        all.into_iter().rev().map(|(_, _, thread, item)| (thread, item))
+        all.sort_by_key(|&(key, ..)| key);
+        all.into_iter().rev().map(|(_, thread, item)| (thread, item))
     }
 
     /// Ranges whose old contents are gone; empty ones: nobody knows where.
@@ -287,19 +320,19 @@ impl Log {
         let mut all = Vec::new();
         for (thread, items) in self.threads.iter().enumerate() {
             let mut passed = items.passed.iter().copied().peekable();
-            for item in &items.items {
+            for (item, place) in items.with_places() {
                 let Item::Store(store) = item else { continue };
-                while passed.next_if(|&n| n <= store.after).is_some() {}
-                let end = match store.exact {
-                    true => store.after,
+                while passed.next_if(|&n| n <= place.after).is_some() {}
+                let end = match place.exact {
+                    true => place.after,
                     false => passed.peek().copied().unwrap_or(u64::MAX),
                 };
-                all.push((thread, *store, store.after..end));
+                all.push((place.key(), (thread, *store, place.after..end)));
             }
         }
         // Stable: what is in one thread stays in its order.
-        all.sort_by_key(|(_, store, _)| (store.after, !store.exact));
-        all
+        all.sort_by_key(|&(key, _)| key);
+        all.into_iter().map(|(_, entry)| entry).collect()
     }
 
     /// Tells `write` what to write where to bring memory back to the start of the log, newest first.

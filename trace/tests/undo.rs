@@ -71,6 +71,31 @@ fn what_has_no_order_is_said() {
     assert!(about.unordered().is_empty());
 }
 
+/// Losses lie where they happened; of a thread whose first chunks have given way, everything older
+/// may be missing.
+#[test]
+fn newest_first_says_what_is_not_known() {
+    let kinds = |options| {
+        let trace = open(&undo_sample(options)).expect("a trace");
+        let about = Log::new_about(&trace, 0x9000).expect("a log");
+        let all = Log::new(&trace).expect("a log");
+        let name = |(thread, item): (usize, &Item)| match item {
+            Item::Store(s) => Some((thread, s.address)),
+            Item::Lost { start, .. } => Some((thread, *start)),
+            Item::Forgotten => Some((thread, 0)),
+            Item::Enter(_) | Item::Stopped(_) => None,
+        };
+        assert_eq!(about.newest_first().filter_map(name).filter(|n| n.1 == 0x9000).count(), 2);
+        all.newest_first().filter_map(name).collect::<Vec<_>>()
+    };
+    // Thread 0 has the numbers 1, 5, 6, thread 1 has 2, 3, 4.
+    let newer = [(0, 0x9000), (0, 0x5100), (0, 0x7ff8), (0, 0x5008), (0, 0x6000)];
+    let older = [(1, 0x9000), (1, 0x7ff8), (1, 0x5008), (1, 0x6000), (1, 0x5000), (0, 0x5000)];
+    assert_eq!(kinds(undo()), [&newer[..], &older].concat());
+    let ring = kinds(Options { ring: true, ..undo() });
+    assert_eq!(ring, [&newer[..], &older, &[(0, 0)]].concat());
+}
+
 #[test]
 fn a_profile_has_no_undo_log() {
     let trace = open(&undo_sample(Options::default())).expect("a trace");
