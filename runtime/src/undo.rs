@@ -162,22 +162,35 @@ pub fn after_call(
         return;
     }
     const SET_TID_ADDRESS: usize = 218;
-    const EFAULT: usize = sys::EFAULT as usize;
-    const EINTR: usize = sys::EINTR as usize;
+    /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
+    const REFUSED: [usize; 4] = [1, 9, 25, 38];
     let name = find(number as u64).map_or("unknown system call", |call| call.name);
     let error = sys::check(result).err().map_or(0, |errno| errno as usize);
-    if before.uncertain && matches!(error, 0 | EFAULT | EINTR) {
+    if before.uncertain && !REFUSED.contains(&error) {
         lost(thread, thread.syscall_pc, 0, 0, name);
     }
-    if error == 0 {
+    // These may fail behind a part that they have dropped.
+    let result = match number {
+        nr::MADVISE if error != 0 => Some(0),
+        nr::MMAP if error != 0 => Some(args[0]),
+        _ => (error == 0).then_some(result),
+    };
+    if let Some(result) = result {
         for (start, len) in dropped(number, args, result, before).into_iter().flatten() {
             lost(thread, thread.syscall_pc, start, len, name);
         }
+    }
+    if error == 0 {
         if number == SET_TID_ADDRESS {
             thread.clear_tid = args[0] as u64;
         }
     }
     stamp(thread);
+}
+
+/// Whether advice (`madvise`) drops contents: DONTNEED, FREE, REMOVE, DONTNEED_LOCKED, GUARD_INSTALL.
+pub fn drops(advice: u64) -> bool {
+    matches!(advice, 4 | 8 | 9 | 24 | 102)
 }
 
 /// Ranges whose contents a successful call dropped.
@@ -187,6 +200,8 @@ fn dropped(
     result: usize,
     before: &Call,
 ) -> [Option<(u64, u64)>; 2] {
+    const SHMAT: usize = 30;
+    const SHM_REMAP: u64 = 0x4000;
     const SHMDT: usize = 67;
     const TRUNCATE: usize = 76;
     const REMAP_FILE_PAGES: usize = 216;
@@ -213,9 +228,9 @@ fn dropped(
             let from = page_up(result);
             range(from, page_up(before.brk).saturating_sub(from))
         }
-        // DONTNEED, FREE, REMOVE, DONTNEED_LOCKED
-        nr::MADVISE if matches!(a2, 4 | 8 | 9 | 24) => range(a0, page_up(a1)),
-        PROCESS_MADVISE if matches!(a3, 4 | 8 | 9 | 24) => somewhere,
+        nr::MADVISE if drops(a2) => range(a0, page_up(a1)),
+        PROCESS_MADVISE if drops(a3) => somewhere,
+        SHMAT if a2 & SHM_REMAP != 0 => somewhere,
         SHMDT | TRUNCATE | nr::FTRUNCATE | REMAP_FILE_PAGES | FALLOCATE => somewhere,
         _ => [None; 2],
     }

@@ -153,7 +153,7 @@ pub static TABLE: &[Syscall] = table! {
     122 setfsuid None [] [];
     123 setfsgid None [] [];
     124 getsid None [] [];
-    125 capget None [0: Bytes(8)] [1: Unknown];
+    125 capget None [0: Bytes(8)] [0: Bytes(8), 1: Unknown];
     126 capset None [0: Bytes(8), 1: Unknown] [];
     127 rt_sigpending None [] [0: Argument(1)];
     128 rt_sigtimedwait None [0: Argument(3), 2: Bytes(16)] [1: Bytes(128)];
@@ -336,7 +336,7 @@ pub static TABLE: &[Syscall] = table! {
         [1: Array { count_argument: 2, size: 16 }, 1: IoVec { count: 2, limited_by_result: true }]
         [];
     297 rt_tgsigqueueinfo None [3: Bytes(48)] [];
-    298 perf_event_open Descriptor [0: Unknown] [];
+    298 perf_event_open Descriptor [0: Unknown] [0: Bytes(8)];
     299 recvmmsg Descriptor
         [1: MessageHeaders { count: 2 }, 4: Bytes(16)]
         [1: Messages { count: 2 }, 4: Bytes(16)];
@@ -361,7 +361,7 @@ pub static TABLE: &[Syscall] = table! {
         [];
     312 kcmp None [4: ByCommand] [];
     313 finit_module None [1: String] [];
-    314 sched_setattr None [1: Unknown] [];
+    314 sched_setattr None [1: Unknown] [1: Bytes(4)];
     315 sched_getattr None [] [1: Unknown];
     316 renameat2 None [1: String, 3: String] [];
     317 seccomp Seccomp [2: ByCommand] [2: ByCommand];

@@ -198,10 +198,8 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
 
 /// `madvise(address, length, advice)`: some advice replaces what is there.
 pub fn madvise(args: &[usize; 6]) -> usize {
-    // MADV_DONTNEED, MADV_FREE, MADV_REMOVE, MADV_DONTNEED_LOCKED
-    const REPLACES: [usize; 4] = [4, 8, 9, 24];
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
-    let replaces = REPLACES.contains(&args[2]);
+    let replaces = crate::undo::drops(args[2] as u64);
     if replaces && is_ours(start, len) {
         return failed(sys::EINVAL);
     }

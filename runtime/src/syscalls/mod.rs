@@ -42,7 +42,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         };
     }
     let writes = match process().options.undo() || jit::protects_pages() {
-        true => Writes::of(thread, number, &args),
+        true => Writes::of(number, &args),
         false => Writes::default(),
     };
     let before = undo::before_call(thread, number, &writes);
@@ -73,12 +73,11 @@ pub struct Writes {
 }
 
 impl Writes {
-    fn of(thread: &Thread, number: usize, args: &[usize; 6]) -> Writes {
+    fn of(number: usize, args: &[usize; 6]) -> Writes {
         const PROCESS_VM_READV: usize = 310;
         let mut args = args.map(|arg| arg as u64);
         let mut number = number;
-        let itself = [sys::getpid(), thread.tid].contains(&(args[0] as u32));
-        if number == nr::PROCESS_VM_WRITEV && itself {
+        if number == nr::PROCESS_VM_WRITEV && is_own_thread(args[0]) {
             // As reading it from what is called local into what is called remote.
             number = PROCESS_VM_READV;
             args.swap(1, 3);
@@ -91,6 +90,13 @@ impl Writes {
         let certain = call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each));
         Writes { ranges, elsewhere: !certain }
     }
+}
+
+/// Whether `id` is that of this process, or of a thread of it.
+fn is_own_thread(id: u64) -> bool {
+    let own = sys::getpid();
+    // SAFETY: signal 0 only asks.
+    id as u32 == own || unsafe { sys::call(nr::TGKILL, &[own as usize, id as usize, 0]) }.is_ok()
 }
 
 /// What the call may write is not write-protected by us.
