@@ -322,6 +322,23 @@ fn full_and_closed_streams_are_no_panic() {
     assert!(status == Some(0) && text.is_empty(), "{text}");
 }
 
+/// The shell's `ulimit -f`, in kilobytes or blocks of 512 bytes.
+#[test]
+fn a_limit_of_file_sizes_is_an_error_like_any_other() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let good = compile(directory.path(), "good", &[]).expect("a compiler");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", r#"ulimit -f 100; exec "$1" "$2" -o "$2.out""#, "sh"]);
+    let output =
+        command.arg(env!("CARGO_BIN_EXE_deprewrite")).arg(&good).output().expect("a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write") && said.lines().count() == 1, "{said}");
+    let left = std::fs::read_dir(directory.path()).expect("listed").flatten();
+    let left: Vec<_> = left.map(|entry| entry.path()).filter(|path| *path != good).collect();
+    assert!(left.iter().all(|path| path.extension().is_some_and(|e| e == "c")), "{left:?}");
+}
+
 #[test]
 fn outputs_that_cannot_be_written_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
