@@ -459,24 +459,54 @@ fn real_path<'a>(start: &Start, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
     }
 }
 
-/// Puts the program's own ELF header back where it can read it.
+/// Puts the program's own ELF header and program headers back where it can read them.
 fn restore_elf_header(header: &ImageHeader, window: u64) {
     if header.elf_header_copy == 0 {
         return;
     }
+    let copy = (window + header.elf_header_copy) as *const u8;
+    change_headers(header, window, |own, at| {
+        // SAFETY: the copy lies in the added tables, the program headers behind the ELF header.
+        unsafe {
+            let from = if at == 0 { copy } else { copy.add(64) };
+            core::ptr::copy_nonoverlapping(from, own.as_mut_ptr(), own.len());
+        }
+    });
+}
+
+/// The other way round, for who looks at the process when it has died: a debugger knows the output
+/// by them.
+pub fn show_output_headers() {
+    let process = process();
+    if process.header.elf_header_copy == 0 {
+        return;
+    }
+    const O_CLOEXEC: usize = 0o2000000;
+    let path = c"/proc/self/exe".as_ptr() as usize;
+    // SAFETY: the kernel reads the path.
+    let Ok(fd) = (unsafe { sys::call(nr::OPEN, &[path, O_CLOEXEC]) }) else { return };
+    change_headers(&process.header, process.window, |own, at| {
+        // SAFETY: the kernel fills them.
+        let _ = unsafe {
+            sys::call(nr::PREAD64, &[fd, own.as_mut_ptr() as usize, own.len(), at as usize])
+        };
+    });
+}
+
+/// Lets `change` write the ELF header and the program headers of the program's image; it is told
+/// where they are in the file.
+fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], u64)) {
     let at = window + header.elf_header;
     let page = page_down(at) as usize;
-    let end = window + header.program_headers + 56 * header.program_header_count;
-    let len = page_up(end.max(at + 64)) as usize - page;
-    // SAFETY: the first page of the program's own image, which the kernel mapped readable; the
-    // copy lies in the added tables.
+    let count = 56 * header.program_header_count;
+    let program_headers = window + header.program_headers;
+    let len = page_up((program_headers + count).max(at + 64)) as usize - page;
+    // SAFETY: the first page of the program's own image, which the kernel mapped readable.
     unsafe {
         if sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok() {
-            let copy = (window + header.elf_header_copy) as *const u8;
-            core::ptr::copy_nonoverlapping(copy, at as *mut u8, 64);
-            let program_headers = (window + header.program_headers) as *mut u8;
-            let len = 56 * header.program_header_count as usize;
-            core::ptr::copy_nonoverlapping(copy.add(64), program_headers, len);
+            change(core::slice::from_raw_parts_mut(at as *mut u8, 64), 0);
+            let table = core::slice::from_raw_parts_mut(program_headers as *mut u8, count as usize);
+            change(table, program_headers - at);
             let _ = sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ]);
         }
     }

@@ -57,7 +57,9 @@ fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size
             let mut words = [0u64; 7];
             crate::signals::read_program(args[0] as u64, &mut words).then_some(())?;
-            let stack = if words[5] == 0 { 0 } else { words[5] + words[6] };
+            // One without the other: the kernel refuses it.
+            let given = words[5] != 0 && words[6] != 0;
+            let stack = if given { words[5].wrapping_add(words[6]) } else { 0 };
             Some(Request { flags: words[0], stack, clear_tid: cleared(words[0], words[2]) })
         }
     }

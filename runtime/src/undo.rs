@@ -180,10 +180,8 @@ pub fn after_call(
             lost(thread, thread.syscall_pc, start, len, name);
         }
     }
-    if error == 0 {
-        if number == SET_TID_ADDRESS {
-            thread.clear_tid = args[0] as u64;
-        }
+    if error == 0 && number == SET_TID_ADDRESS {
+        thread.clear_tid = args[0] as u64;
     }
     stamp(thread);
 }

@@ -19,9 +19,15 @@ const KINDS: [(&str, &[&str]); 6] = [
     ("static pie", &["-static-pie"]),
 ];
 
-const SOURCE: &str = "#include <stdio.h>\n\
+const SOURCE: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
     int helper(int x) { return 3 * x; }\n\
-    int main(int c, char **v) { printf(\"%d %s\\n\", helper(c), v[c - 1]); return 7; }\n";
+    __attribute__((noinline)) int fall(const char *how) {\n\
+        if (!strcmp(how, \"store\")) *(volatile int *)16 = 1;\n\
+        if (!strcmp(how, \"abort\")) abort();\n\
+        if (!strcmp(how, \"jump\")) ((void (*)(void))0x1234)();\n\
+        return 7;\n\
+    }\n\
+    int main(int c, char **v) { printf(\"%d %s\\n\", helper(c), v[c - 1]); return fall(v[c - 1]); }\n";
 
 struct Program {
     input: PathBuf,
@@ -234,6 +240,53 @@ fn gdb_finds_symbols() {
             None => Ok(()),
             Some(missing) => Err(format!("no {missing:?} in\n{said}")),
         }
+    });
+}
+
+/// What gdb makes of a core dump: the signal, and the functions that were active.
+fn autopsy(program: &Path, how: &str, directory: &Path) -> Result<Vec<String>, String> {
+    let core = directory.join("core");
+    let _ = std::fs::remove_file(&core);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -c unlimited; exec \"$0\" \"$1\" >/dev/null"])
+        .arg(program)
+        .arg(how);
+    run(command.current_dir(directory).env("DEP_FILE", directory.join("core.dep")))?;
+    let show = ["-ex", "bt", "-ex", "print $_siginfo.si_signo", "-ex", "print $_siginfo.si_code"];
+    let output = run(gdb_on(program).arg(&core).args(show))?;
+    let function = |line: &str| {
+        let frame = line.strip_prefix('#')?.split_once("  ")?.1;
+        let frame = frame.split_once(" in ").map_or(frame, |(_, rest)| rest);
+        Some(frame.split_once(" (").map_or(frame, |(name, _)| name).to_owned())
+    };
+    let interesting = |line: &str| match line.starts_with('$') {
+        true => Some(line.to_owned()),
+        false => function(line),
+    };
+    Ok(text(&output.stdout).lines().filter_map(interesting).collect())
+}
+
+#[test]
+fn core_dumps_show_the_crash() {
+    const PATTERN: &str = "/proc/sys/kernel/core_pattern";
+    let name = "core_dumps_show_the_crash";
+    let pattern = std::fs::read_to_string(PATTERN).unwrap_or_default();
+    if pattern != "core\n" {
+        let mut tally = Tally::start(name);
+        tally.skip("all", &format!("core dumps go elsewhere ({PATTERN})"));
+        return tally.finish();
+    }
+    each_kind(name, &["gdb"], |_, program, directory| {
+        for how in ["store", "abort", "jump"] {
+            let native = autopsy(&program.input, how, directory)?;
+            let rewritten = autopsy(&program.output, how, directory)?;
+            let expected = ["main", "fall"].iter().all(|f| native.iter().any(|n| n == f));
+            if !expected || native != rewritten {
+                return Err(format!("{how}: {rewritten:?}, natively {native:?}"));
+            }
+        }
+        Ok(())
     });
 }
 

@@ -25,6 +25,8 @@ pub struct Kernel<'a> {
 }
 
 const RED_ZONE: u64 = 128;
+/// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+const FRAME_FLAGS: u64 = 7;
 const SI_KERNEL: i32 = 0x80;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
@@ -60,13 +62,13 @@ fn to_action(
         if ignored_by_default(signal) && action.handler == SIG_DFL {
             return state;
         }
-        fatal(thread, signal, info, &state);
+        fatal(thread, signal, info, &state, kernel);
     }
     let Some(next) = build(thread, signal, &action, info, &state, kernel) else {
         // There may be a handler for that, on another stack.
         let no_frame = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
         return match signal {
-            SIGSEGV => fatal(thread, SIGSEGV, &no_frame, &state),
+            SIGSEGV => fatal(thread, SIGSEGV, &no_frame, &state, kernel),
             _ => to_action(thread, SIGSEGV, &no_frame, state, kernel),
         };
     };
@@ -113,9 +115,37 @@ fn ignored_by_default(signal: i32) -> bool {
     matches!(signal, 17 | 18 | 23 | 28)
 }
 
-fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State) -> ! {
-    end_by_signal(thread, signal, info.address(), state.insn);
-    die_of(signal)
+fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
+    let address = if info.code() > 0 { info.address() } else { 0 };
+    end_by_signal(thread, signal, address, state.insn);
+    die_in(thread, signal, info, state, kernel)
+}
+
+/// The process dies of `signal` in `state`: what the kernel writes into a core dump, and shows a
+/// debugger, are the registers of the program, at its own instruction, and what it was told.
+fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
+    block_all();
+    crate::boot::show_output_headers();
+    set_kernel_action(signal, &Action::default());
+    queue(&PendingSignal { number: signal, info: *info });
+    if thread.vector != 0 {
+        let _ = write_own_vectors(thread, kernel.fpstate);
+    }
+    let mut context = *kernel.context;
+    context.set_gpr(&state.gpr);
+    context.rip = state.rip;
+    context.rflags = state.rflags & !TRAP_FLAG;
+    // It comes before the first instruction.
+    let mask = !bit(signal);
+    let stack = AltStack::DISABLED;
+    let ucontext = UContext { flags: FRAME_FLAGS, link: 0, stack, context, mask };
+    let frame = Frame { restorer: 0, ucontext, info: *info };
+    let behind_restorer = &raw const frame as u64 + 8;
+    // SAFETY: the kernel loads the frame; nothing of the runtime runs any more.
+    unsafe {
+        core::arch::asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2",
+            in(reg) behind_restorer, options(noreturn))
+    }
 }
 
 fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next: &State) {
@@ -178,17 +208,9 @@ fn build(
     context.rflags = state.rflags;
     context.fpstate = fpstate;
     context.old_mask = thread.mask;
-    const UC_FP_XSTATE: u64 = 1;
-    const UC_SS: u64 = 6; // UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
     let frame = Frame {
         restorer: action.restorer,
-        ucontext: UContext {
-            flags: UC_FP_XSTATE | UC_SS,
-            link: 0,
-            stack: alt,
-            context,
-            mask: thread.mask,
-        },
+        ucontext: UContext { flags: FRAME_FLAGS, link: 0, stack: alt, context, mask: thread.mask },
         info: *info,
     };
     write_program_value(sp, &frame).then_some(())?;

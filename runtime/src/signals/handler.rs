@@ -204,7 +204,8 @@ fn is_fault(signal: i32, info: &SigInfo, pc: u64) -> bool {
     let by_call = process().runtime.contains(&pc)
         && !stubs::in_tail(pc)
         && unsafe { ((pc - 2) as *const [u8; 2]).read_unaligned() } == SYSCALL;
-    !by_call && !(signal == SIGTRAP && info.code() == TRAP_PERF)
+    let by_counter = signal == SIGTRAP && info.code() == TRAP_PERF;
+    !by_call && !by_counter
 }
 
 /// Whether the processor reports the instruction behind the one that raised the signal: `int3` and
@@ -288,10 +289,8 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         state.rip = place.start + u64::from(entry.original + entry.length);
         state.insn = entry.insn + 1;
     }
-    if matches!(signal, SIGILL | SIGFPE | SIGTRAP) {
-        if info.code() != SI_KERNEL {
-            info.set_address(state.rip);
-        }
+    if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
+        info.set_address(state.rip);
     }
     resume(thread, signal, info, uc, state);
 }

@@ -330,17 +330,13 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
         && !matches!(signal, 17 | 18 | 19 | 20 | 21 | 22 | 23 | 28)
         && thread.actions().0[signal].handler == signals::SIG_DFL
         && thread.mask & signals::bit(signal as i32) == 0;
-    if own
-        && deadly
-        && !thread.vfork_child
-        && process().threads.live.load(core::sync::atomic::Ordering::Relaxed) == 1
-    {
-        end_recording(thread, end::SIGNAL, signal as i32, 0);
-        if signals::bit(signal as i32) & signals::SYNCHRONOUS != 0 || signal == 9 {
-            signals::die_of(signal as i32);
+    if own && deadly && !thread.vfork_child {
+        if signal == 9 {
+            end_recording(thread, end::SIGNAL, signal as i32, 0);
+        } else {
+            // It comes by way of us.
+            signals::install(signal as i32);
         }
-        // SAFETY: the program's own call, which ends it.
-        return Outcome::Done(unsafe { sys::raw(number, *args) });
     }
     plain(thread, number, args)
 }
