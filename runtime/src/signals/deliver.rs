@@ -125,7 +125,10 @@ fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel
 /// debugger, are the registers of the program, at its own instruction, and what it was told.
 fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     block_all();
-    crate::boot::show_output_headers();
+    if !thread.vfork_child {
+        // (The parent of that one goes on with the same memory.)
+        crate::boot::show_output_headers();
+    }
     set_kernel_action(signal, &Action::default());
     queue(&PendingSignal { number: signal, info: *info });
     if thread.vector != 0 {
