@@ -179,20 +179,44 @@ unsafe fn forget_rseq() {
     }
 }
 
-/// Waits for the next stop; an error if there will be none.
+/// The signal that stops what does not end.
+pub const ENDLESS: i32 = libc::SIGSTOP;
+
+/// Waits for the next stop; an error if there will be none. After a second it is [`ENDLESS`].
 fn wait(pid: libc::pid_t) -> Result<()> {
     let mut status = 0;
+    // SAFETY: the handler does nothing; it only interrupts the call below, again and again.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        libc::sigaction(libc::SIGALRM, &action, null_mut());
+        libc::alarm(1);
+    }
     loop {
         // SAFETY: `status` is a local.
         let got = unsafe { libc::waitpid(pid, &mut status, libc::__WALL) };
         match (got, Error::last_os_error().kind()) {
-            (-1, std::io::ErrorKind::Interrupted) => {}
+            (-1, std::io::ErrorKind::Interrupted) => {
+                // SAFETY: no memory is involved.
+                unsafe {
+                    libc::kill(pid, ENDLESS);
+                    libc::alarm(1);
+                }
+                continue;
+            }
             (-1, _) => return Err(Error::last_os_error()),
-            _ if libc::WIFSTOPPED(status) => return Ok(()),
-            _ => return Err(Error::other(format!("the machine ended: {status:#x}"))),
+            _ => {}
         }
+        // SAFETY: as above.
+        unsafe { libc::alarm(0) };
+        return match libc::WIFSTOPPED(status) {
+            true => Ok(()),
+            false => Err(Error::other(format!("the machine ended: {status:#x}"))),
+        };
     }
 }
+
+extern "C" fn nothing(_: libc::c_int) {}
 
 fn state(pid: libc::pid_t) -> Result<State> {
     // SAFETY: plain integers, for which zero is a value.

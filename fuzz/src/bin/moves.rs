@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
 use abi::thread::{self, ThreadBlock};
-use fuzz::machine::{component, Area, Machine, Registers, State, Stop};
+use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use instrument::emit::LookUp;
@@ -371,6 +371,9 @@ impl Target for Moves {
 
         let original = Original { way: &way, code, seed, state: &state };
         let mut expected = original.run(machine)?;
+        if matches!(expected.end, End::Fault { stop, .. } if stop.signal == ENDLESS) {
+            return refused("it does not end");
+        }
 
         if let End::Fault { at, stop } = expected.end {
             // The processor checks a target's form before it goes there, the look-up does not.
