@@ -536,12 +536,14 @@ fn add_program_code(header: &ImageHeader, window: u64) {
 fn add_program_stack(start: &Start, header: &ImageHeader, window: u64) {
     const PT_GNU_STACK: u32 = 0x6474_e551;
     const PF_X: u32 = 1;
+    let at = match (header.elf_header_copy, header.program_headers) {
+        (0, 0) => return,
+        (0, table) => window + table,
+        (copy, _) => window + copy + 64,
+    };
     // SAFETY: the program's own headers, as the rewriter has counted them: kind and flags come first.
     let headers = unsafe {
-        core::slice::from_raw_parts(
-            (window + header.program_headers) as *const [u32; 14],
-            header.program_header_count as usize,
-        )
+        core::slice::from_raw_parts(at as *const [u32; 14], header.program_header_count as usize)
     };
     if headers.iter().any(|p| p[0] == PT_GNU_STACK && p[1] & PF_X != 0) {
         // The kernel puts the path at the upper end.

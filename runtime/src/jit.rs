@@ -102,7 +102,7 @@ pub struct Jit {
     pub arena: Arena,
     pub tables: Tables,
     exec: Vec<ExecRange>,
-    /// Shared mappings that are not executable: they may become so.
+    /// Shared mappings and stacks that are not executable: they may become so.
     shared_maps: Vec<(u64, u64)>,
     /// Units that may be entered from anywhere, by address.
     map: AddressMap,
@@ -117,6 +117,9 @@ pub struct Jit {
     originals: Vec<u8>,
     recipes: Vec<u8>,
     exits: Vec<Exit>,
+    /// The units of code that may change unnoticed, by address: what is there now may be what one of
+    /// them was made of.
+    variants: BTreeMap<u64, Vec<u32>>,
     /// The dead units whose gates lead to a unit, by its number.
     forwarded: BTreeMap<u32, Vec<u32>>,
     /// How often all of that was forgotten.
@@ -177,7 +180,10 @@ impl ProtectedPages {
     }
 
     fn within(&self, pages: Range<u64>) -> Vec<u64> {
-        self.0.range(pages).copied().collect()
+        match pages.is_empty() {
+            true => Vec::new(),
+            false => self.0.range(pages).copied().collect(),
+        }
     }
 
     fn publish(&self) {
@@ -260,6 +266,7 @@ impl Jit {
             originals: Vec::new(),
             recipes: Vec::new(),
             exits: Vec::new(),
+            variants: BTreeMap::new(),
             forwarded: BTreeMap::new(),
             flushes: 0,
             count: 0,
@@ -471,32 +478,30 @@ impl Jit {
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
-    /// Code that may change unnoticed is compared each time: nothing leads to it but this.
     fn open_unit(&mut self, i: usize) -> bool {
         let unit = self.units[i];
-        let end = unit.start + u64::from(unit.len);
-        let range = self.executable(unit.start);
-        let certain = range.is_some_and(|r| !r.shared);
-        if unit.state == Life::Dead || unit.state == Life::Open && certain {
+        if unit.state != Life::Closed {
             return unit.state == Life::Open;
         }
-        let there = range.and_then(|r| readable_part(unit.start, r)).filter(|r| end <= r.end);
-        if let Some(range) = there {
-            self.protect(unit.start, end, range);
-            // SAFETY: mapped, executable and so readable memory of the program.
-            let now =
-                unsafe { core::slice::from_raw_parts(unit.start as *const u8, unit.len as usize) };
-            let then = unit.original as usize..(unit.original + unit.len) as usize;
-            if self.originals[then] == *now {
-                if unit.state == Life::Closed {
-                    self.arena.replace(gate_of(unit.entry.into()) as u32, GATE);
-                    self.units[i].state = Life::Open;
-                }
+        let range = self.executable(unit.start).and_then(|r| readable_part(unit.start, r));
+        if let Some(range) = range {
+            let end = unit.start + u64::from(unit.len);
+            self.protect(unit.start, end.min(range.end), range);
+            if self.is_as_translated(i, range) {
+                self.open_gate(i);
                 return true;
             }
         }
         self.drop_unit(i);
         false
+    }
+
+    fn open_gate(&mut self, i: usize) {
+        let unit = self.units[i];
+        if unit.state == Life::Closed {
+            self.arena.replace(gate_of(unit.entry.into()) as u32, GATE);
+            self.units[i].state = Life::Open;
+        }
     }
 
     fn exit_stub(&mut self, exit: u32) -> u32 {
@@ -516,13 +521,14 @@ impl Jit {
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: u64, what: Option<For>) -> Option<u64> {
         let range = self.executable(target)?;
-        // What may change unnoticed is never entered but by way of here.
-        let what = what.filter(|_| !range.shared);
         if let Some(code) = statics::entry(target).filter(|_| !range.shared) {
             if let Some(what) = what {
                 self.fill_page(target, range, what);
             }
             return Some(code);
+        }
+        if range.shared {
+            return self.resolve_shared(target, readable_part(target, range)?);
         }
         let code = match self.open_at(target) {
             Some(unit) if unit.wide => self.arena.live(unit.entry),
@@ -543,6 +549,45 @@ impl Jit {
         for (original, code) in statics::entries_in(target, page) {
             self.tables.set(what, original, code);
         }
+    }
+
+    /// As [`Jit::resolve`], for code that may change unnoticed: nothing leads to a translation but
+    /// this, which compares.
+    fn resolve_shared(&mut self, target: u64, range: ExecRange) -> Option<u64> {
+        const MOST: usize = 64;
+        let known = self.variants.remove(&target).unwrap_or_default();
+        let mut known: Vec<u32> =
+            known.into_iter().filter(|&i| self.units[i as usize].state != Life::Dead).collect();
+        let same = known.iter().position(|&i| self.is_as_translated(i as usize, range));
+        let flushes = self.flushes;
+        let code = match same.map(|at| known[at] as usize) {
+            Some(unit) => {
+                self.open_gate(unit);
+                self.arena.live(self.units[unit].entry)
+            }
+            None => self.translate(target, true, range),
+        };
+        if same.is_none() {
+            if flushes != self.flushes || known.len() == MOST {
+                known.clear();
+            }
+            known.extend(self.map.get(target));
+        }
+        self.variants.insert(target, known);
+        Some(code)
+    }
+
+    /// Whether the bytes of unit `i`, in `range`, are those that it was translated from.
+    fn is_as_translated(&self, i: usize, range: ExecRange) -> bool {
+        let unit = self.units[i];
+        if unit.start + u64::from(unit.len) > range.end {
+            return false;
+        }
+        // SAFETY: mapped, executable and so readable memory of the program.
+        let now =
+            unsafe { core::slice::from_raw_parts(unit.start as *const u8, unit.len as usize) };
+        let then = unit.original as usize..(unit.original + unit.len) as usize;
+        self.originals[then] == *now
     }
 
     /// The unit that starts at `target`, open.
@@ -921,6 +966,7 @@ impl Jit {
         self.units.clear();
         self.by_page.clear();
         self.forwarded.clear();
+        self.variants.clear();
         self.originals.clear();
         self.recipes.clear();
         self.exits.clear();

@@ -97,18 +97,21 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
 fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> usize {
     // Our side of the child goes on where we are.
     let mut own = *args;
-    let mut words = match number {
-        nr::CLONE3 if stack != 0 => alloc::vec![0u64; args[1].div_ceil(8).min(PAGE as usize)],
+    // Other sizes are refused by the kernel.
+    const SIZES: core::ops::RangeInclusive<usize> = 64..=PAGE as usize;
+    let mut given = match number {
+        nr::CLONE3 if stack != 0 && SIZES.contains(&args[1]) => alloc::vec![0u8; args[1]],
         _ => Vec::new(),
     };
     if number == nr::CLONE {
         own[1] = 0;
-    } else if !words.is_empty() {
-        if !crate::signals::read_program(args[0] as u64, &mut words) {
+    } else if !given.is_empty() {
+        if !crate::signals::read_program_bytes(args[0] as u64, &mut given) {
             return sys::failed(sys::EFAULT);
         }
-        words[5..7].fill(0);
-        own[0] = words.as_ptr() as usize;
+        // stack and stack_size
+        given[40..56].fill(0);
+        own[0] = given.as_ptr() as usize;
     }
     let mut jit = process().jit.lock();
     // SAFETY: the child gets a copy of this memory and goes on below.

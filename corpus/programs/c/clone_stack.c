@@ -28,6 +28,7 @@ int main(void) {
     CHECK(ends(clone(child, stack + sizeof stack, SIGCHLD | CLONE_PARENT_SETTID, (void *)44, &parent)) == 44);
     CHECK(parent > 0);
     struct clone_args args = {.exit_signal = SIGCHLD, .stack = (uintptr_t)stack, .stack_size = sizeof stack};
+    CHECK(syscall(SYS_clone3, &args, 40) == -1 && syscall(SYS_clone3, &args, 1 << 20) == -1);
     long pid;
     __asm__ volatile(
         "syscall\n"

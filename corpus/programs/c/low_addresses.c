@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "check.h"
 #define NOREPLACE 0x100000
 static sigjmp_buf back;
@@ -37,5 +38,10 @@ int main(void) {
     CHECK(map(0x20000000, 0) == (void *)0x20000000);
     for (int i = 0; i < 100; i++) CHECK((unsigned long)map(0, MAP_32BIT) < 0x80000000);
     for (int i = 0; i < 100; i++) free(malloc(1 << 16));
+    // What is moved in front of the heap's end stops it.
+    char *end = sbrk(0), *behind = (char *)(((unsigned long)end + 0x21fff) & -4096);
+    CHECK(mremap(map(0, 0), 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, behind) == behind);
+    *behind = 42;
+    CHECK(brk(end + 0x40000) == -1 && sbrk(0) == end && *behind == 42);
     puts("ok");
 }

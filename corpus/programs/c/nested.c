@@ -17,12 +17,22 @@ static long deep(int depth) {
     r += sum(add, 3);
     return depth ? r + deep(depth - 1) : r;
 }
+// Now one of them is at an address, now the other.
+static int __attribute__((noinline)) plus(int k) {
+    int add(int x) { return x + k; }
+    return sum(add, 2);
+}
+static int __attribute__((noinline)) minus(int k) {
+    int subtract(int x) { return x - k; }
+    return sum(subtract, 2);
+}
 static void *other(void *depth) { return (void *)deep((long)depth); }
 int main(void) {
     CHECK(deep(60) == 22509);
     pthread_t thread;
     void *result;
     CHECK(!pthread_create(&thread, 0, other, (void *)10L) && !pthread_join(thread, &result));
+    for (int i = 0; i < 2000; i++) CHECK(plus(i) + minus(i) == 2);
     CHECK((long)result == 759);
     puts("ok");
 }

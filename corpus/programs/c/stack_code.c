@@ -32,6 +32,7 @@ int main(void) {
         CHECK(!mprotect(page, 4096, PROT_READ | PROT_WRITE | GROWSDOWN));
     }
     CHECK(!mprotect(page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC | GROWSDOWN));
+    CHECK(mprotect(page, -8192, PROT_READ | PROT_WRITE) == -1);
     CHECK(signal(SIGSEGV, SIG_DFL) == handler);
     puts("ok");
     fflush(stdout);

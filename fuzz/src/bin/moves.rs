@@ -425,21 +425,25 @@ impl Target for Moves {
                 word::set(memory, at, 8, 0);
             }
         }
-        let agree =
-            translated_end(stop, &got.registers, &fragment, start).and_then(|(end, entry)| {
-                // In front of a fault a register that is dead may hold anything.
-                let exact = way.placement.exact_registers
-                    || way.options.torture != 0
-                    || way.options.instrument == Instrument::None
-                    || entry.is_none();
-                put_back(&mut got, entry, &way);
-                // In the middle of a look-up nothing but the target is there to be compared.
-                let unfinished = entry.is_some() && matches!(end, End::To(_));
-                if unfinished && (end == expected.end || expected.push_failed(last)) {
-                    return Ok(entry);
-                }
-                expected.is_like(&Ended { end, state: got, memory }, exact).map(|()| entry)
-            });
+        let ended = translated_end(stop, &got.registers, &fragment, start);
+        if matches!(ended, Ok((End::To(to), _)) if target.is_none() && (start..end).contains(&to)) {
+            // The original goes on from there, once more.
+            return refused("a branch into itself");
+        }
+        let agree = ended.and_then(|(end, entry)| {
+            // In front of a fault a register that is dead may hold anything.
+            let exact = way.placement.exact_registers
+                || way.options.torture != 0
+                || way.options.instrument == Instrument::None
+                || entry.is_none();
+            put_back(&mut got, entry, &way);
+            // In the middle of a look-up nothing but the target is there to be compared.
+            let unfinished = entry.is_some() && matches!(end, End::To(_));
+            if unfinished && (end == expected.end || expected.push_failed(last)) {
+                return Ok(entry);
+            }
+            expected.is_like(&Ended { end, state: got, memory }, exact).map(|()| entry)
+        });
         let entry = match agree {
             Ok(entry) => entry,
             Err(_) if original.touches_machinery(machine)? => {

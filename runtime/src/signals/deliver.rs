@@ -28,6 +28,8 @@ const RED_ZONE: u64 = 128;
 /// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
 const FRAME_FLAGS: u64 = 7;
 const SI_KERNEL: i32 = 0x80;
+/// Of a container: only its own faults end it.
+pub const FIRST_PROCESS: u32 = 1;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 const RESUME_FLAG: u64 = 0x10000;
@@ -55,7 +57,8 @@ fn to_action(
     let action = take_action(thread, signal);
     let forced = bit(signal) & SYNCHRONOUS != 0 && (info.code() > 0);
     let blocked = thread.mask & bit(signal) != 0;
-    if action.handler == SIG_IGN && !forced {
+    let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
+    if (action.handler == SIG_IGN || immortal) && !forced {
         return state;
     }
     if action.handler <= SIG_IGN || (forced && blocked) {
@@ -130,7 +133,10 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
         crate::boot::show_output_headers();
     }
     set_kernel_action(signal, &Action::default());
-    queue(&PendingSignal { number: signal, info: *info });
+    let queued = queue(&PendingSignal { number: signal, info: *info });
+    if !queued || sys::getpid() == FIRST_PROCESS {
+        die_of(signal);
+    }
     if thread.vector != 0 {
         let _ = write_own_vectors(thread, kernel.fpstate);
     }

@@ -164,8 +164,12 @@ impl Thread {
 pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
     // There is room for one: another waits in the kernel.
     match thread.waiting.take() {
-        Some(earlier) => queue(&earlier),
-        None => drop(block_all()),
+        Some(earlier) => {
+            queue(&earlier);
+        }
+        None => {
+            block_all();
+        }
     }
     thread.waiting = Some(PendingSignal { number, info });
     thread.pending = 1;
@@ -188,12 +192,12 @@ pub extern "C" fn before_leaving(thread: &mut Thread) {
     queue_held(thread);
 }
 
-/// Sends `signal` to this thread once more, which has it blocked.
-fn queue(signal: &PendingSignal) {
+/// Sends `signal` to this thread once more, which has it blocked. False if there is no room for it.
+fn queue(signal: &PendingSignal) -> bool {
     let info = &signal.info as *const SigInfo as usize;
     let args = [sys::getpid() as usize, sys::gettid() as usize, signal.number as usize, info];
     // SAFETY: the kernel reads the info.
-    let _ = unsafe { sys::call(nr::RT_TGSIGQUEUEINFO, &args) };
+    unsafe { sys::call(nr::RT_TGSIGQUEUEINFO, &args) }.is_ok()
 }
 
 /// Keeps a signal for [`queue_held`], unless one of its number is kept already.

@@ -29,16 +29,32 @@ fn is_ours(start: u64, len: u64) -> bool {
         || crate::statics::code_in(start, end)
 }
 
-/// Calls whose first two arguments are a piece of memory.
-pub fn names_memory(number: usize) -> bool {
+/// The pieces of memory, from where to where, that a call names.
+pub fn named(number: usize, args: &[usize; 6]) -> [Option<(u64, u64)>; 2] {
     const MSYNC: usize = 26;
     const MINCORE: usize = 27;
+    const SHMAT: usize = 30;
     const MLOCK: usize = 149;
     const MUNLOCK: usize = 150;
     const MLOCK2: usize = 325;
     const MSEAL: usize = 462;
-    matches!(number, nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE)
-        || matches!(number, nr::MREMAP | MSYNC | MINCORE | MLOCK | MUNLOCK | MLOCK2 | MSEAL)
+    const MREMAP_FIXED: usize = 2;
+    const LONGEST: usize = 1 << 46;
+    let piece =
+        |at: usize, len: usize| (at != 0).then(|| (at as u64, at.saturating_add(len) as u64));
+    match number {
+        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE => {
+            [piece(args[0], args[1]), None]
+        }
+        MSYNC | MINCORE | MLOCK | MUNLOCK | MLOCK2 | MSEAL => [piece(args[0], args[1]), None],
+        nr::MREMAP if args[3] & MREMAP_FIXED != 0 => {
+            [piece(args[0], args[1]), piece(args[4], args[2])]
+        }
+        nr::MREMAP => [piece(args[0], args[1].max(args[2])), None],
+        // Nobody knows how long it is.
+        SHMAT => [piece(args[1], LONGEST), None],
+        _ => [None; 2],
+    }
 }
 
 /// `mmap(address, length, protection, flags, descriptor, offset)`
@@ -88,7 +104,10 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     };
     let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
     let mut jit = process().jit.lock();
-    jit.set_shared(start, start + len, flags & sys::MAP_SHARED != 0);
+    // A thread's stack that becomes executable holds what the kernel writes, too.
+    const MAP_STACK: usize = 0x2_0000;
+    let unnoticed = flags & (sys::MAP_SHARED | MAP_STACK) != 0;
+    jit.set_shared(start, start + len, unnoticed);
     if fixed {
         jit.remove_executable(start, start + len);
         if !file {
@@ -101,7 +120,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             end: start + len,
             writable: prot & sys::PROT_WRITE != 0,
             file,
-            shared: flags & sys::MAP_SHARED != 0,
+            shared: unnoticed,
         });
         if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
             jit.packs.attach(start..start + len, fd as i32, offset as u64);
@@ -171,7 +190,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     if result != 0 {
         if prot & sys::PROT_WRITE != 0 {
             // It may have been carried out for a part.
-            jit.distrust(start, start + len);
+            jit.distrust(start, start.saturating_add(len));
         }
         return result;
     }

@@ -117,9 +117,8 @@ enum Outcome {
 
 fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> Outcome {
     let sp = thread.block.registers.gpr[4];
-    if mapping::names_memory(number) && args[0] != 0 {
-        let start = args[0] as u64;
-        process().brk.lock().uncover(start, start.saturating_add(args[1] as u64));
+    for (start, end) in mapping::named(number, args).into_iter().flatten() {
+        process().brk.lock().uncover(start, end);
     }
     Outcome::Done(match number {
         nr::EXIT_GROUP => exit_group(thread, args[0] as i32),
@@ -333,7 +332,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     if own && deadly && !thread.vfork_child {
         if signal == 9 {
             end_recording(thread, end::SIGNAL, signal as i32, 0);
-        } else {
+        } else if sys::getpid() != signals::deliver::FIRST_PROCESS {
             // It comes by way of us.
             signals::install(signal as i32);
         }
