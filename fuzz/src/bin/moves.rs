@@ -240,6 +240,15 @@ enum End {
     Fault { at: u64, stop: Stop },
 }
 
+/// All tables are there at once, for code at one place: whether the entry for `target`, which lies
+/// elsewhere, would be one of those.
+fn in_another_table(target: u64) -> bool {
+    let low = target & 0xffff_ffff;
+    let holds = |at: u64| TABLES.iter().any(|(_, area)| area.contains(at));
+    !NEAR.code.contains(low)
+        && TABLES.iter().any(|(table, _)| holds(table.base + table.entry * low))
+}
+
 /// What a look-up needs, as it is before a run: the run before, or the original, may have written
 /// there.
 fn look_up() {
@@ -373,6 +382,9 @@ impl Target for Moves {
         let mut expected = original.run(machine)?;
         if matches!(expected.end, End::Fault { stop, .. } if stop.signal == ENDLESS) {
             return refused("it does not end");
+        }
+        if matches!(expected.end, End::To(to) if target.is_none() && in_another_table(to)) {
+            return refused("a target that is looked up among the entries of others");
         }
 
         if let End::Fault { at, stop } = expected.end {
