@@ -428,7 +428,8 @@ impl Target for Moves {
             stop = machine.run(&mut got).map_err(trouble)?;
         }
         let mut memory = way.place.memory.bytes().to_vec();
-        if last.flow_control() == FlowControl::Return {
+        let returns = last.flow_control() == FlowControl::Return;
+        if returns {
             // The dead word in front of the stack holds where the translated return went.
             let taken = if last.op_count() > 0 { last.immediate16() } else { 0 };
             let word = expected.state.registers.rsp.wrapping_sub(8 + u64::from(taken));
@@ -437,7 +438,7 @@ impl Target for Moves {
                 word::set(memory, at, 8, 0);
             }
         }
-        let ended = translated_end(stop, &got.registers, &fragment, start);
+        let ended = translated_end(stop, &got.registers, &fragment, start, returns);
         if matches!(ended, Ok((End::To(to), _)) if target.is_none() && (start..end).contains(&to)) {
             // The original goes on from there, once more.
             return refused("a branch into itself");
@@ -777,6 +778,7 @@ fn translated_end(
     registers: &Registers,
     fragment: &Fragment,
     start: u64,
+    returns: bool,
 ) -> Result<(End, Option<Entry>), String> {
     let rip = registers.rip;
     let trap = (stop.signal == libc::SIGTRAP).then(|| rip.wrapping_sub(1));
@@ -809,7 +811,8 @@ fn translated_end(
     let offset = (rip - TRANSLATED.start) as u32;
     let entry = recipe.at(offset - unit.entry).ok_or(format!("{stop:x?} in the prologue"))?;
     let mut stop = stop;
-    if entry.kind == Kind::SavedRcx && stop.address == registers.rsp.wrapping_add(4) {
+    let high_half = registers.rsp.wrapping_add(4);
+    if returns && entry.kind == Kind::SavedRcx && stop.address == high_half {
         // A return looks at the high half of its address first.
         stop.address = registers.rsp;
     }
