@@ -439,8 +439,9 @@ impl Target for Moves {
             }
         }
         let ended = translated_end(stop, &got.registers, &fragment, start, returns);
-        if matches!(ended, Ok((End::To(to), _)) if target.is_none() && (start..end).contains(&to)) {
-            // The original goes on from there, once more.
+        // The original goes on from there.
+        let runs_on = |to| (start..end).contains(&to) || GADGET.contains(to);
+        if matches!(ended, Ok((End::To(to), _)) if target.is_none() && runs_on(to)) {
             return refused("a branch into itself");
         }
         let agree = ended.and_then(|(end, entry)| {

@@ -128,8 +128,9 @@ fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel
 /// debugger, are the registers of the program, at its own instruction, and what it was told.
 fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     block_all();
-    if !thread.vfork_child {
-        // (The parent of that one goes on with the same memory.)
+    // A child of vfork leaves its parent's memory alone, and an undo log starts from memory as the
+    // program had it.
+    if !thread.vfork_child && !process().options.undo() {
         crate::boot::show_output_headers();
     }
     set_kernel_action(signal, &Action::default());
