@@ -19,6 +19,9 @@ pub mod flags {
     pub const DYNAMIC: u32 = 2;
     /// The ahead-of-time code needs AVX-512VL.
     pub const NEEDS_AVX512VL: u32 = 4;
+    /// The program asks for a stack that may be executed (functions inside of functions need one,
+    /// in GNU C).
+    pub const EXECUTABLE_STACK: u32 = 8;
 }
 
 /// All fields are little-endian 8-byte words but for the first ones; no padding.

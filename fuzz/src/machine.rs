@@ -74,6 +74,7 @@ impl Machine {
                 return Err(Error::last_os_error());
             }
         }
+        interrupt_waits();
         // SAFETY: the child makes system calls only, and stops for good.
         let pid = unsafe { libc::fork() };
         match pid {
@@ -182,16 +183,22 @@ unsafe fn forget_rseq() {
 /// The signal that stops what does not end.
 pub const ENDLESS: i32 = libc::SIGSTOP;
 
-/// Waits for the next stop; an error if there will be none. After a second it is [`ENDLESS`].
-fn wait(pid: libc::pid_t) -> Result<()> {
-    let mut status = 0;
-    // SAFETY: the handler does nothing; it only interrupts the call below, again and again.
+/// An alarm does nothing but interrupt the call that waits.
+fn interrupt_waits() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: plain integers, for which zero is a value; the handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
         libc::sigaction(libc::SIGALRM, &action, null_mut());
-        libc::alarm(1);
     }
+}
+
+/// Waits for the next stop; an error if there will be none. After a second it is [`ENDLESS`].
+fn wait(pid: libc::pid_t) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: no memory is involved.
+    unsafe { libc::alarm(1) };
     loop {
         // SAFETY: `status` is a local.
         let got = unsafe { libc::waitpid(pid, &mut status, libc::__WALL) };
@@ -215,8 +222,6 @@ fn wait(pid: libc::pid_t) -> Result<()> {
         };
     }
 }
-
-extern "C" fn nothing(_: libc::c_int) {}
 
 fn state(pid: libc::pid_t) -> Result<State> {
     // SAFETY: plain integers, for which zero is a value.

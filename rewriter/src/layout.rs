@@ -143,11 +143,13 @@ pub fn tables(
 
     let elf_header = input.address_of(0);
     let interpreter = input.header_of(object::elf::PT_INTERP).map_or(0, |p| p.address);
+    let stack = input.header_of(object::elf::PT_GNU_STACK);
     let mut bits = 0;
     for (bit, on) in [
         (flags::PIE, input.pie),
         (flags::DYNAMIC, dynamic),
         (flags::NEEDS_AVX512VL, options.pointers == Pointers::Vector),
+        (flags::EXECUTABLE_STACK, stack.is_some_and(|p| p.is_executable())),
     ] {
         bits |= if on { bit } else { 0 };
     }

@@ -35,13 +35,12 @@ impl Arena {
 
     /// Duplicates the shared mapping at the place where it is executed.
     fn map_executable(&self) -> Result<(), i32> {
-        const MREMAP_MAYMOVE: usize = 1;
-        const MREMAP_FIXED: usize = 2;
+        const FLAGS: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
         let (from, len, to) = (self.write as usize, self.len as usize, self.execute as usize);
         // SAFETY: an old length of 0 duplicates a shared mapping; the target range is reserved for
         // the arena by the layout.
         unsafe {
-            sys::call(nr::MREMAP, &[from, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, to])?;
+            sys::call(nr::MREMAP, &[from, 0, len, FLAGS, to])?;
             sys::call(nr::MPROTECT, &[to, len, sys::PROT_READ | sys::PROT_EXEC])?;
         }
         not_in_dumps(self.write, self.len);

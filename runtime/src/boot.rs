@@ -191,7 +191,11 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);
-    add_program_stack(&start, &header, window);
+    if header.flags & flags::EXECUTABLE_STACK != 0 {
+        // The kernel puts the path at the upper end.
+        let end = page_up(program_path(&start).as_ptr_range().end as u64);
+        process().jit.lock().add_executable(ExecRange::stack(end));
+    }
     if statics {
         // SAFETY: as above.
         crate::statics::add(unsafe { Module::program(&header, window) });
@@ -317,8 +321,8 @@ fn open_trace(start: &Start, options: Options) -> TraceFile {
 }
 
 fn create(path: &mut [u8; 4096], len: usize) -> Result<i32, i32> {
-    // O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC
-    const FLAGS: usize = 0o2 | 0o100 | 0o200 | 0o400000 | 0o2000000;
+    // O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+    const FLAGS: usize = 0o2 | 0o100 | 0o200 | 0o400000 | sys::O_CLOEXEC;
     for n in 0..1000u32 {
         if n > 0 {
             let mut digits = crate::last_words::Line::new();
@@ -444,11 +448,10 @@ pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
 
 /// The path of the running file: /proc/self/exe where there is one, else as it was started.
 fn real_path<'a>(start: &Start, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
-    const READLINK: usize = 89;
     let link = c"/proc/self/exe";
     let args = [link.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
     // SAFETY: the kernel reads the path and fills the buffer.
-    match unsafe { sys::call(READLINK, &args) } {
+    match unsafe { sys::call(nr::READLINK, &args) } {
         Ok(n) => &buffer[..n],
         Err(_) => {
             let path = program_path(start);
@@ -481,16 +484,17 @@ pub fn show_output_headers() {
     if process.header.elf_header_copy == 0 {
         return;
     }
-    const O_CLOEXEC: usize = 0o2000000;
     let path = c"/proc/self/exe".as_ptr() as usize;
     // SAFETY: the kernel reads the path.
-    let Ok(fd) = (unsafe { sys::call(nr::OPEN, &[path, O_CLOEXEC]) }) else { return };
+    let Ok(fd) = (unsafe { sys::call(nr::OPEN, &[path, sys::O_CLOEXEC]) }) else { return };
     change_headers(&process.header, process.window, |own, at| {
         // SAFETY: the kernel fills them.
         let _ = unsafe {
             sys::call(nr::PREAD64, &[fd, own.as_mut_ptr() as usize, own.len(), at as usize])
         };
     });
+    // SAFETY: opened above.
+    let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
 }
 
 /// Lets `change` write the ELF header and the program headers of the program's image; it is told
@@ -529,26 +533,6 @@ fn add_program_code(header: &ImageHeader, window: u64) {
             file: true,
             shared: false,
         });
-    }
-}
-
-/// A program may ask for an executable stack (functions inside of functions need one, in GNU C).
-fn add_program_stack(start: &Start, header: &ImageHeader, window: u64) {
-    const PT_GNU_STACK: u32 = 0x6474_e551;
-    const PF_X: u32 = 1;
-    let at = match (header.elf_header_copy, header.program_headers) {
-        (0, 0) => return,
-        (0, table) => window + table,
-        (copy, _) => window + copy + 64,
-    };
-    // SAFETY: the program's own headers, as the rewriter has counted them: kind and flags come first.
-    let headers = unsafe {
-        core::slice::from_raw_parts(at as *const [u32; 14], header.program_header_count as usize)
-    };
-    if headers.iter().any(|p| p[0] == PT_GNU_STACK && p[1] & PF_X != 0) {
-        // The kernel puts the path at the upper end.
-        let end = page_up(program_path(start).as_ptr_range().end as u64);
-        process().jit.lock().add_executable(ExecRange::stack(end));
     }
 }
 

@@ -521,14 +521,14 @@ impl Jit {
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: u64, what: Option<For>) -> Option<u64> {
         let range = self.executable(target)?;
-        if let Some(code) = statics::entry(target).filter(|_| !range.shared) {
+        if range.shared {
+            return self.resolve_shared(target, readable_part(target, range)?);
+        }
+        if let Some(code) = statics::entry(target) {
             if let Some(what) = what {
                 self.fill_page(target, range, what);
             }
             return Some(code);
-        }
-        if range.shared {
-            return self.resolve_shared(target, readable_part(target, range)?);
         }
         let code = match self.open_at(target) {
             Some(unit) if unit.wide => self.arena.live(unit.entry),

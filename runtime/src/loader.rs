@@ -29,10 +29,9 @@ fn protection(flags: u32) -> usize {
 
 /// Maps the file at zero-terminated `path`.
 pub fn load(path: &core::ffi::CStr) -> Result<Loaded, i32> {
-    const O_CLOEXEC: usize = 0o2000000;
     const ENOEXEC: i32 = 8;
     // SAFETY: the kernel reads the path and fills the header.
-    let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, O_CLOEXEC]) }? as i32;
+    let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, sys::O_CLOEXEC]) }? as i32;
     let mut first = [0u8; 4096];
     // SAFETY: the kernel writes at most 4096 bytes.
     let got =

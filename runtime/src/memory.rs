@@ -139,20 +139,19 @@ impl Area {
     /// Reserves the largest free piece that lies behind `from` and in which the code cache is in
     /// reach of the whole program.
     pub fn reserve(window: u64, from: u64, end: u64) -> Option<Area> {
-        const STEP: u64 = AREA_STEP;
-        let first = from.next_multiple_of(STEP);
+        let first = from.next_multiple_of(AREA_STEP);
         let last = window + ARENA_END - ARENA_LEN;
         // Everything in the area is within reach of the code cache at its start.
         let mut size = (window + end - first).min(1 << 31);
-        while size >= ARENA_LEN + STEP {
+        while size >= ARENA_LEN + AREA_STEP {
             let mut start = first;
             while start <= last && start + size <= window + end {
                 if reserve(start, size) {
                     return Some(Area { start, end: start + size });
                 }
-                start += STEP;
+                start += AREA_STEP;
             }
-            size = size / 4 * 3 / STEP * STEP;
+            size = size / 4 * 3 / AREA_STEP * AREA_STEP;
         }
         None
     }

@@ -32,7 +32,9 @@ pub mod nr {
     pub const PWRITE64: usize = 18;
     pub const WRITEV: usize = 20;
     pub const MREMAP: usize = 25;
+    pub const MSYNC: usize = 26;
     pub const MADVISE: usize = 28;
+    pub const SHMAT: usize = 30;
     pub const DUP2: usize = 33;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;
@@ -42,6 +44,7 @@ pub mod nr {
     pub const EXIT: usize = 60;
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
+    pub const READLINK: usize = 89;
     pub const SIGALTSTACK: usize = 131;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
@@ -76,6 +79,9 @@ pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
 pub const MAP_POPULATE: usize = 0x8000;
 pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+pub const MREMAP_MAYMOVE: usize = 1;
+pub const MREMAP_FIXED: usize = 2;
+pub const O_CLOEXEC: usize = 0o2000000;
 
 /// Makes a system call and returns what the kernel returned.
 ///

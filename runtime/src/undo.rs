@@ -191,19 +191,17 @@ pub fn drops(advice: u64) -> bool {
     matches!(advice, 4 | 8 | 9 | 24 | 102)
 }
 
-/// Ranges whose contents a successful call dropped.
+/// Ranges whose contents a call dropped that returned `result`.
 fn dropped(
     number: usize,
     args: &[usize; 6],
     result: usize,
     before: &Call,
 ) -> [Option<(u64, u64)>; 2] {
-    const SHMAT: usize = 30;
     const SHM_REMAP: u64 = 0x4000;
     const SHMDT: usize = 67;
     const TRUNCATE: usize = 76;
     const REMAP_FILE_PAGES: usize = 216;
-    const FALLOCATE: usize = nr::FALLOCATE;
     const PROCESS_MADVISE: usize = 440;
     let [a0, a1, a2, a3, ..] = args.map(|a| a as u64);
     let result = result as u64;
@@ -213,12 +211,11 @@ fn dropped(
         nr::MUNMAP => range(a0, page_up(a1)),
         nr::MMAP if a3 as usize & sys::MAP_FIXED != 0 => range(result, page_up(a1)),
         nr::MREMAP => {
-            const FIXED: u64 = 2;
             let (old, new) = (page_up(a1), page_up(a2));
             if result == a0 {
                 range(a0.wrapping_add(new), old.saturating_sub(new))
             } else {
-                let over = (a3 & FIXED != 0).then_some((result, new));
+                let over = (a3 as usize & sys::MREMAP_FIXED != 0).then_some((result, new));
                 [(old > 0).then_some((a0, old)), over]
             }
         }
@@ -228,8 +225,8 @@ fn dropped(
         }
         nr::MADVISE if drops(a2) => range(a0, page_up(a1)),
         PROCESS_MADVISE if drops(a3) => somewhere,
-        SHMAT if a2 & SHM_REMAP != 0 => somewhere,
-        SHMDT | TRUNCATE | nr::FTRUNCATE | REMAP_FILE_PAGES | FALLOCATE => somewhere,
+        nr::SHMAT if a2 & SHM_REMAP != 0 => somewhere,
+        SHMDT | TRUNCATE | nr::FTRUNCATE | REMAP_FILE_PAGES | nr::FALLOCATE => somewhere,
         _ => [None; 2],
     }
 }

@@ -44,13 +44,12 @@ pub fn move_away(start: &Start) -> bool {
     }
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let Ok(to) = memory::own(end - from, 0, flags, -1, 0) else { return false };
-    const MAYMOVE: usize = 1;
-    const FIXED: usize = 2;
+    const FLAGS: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
     for (piece, piece_end) in pieces {
         let (at, len) = (piece as usize, (piece_end - piece) as usize);
         let new = (to + (piece - from)) as usize;
         // SAFETY: nobody has been told yet where it is, and the new place was just reserved.
-        if unsafe { sys::call(nr::MREMAP, &[at, len, len, MAYMOVE | FIXED, new]) }.is_err() {
+        if unsafe { sys::call(nr::MREMAP, &[at, len, len, FLAGS, new]) }.is_err() {
             return false;
         }
     }

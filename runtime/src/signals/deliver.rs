@@ -38,47 +38,40 @@ const RESUME_FLAG: u64 = 0x10000;
 /// does not return if the signal ends the process.
 pub fn deliver(
     thread: &mut Thread,
-    signal: i32,
+    mut signal: i32,
     info: &SigInfo,
     state: State,
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
-    to_action(thread, signal, info, state, kernel)
-}
-
-fn to_action(
-    thread: &mut Thread,
-    signal: i32,
-    info: &SigInfo,
-    state: State,
-    kernel: &Kernel,
-) -> State {
-    let action = take_action(thread, signal);
-    let forced = bit(signal) & SYNCHRONOUS != 0 && (info.code() > 0);
-    let blocked = thread.mask & bit(signal) != 0;
-    let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
-    if (action.handler == SIG_IGN || immortal) && !forced {
-        return state;
-    }
-    if action.handler <= SIG_IGN || (forced && blocked) {
-        if ignored_by_default(signal) && action.handler == SIG_DFL {
+    let mut info = *info;
+    loop {
+        let action = take_action(thread, signal);
+        let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
+        let blocked = thread.mask & bit(signal) != 0;
+        let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
+        if (action.handler == SIG_IGN || immortal) && !forced {
             return state;
         }
-        fatal(thread, signal, info, &state, kernel);
-    }
-    let Some(next) = build(thread, signal, &action, info, &state, kernel) else {
+        if action.handler <= SIG_IGN || (forced && blocked) {
+            if ignored_by_default(signal) && action.handler == SIG_DFL {
+                return state;
+            }
+            fatal(thread, signal, &info, &state, kernel);
+        }
+        if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
+            let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
+            thread.set_mask(thread.mask | action.mask | own);
+            record(thread, signal, &info, &state, &next);
+            return next;
+        }
+        info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
+        if signal == SIGSEGV {
+            fatal(thread, SIGSEGV, &info, &state, kernel);
+        }
         // There may be a handler for that, on another stack.
-        let no_frame = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
-        return match signal {
-            SIGSEGV => fatal(thread, SIGSEGV, &no_frame, &state, kernel),
-            _ => to_action(thread, SIGSEGV, &no_frame, state, kernel),
-        };
-    };
-    let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
-    thread.set_mask(thread.mask | action.mask | own);
-    record(thread, signal, info, &state, &next);
-    next
+        signal = SIGSEGV;
+    }
 }
 
 fn take_action(thread: &mut Thread, signal: i32) -> Action {

@@ -43,7 +43,8 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     let let_in = uc.mask & bit(signal) != 0 || thread.let_in == signal;
-    let sent = bit(signal) & SYNCHRONOUS != 0 && !is_fault(signal, info, pc);
+    let raised = is_fault(signal, info, pc);
+    let sent = bit(signal) & SYNCHRONOUS != 0 && !raised;
     // The kernel's mask does not say that of a signal that faults raise.
     let blocked = sent && thread.mask & bit(signal) != 0;
     if sent && !let_in && (thread.stepping || blocked) {
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         if blocked {
             thread.let_in = signal;
         }
-        return in_runtime(thread, signal, info, uc);
+        return in_runtime(thread, signal, info, uc, raised);
     }
     // What is reported behind itself may be in the next unit already.
     let behind = is_behind(signal, info, uc);
@@ -66,7 +67,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return leave_window(thread, uc);
     }
     let Some(place) = place else {
-        if thread.stepping || !is_fault(signal, info, pc) {
+        if thread.stepping || !raised {
             // Cold code between units: on to the next boundary.
             return step_on(thread, signal, info, uc);
         }
@@ -79,8 +80,8 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
         return stepped(thread, uc, &place);
     }
-    if is_fault(signal, info, pc) {
-        return fault(thread, signal, info, uc, &place);
+    if raised {
+        return fault(thread, signal, info, uc, &place, behind);
     }
     match boundary(&place, pc) {
         Some(entry) => {
@@ -230,7 +231,15 @@ fn is_behind(signal: i32, info: &SigInfo, uc: &UContext) -> bool {
     }
 }
 
-fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext, place: &At) {
+/// The instruction that raised the signal lies in `place`; `behind`: it is the one in front of pc.
+fn fault(
+    thread: &mut Thread,
+    signal: i32,
+    info: &mut SigInfo,
+    uc: &mut UContext,
+    place: &At,
+    behind: bool,
+) {
     let pc = uc.context.rip;
     let address = info.address();
     if signal == SIGSEGV && thread.recorder.is_guard(address) {
@@ -246,7 +255,6 @@ fn fault(thread: &mut Thread, signal: i32, info: &mut SigInfo, uc: &mut UContext
         return give_pointers(thread, uc);
     }
     let Some(recipe) = place.recipe() else { return lost(signal, info, uc) };
-    let behind = is_behind(signal, info, uc);
     let Some(entry) = recipe.at((pc - u64::from(behind) - place.entry) as u32) else {
         return lost(signal, info, uc);
     };
@@ -536,7 +544,7 @@ fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) 
     resume(thread, signal, info, uc, state);
 }
 
-fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
+fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext, raised: bool) {
     let pc = uc.context.rip;
     if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
         // The step led into the runtime: the signal waits for the way back.
@@ -545,7 +553,7 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
         uc.context.rflags &= !TRAP_FLAG;
         return;
     }
-    if is_fault(signal, info, pc) {
+    if raised {
         return lost(signal, info, uc);
     }
     if let Some(other) = stubs::abort_of(pc).or_else(|| stubs::late_of(pc)) {

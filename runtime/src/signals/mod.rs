@@ -221,11 +221,10 @@ fn queue_held(thread: &mut Thread) {
 
 /// Whether anything is mapped at `address`.
 pub fn is_mapped(address: u64) -> bool {
-    const MSYNC: usize = 26;
     const MS_ASYNC: usize = 1;
     let page = abi::layout::page_down(address) as usize;
     // SAFETY: asks only.
-    unsafe { sys::call(MSYNC, &[page, 4096, MS_ASYNC]) }.is_ok()
+    unsafe { sys::call(nr::MSYNC, &[page, 4096, MS_ASYNC]) }.is_ok()
 }
 
 fn transfer(number: usize, local: usize, remote: u64, len: usize) -> bool {

@@ -31,28 +31,32 @@ fn is_ours(start: u64, len: u64) -> bool {
 
 /// The pieces of memory, from where to where, that a call names.
 pub fn named(number: usize, args: &[usize; 6]) -> [Option<(u64, u64)>; 2] {
-    const MSYNC: usize = 26;
     const MINCORE: usize = 27;
-    const SHMAT: usize = 30;
     const MLOCK: usize = 149;
     const MUNLOCK: usize = 150;
     const MLOCK2: usize = 325;
     const MSEAL: usize = 462;
-    const MREMAP_FIXED: usize = 2;
     const LONGEST: usize = 1 << 46;
     let piece =
         |at: usize, len: usize| (at != 0).then(|| (at as u64, at.saturating_add(len) as u64));
     match number {
-        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE => {
-            [piece(args[0], args[1]), None]
-        }
-        MSYNC | MINCORE | MLOCK | MUNLOCK | MLOCK2 | MSEAL => [piece(args[0], args[1]), None],
-        nr::MREMAP if args[3] & MREMAP_FIXED != 0 => {
+        nr::MMAP
+        | nr::MUNMAP
+        | nr::MPROTECT
+        | nr::PKEY_MPROTECT
+        | nr::MADVISE
+        | nr::MSYNC
+        | MINCORE
+        | MLOCK
+        | MUNLOCK
+        | MLOCK2
+        | MSEAL => [piece(args[0], args[1]), None],
+        nr::MREMAP if args[3] & sys::MREMAP_FIXED != 0 => {
             [piece(args[0], args[1]), piece(args[4], args[2])]
         }
         nr::MREMAP => [piece(args[0], args[1].max(args[2])), None],
         // Nobody knows how long it is.
-        SHMAT => [piece(args[1], LONGEST), None],
+        nr::SHMAT => [piece(args[1], LONGEST), None],
         _ => [None; 2],
     }
 }
@@ -233,9 +237,8 @@ pub fn madvise(args: &[usize; 6]) -> usize {
 
 /// `mremap(address, old length, new length, flags, new address)`
 pub fn mremap(args: &[usize; 6]) -> usize {
-    const FIXED: usize = 2;
     let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
-    let to_ours = args[3] & FIXED != 0 && is_ours(args[4] as u64, new.max(1));
+    let to_ours = args[3] & sys::MREMAP_FIXED != 0 && is_ours(args[4] as u64, new.max(1));
     if is_ours(start, old.max(1)) || to_ours {
         return failed(sys::EINVAL);
     }
@@ -261,13 +264,12 @@ pub fn mremap(args: &[usize; 6]) -> usize {
 
 fn report_descriptor(start: u64, len: u64, offset: u64, prot: u32, fd: usize) {
     use core::fmt::Write;
-    const READLINK: usize = 89;
     let mut name = crate::last_words::Line::new();
     let _ = write!(name, "/proc/self/fd/{fd}\0");
     let mut path = [0u8; 1024];
     let args = [name.text().as_ptr() as usize, path.as_mut_ptr() as usize, path.len()];
     // SAFETY: the kernel reads the name and fills the path.
-    let n = unsafe { sys::call(READLINK, &args) }.unwrap_or(0);
+    let n = unsafe { sys::call(nr::READLINK, &args) }.unwrap_or(0);
     report(start, len, offset, prot, &path[..n]);
 }
 

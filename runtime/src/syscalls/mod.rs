@@ -74,12 +74,11 @@ pub struct Writes {
 
 impl Writes {
     fn of(number: usize, args: &[usize; 6]) -> Writes {
-        const PROCESS_VM_READV: usize = 310;
         let mut args = args.map(|arg| arg as u64);
         let mut number = number;
         if number == nr::PROCESS_VM_WRITEV && is_own_thread(args[0]) {
             // As reading it from what is called local into what is called remote.
-            number = PROCESS_VM_READV;
+            number = nr::PROCESS_VM_READV;
             args.swap(1, 3);
             args.swap(2, 4);
         }
