@@ -163,5 +163,5 @@ pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: 
     let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
     thread.event(event::PROCESS_END, insn, &parts);
     thread.recorder.close(&pointers);
-    process().trace.seal();
+    process().trace.seal(&parts);
 }

@@ -388,12 +388,16 @@ impl TraceFile {
         }
     }
 
-    /// Seals what belongs to the process: it ends here.
-    pub fn seal(&self) {
+    /// Seals what belongs to the process: it ends here. `how`: the payload of PROCESS_END.
+    pub fn seal(&self, how: &[&[u8]]) {
         let mut state = self.state.lock();
         let end = state.end;
         if let Some(file) = &mut state.file {
             file.event(event::LENGTH, (0, 0, 0), &[&end.to_le_bytes()]);
+            if self.loss().is_some() {
+                // The recording of the thread that says so was over before.
+                file.event(event::PROCESS_END, (0, 0, 0), how);
+            }
         }
         let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
         for appender in [file, units, events].into_iter().flatten() {

@@ -227,9 +227,17 @@ fn filled(
         is_valid_prefix(subject, whole, trace, dir)?;
         let info = dep("info", trace, &whole.rewritten)?;
         // A disk without room for the first frame holds an empty file.
-        let says = info.contains("recording lost disk full");
-        if is_lost != (says || info.contains("warning: nothing was recorded")) {
+        let empty = info.contains("warning: nothing was recorded");
+        if is_lost != (empty || info.contains("recording lost disk full")) {
             return Err(format!("a loss: {is_lost}, but the trace says:\n{info}"));
+        }
+        let ended = match native.status {
+            Status::Exited(status) => format!("ended: exit status {status}"),
+            Status::Killed(signal) => format!("ended: signal {signal}"),
+            other => return Err(format!("the original ended with {other:?}")),
+        };
+        if !empty && !info.contains(&ended) {
+            return Err(format!("not {ended}, says the trace:\n{info}"));
         }
         Ok(is_lost)
     };
