@@ -256,6 +256,7 @@ fn ending(trace: &Trace) -> String {
 fn losses(trace: &Trace) -> Vec<String> {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
     let named = all.filter_map(|event| match event.body {
+        Body::Loss { reason, errno: 0 } => Some(loss_reason(reason).to_string()),
         Body::Loss { reason, errno } => Some(format!("{} (errno {errno})", loss_reason(reason))),
         _ => None,
     });

@@ -266,7 +266,8 @@ impl TraceFile {
             sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
             _ => (loss::IO_ERROR, "the trace cannot be written"),
         };
-        let loss = u64::from(reason) | u64::from(errno as u32) << 32;
+        let shown = if errno == LOG_FULL { 0 } else { errno };
+        let loss = u64::from(reason) | u64::from(shown as u32) << 32;
         if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
             if let Some(file) = &mut self.state.lock().file {
                 file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
