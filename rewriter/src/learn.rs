@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::input::Input;
+use abi::layout::page_up;
 use abi::unit::{flags, JitUnit};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,6 +26,12 @@ impl Learned {
         let trace = Trace::open_alone(path).map_err(|e| Error::File(e.to_string()))?;
         let load = trace.statics.map_or(0, |s| s.load);
         let image = load + input.image_start()..load + input.image_end();
+        if !is_run_of(&trace, input, &image) {
+            let (path, program) = (path.display(), trace.program.display());
+            return Err(Error::File(format!(
+                "cannot learn from {path}: a trace of {program}, which was made of another file"
+            )));
+        }
         let files = files(&trace);
         let mut learned = Learned::default();
         for unit in trace.units.jit().filter(|u| u.body.flags & flags::WIDE != 0) {
@@ -42,6 +49,20 @@ impl Learned {
         learned.libraries.values_mut().for_each(|addresses| addresses.sort_unstable());
         Ok(learned)
     }
+}
+
+/// Whether the program of the trace, mapped at `image`, was made of `input`, as far as its size and
+/// build-id can tell.
+fn is_run_of(trace: &Trace, input: &Input, image: &Range<u64>) -> bool {
+    let own = object::File::parse(&*input.bytes).ok();
+    let own = own.as_ref().and_then(|file| object::Object::build_id(file).ok().flatten());
+    trace.process_events.iter().any(|event| match &event.body {
+        Body::Map { start, len, build_id, .. } => {
+            let same = own.is_none_or(|own| build_id.is_empty() || own == build_id);
+            *start == image.start && *len == page_up(image.end - image.start) && same
+        }
+        _ => false,
+    })
 }
 
 fn is_code_of(input: &Input, unit: &JitUnit, load: u64) -> bool {

@@ -138,6 +138,10 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     if arguments.dump.is_some() {
         return Err(Error::File("--dump takes a program, not a library".into()));
     }
+    if !arguments.learn.is_empty() || !arguments.with_library.is_empty() {
+        let what = "--learn and --with-library take a program, not a library";
+        return Err(Error::File(what.into()));
+    }
     if arguments.dynamic() {
         return Err(Error::File("a library has nothing to write with --translate dynamic".into()));
     }

@@ -191,6 +191,35 @@ fn opened_libraries_are_named_or_learned() {
     }
 }
 
+/// What could only be ignored is refused.
+#[test]
+fn nothing_is_learned_from_other_programs() {
+    let place = Place::new();
+    let library = place.path("libx.so");
+    let opened = place.compile("opened", OPENED, &["-O1", "-ldl", "-Wl,--build-id"]);
+    place.record(&place.rewrite(&opened, &[]), &library, None);
+    let trace = place.path("trace.dep");
+    let trace = trace.to_str().unwrap();
+    let output = place.path("learned");
+    let refused = |input: &Path, to: &Path, flag: &str| {
+        let mut command = Command::new(&Tools::get().deprewrite);
+        let done = command.arg(input).arg("-o").arg(to).args([flag, trace]).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.code() == Some(1) && said.lines().count() == 1, "{said}");
+        assert!(!output.exists());
+        said
+    };
+    let said = refused(&place.linked(), &output, "--learn");
+    assert!(said.contains("cannot learn from") && said.contains("made of another file"), "{said}");
+    let rebuilt = place.compile("rebuilt", OPENED, &["-O2", "-ldl", "-Wl,--build-id"]);
+    let said = refused(&rebuilt, &output, "--learn");
+    assert!(said.contains("made of another file"), "{said}");
+    for flag in ["--learn", "--with-library"] {
+        let said = refused(&library, place.dir.path(), flag);
+        assert!(said.contains("take a program, not a library"), "{said}");
+    }
+}
+
 #[test]
 fn outputs_are_deterministic() {
     let place = Place::new();
