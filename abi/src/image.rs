@@ -1,6 +1,7 @@
 //! The header that the rewriter leaves for the runtime in an output file, and its tables.
 //!
-//! The header is the first thing in the first added segment. Addresses are relative to the window
+//! The header is the first thing in the first added segment, or stands there directly behind the
+//! output's program headers. Addresses are relative to the window
 //! (for a position-independent program: to its load address, which the kernel makes a multiple of
 //! 4 GiB because a segment asks for that alignment; for a program at fixed addresses: absolute).
 

@@ -388,10 +388,10 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         let mut memory = memory_operand(insn);
         memory.segment_prefix = Register::None;
         memory.is_broadcast = false;
-        if insn.mnemonic() == Mnemonic::Pop && insn.memory_base() == Register::RSP {
+        if insn.mnemonic() == Mnemonic::Pop && memory.base.full_register() == Register::RSP {
             // Its destination is addressed with the incremented rsp.
             memory.displacement += i64::from(insn.stack_pointer_increment());
-            memory.displ_size = 8;
+            memory.displ_size = memory.base.size() as u32;
         }
         self.encode_with(Op::Lea_r64_m, reg, memory);
     }

@@ -241,7 +241,10 @@ impl Input {
     }
 
     fn has_our_header(&self) -> bool {
-        self.loads().any(|p| self.segment_bytes(p).starts_with(&abi::image::MAGIC))
+        let table = self.program_headers.len() * PROGRAM_HEADER_SIZE;
+        let behind = self.bytes.get(self.program_headers_offset as usize + table..);
+        let mut places = behind.into_iter().chain(self.loads().map(|p| self.segment_bytes(p)));
+        places.any(|bytes| bytes.starts_with(&abi::image::MAGIC))
     }
 
     fn looks_packed(&self) -> bool {

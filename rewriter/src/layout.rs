@@ -95,19 +95,19 @@ pub struct Part {
     pub end: usize,
 }
 
-/// The tables segment: header first.
+/// The tables segment.
 pub struct Tables {
     pub bytes: Vec<u8>,
     pub header: ImageHeader,
-    /// In order, without gaps.
+    /// Room for the output's program headers in front of the header, or 0.
+    pub front: usize,
+    /// In order, without gaps, behind `front`.
     pub parts: [Part; 3],
-    /// Offset of the room for the output's program headers.
-    pub program_headers: usize,
     pub descriptions: usize,
 }
 
-/// Builds the tables for `places`, with room for `program_header_count` headers. What depends on
-/// the file (offset of the descriptions, runtime, identity) is still missing in the header.
+/// Builds the tables for `places`, with `front` bytes in front of the header. What depends on
+/// the file (runtime, identity) is still missing in the header.
 pub fn tables(
     input: &Input,
     translated: &Translated,
@@ -115,9 +115,9 @@ pub fn tables(
     options: Options,
     dynamic: bool,
     places: Places,
-    program_header_count: usize,
+    front: usize,
 ) -> Tables {
-    let mut bytes = vec![0; HEADER_SIZE];
+    let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
         bytes.resize(bytes.len().next_multiple_of(16), 0);
         let start = bytes.len();
@@ -131,7 +131,6 @@ pub fn tables(
     let mut original = input.bytes[..FILE_HEADER_SIZE].to_vec();
     original.extend_from_slice(&input.bytes[table_start..table_start + table_len]);
     let original = place(&original);
-    let program_headers = place(&vec![0; program_header_count * PROGRAM_HEADER_SIZE]);
     let ranges = executable_ranges(input);
     let words: Vec<u8> =
         ranges.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect();
@@ -175,6 +174,7 @@ pub fn tables(
             unit_addresses: places.tables + offsets.unit_addresses,
             recipes: places.tables + offsets.recipes,
             first_window: FIRST_WINDOW.into(),
+            descriptions: offsets.descriptions - front as u64,
             ..offsets
         },
         libraries: match libraries.count {
@@ -189,9 +189,9 @@ pub fn tables(
     };
     let part = |section, start, end| Part { section, start, end };
     let parts = [
-        part(crate::input::HEADER_SECTION, 0, header_end),
+        part(crate::input::HEADER_SECTION, front, header_end),
         part(".deprewrite.tables", header_end, descriptions),
         part(".deprewrite.units", descriptions, end),
     ];
-    Tables { bytes, header, parts, program_headers, descriptions }
+    Tables { bytes, header, front, parts, descriptions }
 }

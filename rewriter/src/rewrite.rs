@@ -96,9 +96,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         &learned.libraries,
     );
     stages.done("libraries");
-    let headers = write::program_header_count(&input, &runtime, code.len(), &libraries);
+    let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
     let dynamic = arguments.dynamic();
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, headers);
+    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front);
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }

@@ -1,10 +1,11 @@
 //! The output file: the input's bytes, then what is added, then a new table of sections.
 //!
-//! The program headers go where the input has them, directly behind the ELF header, because `strip`
-//! puts them there whatever we do. There is room for ours, since those that only ld.so and the
-//! program itself look at may go: in memory the runtime restores the originals from the copy behind
-//! the image header. An input that leaves no room gets the table in the added part; `strip` then
-//! breaks the output.
+//! The program headers go where the input has them, directly behind the ELF header. There is room for
+//! ours, since those that only ld.so and the program itself look at may go: in memory the runtime
+//! restores the originals from the copy behind the image header. An input that leaves no room gets the
+//! table at the start of the added part, directly in front of the first section there, which is where
+//! `strip` puts the table of a segment that it finds one in; and without physical addresses, which it
+//! cannot bring in line with the others then.
 
 use crate::elf::{
     ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
@@ -23,29 +24,42 @@ const PAGE: usize = abi::layout::PAGE as usize;
 /// The alignment that makes the kernel load a position-independent program at a window's start.
 const WINDOW_ALIGN: u64 = abi::layout::WINDOW_SIZE;
 
-/// What neither the kernel nor the runtime reads in an output, the most dispensable first.
-const DISPENSABLE: [elf::ProgramType; 8] = [
-    elf::PT_NULL,
+/// What nobody needs in an output (the kernel, the runtime, ldd), the most dispensable first; before
+/// that, all that is not listed.
+const DISPENSABLE: [elf::ProgramType; 6] = [
     elf::PT_PHDR,
     elf::PT_GNU_PROPERTY,
     elf::PT_NOTE,
     elf::PT_GNU_RELRO,
     elf::PT_GNU_EH_FRAME,
     elf::PT_TLS,
-    elf::PT_DYNAMIC,
 ];
 
-/// Segments that are added besides the runtime's: tables, code, and a stack header if none is there.
-pub fn program_header_count(
+/// How early a program header gives way to others; `None`: not at all.
+fn dispensability(p: &ProgramHeader) -> Option<usize> {
+    match elf::ProgramType(p.kind) {
+        elf::PT_LOAD | elf::PT_GNU_STACK | elf::PT_DYNAMIC => None,
+        kind => Some(DISPENSABLE.iter().position(|&k| k == kind).map_or(0, |i| i + 1)),
+    }
+}
+
+/// Bytes of the output's program headers that go in front of the image header; 0: there is room where
+/// the input has its own.
+pub fn program_headers_in_front(
     input: &Input,
     runtime: &Runtime,
     code_len: usize,
     libraries: &Packs,
 ) -> usize {
-    let stack = usize::from(input.header_of(elf::PT_GNU_STACK).is_none());
-    let code = usize::from(code_len != 0);
-    let libraries = usize::from(libraries.count != 0);
-    input.program_headers.len() + 1 + code + libraries + runtime.segments.len() + stack
+    let (code, libraries) = (usize::from(code_len != 0), usize::from(libraries.count != 0));
+    let added = 1 + code + libraries + runtime.segments.len();
+    let own = original_headers(input);
+    let needed = added + own.iter().filter(|p| dispensability(p).is_none()).count();
+    let there = input.program_headers_offset == FILE_HEADER_SIZE as u64;
+    match there && needed <= input.program_headers.len() {
+        true => 0,
+        false => (added + own.len()) * PROGRAM_HEADER_SIZE,
+    }
 }
 
 /// The bytes of the output.
@@ -60,7 +74,8 @@ pub fn assemble(
     let base = places.runtime(code.len(), libraries.len());
     let end = base + runtime.end();
     places.check(input, end)?;
-    runtime.set_parameters([base, places.tables, u64::from(input.pie), 0])?;
+    let header_at = places.tables + tables.front as u64;
+    runtime.set_parameters([base, header_at, u64::from(input.pie), 0])?;
 
     let mut out = Output { bytes: input.bytes.clone(), headers: Vec::new(), sections: Vec::new() };
     out.headers = original_headers(input);
@@ -101,10 +116,15 @@ pub fn assemble(
             out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
         }
     }
-    let table_offset = if out.fits_in_place(input) {
-        FILE_HEADER_SIZE as u64
-    } else {
-        (tables_at + tables.program_headers) as u64
+    let table_offset = match tables.front {
+        0 => {
+            out.leave_out_headers(input.program_headers.len());
+            FILE_HEADER_SIZE as u64
+        }
+        _ => {
+            out.headers.iter_mut().for_each(|p| p.physical = 0);
+            tables_at as u64
+        }
     };
     out.finish_program_headers(table_offset);
 
@@ -112,7 +132,8 @@ pub fn assemble(
     tables.header.runtime_end = end;
     tables.header.identity = identity(input, &tables);
     let header = tables.header.to_bytes();
-    out.bytes[tables_at..tables_at + header.len()].copy_from_slice(&header);
+    let at = tables_at + tables.front;
+    out.bytes[at..at + header.len()].copy_from_slice(&header);
 
     let (offset, count, names) = out.write_sections(input);
     out.patch_file_header(base + runtime.entry, table_offset, offset, count, names);
@@ -202,24 +223,14 @@ impl Output {
         }
     }
 
-    /// Leaves out program headers until there is room for the rest where the input has its own.
-    fn fits_in_place(&mut self, input: &Input) -> bool {
-        if input.program_headers_offset != FILE_HEADER_SIZE as u64 {
-            return false;
+    /// Leaves out program headers until there is room for the rest.
+    fn leave_out_headers(&mut self, room: usize) {
+        while self.headers.len() > room {
+            let ranked = self.headers.iter().enumerate().rev();
+            let ranked = ranked.filter_map(|(i, p)| dispensability(p).map(|rank| (rank, i)));
+            let Some((_, first)) = ranked.min_by_key(|&(rank, _)| rank) else { break };
+            self.headers.remove(first);
         }
-        let room = input.program_headers.len();
-        let mut headers = self.headers.clone();
-        for kind in DISPENSABLE {
-            while headers.len() > room {
-                let Some(last) = headers.iter().rposition(|p| p.kind == kind.0) else { break };
-                headers.remove(last);
-            }
-        }
-        let fits = headers.len() <= room;
-        if fits {
-            self.headers = headers;
-        }
-        fits
     }
 
     /// Writes the table into the room that was left for it.
@@ -232,7 +243,8 @@ impl Output {
             .map_or(0, |p| p.address + (offset - p.offset));
         for p in self.headers.iter_mut().filter(|p| p.kind == elf::PT_PHDR.0) {
             p.offset = offset;
-            (p.address, p.physical) = (address, address);
+            p.address = address;
+            p.physical = if p.physical == 0 { 0 } else { address };
             (p.file_size, p.memory_size) = (size, size);
         }
         let mut table = Vec::new();
@@ -322,10 +334,15 @@ fn identity(input: &Input, tables: &Tables) -> [u64; 2] {
 /// Writes a file whole or not at all, with the mode of the input.
 pub fn write_file(path: &Path, bytes: &[u8], mode: std::fs::Permissions) -> Result<()> {
     let failed = |e: std::io::Error| Error::file("write", path, e);
+    // A link stays; what it leads to is replaced.
+    let real = match path.is_symlink() {
+        true => path.canonicalize().map_err(failed)?,
+        false => path.to_owned(),
+    };
     if std::fs::metadata(path).is_ok_and(|m| !m.is_file()) {
         return Err(Error::file("write", path, "not a regular file"));
     }
-    let directory = match path.parent() {
+    let directory = match real.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
@@ -334,9 +351,9 @@ pub fn write_file(path: &Path, bytes: &[u8], mode: std::fs::Permissions) -> Resu
             // The name of the temporary file would only confuse.
             failed(e.kind().into())
         })?;
-    file.write_all(bytes).map_err(failed)?;
+    file.as_file_mut().write_all(bytes).map_err(failed)?;
     file.as_file().set_permissions(mode).map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
+    file.persist(real).map_err(|e| failed(e.error))?;
     Ok(())
 }
 

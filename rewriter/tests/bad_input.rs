@@ -353,6 +353,12 @@ fn outputs_that_cannot_be_written_are_refused() {
     refused(&good, &symbolic, "the output is the input", "a link to the input");
     refused(&symbolic, &good, "the output is the input", "a link as input");
     assert_eq!(std::fs::read(&good).expect("the program"), before);
+    let nowhere = directory.path().join("nowhere");
+    std::os::unix::fs::symlink("nothing", &nowhere).expect("a link");
+    refused(&good, &nowhere, "cannot write", "a link to nothing");
+    let device = directory.path().join("device");
+    std::os::unix::fs::symlink("/dev/full", &device).expect("a link");
+    refused(&good, &device, "not a regular file", "a link to a device");
     refused(&good, "/nonexistent/output".as_ref(), "cannot write /nonexistent/output", "directory");
     refused(&good, directory.path(), "not a regular file", "directory as output");
     refused(&good, &good.join("output"), "cannot write", "a file as directory");

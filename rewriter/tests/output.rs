@@ -18,6 +18,9 @@ const KINDS: &[(&str, &[&str])] = &[
     ("stripped", &["-static", "-s"]),
     ("one_segment", &["-no-pie", "-Wl,-z,noseparate-code"]),
     ("relr", &["-fPIE", "-pie", "-Wl,-z,pack-relative-relocs"]),
+    // No room for our program headers.
+    ("few_headers", &["-pie", "-Wl,-z,norelro,--no-eh-frame-hdr,--build-id=none"]),
+    ("static_few_headers", &["-static", "-Wl,-z,norelro,--build-id=none"]),
 ];
 
 fn each_kind(mut check: impl FnMut(&str, &Path, &Path)) {
@@ -120,6 +123,21 @@ fn strip_does_no_harm() {
             assert_eq!(bytes(&whole), bytes(&stripped), "{kind} {name}");
         }
     });
+}
+
+/// As compilers and linkers do it.
+#[test]
+fn a_link_stays_and_what_it_leads_to_is_replaced() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let input = compile(directory.path(), "input", &[]).expect("a compiler");
+    let other = tempfile::tempdir().expect("a directory");
+    let (real, link) = (other.path().join("real"), directory.path().join("link"));
+    std::fs::write(&real, "old").expect("written");
+    std::os::unix::fs::symlink(&real, &link).expect("a link");
+    let done = deprewrite(&["-q", &input.to_string_lossy(), "-o", &link.to_string_lossy()]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(std::fs::read_link(&link).expect("still a link"), real);
+    assert!(works(&real));
 }
 
 #[test]

@@ -176,10 +176,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             window,
             options,
             runtime,
+            brk: Lock::new(brk(&header, window, added.start)),
             added,
             jit: Lock::new(jit),
             actions: Lock::new(signals::Actions::new()),
-            brk: Lock::new(brk(&header, window)),
             trace,
             threads: Threads::default(),
             filters: Lock::new(alloc::vec::Vec::new()),
@@ -206,8 +206,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     first_thread(&start, entry)
 }
 
-/// Reserves the gaps between the segments that were added, which start at the image header: the
-/// kernel would give them to the program, in the midst of our own memory. Returns their range.
+/// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
+/// would give them to the program, in the midst of our own memory. Returns the range of all.
 fn keep_together(start: &Start, window: u64, added: Range<u64>) -> Range<u64> {
     let (Some(at), Some(count)) = (start.get(at::PHDR), start.get(at::PHNUM)) else {
         return added;
@@ -215,17 +215,19 @@ fn keep_together(start: &Start, window: u64, added: Range<u64>) -> Range<u64> {
     // SAFETY: the kernel says where the output's program headers are.
     let headers =
         unsafe { core::slice::from_raw_parts(at as *const ProgramHeader, count as usize) };
-    let mut end = added.start;
+    let (mut first, mut end) = (added.start, None);
     for p in headers.iter().filter(|p| p.p_type == PT_LOAD) {
-        let first = page_down(window + p.p_vaddr);
-        if added.contains(&first) {
-            if end < first && end > added.start {
-                crate::memory::reserve(end, first - end);
+        let from = page_down(window + p.p_vaddr);
+        let to = page_up(window + p.p_vaddr + p.p_memsz);
+        if from < added.end && added.start < to {
+            if let Some(end) = end.filter(|&end| end < from) {
+                crate::memory::reserve(end, from - end);
             }
-            end = end.max(page_up(window + p.p_vaddr + p.p_memsz));
+            first = first.min(from);
+            end = end.max(Some(to));
         }
     }
-    added
+    first..added.end
 }
 
 fn detect() -> XsaveLayout {
@@ -261,10 +263,10 @@ unsafe fn xgetbv() -> u64 {
     unsafe { _xgetbv(0) }
 }
 
-fn brk(header: &ImageHeader, window: u64) -> Brk {
-    let added = if header.flags & flags::PIE != 0 { ADDED_PIE } else { ADDED_FIXED };
+fn brk(header: &ImageHeader, window: u64, added: u64) -> Brk {
+    let most = window + if header.flags & flags::PIE != 0 { ADDED_PIE } else { ADDED_FIXED };
     let end = page_up(window + header.image_end);
-    let limit = (window + header.runtime.min(added)).max(end);
+    let limit = most.min(added).max(end);
     Brk::new(end + random_pages(end, limit), limit)
 }
 

@@ -10,7 +10,7 @@ const F_DUPFD_CLOEXEC: usize = 1030;
 
 /// Moves `fd` out of the program's way, as far up as its limit allows, and remembers it.
 pub fn hide(fd: i32) -> i32 {
-    let moved = move_up(fd, i32::MAX).unwrap_or(fd);
+    let moved = move_up(fd).unwrap_or(fd);
     for slot in &HIDDEN {
         if slot.compare_exchange(-1, moved, Relaxed, Relaxed).is_ok() {
             break;
@@ -19,17 +19,15 @@ pub fn hide(fd: i32) -> i32 {
     moved
 }
 
-fn move_up(fd: i32, below: i32) -> Option<i32> {
-    let top = sys::limit(sys::RLIMIT_NOFILE).min(4096).min(below as u64) as usize;
-    let mut from = top.saturating_sub(8);
-    while from > 2 {
+fn move_up(fd: i32) -> Option<i32> {
+    let top = sys::limit(sys::RLIMIT_NOFILE).min(4096) as usize;
+    for from in (3..top).rev() {
         // SAFETY: no memory involved.
         if let Ok(new) = unsafe { sys::call(nr::FCNTL, &[fd as usize, F_DUPFD_CLOEXEC, from]) } {
             // SAFETY: the old number is ours.
             let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
             return Some(new as i32);
         }
-        from /= 2;
     }
     None
 }

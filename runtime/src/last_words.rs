@@ -1,6 +1,7 @@
 //! What the runtime says when it cannot go on: one line, and a status of its own.
 
-use crate::sys;
+use crate::signals;
+use crate::sys::{self, nr, EFBIG, EPIPE};
 use core::fmt::Write;
 
 /// The program did something that is not supported.
@@ -23,11 +24,24 @@ impl Line {
         &self.bytes[..self.len]
     }
 
-    /// Writes the line to stderr.
+    /// Writes the line to stderr. Whether anybody can read it changes nothing.
     pub fn say(mut self) {
         let end = self.len.min(self.bytes.len() - 1);
         self.bytes[end] = b'\n';
-        sys::write(2, &self.bytes[..end + 1]);
+        let before = signals::block_all();
+        let pending = signals::pending();
+        let line = &self.bytes[..end + 1];
+        let args = [2, line.as_ptr() as usize, line.len()];
+        // SAFETY: the kernel only reads the line.
+        let raised = match unsafe { sys::call(nr::WRITE, &args) } {
+            Err(EPIPE) => signals::bit(signals::SIGPIPE),
+            Err(EFBIG) => signals::bit(signals::SIGXFSZ),
+            _ => 0,
+        };
+        if raised & !pending != 0 {
+            signals::take_pending(raised);
+        }
+        signals::set_real_mask(before);
     }
 }
 

@@ -9,6 +9,8 @@ pub const ENOMEM: i32 = 12;
 pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
 pub const EINVAL: i32 = 22;
+pub const EFBIG: i32 = 27;
+pub const EPIPE: i32 = 32;
 pub const EBADF: i32 = 9;
 pub const ENOSYS: i32 = 38;
 pub const EOPNOTSUPP: i32 = 95;
@@ -45,6 +47,8 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const READLINK: usize = 89;
+    pub const RT_SIGPENDING: usize = 127;
+    pub const RT_SIGTIMEDWAIT: usize = 128;
     pub const SIGALTSTACK: usize = 131;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;

@@ -76,7 +76,6 @@ pub struct Place {
     pub len: u64,
 }
 
-const EFBIG: i32 = 27;
 /// In place of an errno: the size that was asked for when rewriting is used up.
 const LOG_FULL: i32 = 0x1000;
 const SMALL_FRAME: u64 = 16 << 10;
@@ -195,16 +194,15 @@ impl TraceFile {
         let offset = state.end;
         // The kernel answers growth beyond the limit with SIGXFSZ, which would reach the program.
         if offset + len > sys::limit(sys::RLIMIT_FSIZE) {
-            return Err(EFBIG);
+            return Err(sys::EFBIG);
         }
         let fd = self.fd.load(Relaxed) as usize;
         // SAFETY: no memory involved.
         let reserved = unsafe { sys::call(nr::FALLOCATE, &[fd, 0, offset as usize, len as usize]) };
-        const EOPNOTSUPP: i32 = 95;
         match reserved {
             Ok(_) => {}
             Err(sys::EINTR) => return self.allocate_locked(state, len),
-            Err(EOPNOTSUPP) => self.write_zeros(offset, len)?,
+            Err(sys::EOPNOTSUPP) => self.write_zeros(offset, len)?,
             Err(errno) => return Err(errno),
         }
         state.end = offset + len;
@@ -262,7 +260,7 @@ impl TraceFile {
         let (reason, text) = match errno {
             28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
             LOG_FULL => (loss::LOG_FULL, "the log is full"),
-            EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
+            sys::EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
             sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
             _ => (loss::IO_ERROR, "the trace cannot be written"),
         };

@@ -421,7 +421,9 @@ impl State {
     }
 
     fn mmx(&self, number: usize) -> [u8; 8] {
-        array(&self.0[32 + 16 * (number & 7)..])
+        // The registers lie there as the stack has them: the top first.
+        let top = usize::from(self.0[3] >> 3 & 7);
+        array(&self.0[32 + 16 * (number.wrapping_sub(top) & 7)..])
     }
 
     fn vector(&self, thread: &Thread, number: u8) -> [u8; 64] {
@@ -455,8 +457,11 @@ pub fn before_exit(thread: &mut Thread) {
     }
 }
 
-/// Corrects what the kernel says about a fault of a snippet that only read ahead.
-pub fn as_a_store(error: &mut u64) {
+/// Corrects what the kernel says about a page fault of a snippet that only read ahead.
+pub fn as_a_store(trap: u64, error: &mut u64) {
+    const PAGE_FAULT: u64 = 14;
     const WRITE: u64 = 2;
-    *error |= WRITE;
+    if trap == PAGE_FAULT {
+        *error |= WRITE;
+    }
 }

@@ -281,8 +281,8 @@ fn fault(
         }
     }
     crate::undo::release(thread);
-    if signal == SIGSEGV && entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
-        crate::undo::as_a_store(&mut uc.context.error);
+    if entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
+        crate::undo::as_a_store(uc.context.trap, &mut uc.context.error);
     }
     let mut state = state_at(thread, uc, place, &entry, pc);
     if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(uc) {

@@ -28,7 +28,9 @@ pub const SIGBUS: i32 = 7;
 pub const SIGFPE: i32 = 8;
 pub const SIGKILL: i32 = 9;
 pub const SIGSEGV: i32 = 11;
+pub const SIGPIPE: i32 = 13;
 pub const SIGSTOP: i32 = 19;
+pub const SIGXFSZ: i32 = 25;
 
 pub const SA_NOCLDSTOP: u64 = 1;
 pub const SA_SIGINFO: u64 = 4;
@@ -115,6 +117,22 @@ pub fn block_all() -> u64 {
     // SAFETY: the kernel reads and writes one word each.
     let _ = unsafe { sys::call(nr::RT_SIGPROCMASK, &args) };
     old
+}
+
+/// Signals that wait, blocked, for the thread or the process.
+pub fn pending() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: the kernel writes one word.
+    let _ = unsafe { sys::call(nr::RT_SIGPENDING, &[&mut pending as *mut u64 as usize, 8]) };
+    pending
+}
+
+/// Takes one of `signals`, which are blocked, if one is pending.
+pub fn take_pending(signals: u64) {
+    let at_once = [0u64; 2];
+    let args = [&signals as *const u64 as usize, 0, at_once.as_ptr() as usize, 8];
+    // SAFETY: the kernel reads the mask and the time.
+    let _ = unsafe { sys::call(nr::RT_SIGTIMEDWAIT, &args) };
 }
 
 pub fn set_real_mask(mask: u64) {
