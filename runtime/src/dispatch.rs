@@ -64,27 +64,32 @@ fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
 
 /// The program jumped where it may not execute: the fault that the processor would raise.
 fn not_executable(thread: &mut Thread, target: u64) {
+    const SI_KERNEL: i32 = 0x80;
+    thread.resume_original = target;
+    let (signal, info) = match is_canonical(target) {
+        true => fetch_fault(target),
+        false => {
+            undo_transfer(thread, target);
+            (signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, SI_KERNEL, 0))
+        }
+    };
+    signals::raise(thread, signal, info);
+}
+
+/// What fetching code at `address` raises, where none can be executed.
+pub fn fetch_fault(address: u64) -> (i32, SigInfo) {
     const BUS_ADRERR: i32 = 2;
     const SEGV_MAPERR: i32 = 1;
     const SEGV_ACCERR: i32 = 2;
-    const SI_KERNEL: i32 = 0x80;
-    thread.resume_original = target;
-    if process().jit.lock().executable(target).is_some_and(|range| range.file) {
+    let is_executable = process().jit.lock().executable(address).is_some();
+    let is_mapped = signals::is_mapped(address) && !crate::memory::is_reserved(address);
+    let (signal, code) = match (is_mapped, is_executable) {
         // Behind the end of the file that is mapped there.
-        let info = SigInfo::fault(signals::SIGBUS, BUS_ADRERR, target);
-        return signals::raise(thread, signals::SIGBUS, info);
-    }
-    let (code, address) = match is_canonical(target) {
-        false => {
-            undo_transfer(thread, target);
-            (SI_KERNEL, 0)
-        }
-        true if signals::is_mapped(target) && !crate::memory::is_reserved(target) => {
-            (SEGV_ACCERR, target)
-        }
-        true => (SEGV_MAPERR, target),
+        (true, true) => (signals::SIGBUS, BUS_ADRERR),
+        (true, false) => (signals::SIGSEGV, SEGV_ACCERR),
+        (false, _) => (signals::SIGSEGV, SEGV_MAPERR),
     };
-    signals::raise(thread, signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, code, address));
+    (signal, SigInfo::fault(signal, code, address))
 }
 
 /// The processor refuses to load an address that is not canonical: the fault belongs to the

@@ -12,9 +12,10 @@ use tests::sys::{self, Status};
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
 
 /// Those that the ways of recording are compared on: one of each kind of program.
-const CASES: [&str; 9] = [
+const CASES: [&str; 10] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
+    "asm/low_stack.static",
     "asm/avx2.pie",
     "c/setjmp.pie",
     "c/generated_pages.pie",

@@ -135,8 +135,9 @@ fn corpus_is_undone() {
 }
 
 /// A few of each kind, for what is checked in many ways.
-const CASES: [&str; 7] = [
+const CASES: [&str; 8] = [
     "asm/strings.static",
+    "asm/low_stack.static",
     "asm/atomics.pie",
     "asm/avx512.static",
     "c/signals.pie",

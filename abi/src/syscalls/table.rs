@@ -362,7 +362,7 @@ pub static TABLE: &[Syscall] = table! {
     312 kcmp None [4: ByCommand] [];
     313 finit_module None [1: String] [];
     314 sched_setattr None [1: Unknown] [1: Bytes(4)];
-    315 sched_getattr None [] [1: Unknown];
+    315 sched_getattr None [] [1: Argument(2)];
     316 renameat2 None [1: String, 3: String] [];
     317 seccomp Seccomp [2: ByCommand] [2: ByCommand];
     318 getrandom None [] [0: ResultUpTo(1)];

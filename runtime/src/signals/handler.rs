@@ -3,9 +3,9 @@
 use super::deliver::{deliver, interrupted, Kernel, State};
 use super::frame::*;
 use super::*;
-use crate::dispatch::{is_canonical, popped_by};
+use crate::dispatch::{fetch_fault, is_canonical, popped_by};
 use crate::jit::Found;
-use abi::layout::{page_down, page_up, TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
 use abi::thread::SAVED_RCX;
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
 use instrument::emit::LookUp;
@@ -300,7 +300,32 @@ fn fault(
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
         info.set_address(state.rip);
     }
+    let mut signal = signal;
+    if signal == SIGILL {
+        if let Some(page) = cut_off(state.rip) {
+            (signal, *info) = fetch_fault(page);
+        }
+    }
     resume(thread, signal, info, uc, state);
+}
+
+/// If the instruction at `pc` goes on in a page where nothing can be executed: that page.
+fn cut_off(pc: u64) -> Option<u64> {
+    use iced_x86::{Decoder, DecoderError, DecoderOptions};
+    let page = page_down(pc) + PAGE;
+    let mut bytes = [0u8; 15];
+    let bytes = bytes.get_mut(..(page - pc) as usize)?;
+    if !read_program_bytes(pc, bytes) || may_execute(page) {
+        return None;
+    }
+    let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
+    let _ = decoder.decode();
+    (decoder.last_error() == DecoderError::NoMoreBytes).then_some(page)
+}
+
+fn may_execute(page: u64) -> bool {
+    let executable = process().jit.lock().executable(page).is_some();
+    executable && read_program_bytes(page, &mut [0])
 }
 
 /// The next chunk, and the unit starts again: it has not changed anything.

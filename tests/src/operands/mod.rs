@@ -125,7 +125,9 @@ fn explicit(insn: &Instruction, operand: u32, state: &State, out: &mut Vec<MemRe
     };
     match insn.mnemonic() {
         // The address is computed after the stack pointer has moved.
-        Mnemonic::Pop if insn.memory_base() == Register::RSP => addr += u64::from(size),
+        Mnemonic::Pop if insn.memory_base().full_register() == Register::RSP => {
+            addr += u64::from(size)
+        }
         Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
             if insn.op1_kind() == OpKind::Register =>
         {
