@@ -21,7 +21,7 @@ use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::ffi::CStr;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
+use goblin::elf64::program_header::{ProgramHeader, PF_W, PT_LOAD};
 
 /// Auxiliary vector entries that are read or changed.
 pub mod at {
@@ -499,21 +499,33 @@ pub fn show_output_headers() {
     let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
 }
 
-/// Lets `change` write the ELF header and the program headers of the program's image; it is told
-/// where they are in the file.
+/// Lets `change` write the ELF header and the program headers of the program's image, wherever its
+/// segments have the file's first page; it is told where they are in the file.
 fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], u64)) {
-    let at = window + header.elf_header;
-    let page = page_down(at) as usize;
-    let count = 56 * header.program_header_count;
-    let program_headers = window + header.program_headers;
-    let len = page_up((program_headers + count).max(at + 64)) as usize - page;
-    // SAFETY: the first page of the program's own image, which the kernel mapped readable.
-    unsafe {
-        if sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok() {
-            change(core::slice::from_raw_parts_mut(at as *mut u8, 64), 0);
-            let table = core::slice::from_raw_parts_mut(program_headers as *mut u8, count as usize);
-            change(table, program_headers - at);
-            let _ = sys::call(nr::MPROTECT, &[page, len, sys::PROT_READ]);
+    let table = header.program_headers.wrapping_sub(header.elf_header);
+    let end = table.saturating_add(56 * header.program_header_count);
+    let own = window + header.elf_header_copy + 64;
+    // SAFETY: in the added tables.
+    let own = unsafe {
+        let count = header.program_header_count as usize;
+        core::slice::from_raw_parts(own as *const ProgramHeader, count)
+    };
+    let loads = own.iter().filter(|p| p.p_type == PT_LOAD && p.p_filesz != 0);
+    for p in loads.filter(|p| page_down(p.p_offset) == 0) {
+        let at = (window + p.p_vaddr - p.p_offset) as usize;
+        let there = page_up(p.p_offset + p.p_filesz).min(end.max(64)) as usize;
+        let len = page_up(there as u64) as usize;
+        let writable = if p.p_flags & PF_W != 0 { sys::PROT_WRITE } else { 0 };
+        // SAFETY: pages of the program's own image, which the kernel mapped readable.
+        unsafe {
+            if sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok() {
+                let bytes = core::slice::from_raw_parts_mut(at as *mut u8, there);
+                change(&mut bytes[..64], 0);
+                if let Some(bytes) = bytes.get_mut(table as usize..end as usize) {
+                    change(bytes, table);
+                }
+                let _ = sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | writable]);
+            }
         }
     }
 }
