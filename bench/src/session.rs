@@ -74,8 +74,18 @@ impl<'a> Session<'a> {
             Some(dir) => tempfile::tempdir_in(dir),
             None => tempfile::tempdir(),
         };
-        let dir =
-            dir.map_err(|e| Stop::Failed(format!("no directory for rewritten programs: {e}")))?;
+        // The name of the temporary folder would only confuse.
+        let dir = dir.map_err(|e| {
+            let place = settings.dir.clone().unwrap_or_else(std::env::temp_dir);
+            let (place, why) = (place.display(), io::Error::from(e.kind()));
+            Stop::Failed(format!("no folder for rewritten programs in {place}: {why}"))
+        })?;
+        for place in variants.iter().filter_map(|variant| variant.records_to.as_deref()) {
+            if !place.is_dir() {
+                let place = place.display();
+                return Err(Stop::Failed(format!("cannot record to {place}: not a folder")));
+            }
+        }
         Ok(Session { settings, variants, dir, progress, done: 0, total: 0 })
     }
 
@@ -204,16 +214,19 @@ impl<'a> Session<'a> {
         Ok(ways)
     }
 
-    fn rewrite(&self, input: &Path, output: &Path, flags: &[String]) -> Result<(), Stop> {
+    fn rewrite(&self, input: &Path, written: &Path, flags: &[String]) -> Result<(), Stop> {
         let tool = &self.settings.deprewrite;
         let mut command = Command::new(tool);
-        command.arg(input).arg("-o").arg(output).arg("--quiet").args(flags);
+        command.arg(input).arg("-o").arg(written).arg("--quiet").args(flags);
         let output = command.output().map_err(|e| stop(&tool.display().to_string(), &e))?;
         if was_interrupted() {
             return Err(Stop::Interrupted);
         }
         if output.status.success() {
-            return Ok(());
+            return match written.is_file() {
+                true => Ok(()),
+                false => Err(Stop::Failed(format!("{} has written nothing", tool.display()))),
+            };
         }
         let text = String::from_utf8_lossy(&output.stderr);
         let line = text.lines().find(|line| !line.trim().is_empty());

@@ -149,7 +149,10 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
     let differ = "dep: two native runs differ: the second: its output ";
     let no_input = "dep: natively: no-input: No such file or directory";
     let late = "dep: natively: it did not end within 1 s\n";
-    let cases: [(&Path, &[&str], i32, &str); 8] = [
+    let nowhere = "dep: cannot record to /nowhere: not a folder\n";
+    let no_place = "dep: no folder for rewritten programs in /nowhere: ";
+    let idle = "dep: /bin/true has written nothing\n";
+    let cases: [(&Path, &[&str], i32, &str); 11] = [
         (&refuses, &["/bin/false"], 1, refused),
         (&refuses, &["--memory", "x", "/bin/echo"], 2, unknown),
         (&nothing, &["/bin/echo"], 1, "tests/deprewrite/no: no such file\n"),
@@ -158,6 +161,9 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
         (&copies, &["--limit", "1", "/bin/sleep", "--", "9"], 1, late),
         (&copies, &["/bin/sh", "--", "-c", "echo $$"], 1, differ),
         (&copies, &["--stdin", "no-input", "/bin/cat"], 1, no_input),
+        (&copies, &["--record-to", "/nowhere", "/bin/echo"], 1, nowhere),
+        (&copies, &["--dir", "/nowhere", "/bin/echo"], 1, no_place),
+        (Path::new("/bin/true"), &["/bin/echo"], 1, idle),
     ];
     for (deprewrite, arguments, code, line) in cases {
         let output = compare(deprewrite, arguments);
@@ -166,12 +172,13 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
         assert!(said.contains(line) && said.lines().count() == 1, "{arguments:?}: {said}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
-    let usage: [(&[&str], &str); 4] = [
+    let usage: [(&[&str], &str); 5] = [
         (
             &["--workloads", "list", "/bin/echo"],
             "'--workloads <FILE>' cannot be used with '[INPUT]'",
         ),
         (&["--only", "x", "/bin/true"], "'--only <NAME,...>' cannot be used with '[INPUT]'"),
+        (&["--limit", "0", "/bin/true"], "invalid value '0' for '--limit <SECONDS>'"),
         (&["--trace-limit", "0", "/bin/true"], "invalid value '0' for '--trace-limit <MIB>'"),
         (&[], "required arguments were not provided"),
     ];

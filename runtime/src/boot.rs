@@ -568,6 +568,9 @@ fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
     }
     // SAFETY: zero-terminated by the rewriter's check.
     let path = unsafe { CStr::from_ptr((window + header.interpreter) as *const i8) };
+    if path.is_empty() {
+        crate::die!("damaged output file: it does not name its interpreter where the input did");
+    }
     match crate::loader::load(path) {
         Ok(loaded) => {
             start.set(at::BASE, loaded.base);

@@ -41,6 +41,10 @@ impl Default for Heap {
     }
 }
 
+fn no_memory(errno: i32) -> ! {
+    crate::die!("no memory for the runtime's own data (error {errno})")
+}
+
 fn class_of(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(SMALLEST).next_power_of_two();
     let class = (size / SMALLEST).trailing_zeros() as usize;
@@ -54,7 +58,7 @@ unsafe impl GlobalAlloc for Heap {
         let Some(class) = class_of(layout) else {
             return match crate::memory::anonymous(layout.size() as u64) {
                 Ok(at) => at as *mut u8,
-                Err(_) => core::ptr::null_mut(),
+                Err(errno) => no_memory(errno),
             };
         };
         let size = SMALLEST << class;
@@ -73,7 +77,7 @@ unsafe impl GlobalAlloc for Heap {
                     free.populated = free.next;
                     free.end = new as usize + REFILL;
                 }
-                Err(_) => return core::ptr::null_mut(),
+                Err(errno) => no_memory(errno),
             }
             at = (free.next + size - 1) & !(size - 1);
         }

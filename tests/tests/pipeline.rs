@@ -353,6 +353,47 @@ fn started_by_ld_so_it_works_or_says_why_not() {
     });
 }
 
+/// The program writes nothing there, so nothing that happens to our lines may happen to it.
+#[test]
+fn lines_of_ours_that_nobody_reads_change_nothing() {
+    let test = "lines_of_ours_that_nobody_reads_change_nothing";
+    each_kind(test, &[], |_, program, directory| {
+        let (reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
+        drop(reader);
+        let mut command = Command::new(&program.output);
+        command.arg("word").env("DEP_FILE", directory.join("no/trace")).stderr(writer);
+        let output = run(&mut command)?;
+        match (output.status.code(), text(&output.stdout).as_str()) {
+            (Some(7), "6 word\n") => Ok(()),
+            other => Err(format!("{other:?}, {}", output.status)),
+        }
+    });
+}
+
+/// The descriptors that a program gets are the lowest, whatever its limit.
+#[test]
+fn the_lowest_descriptors_are_the_programs() {
+    let mut tally = Tally::start("the_lowest_descriptors_are_the_programs");
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let source = "#include <fcntl.h>\n#include <stdio.h>\n\
+        int main(void) { for (int i = 0; i < 3; i++) printf(\"%d \", open(\"/\", 0)); }\n";
+    std::fs::write(path("opens.c"), source).unwrap();
+    let mut compile = Command::new("cc");
+    run(compile.arg("-o").arg(path("opens")).arg(path("opens.c"))).unwrap();
+    Tools::get().rewrite(&path("opens"), &path("output"), &[]).unwrap();
+    for limit in [8, 9, 12, 20, 1024] {
+        let line = format!("ulimit -n {limit}; exec \"$0\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).arg(path("output")).env("DEP_FILE", path("trace.dep"));
+        let output = run(&mut command).unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        let outcome = if said == "3 4 5 " { Ok(()) } else { Err(said) };
+        tally.record(&format!("a limit of {limit}"), outcome);
+    }
+    tally.finish();
+}
+
 /// Nobody's rights, no capabilities, an empty environment: nothing of it is needed.
 #[test]
 fn no_rights_are_needed() {

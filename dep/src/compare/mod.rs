@@ -76,7 +76,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Longest run; a longer one is WRONG
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     /// The rewriter, if it is neither beside this command nor in PATH
     #[arg(long, value_name = "FILE")]
