@@ -3,9 +3,11 @@
 //! The program headers go where the input has them, directly behind the ELF header. There is room for
 //! ours, since those that only ld.so and the program itself look at may go: in memory the runtime
 //! restores the originals from the copy behind the image header. An input that leaves no room gets the
-//! table at the start of the added part, directly in front of the first section there, which is where
-//! `strip` puts the table of a segment that it finds one in; and without physical addresses, which it
-//! cannot bring in line with the others then.
+//! table at the start of the added part. Each tool that makes a copy has its own idea of what that
+//! means: GNU strip puts the table directly in front of the first section of its segment, and load
+//! addresses in line with it, which only works if none are given; eu-strip overwrites what no section
+//! holds, so one does, which for GNU strip must not be in a segment; and llvm-strip moves what PT_PHDR
+//! holds.
 
 use crate::elf::{
     ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
@@ -53,13 +55,19 @@ pub fn program_headers_in_front(
 ) -> usize {
     let (code, libraries) = (usize::from(code_len != 0), usize::from(libraries.count != 0));
     let added = 1 + code + libraries + runtime.segments.len();
-    let own = original_headers(input);
+    let mut own = original_headers(input);
     let needed = added + own.iter().filter(|p| dispensability(p).is_none()).count();
     let there = input.program_headers_offset == FILE_HEADER_SIZE as u64;
-    match there && needed <= input.program_headers.len() {
-        true => 0,
-        false => (added + own.len()) * PROGRAM_HEADER_SIZE,
+    if there && needed <= input.program_headers.len() {
+        return 0;
     }
+    own.retain(stays_if_moved);
+    (added + own.len()) * PROGRAM_HEADER_SIZE
+}
+
+/// Whether a program header is among those of a table that has moved.
+fn stays_if_moved(p: &ProgramHeader) -> bool {
+    p.kind != elf::PT_NULL.0 && p.kind != elf::PT_PHDR.0
 }
 
 /// The bytes of the output.
@@ -81,6 +89,11 @@ pub fn assemble(
     out.headers = original_headers(input);
     let r = elf::PF_R.0;
     let tables_at = out.segment(places.tables, r, &tables.bytes, tables.bytes.len() as u64);
+    if tables.front != 0 {
+        let nowhere = places.tables - PAGE as u64;
+        let (offset, size) = (tables_at as u64, tables.front as u64);
+        out.section(".deprewrite.headers", nowhere, offset, size, r);
+    }
     for part in &tables.parts {
         let start = part.start as u64;
         out.section(
@@ -122,6 +135,7 @@ pub fn assemble(
             FILE_HEADER_SIZE as u64
         }
         _ => {
+            out.headers.retain(stays_if_moved);
             out.headers.iter_mut().for_each(|p| p.physical = 0);
             tables_at as u64
         }
@@ -243,8 +257,7 @@ impl Output {
             .map_or(0, |p| p.address + (offset - p.offset));
         for p in self.headers.iter_mut().filter(|p| p.kind == elf::PT_PHDR.0) {
             p.offset = offset;
-            p.address = address;
-            p.physical = if p.physical == 0 { 0 } else { address };
+            (p.address, p.physical) = (address, address);
             (p.file_size, p.memory_size) = (size, size);
         }
         let mut table = Vec::new();

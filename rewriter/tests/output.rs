@@ -110,7 +110,9 @@ fn strip_does_no_harm() {
             return;
         };
         assert!(strip.status.success(), "{kind}");
-        assert_eq!(text(&strip.stderr), "", "{kind}");
+        let said = text(&strip.stderr);
+        let moved = kind.ends_with("few_headers") && said.contains("`.deprewrite.headers'");
+        assert!(said.lines().count() == usize::from(moved), "{kind}: {said}");
         assert!(works(&stripped), "{kind}");
         let (whole, stripped) =
             (std::fs::read(output).expect("output"), std::fs::read(stripped).expect("stripped"));
