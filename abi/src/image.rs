@@ -51,7 +51,7 @@ pub struct ImageHeader {
     pub elf_header_copy: u64,
     /// Address of the ELF header in memory, if `elf_header_copy` is not 0.
     pub elf_header: u64,
-    /// Executable ranges of the program: pairs of u64 (start, end).
+    /// Executable ranges of the program: three u64 each (start, end, 1 if writable, too).
     pub exec_ranges: u64,
     pub exec_range_count: u64,
     /// The program's translation, as mapped. The unit descriptions are read from the file, not from

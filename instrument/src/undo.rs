@@ -145,7 +145,8 @@ impl Weaver<'_, '_, '_> {
                 Index::Gpr { number, scale } => (name(number), u32::from(scale)),
                 _ => (none, 1),
             };
-            let displacement = target as i64;
+            // With the sign that the encoder expects.
+            let displacement = if r.address32 { (target as i32).into() } else { target as i64 };
             let size = match displacement {
                 0 if r.base.is_some() => 0,
                 -128..=127 if r.base.is_some() => 1,

@@ -601,12 +601,21 @@ fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<usize> {
 }
 
 /// The memory operand of an instruction, for use in another one.
+/// The displacement, with the sign that it has: what is added to it may not exceed 32 bits.
+fn displacement(insn: &Instruction) -> i64 {
+    let register = |r: Register| r != Register::None && r.size() == 4;
+    match register(insn.memory_base()) || register(insn.memory_index()) {
+        true => i64::from(insn.memory_displacement32() as i32),
+        false => insn.memory_displacement64() as i64,
+    }
+}
+
 pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
     MemoryOperand::new(
         insn.memory_base(),
         insn.memory_index(),
         insn.memory_index_scale(),
-        insn.memory_displacement64() as i64,
+        displacement(insn),
         insn.memory_displ_size(),
         insn.is_broadcast(),
         insn.segment_prefix(),

@@ -101,8 +101,8 @@ pub struct Tables {
     pub header: ImageHeader,
     /// Room for the output's program headers in front of the header, or 0.
     pub front: usize,
-    /// In order, without gaps, behind `front`.
-    pub parts: [Part; 3],
+    /// In order, without gaps.
+    pub parts: Vec<Part>,
     pub descriptions: usize,
 }
 
@@ -132,8 +132,7 @@ pub fn tables(
     original.extend_from_slice(&input.bytes[table_start..table_start + table_len]);
     let original = place(&original);
     let ranges = executable_ranges(input);
-    let words: Vec<u8> =
-        ranges.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect();
+    let words: Vec<u8> = ranges.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let exec_ranges = place(&words);
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
@@ -188,10 +187,12 @@ pub fn tables(
         runtime_end: 0,
     };
     let part = |section, start, end| Part { section, start, end };
-    let parts = [
+    let mut parts = vec![
+        part(".deprewrite.headers", 0, front),
         part(crate::input::HEADER_SECTION, front, header_end),
         part(".deprewrite.tables", header_end, descriptions),
         part(".deprewrite.units", descriptions, end),
     ];
+    parts.retain(|part| part.end != 0);
     Tables { bytes, header, front, parts, descriptions }
 }

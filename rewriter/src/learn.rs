@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use trace::events::Body;
 use trace::Trace;
 
+/// Bytes of a build-id in a MAP event.
+const BUILD_ID_MAX: usize = 32;
+
 /// Addresses of code, relative to the image.
 #[derive(Default)]
 pub struct Learned {
@@ -26,12 +29,8 @@ impl Learned {
         let trace = Trace::open_alone(path).map_err(|e| Error::File(e.to_string()))?;
         let load = trace.statics.map_or(0, |s| s.load);
         let image = load + input.image_start()..load + input.image_end();
-        if !is_run_of(&trace, input, &image) {
-            let (path, program) = (path.display(), trace.program.display());
-            return Err(Error::File(format!(
-                "cannot learn from {path}: a trace of {program}, which was made of another file"
-            )));
-        }
+        check_program(&trace, input, &image)
+            .map_err(|why| Error::File(format!("cannot learn from {}: {why}", path.display())))?;
         let files = files(&trace);
         let mut learned = Learned::default();
         for unit in trace.units.jit().filter(|u| u.body.flags & flags::WIDE != 0) {
@@ -51,18 +50,33 @@ impl Learned {
     }
 }
 
-/// Whether the program of the trace, mapped at `image`, was made of `input`, as far as its size and
+/// Refuses the trace unless its program, mapped at `image`, was made of `input`, as far as its size and
 /// build-id can tell.
-fn is_run_of(trace: &Trace, input: &Input, image: &Range<u64>) -> bool {
+fn check_program(
+    trace: &Trace,
+    input: &Input,
+    image: &Range<u64>,
+) -> std::result::Result<(), String> {
+    let mapped = trace.process_events.iter().find_map(|event| match &event.body {
+        Body::Map { start, len, build_id, path, .. }
+            if trace.program.as_os_str().as_bytes() == path =>
+        {
+            Some((*start, *len, build_id))
+        }
+        _ => None,
+    });
+    let Some((start, len, build_id)) = mapped else {
+        return Err("it does not say which program it is of".into());
+    };
     let own = object::File::parse(&*input.bytes).ok();
     let own = own.as_ref().and_then(|file| object::Object::build_id(file).ok().flatten());
-    trace.process_events.iter().any(|event| match &event.body {
-        Body::Map { start, len, build_id, .. } => {
-            let same = own.is_none_or(|own| build_id.is_empty() || own == build_id);
-            *start == image.start && *len == page_up(image.end - image.start) && same
-        }
-        _ => false,
-    })
+    // The trace has at most so much of it.
+    let own = own.map(|own| &own[..own.len().min(BUILD_ID_MAX)]);
+    let same = own.is_none_or(|own| build_id.is_empty() || own == build_id);
+    match start == image.start && len == page_up(image.end - image.start) && same {
+        true => Ok(()),
+        false => Err(format!("its program {} was made of another file", trace.program.display())),
+    }
 }
 
 fn is_code_of(input: &Input, unit: &JitUnit, load: u64) -> bool {

@@ -62,12 +62,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
+    let changing = input.loads().find(|p| p.is_executable() && p.is_writable());
+    if let Some(p) = changing.filter(|_| !arguments.quiet && !arguments.dynamic()) {
+        say!("the segment at {:#x} is writable and executable: translated when it runs", p.address);
+    }
+    let dynamic = arguments.dynamic() || changing.is_some();
     let (paths, missing) = libraries_of(arguments, &input, &learned)?;
     let mut room = (1 << 20) + ROOM_PER_BLOCK * program.block_count() as u64;
     let (places, translated) = loop {
         let places = Places::new(&input, room);
         places.check(&input, places.code)?;
-        let translated = if arguments.dynamic() {
+        let translated = if dynamic {
             Translated::default()
         } else {
             let target = Target {
@@ -97,7 +102,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     stages.done("libraries");
     let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
-    let dynamic = arguments.dynamic();
     let tables = tables(&input, &translated, &libraries, options, dynamic, places, front);
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));

@@ -61,9 +61,10 @@ fn segments(input: &Input) -> Vec<Segment<'_>> {
     out
 }
 
-/// The executable ranges of the program as it is loaded.
-pub fn executable_ranges(input: &Input) -> Vec<(u64, u64)> {
-    input.loads().filter(|p| p.is_executable()).map(|p| (p.address, p.end())).collect()
+/// The executable ranges of the program as it is loaded: start, end, 1 if it is writable, too.
+pub fn executable_ranges(input: &Input) -> Vec<[u64; 3]> {
+    let ranges = input.loads().filter(|p| p.is_executable());
+    ranges.map(|p| [p.address, p.end(), p.is_writable().into()]).collect()
 }
 
 fn add_symbols(input: &Input, image: &mut Image) {

@@ -6,8 +6,7 @@
 //! table at the start of the added part. Each tool that makes a copy has its own idea of what that
 //! means: GNU strip puts the table directly in front of the first section of its segment, and load
 //! addresses in line with it, which only works if none are given; eu-strip overwrites what no section
-//! holds, so one does, which for GNU strip must not be in a segment; and llvm-strip moves what PT_PHDR
-//! holds.
+//! holds, so one does; and llvm-strip moves what PT_PHDR holds, so there is none.
 
 use crate::elf::{
     ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
@@ -28,14 +27,8 @@ const WINDOW_ALIGN: u64 = abi::layout::WINDOW_SIZE;
 
 /// What nobody needs in an output (the kernel, the runtime, ldd), the most dispensable first; before
 /// that, all that is not listed.
-const DISPENSABLE: [elf::ProgramType; 6] = [
-    elf::PT_PHDR,
-    elf::PT_GNU_PROPERTY,
-    elf::PT_NOTE,
-    elf::PT_GNU_RELRO,
-    elf::PT_GNU_EH_FRAME,
-    elf::PT_TLS,
-];
+const DISPENSABLE: [elf::ProgramType; 5] =
+    [elf::PT_GNU_PROPERTY, elf::PT_NOTE, elf::PT_GNU_RELRO, elf::PT_GNU_EH_FRAME, elf::PT_TLS];
 
 /// How early a program header gives way to others; `None`: not at all.
 fn dispensability(p: &ProgramHeader) -> Option<usize> {
@@ -55,19 +48,13 @@ pub fn program_headers_in_front(
 ) -> usize {
     let (code, libraries) = (usize::from(code_len != 0), usize::from(libraries.count != 0));
     let added = 1 + code + libraries + runtime.segments.len();
-    let mut own = original_headers(input);
+    let own = original_headers(input);
     let needed = added + own.iter().filter(|p| dispensability(p).is_none()).count();
     let there = input.program_headers_offset == FILE_HEADER_SIZE as u64;
     if there && needed <= input.program_headers.len() {
         return 0;
     }
-    own.retain(stays_if_moved);
     (added + own.len()) * PROGRAM_HEADER_SIZE
-}
-
-/// Whether a program header is among those of a table that has moved.
-fn stays_if_moved(p: &ProgramHeader) -> bool {
-    p.kind != elf::PT_NULL.0 && p.kind != elf::PT_PHDR.0
 }
 
 /// The bytes of the output.
@@ -89,11 +76,6 @@ pub fn assemble(
     out.headers = original_headers(input);
     let r = elf::PF_R.0;
     let tables_at = out.segment(places.tables, r, &tables.bytes, tables.bytes.len() as u64);
-    if tables.front != 0 {
-        let nowhere = places.tables - PAGE as u64;
-        let (offset, size) = (tables_at as u64, tables.front as u64);
-        out.section(".deprewrite.headers", nowhere, offset, size, r);
-    }
     for part in &tables.parts {
         let start = part.start as u64;
         out.section(
@@ -129,18 +111,16 @@ pub fn assemble(
             out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
         }
     }
-    let table_offset = match tables.front {
-        0 => {
-            out.leave_out_headers(input.program_headers.len());
-            FILE_HEADER_SIZE as u64
-        }
-        _ => {
-            out.headers.retain(stays_if_moved);
-            out.headers.iter_mut().for_each(|p| p.physical = 0);
-            tables_at as u64
-        }
+    let (table_offset, room) = match tables.front {
+        0 => (FILE_HEADER_SIZE, input.program_headers.len()),
+        front => (tables_at, front / PROGRAM_HEADER_SIZE),
     };
-    out.finish_program_headers(table_offset);
+    if tables.front == 0 {
+        out.leave_out_headers(room);
+    } else {
+        out.headers.iter_mut().for_each(|p| p.physical = 0);
+    }
+    out.write_program_headers(table_offset, room)?;
 
     tables.header.runtime = base;
     tables.header.runtime_end = end;
@@ -150,17 +130,18 @@ pub fn assemble(
     out.bytes[at..at + header.len()].copy_from_slice(&header);
 
     let (offset, count, names) = out.write_sections(input);
-    out.patch_file_header(base + runtime.entry, table_offset, offset, count, names);
+    out.patch_file_header(base + runtime.entry, table_offset as u64, offset, count, names);
     Ok(out.bytes)
 }
 
 /// The input's program headers as the output has them: nothing of it is executable.
 fn original_headers(input: &Input) -> Vec<ProgramHeader> {
     let mut headers = input.program_headers.clone();
+    // The kernel would start the interpreter; nobody needs a header for the headers, which move.
+    headers.retain(|p| p.kind != elf::PT_INTERP.0 && p.kind != elf::PT_PHDR.0);
     let mut has_stack = false;
     for p in &mut headers {
         match elf::ProgramType(p.kind) {
-            elf::PT_INTERP => *p = ProgramHeader::default(),
             elf::PT_LOAD if p.is_executable() => {
                 p.flags = (p.flags & !elf::PF_X.0) | elf::PF_R.0;
             }
@@ -247,25 +228,17 @@ impl Output {
         }
     }
 
-    /// Writes the table into the room that was left for it.
-    fn finish_program_headers(&mut self, offset: u64) {
-        let size = (self.headers.len() * PROGRAM_HEADER_SIZE) as u64;
-        let address = self
-            .headers
-            .iter()
-            .find(|p| p.is_load() && (p.offset..p.offset + p.file_size).contains(&offset))
-            .map_or(0, |p| p.address + (offset - p.offset));
-        for p in self.headers.iter_mut().filter(|p| p.kind == elf::PT_PHDR.0) {
-            p.offset = offset;
-            (p.address, p.physical) = (address, address);
-            (p.file_size, p.memory_size) = (size, size);
+    /// Writes the table into the room that was left for it, `room` headers at `offset`.
+    fn write_program_headers(&mut self, offset: usize, room: usize) -> Result<()> {
+        if self.headers.len() > room {
+            return Err(Error::Internal("more program headers than planned".into()));
         }
         let mut table = Vec::new();
         for p in &self.headers {
             p.write(&mut table);
         }
-        let offset = offset as usize;
         self.bytes[offset..offset + table.len()].copy_from_slice(&table);
+        Ok(())
     }
 
     /// Appends names and headers of all sections; returns offset, count, and index of the names.

@@ -264,9 +264,8 @@ unsafe fn xgetbv() -> u64 {
 }
 
 fn brk(header: &ImageHeader, window: u64, added: u64) -> Brk {
-    let most = window + if header.flags & flags::PIE != 0 { ADDED_PIE } else { ADDED_FIXED };
     let end = page_up(window + header.image_end);
-    let limit = most.min(added).max(end);
+    let limit = added.max(end);
     Brk::new(end + random_pages(end, limit), limit)
 }
 
@@ -502,8 +501,8 @@ pub fn show_output_headers() {
 /// Lets `change` write the ELF header and the program headers of the program's image, wherever its
 /// segments have the file's first page; it is told where they are in the file.
 fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], u64)) {
-    let table = header.program_headers.wrapping_sub(header.elf_header);
-    let end = table.saturating_add(56 * header.program_header_count);
+    let table = header.program_headers.saturating_sub(header.elf_header);
+    let end = table + 56 * header.program_header_count;
     let own = window + header.elf_header_copy + 64;
     // SAFETY: in the added tables.
     let own = unsafe {
@@ -513,16 +512,24 @@ fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], 
     let loads = own.iter().filter(|p| p.p_type == PT_LOAD && p.p_filesz != 0);
     for p in loads.filter(|p| page_down(p.p_offset) == 0) {
         let at = (window + p.p_vaddr - p.p_offset) as usize;
-        let there = page_up(p.p_offset + p.p_filesz).min(end.max(64)) as usize;
+        // Behind the segment's bytes is more of the file, or there are zeros.
+        let file_end = p.p_offset + p.p_filesz;
+        let file_end = if p.p_memsz > p.p_filesz { file_end } else { page_up(file_end) };
+        let there = file_end.min(end.max(64)) as usize;
         let len = page_up(there as u64) as usize;
         let writable = if p.p_flags & PF_W != 0 { sys::PROT_WRITE } else { 0 };
         // SAFETY: pages of the program's own image, which the kernel mapped readable.
         unsafe {
             if sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | sys::PROT_WRITE]).is_ok() {
                 let bytes = core::slice::from_raw_parts_mut(at as *mut u8, there);
-                change(&mut bytes[..64], 0);
+                if let Some(bytes) = bytes.get_mut(..64) {
+                    change(bytes, 0);
+                }
+                // 0: no segment has it.
                 if let Some(bytes) = bytes.get_mut(table as usize..end as usize) {
-                    change(bytes, table);
+                    if table != 0 {
+                        change(bytes, table);
+                    }
                 }
                 let _ = sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | writable]);
             }
@@ -534,16 +541,16 @@ fn add_program_code(header: &ImageHeader, window: u64) {
     // SAFETY: the rewriter's table.
     let ranges = unsafe {
         core::slice::from_raw_parts(
-            (window + header.exec_ranges) as *const [u64; 2],
+            (window + header.exec_ranges) as *const [u64; 3],
             header.exec_range_count as usize,
         )
     };
     let mut jit = process().jit.lock();
-    for &[start, end] in ranges {
+    for &[start, end, writable] in ranges {
         jit.add_executable(ExecRange {
             start: page_down(window + start),
             end: page_up(window + end),
-            writable: false,
+            writable: writable != 0,
             file: true,
             shared: false,
         });

@@ -144,7 +144,11 @@ pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
         "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
     );
     let status = crate::last_words::STATUS_REFUSED;
-    end_recording(thread, end::REFUSED, status, pc);
+    if thread.vfork_child {
+        end_vfork_child(thread, end::REFUSED, status, WHOLE_UNIT);
+    } else {
+        end_recording(thread, end::REFUSED, status, pc);
+    }
     crate::sys::exit_group(status)
 }
 
@@ -153,12 +157,17 @@ pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64
     end_recording_at(thread, reason, status, address, WHOLE_UNIT)
 }
 
-/// A signal ends the process; a child of vfork is one by itself, whose parent goes on.
+/// A signal ends the process.
 pub fn end_by_signal(thread: &mut Thread, signal: i32, address: u64, insn: u32) {
-    if !thread.vfork_child {
-        return end_recording_at(thread, end::SIGNAL, signal, address, insn);
+    match thread.vfork_child {
+        true => end_vfork_child(thread, end::SIGNAL, signal, insn),
+        false => end_recording_at(thread, end::SIGNAL, signal, address, insn),
     }
-    let parts: [&[u8]; 2] = [&end::SIGNAL.to_le_bytes(), &signal.to_le_bytes()];
+}
+
+/// A child of vfork is a process by itself, whose parent goes on.
+pub fn end_vfork_child(thread: &mut Thread, reason: u32, status: i32, insn: u32) {
+    let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
     thread.event(event::THREAD_END, insn, &parts);
 }
 

@@ -212,9 +212,6 @@ pub fn protects_pages() -> bool {
 /// can be read, let alone executed. `None`: not even that.
 fn readable_part(target: u64, range: ExecRange) -> Option<ExecRange> {
     const FAR: u64 = LONGEST_INSN * MAX_INSNS as u64;
-    if !range.file && !range.shared {
-        return Some(range);
-    }
     let readable = |at: u64| crate::signals::read_program_bytes(at, &mut [0]);
     readable(target).then_some(())?;
     let next = page_down(target) + PAGE;

@@ -29,17 +29,13 @@ impl Line {
         let end = self.len.min(self.bytes.len() - 1);
         self.bytes[end] = b'\n';
         let before = signals::block_all();
-        let pending = signals::pending();
         let line = &self.bytes[..end + 1];
         let args = [2, line.as_ptr() as usize, line.len()];
         // SAFETY: the kernel only reads the line.
-        let raised = match unsafe { sys::call(nr::WRITE, &args) } {
-            Err(EPIPE) => signals::bit(signals::SIGPIPE),
-            Err(EFBIG) => signals::bit(signals::SIGXFSZ),
-            _ => 0,
-        };
-        if raised & !pending != 0 {
-            signals::take_pending(raised);
+        match unsafe { sys::call(nr::WRITE, &args) } {
+            Err(EPIPE) => signals::take_pending(signals::SIGPIPE),
+            Err(EFBIG) => signals::take_pending(signals::SIGXFSZ),
+            _ => {}
         }
         signals::set_real_mask(before);
     }

@@ -74,10 +74,10 @@ impl Module {
     /// The rewriter made the header, and its tables are mapped at the window.
     pub unsafe fn program(header: &ImageHeader, window: u64) -> Module {
         // SAFETY: as promised.
-        let ranges: &[(u64, u64)] =
+        let ranges: &[[u64; 3]] =
             unsafe { table(window + header.exec_ranges, header.exec_range_count) };
-        let start = ranges.iter().map(|r| r.0).min().unwrap_or(0);
-        let text = (start, ranges.iter().map(|r| r.1).max().unwrap_or(start));
+        let start = ranges.iter().map(|r| r[0]).min().unwrap_or(0);
+        let text = (start, ranges.iter().map(|r| r[1]).max().unwrap_or(start));
         let code = window + header.tables.code;
         let text = window + text.0..window + text.1;
         // SAFETY: as promised.

@@ -229,7 +229,12 @@ pub unsafe extern "C" fn tail_start() -> ! {
     )
 }
 
-/// A system call that a signal may keep from starting: returns -EINTR if `*pending` is not zero.
+/// What [`interruptible`] returns of a call that has not started, or is to start again after a signal
+/// (the kernel's ERESTARTSYS, which nobody else sees).
+pub const NOT_STARTED: usize = -512isize as usize;
+
+/// A system call that a signal may keep from starting: returns [`NOT_STARTED`] if `*pending` is not
+/// zero.
 ///
 /// # Safety
 /// As for [`crate::sys::raw`].
@@ -239,7 +244,8 @@ pub unsafe extern "C" fn interruptible(
     n: usize,
     args: *const [usize; 6],
 ) -> usize {
-    // The handler moves a pc in `start..=insn` to `abort`.
+    // The handler moves a pc in `start..=insn` to `abort`. The kernel goes back to `insn` if the call is
+    // to be restarted.
     naked_asm!(
         ".globl deprewrite_interruptible_start",
         ".globl deprewrite_interruptible_insn",
@@ -260,8 +266,9 @@ pub unsafe extern "C" fn interruptible(
         "syscall",
         "ret",
         "deprewrite_interruptible_abort:",
-        "mov rax, -4",
+        "mov rax, {not_started}",
         "ret",
+        not_started = const NOT_STARTED as isize,
     )
 }
 

@@ -62,6 +62,9 @@ pub struct Thread {
     pub held: [Option<PendingSignal>; 6],
     /// The signal in `waiting` that the program blocks, but not during the call that it came in, or 0.
     pub let_in: i32,
+    /// What the next handler's mask is made of, if that is not `mask`: the mask of the call that its
+    /// signal has ended.
+    pub handler_mask: Option<u64>,
     /// The program's mask as it believes it to be.
     pub mask: u64,
     /// Original pc of `block.resume`.
@@ -138,6 +141,7 @@ impl Thread {
         self.waiting = None;
         self.held = [None; 6];
         self.let_in = 0;
+        self.handler_mask = None;
         self.filter = 0;
         self.kernel_filter = 0;
         self.pending = 0;

@@ -266,8 +266,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
-    let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
-    thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
+    crate::dispatch::end_vfork_child(thread, end::EXIT, status, WHOLE_UNIT);
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

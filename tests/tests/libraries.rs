@@ -210,7 +210,10 @@ fn nothing_is_learned_from_other_programs() {
         said
     };
     let said = refused(&place.linked(), &output, "--learn");
-    assert!(said.contains("cannot learn from") && said.contains("made of another file"), "{said}");
+    assert!(
+        said.contains("cannot learn from") && said.contains("was made of another file"),
+        "{said}"
+    );
     let rebuilt = place.compile("rebuilt", OPENED, &["-O2", "-ldl", "-Wl,--build-id"]);
     let said = refused(&rebuilt, &output, "--learn");
     assert!(said.contains("made of another file"), "{said}");

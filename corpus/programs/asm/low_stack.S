@@ -26,6 +26,15 @@ _start: mov r12, rsp
         addr32 pop qword ptr [esp + 8 * ecx]
         cmp qword ptr [rbx + 536], 11
         check e, 4
+        push 13
+        addr32 pop qword ptr [esp - 40]
+        cmp qword ptr [rbx + 472], 13
+        check e, 5
+        lea ebp, [rbx + 512]
+        movdqu xmm1, [rbx + 472]
+        movdqu [ebp - 64], xmm1
+        cmp qword ptr [rbx + 448], 13
+        check e, 6
         addr32 push qword ptr [esp + 8]
         addr32 pop word ptr [esp + 32]
         mov rsp, r12

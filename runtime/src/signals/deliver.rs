@@ -61,7 +61,8 @@ pub fn deliver(
         }
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
-            thread.set_mask(thread.mask | action.mask | own);
+            let mask = thread.handler_mask.take().unwrap_or(thread.mask);
+            thread.set_mask(mask | action.mask | own);
             record(thread, signal, &info, &state, &next);
             return next;
         }

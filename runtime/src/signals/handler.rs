@@ -234,7 +234,7 @@ fn is_behind(signal: i32, info: &SigInfo, uc: &UContext) -> bool {
 /// The instruction that raised the signal lies in `place`; `behind`: it is the one in front of pc.
 fn fault(
     thread: &mut Thread,
-    signal: i32,
+    mut signal: i32,
     info: &mut SigInfo,
     uc: &mut UContext,
     place: &At,
@@ -300,7 +300,6 @@ fn fault(
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
         info.set_address(state.rip);
     }
-    let mut signal = signal;
     if signal == SIGILL {
         if let Some(page) = cut_off(state.rip) {
             (signal, *info) = fetch_fault(page);
@@ -311,16 +310,22 @@ fn fault(
 
 /// If the instruction at `pc` goes on in a page where nothing can be executed: that page.
 fn cut_off(pc: u64) -> Option<u64> {
-    use iced_x86::{Decoder, DecoderError, DecoderOptions};
+    use iced_x86::{Decoder, DecoderOptions};
     let page = page_down(pc) + PAGE;
-    let mut bytes = [0u8; 15];
-    let bytes = bytes.get_mut(..(page - pc) as usize)?;
-    if !read_program_bytes(pc, bytes) || may_execute(page) {
+    // The longest instruction, and more.
+    let mut bytes = [0u8; 32];
+    let len = (page - pc) as usize;
+    if len >= 15 || !read_program_bytes(pc, &mut bytes[..len]) || may_execute(page) {
         return None;
     }
-    let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
-    let _ = decoder.decode();
-    (decoder.last_error() == DecoderError::NoMoreBytes).then_some(page)
+    // It is longer than that, with some bytes behind it: one, or, behind a VEX or EVEX prefix, more.
+    let mut goes_on = |next, rest| {
+        bytes[len..].fill(rest);
+        bytes[len] = next;
+        let insn = Decoder::new(64, &bytes, DecoderOptions::NO_INVALID_CHECK).decode();
+        !insn.is_invalid() && insn.len() > len
+    };
+    (0..=255).any(|next| goes_on(next, 0) || goes_on(next, next)).then_some(page)
 }
 
 fn may_execute(page: u64) -> bool {

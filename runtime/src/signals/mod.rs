@@ -33,6 +33,7 @@ pub const SIGSTOP: i32 = 19;
 pub const SIGXFSZ: i32 = 25;
 
 pub const SA_NOCLDSTOP: u64 = 1;
+pub const SA_NOCLDWAIT: u64 = 2;
 pub const SA_SIGINFO: u64 = 4;
 pub const SA_ONSTACK: u64 = 0x0800_0000;
 pub const SA_RESTART: u64 = 0x1000_0000;
@@ -92,9 +93,15 @@ pub fn install_handlers() {
 
 /// Makes our handler the kernel's for `signal`.
 pub fn install(signal: i32) {
+    install_with(signal, 0);
+}
+
+/// As [`install`], with those of the program's flags that only the kernel can honour.
+pub fn install_with(signal: i32, flags: u64) {
+    let flags = flags & (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART);
     let action = Action {
         handler: handler::handler as *const () as u64,
-        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER | flags,
         restorer: stubs::restorer as *const () as u64,
         // Nothing nests: what was sent waits in the kernel meanwhile.
         mask: !0,
@@ -119,18 +126,10 @@ pub fn block_all() -> u64 {
     old
 }
 
-/// Signals that wait, blocked, for the thread or the process.
-pub fn pending() -> u64 {
-    let mut pending = 0u64;
-    // SAFETY: the kernel writes one word.
-    let _ = unsafe { sys::call(nr::RT_SIGPENDING, &[&mut pending as *mut u64 as usize, 8]) };
-    pending
-}
-
-/// Takes one of `signals`, which are blocked, if one is pending.
-pub fn take_pending(signals: u64) {
-    let at_once = [0u64; 2];
-    let args = [&signals as *const u64 as usize, 0, at_once.as_ptr() as usize, 8];
+/// Takes `signal`, which is blocked, if it is pending.
+pub fn take_pending(signal: i32) {
+    let (wanted, at_once) = (bit(signal), [0u64; 2]);
+    let args = [&wanted as *const u64 as usize, 0, at_once.as_ptr() as usize, 8];
     // SAFETY: the kernel reads the mask and the time.
     let _ = unsafe { sys::call(nr::RT_SIGTIMEDWAIT, &args) };
 }

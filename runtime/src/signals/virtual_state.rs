@@ -39,30 +39,13 @@ fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
         return old;
     }
     *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
-    if bit(number) & SYNCHRONOUS != 0 {
-        return old;
-    }
-    if new.handler == SIG_DFL || new.handler == SIG_IGN {
-        set_kernel_action(number, new);
-    } else {
-        install(number);
-        if new.flags & SA_NOCLDSTOP != 0 || new.flags & 2 != 0 {
-            install_with(number, new.flags & (SA_NOCLDSTOP | 2));
-        }
+    match new.handler {
+        // One that is ignored interrupts nothing.
+        SIG_IGN if bit(number) & SYNCHRONOUS != 0 => install_with(number, SA_RESTART),
+        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => set_kernel_action(number, new),
+        _ => install_with(number, new.flags),
     }
     old
-}
-
-/// As [`install`], with flags of the program's that only the kernel can honour (SA_NOCLDSTOP,
-/// SA_NOCLDWAIT).
-fn install_with(number: i32, flags: u64) {
-    let action = Action {
-        handler: handler::handler as *const () as u64,
-        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER | flags,
-        restorer: stubs::restorer as *const () as u64,
-        mask: !0,
-    };
-    set_kernel_action(number, &action);
 }
 
 /// `rt_sigprocmask(how, new, old, size)`

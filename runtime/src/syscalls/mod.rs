@@ -7,7 +7,7 @@ pub mod seccomp;
 use crate::dispatch::{end_recording, refuse_program};
 use crate::jit;
 use crate::process::process;
-use crate::signals::{self, virtual_state, SA_RESTART};
+use crate::signals::{self, virtual_state};
 use crate::stubs;
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
@@ -169,61 +169,40 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 }
 
 /// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
-/// starting.
+/// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     // SAFETY: the program's own call with the program's own arguments.
     let result = thread
         .with_true_mask(|thread| unsafe { stubs::interruptible(&thread.pending, number, args) });
-    if result != failed(sys::EINTR) || thread.pending == 0 {
-        return Outcome::Done(result);
+    if result == stubs::NOT_STARTED {
+        return Outcome::Again;
     }
-    let signal = thread.waiting.map_or(0, |w| w.number as usize);
-    let restart = thread.actions().0[signal & 63].flags & SA_RESTART != 0 && restarts(number);
-    if restart {
-        Outcome::Again
-    } else {
-        Outcome::Done(result)
+    if result == failed(sys::EINTR) && thread.pending != 0 {
+        thread.handler_mask = temporary_mask(number, args);
     }
+    Outcome::Done(result)
 }
 
-/// Calls that the kernel starts again after a handler with SA_RESTART (signal(7)).
-fn restarts(number: usize) -> bool {
-    // read, write, ioctl, readv, writev, sendfile, connect, accept, sendto, recvfrom, sendmsg,
-    // recvmsg, wait4, fcntl, flock, open, openat, waitid, futex, accept4, recvmmsg, sendmmsg,
-    // getrandom, preadv2, pwritev2, openat2, preadv, pwritev, mq_timedsend, mq_timedreceive, creat
-    matches!(
-        number,
-        0 | 1
-            | 2
-            | 16
-            | 19
-            | 20
-            | 40
-            | 42
-            | 43
-            | 44
-            | 45
-            | 46
-            | 47
-            | 61
-            | 72
-            | 73
-            | 85
-            | 202
-            | 242
-            | 243
-            | 247
-            | 257
-            | 288
-            | 295
-            | 296
-            | 299
-            | 307
-            | 318
-            | 327
-            | 328
-            | 437
-    )
+/// The signal mask that a call sets for as long as it waits: a handler that ends it runs with that,
+/// too.
+fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
+    const RT_SIGSUSPEND: usize = 130;
+    const PSELECT6: usize = 270;
+    const PPOLL: usize = 271;
+    const EPOLL_PWAIT: usize = 281;
+    const EPOLL_PWAIT2: usize = 441;
+    let mut at = match number {
+        RT_SIGSUSPEND => args[0],
+        PPOLL => args[3],
+        EPOLL_PWAIT | EPOLL_PWAIT2 => args[4],
+        PSELECT6 => args[5],
+        _ => return None,
+    } as u64;
+    if number == PSELECT6 && !signals::read_program_value(at, &mut at) {
+        return None;
+    }
+    let mut mask = 0u64;
+    (at != 0 && signals::read_program_value(at, &mut mask)).then_some(mask)
 }
 
 fn exit_group(thread: &mut Thread, status: i32) -> usize {
