@@ -190,15 +190,18 @@ fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
     const PSELECT6: usize = 270;
     const PPOLL: usize = 271;
     const EPOLL_PWAIT: usize = 281;
+    const IO_PGETEVENTS: usize = 333;
     const EPOLL_PWAIT2: usize = 441;
     let mut at = match number {
         RT_SIGSUSPEND => args[0],
         PPOLL => args[3],
         EPOLL_PWAIT | EPOLL_PWAIT2 => args[4],
-        PSELECT6 => args[5],
+        PSELECT6 | IO_PGETEVENTS => args[5],
         _ => return None,
     } as u64;
-    if number == PSELECT6 && !signals::read_program_value(at, &mut at) {
+    // There is a pointer to it, and its size.
+    let behind = matches!(number, PSELECT6 | IO_PGETEVENTS);
+    if behind && !signals::read_program_value(at, &mut at) {
         return None;
     }
     let mut mask = 0u64;
