@@ -44,6 +44,7 @@ pub fn deliver(
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
+    let mask = thread.handler_mask.take().unwrap_or(thread.mask);
     let mut info = *info;
     loop {
         let action = take_action(thread, signal);
@@ -61,7 +62,6 @@ pub fn deliver(
         }
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
-            let mask = thread.handler_mask.take().unwrap_or(thread.mask);
             thread.set_mask(mask | action.mask | own);
             record(thread, signal, &info, &state, &next);
             return next;
