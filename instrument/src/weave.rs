@@ -600,8 +600,7 @@ fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<usize> {
         .then(|| offsets.displacement_offset())
 }
 
-/// The memory operand of an instruction, for use in another one.
-/// The displacement, with the sign that it has: what is added to it may not exceed 32 bits.
+/// The displacement of a memory operand, with the sign that it has: what is added to it may not exceed 32 bits.
 fn displacement(insn: &Instruction) -> i64 {
     let register = |r: Register| r != Register::None && r.size() == 4;
     match register(insn.memory_base()) || register(insn.memory_index()) {
@@ -610,6 +609,7 @@ fn displacement(insn: &Instruction) -> i64 {
     }
 }
 
+/// The memory operand of an instruction, for use in another one.
 pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
     MemoryOperand::new(
         insn.memory_base(),

@@ -526,10 +526,9 @@ fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], 
                     change(bytes, 0);
                 }
                 // 0: no segment has it.
-                if let Some(bytes) = bytes.get_mut(table as usize..end as usize) {
-                    if table != 0 {
-                        change(bytes, table);
-                    }
+                let bytes = bytes.get_mut(table as usize..end as usize);
+                if let Some(bytes) = bytes.filter(|_| table != 0) {
+                    change(bytes, table);
                 }
                 let _ = sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | writable]);
             }
@@ -539,12 +538,7 @@ fn change_headers(header: &ImageHeader, window: u64, change: impl Fn(&mut [u8], 
 
 fn add_program_code(header: &ImageHeader, window: u64) {
     // SAFETY: the rewriter's table.
-    let ranges = unsafe {
-        core::slice::from_raw_parts(
-            (window + header.exec_ranges) as *const [u64; 3],
-            header.exec_range_count as usize,
-        )
-    };
+    let ranges = unsafe { crate::statics::executable_ranges(header, window) };
     let mut jit = process().jit.lock();
     for &[start, end, writable] in ranges {
         jit.add_executable(ExecRange {

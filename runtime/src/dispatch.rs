@@ -64,13 +64,12 @@ fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
 
 /// The program jumped where it may not execute: the fault that the processor would raise.
 fn not_executable(thread: &mut Thread, target: u64) {
-    const SI_KERNEL: i32 = 0x80;
     thread.resume_original = target;
     let (signal, info) = match is_canonical(target) {
         true => fetch_fault(target),
         false => {
             undo_transfer(thread, target);
-            (signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, SI_KERNEL, 0))
+            (signals::SIGSEGV, SigInfo::fault(signals::SIGSEGV, signals::SI_KERNEL, 0))
         }
     };
     signals::raise(thread, signal, info);
@@ -79,15 +78,13 @@ fn not_executable(thread: &mut Thread, target: u64) {
 /// What fetching code at `address` raises, where none can be executed.
 pub fn fetch_fault(address: u64) -> (i32, SigInfo) {
     const BUS_ADRERR: i32 = 2;
-    const SEGV_MAPERR: i32 = 1;
-    const SEGV_ACCERR: i32 = 2;
     let is_executable = process().jit.lock().executable(address).is_some();
     let is_mapped = signals::is_mapped(address) && !crate::memory::is_reserved(address);
     let (signal, code) = match (is_mapped, is_executable) {
         // Behind the end of the file that is mapped there.
         (true, true) => (signals::SIGBUS, BUS_ADRERR),
-        (true, false) => (signals::SIGSEGV, SEGV_ACCERR),
-        (false, _) => (signals::SIGSEGV, SEGV_MAPERR),
+        (true, false) => (signals::SIGSEGV, signals::SEGV_ACCERR),
+        (false, _) => (signals::SIGSEGV, signals::SEGV_MAPERR),
     };
     (signal, SigInfo::fault(signal, code, address))
 }
@@ -144,11 +141,7 @@ pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
         "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
     );
     let status = crate::last_words::STATUS_REFUSED;
-    if thread.vfork_child {
-        end_vfork_child(thread, end::REFUSED, status, WHOLE_UNIT);
-    } else {
-        end_recording(thread, end::REFUSED, status, pc);
-    }
+    end_recording(thread, end::REFUSED, status, pc);
     crate::sys::exit_group(status)
 }
 
@@ -157,22 +150,13 @@ pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64
     end_recording_at(thread, reason, status, address, WHOLE_UNIT)
 }
 
-/// A signal ends the process.
-pub fn end_by_signal(thread: &mut Thread, signal: i32, address: u64, insn: u32) {
-    match thread.vfork_child {
-        true => end_vfork_child(thread, end::SIGNAL, signal, insn),
-        false => end_recording_at(thread, end::SIGNAL, signal, address, insn),
-    }
-}
-
-/// A child of vfork is a process by itself, whose parent goes on.
-pub fn end_vfork_child(thread: &mut Thread, reason: u32, status: i32, insn: u32) {
-    let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
-    thread.event(event::THREAD_END, insn, &parts);
-}
-
 /// As [`end_recording`], `insn` instructions into the thread's last unit.
 pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
+    if thread.vfork_child {
+        // It is a process by itself; its parent goes on, and so does the recording.
+        let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
+        return thread.event(event::THREAD_END, insn, &parts);
+    }
     let pointers = thread.block.pointers;
     let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
     thread.event(event::PROCESS_END, insn, &parts);

@@ -1,7 +1,7 @@
 //! What the runtime says when it cannot go on: one line, and a status of its own.
 
 use crate::signals;
-use crate::sys::{self, nr, EFBIG, EPIPE};
+use crate::sys::{self, EFBIG, EPIPE};
 use core::fmt::Write;
 
 /// The program did something that is not supported.
@@ -29,10 +29,7 @@ impl Line {
         let end = self.len.min(self.bytes.len() - 1);
         self.bytes[end] = b'\n';
         let before = signals::block_all();
-        let line = &self.bytes[..end + 1];
-        let args = [2, line.as_ptr() as usize, line.len()];
-        // SAFETY: the kernel only reads the line.
-        match unsafe { sys::call(nr::WRITE, &args) } {
+        match sys::write(2, &self.bytes[..end + 1]) {
             Err(EPIPE) => signals::take_pending(signals::SIGPIPE),
             Err(EFBIG) => signals::take_pending(signals::SIGXFSZ),
             _ => {}

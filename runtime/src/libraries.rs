@@ -209,10 +209,9 @@ impl Packs {
     fn open(&mut self, path: Vec<u8>, head: [u64; 2]) -> Option<usize> {
         // Whatever else has this name is not waited for.
         const O_NONBLOCK: usize = 0o4000;
+        let args = [path.as_ptr() as usize, sys::O_CLOEXEC | O_NONBLOCK];
         // SAFETY: the kernel reads the path.
-        let fd =
-            unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, sys::O_CLOEXEC | O_NONBLOCK]) }
-                .ok()?;
+        let fd = unsafe { sys::call(nr::OPEN, &args) }.ok()?;
         let mapped = map_pack(fd as i32);
         // SAFETY: no memory involved.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };

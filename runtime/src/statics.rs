@@ -67,6 +67,15 @@ unsafe fn table<T>(at: u64, count: u64) -> &'static [T] {
     unsafe { core::slice::from_raw_parts(at as *const T, count as usize) }
 }
 
+/// The program's executable ranges, relative to the window: start, end, 1 if writable, too.
+///
+/// # Safety
+/// The rewriter made the header, and its tables are mapped at the window.
+pub unsafe fn executable_ranges(header: &ImageHeader, window: u64) -> &'static [[u64; 3]] {
+    // SAFETY: as promised.
+    unsafe { table(window + header.exec_ranges, header.exec_range_count) }
+}
+
 impl Module {
     /// The program's own translation.
     ///
@@ -74,8 +83,7 @@ impl Module {
     /// The rewriter made the header, and its tables are mapped at the window.
     pub unsafe fn program(header: &ImageHeader, window: u64) -> Module {
         // SAFETY: as promised.
-        let ranges: &[[u64; 3]] =
-            unsafe { table(window + header.exec_ranges, header.exec_range_count) };
+        let ranges = unsafe { executable_ranges(header, window) };
         let start = ranges.iter().map(|r| r[0]).min().unwrap_or(0);
         let text = (start, ranges.iter().map(|r| r[1]).max().unwrap_or(start));
         let code = window + header.tables.code;

@@ -48,6 +48,7 @@ pub mod nr {
     pub const FTRUNCATE: usize = 77;
     pub const READLINK: usize = 89;
     pub const RT_SIGTIMEDWAIT: usize = 128;
+    pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
@@ -56,6 +57,9 @@ pub mod nr {
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
+    pub const PSELECT6: usize = 270;
+    pub const PPOLL: usize = 271;
+    pub const EPOLL_PWAIT: usize = 281;
     pub const FALLOCATE: usize = 285;
     pub const DUP3: usize = 292;
     pub const RT_TGSIGQUEUEINFO: usize = 297;
@@ -67,9 +71,11 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 319;
     pub const EXECVEAT: usize = 322;
     pub const PKEY_MPROTECT: usize = 329;
+    pub const IO_PGETEVENTS: usize = 333;
     pub const RSEQ: usize = 334;
     pub const CLONE3: usize = 435;
     pub const CLOSE_RANGE: usize = 436;
+    pub const EPOLL_PWAIT2: usize = 441;
 }
 
 pub const PROT_READ: usize = 1;
@@ -148,9 +154,9 @@ pub unsafe fn mmap(
     .map(|a| a as u64)
 }
 
-pub fn write(fd: i32, bytes: &[u8]) {
+pub fn write(fd: i32, bytes: &[u8]) -> Result {
     // SAFETY: the kernel only reads `bytes`.
-    let _ = unsafe { call(nr::WRITE, &[fd as usize, bytes.as_ptr() as usize, bytes.len()]) };
+    unsafe { call(nr::WRITE, &[fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
 }
 
 pub fn exit_group(status: i32) -> ! {

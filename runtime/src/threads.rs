@@ -266,7 +266,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
-    crate::dispatch::end_vfork_child(thread, end::EXIT, status, WHOLE_UNIT);
+    crate::dispatch::end_recording(thread, end::EXIT, status, 0);
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

@@ -2,9 +2,9 @@
 
 use super::frame::*;
 use super::*;
-use crate::dispatch::end_by_signal;
+use crate::dispatch::end_recording_at;
 use crate::thread::{AltStack, SS_AUTODISARM, SS_DISABLE};
-use abi::trace::{event, RegisterState, WHOLE_UNIT};
+use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
 
 /// The program's registers at an instruction boundary.
 #[derive(Clone, Copy)]
@@ -27,7 +27,6 @@ pub struct Kernel<'a> {
 const RED_ZONE: u64 = 128;
 /// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
 const FRAME_FLAGS: u64 = 7;
-const SI_KERNEL: i32 = 0x80;
 /// Of a container: only its own faults end it.
 pub const FIRST_PROCESS: u32 = 1;
 const TRAP_FLAG: u64 = 0x100;
@@ -114,7 +113,7 @@ fn ignored_by_default(signal: i32) -> bool {
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     let address = if info.code() > 0 { info.address() } else { 0 };
-    end_by_signal(thread, signal, address, state.insn);
+    end_recording_at(thread, end::SIGNAL, signal, address, state.insn);
     die_in(thread, signal, info, state, kernel)
 }
 

@@ -13,13 +13,10 @@ use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
 
 const TRAP_FLAG: u64 = 0x100;
-const SI_KERNEL: i32 = 0x80;
 const TRAP_BRKPT: i32 = 1;
 const TRAP_TRACE: i32 = 2;
 const ALIGNMENT_FLAG: u64 = 0x4_0000;
 const BUS_ALIGNMENT: i32 = 1;
-const SEGV_MAPERR: i32 = 1;
-const SEGV_ACCERR: i32 = 2;
 
 /// Entered by the kernel, on the thread's signal stack.
 ///

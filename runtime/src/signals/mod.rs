@@ -32,6 +32,11 @@ pub const SIGPIPE: i32 = 13;
 pub const SIGSTOP: i32 = 19;
 pub const SIGXFSZ: i32 = 25;
 
+/// si_code: the kernel says no more; a fault where nothing is mapped; where it is, without the right.
+pub const SI_KERNEL: i32 = 0x80;
+pub const SEGV_MAPERR: i32 = 1;
+pub const SEGV_ACCERR: i32 = 2;
+
 pub const SA_NOCLDSTOP: u64 = 1;
 pub const SA_NOCLDWAIT: u64 = 2;
 pub const SA_SIGINFO: u64 = 4;

@@ -35,7 +35,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         return match signals::deliver::sigreturn(thread) {
             Some(pc) => pc,
             None => {
-                let info = signals::frame::SigInfo::fault(signals::SIGSEGV, 0x80, 0);
+                let info = signals::frame::SigInfo::fault(signals::SIGSEGV, signals::SI_KERNEL, 0);
                 signals::raise(thread, signals::SIGSEGV, info);
                 next
             }
@@ -186,21 +186,15 @@ fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
 /// The signal mask that a call sets for as long as it waits: a handler that ends it runs with that,
 /// too.
 fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
-    const RT_SIGSUSPEND: usize = 130;
-    const PSELECT6: usize = 270;
-    const PPOLL: usize = 271;
-    const EPOLL_PWAIT: usize = 281;
-    const IO_PGETEVENTS: usize = 333;
-    const EPOLL_PWAIT2: usize = 441;
     let mut at = match number {
-        RT_SIGSUSPEND => args[0],
-        PPOLL => args[3],
-        EPOLL_PWAIT | EPOLL_PWAIT2 => args[4],
-        PSELECT6 | IO_PGETEVENTS => args[5],
+        nr::RT_SIGSUSPEND => args[0],
+        nr::PPOLL => args[3],
+        nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => args[4],
+        nr::PSELECT6 | nr::IO_PGETEVENTS => args[5],
         _ => return None,
     } as u64;
     // There is a pointer to it, and its size.
-    let behind = matches!(number, PSELECT6 | IO_PGETEVENTS);
+    let behind = matches!(number, nr::PSELECT6 | nr::IO_PGETEVENTS);
     if behind && !signals::read_program_value(at, &mut at) {
         return None;
     }

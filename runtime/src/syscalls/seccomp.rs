@@ -3,13 +3,13 @@
 //! program's comes to is decided here. It gets the program's filters when the thread starts another
 //! program.
 
-use crate::dispatch::{end_by_signal, refuse_program};
+use crate::dispatch::{end_recording, refuse_program};
 use crate::process::process;
 use crate::signals::{self, frame::SigInfo, SIGKILL, SIG_IGN};
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use crate::threads;
-use abi::trace::WHOLE_UNIT;
+use abi::trace::end;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -100,7 +100,7 @@ fn verdict(filter: u32, data: &Data) -> u32 {
 }
 
 fn die(thread: &mut Thread, signal: i32) -> ! {
-    end_by_signal(thread, signal, 0, WHOLE_UNIT);
+    end_recording(thread, end::SIGNAL, signal, 0);
     signals::die_of(signal)
 }
 
