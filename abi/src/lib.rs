@@ -9,7 +9,10 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+pub mod ids;
 pub mod image;
 pub mod layout;
 pub mod library;
