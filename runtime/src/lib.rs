@@ -3,32 +3,25 @@
 //!
 //! A library, so that what needs no kernel can be tested on the host, plus the thin binary `blob`
 //! that the rewriter embeds. No libc; its own stacks, heap and system calls.
+//!
+//! The modules are floors: each uses those below it in this list, and none above.
 #![cfg_attr(not(test), no_std)]
 
 extern crate alloc;
 
-pub mod address_map;
-pub mod arena;
-pub mod boot;
-pub mod descriptors;
-pub mod dispatch;
-pub mod heap;
-pub mod jit;
-pub mod last_words;
-pub mod libraries;
-pub mod loader;
-pub mod lock;
-pub mod memory;
-pub mod process;
-pub mod recorder;
-pub mod signals;
-pub mod statics;
-pub mod stubs;
-pub mod sys;
-pub mod syscalls;
-pub mod table;
+// From the kernel's first instruction to the program's.
+pub mod start;
+// Entering and leaving translated code.
+pub mod gate;
+// The kernel as the program sees it: system calls, signals, threads, memory.
+pub mod kernel;
+// What is recorded besides the streams: a method for each moment.
+pub mod logs;
+// A thread of the program, and how its recording ends.
 pub mod thread;
-pub mod threads;
-pub mod trace_file;
-pub mod undo;
-pub mod vdso;
+// What is executable, translated, linked, looked up.
+pub mod code;
+// Chunks, events, frames, the trace file.
+pub mod recording;
+// The kernel without a libc, memory of our own, facts about the process.
+pub mod base;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use core::arch::naked_asm;
-use runtime::heap::Heap;
+use runtime::base::heap::Heap;
 
 #[global_allocator]
 static HEAP: Heap = Heap::new();
@@ -68,8 +68,8 @@ unsafe extern "C" fn relocate(
             runtime::die!("started by ld.so: start this file itself, it loads what it needs");
         }
         let hook: fn() = || HEAP.reset_lock();
-        runtime::boot::HEAP_AFTER_FORK.store(hook as usize, core::sync::atomic::Ordering::Relaxed);
-        runtime::boot::boot(stack, base, DEPREWRITE_PARAMS)
+        runtime::base::heap::set_after_fork(hook);
+        runtime::start::boot::boot(stack, base, DEPREWRITE_PARAMS)
     }
 }
 

@@ -1,0 +1,25 @@
+//! How many threads the program has: what may only be done while there is one asks here.
+
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+static LIVE: AtomicU32 = AtomicU32::new(0);
+
+/// A thread of the program begins.
+pub fn begins() {
+    LIVE.fetch_add(1, Relaxed);
+}
+
+/// A thread of the program ends. True if it was the last one.
+pub fn ends() -> bool {
+    LIVE.fetch_sub(1, AcqRel) == 1
+}
+
+/// In a forked child, which has one thread.
+pub fn forked() {
+    LIVE.store(1, Relaxed);
+}
+
+/// Threads of the program.
+pub fn live() -> u32 {
+    LIVE.load(Relaxed)
+}

@@ -1,0 +1,50 @@
+//! File descriptors of the runtime, which the program neither sees closed nor closes.
+
+use crate::base::sys::{self, nr};
+use core::sync::atomic::{AtomicI32, Ordering::*};
+
+/// Descriptors in use by the runtime, -1: none.
+static HIDDEN: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+
+const F_DUPFD_CLOEXEC: usize = 1030;
+
+/// Moves `fd` out of the program's way, as far up as its limit allows, and remembers it.
+pub fn hide(fd: i32) -> i32 {
+    let moved = move_up(fd).unwrap_or(fd);
+    for slot in &HIDDEN {
+        if slot.compare_exchange(-1, moved, Relaxed, Relaxed).is_ok() {
+            break;
+        }
+    }
+    moved
+}
+
+fn move_up(fd: i32) -> Option<i32> {
+    let top = sys::limit(sys::RLIMIT_NOFILE).min(4096) as usize;
+    for from in (3..top).rev() {
+        // SAFETY: no memory involved.
+        if let Ok(new) = unsafe { sys::call(nr::FCNTL, &[fd as usize, F_DUPFD_CLOEXEC, from]) } {
+            // SAFETY: the old number is ours.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+            return Some(new as i32);
+        }
+    }
+    None
+}
+
+pub fn is_hidden(fd: i32) -> bool {
+    fd >= 0 && HIDDEN.iter().any(|slot| slot.load(Relaxed) == fd)
+}
+
+/// The lowest and highest hidden descriptor in `range`, for `close_range`.
+pub fn hidden_in(range: core::ops::RangeInclusive<u32>) -> impl Iterator<Item = u32> {
+    let mut all = [u32::MAX; 2];
+    for (to, slot) in all.iter_mut().zip(&HIDDEN) {
+        let fd = slot.load(Relaxed);
+        if fd >= 0 && range.contains(&(fd as u32)) {
+            *to = fd as u32;
+        }
+    }
+    all.sort_unstable();
+    all.into_iter().filter(|&fd| fd != u32::MAX)
+}

@@ -1,0 +1,60 @@
+//! What is written once, at start, and then only read.
+
+use crate::base::once::Once;
+use crate::base::processor::XsaveLayout;
+use abi::image::ImageHeader;
+use abi::options::Options;
+use core::ops::Range;
+
+/// Facts about the process.
+pub struct Facts {
+    /// What the rewriter left in the output.
+    pub header: ImageHeader,
+    /// Start of the code window.
+    pub window: u64,
+    /// What is recorded, and how, as far as this processor can.
+    pub options: Options,
+    /// The runtime's own code and data.
+    pub runtime: Range<u64>,
+    /// All that was added to the program: tables, translations, runtime.
+    pub added: Range<u64>,
+    /// XCR0 and the layout of the XSAVE area.
+    pub xsave: XsaveLayout,
+    /// Sizes of the initial chunk, for `--torture tiny-buffers`.
+    pub tiny_buffers: bool,
+    /// Where generated code and the kernel enter the runtime.
+    pub entries: Entries,
+}
+
+/// Addresses of the runtime's entries: the floors below the gate know them as data.
+#[derive(Clone, Copy)]
+pub struct Entries {
+    pub miss: u64,
+    pub return_miss: u64,
+    pub syscall: u64,
+    pub exit: u64,
+    pub refuse: u64,
+    pub store: u64,
+    /// Where a new thread of the program starts, with its block in r12.
+    pub new_thread: u64,
+    /// The handler of all signals, and where it returns to.
+    pub handler: u64,
+    pub restorer: u64,
+}
+
+static FACTS: Once<Facts> = Once::new();
+
+/// Puts the facts in place.
+///
+/// # Safety
+/// Called once, while there is one thread, and before [`facts`].
+pub unsafe fn install(facts: Facts) {
+    // SAFETY: as promised.
+    unsafe { FACTS.install(facts) };
+}
+
+/// The facts about this process.
+pub fn facts() -> &'static Facts {
+    // SAFETY: boot installs them before anything asks.
+    unsafe { FACTS.get() }
+}

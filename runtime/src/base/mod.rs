@@ -1,0 +1,15 @@
+//! The ground floor: the kernel without a libc, memory of our own, facts about the process, the
+//! last words. Imports nothing of the floors above.
+
+pub mod census;
+pub mod descriptors;
+pub mod facts;
+pub mod heap;
+pub mod last_words;
+pub mod lock;
+pub mod once;
+pub mod own;
+pub mod processor;
+pub mod program;
+pub mod signal;
+pub mod sys;

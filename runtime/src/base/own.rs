@@ -1,0 +1,74 @@
+//! Memory of the runtime's own, and room that is kept free.
+
+use crate::base::sys;
+use abi::layout::{page_up, PAGE};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Where the runtime's own memory lies: below all that the kernel chooses for the program, which
+/// runs over the ends of its arrays and uses memory that it has given back. Where it has given some
+/// back there must be nothing then, as natively. (ThreadSanitizer expects nothing much further down.)
+const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
+
+/// What is next, relative to the start of [`OWN`].
+static NEXT_OWN: AtomicU64 = AtomicU64::new(0);
+
+/// Maps memory for the runtime, behind a gap. Addresses are not used again until all have been.
+pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<u64, i32> {
+    const TRIES: u64 = 64;
+    const STEP: u64 = 1 << 30;
+    let size = OWN.end - OWN.start;
+    let len = page_up(len);
+    if NEXT_OWN.load(Relaxed) == 0 {
+        let first = random() % (size / 2 / PAGE) * PAGE;
+        let _ = NEXT_OWN.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
+    }
+    let flags = flags | sys::MAP_FIXED_NOREPLACE;
+    for _ in 0..TRIES {
+        let at = NEXT_OWN.fetch_add(len + PAGE, Relaxed) % size;
+        if at + len > size {
+            continue;
+        }
+        // SAFETY: NOREPLACE: nothing is there.
+        match unsafe { sys::mmap(OWN.start + at, len, prot, flags, fd, offset) } {
+            Err(sys::EEXIST) => NEXT_OWN.fetch_add(STEP, Relaxed),
+            result => return result,
+        };
+    }
+    // SAFETY: new memory at a place that the kernel chooses.
+    unsafe { sys::mmap(0, len, prot, flags & !sys::MAP_FIXED_NOREPLACE, fd, offset) }
+}
+
+/// Anonymous private memory for the runtime.
+pub fn anonymous(len: u64) -> Result<u64, i32> {
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    own(len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)
+}
+
+/// Leaves memory of the runtime out of core dumps.
+pub fn not_in_dumps(at: u64, len: u64) {
+    const MADV_DONTDUMP: usize = 16;
+    // SAFETY: our own mapping; its contents stay.
+    let _ = unsafe { sys::call(sys::nr::MADVISE, &[at as usize, len as usize, MADV_DONTDUMP]) };
+}
+
+/// Keeps `start..start + len` free of anything else; false if something is there.
+pub fn reserve(start: u64, len: u64) -> bool {
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    // SAFETY: NOREPLACE: nothing is there.
+    match unsafe { sys::mmap(start, len, 0, flags | sys::MAP_FIXED_NOREPLACE, -1, 0) } {
+        Ok(at) if at == start => true,
+        Ok(at) => {
+            // SAFETY: an old kernel placed it elsewhere; it is new.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
+            false
+        }
+        Err(_) => false,
+    }
+}
+
+pub fn random() -> u64 {
+    let mut word = 0u64;
+    // SAFETY: the kernel writes one word.
+    let _ = unsafe { sys::call(sys::nr::GETRANDOM, &[&mut word as *mut u64 as usize, 8, 1]) };
+    word
+}

@@ -1,0 +1,71 @@
+//! What the processor can do.
+
+use core::arch::x86_64::{__cpuid_count, _xgetbv};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+static FEATURES: AtomicU32 = AtomicU32::new(0);
+const SSE42: u32 = 1;
+const AVX512VL: u32 = 2;
+
+pub fn has_sse42() -> bool {
+    FEATURES.load(Relaxed) & SSE42 != 0
+}
+
+pub fn has_avx512vl() -> bool {
+    FEATURES.load(Relaxed) & AVX512VL != 0
+}
+
+/// XCR0, and where XSAVE puts what.
+#[derive(Clone, Copy)]
+pub struct XsaveLayout {
+    pub xcr0: u64,
+    /// (size, offset) of each state component in the standard format.
+    pub components: [(u32, u32); 64],
+}
+
+impl Default for XsaveLayout {
+    fn default() -> Self {
+        XsaveLayout { xcr0: 0, components: [(0, 0); 64] }
+    }
+}
+
+impl XsaveLayout {
+    /// Offset of zmm30 in an XSAVE area of the standard format; zmm31 lies behind it.
+    pub fn zmm30(&self) -> Option<u64> {
+        (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + 14 * 64)
+    }
+}
+
+/// Asks the processor, once, for all of it.
+pub fn detect() -> XsaveLayout {
+    let mut layout = XsaveLayout::default();
+    let mut features = 0;
+    let leaf1 = __cpuid_count(1, 0);
+    if leaf1.ecx & 1 << 20 != 0 {
+        features |= SSE42;
+    }
+    let os_saves = leaf1.ecx & 1 << 27 != 0;
+    if os_saves {
+        // SAFETY: OSXSAVE is set.
+        layout.xcr0 = unsafe { xgetbv() };
+        for i in 2..63 {
+            if layout.xcr0 & 1 << i != 0 {
+                let leaf = __cpuid_count(0xd, i);
+                layout.components[i as usize] = (leaf.eax, leaf.ebx);
+            }
+        }
+        let leaf7 = __cpuid_count(7, 0);
+        let wanted = 1 << 16 | 1 << 31; // AVX512F, AVX512VL
+        if layout.xcr0 & 0xe6 == 0xe6 && leaf7.ebx & wanted == wanted {
+            features |= AVX512VL;
+        }
+    }
+    FEATURES.store(features, Relaxed);
+    layout
+}
+
+#[target_feature(enable = "xsave")]
+unsafe fn xgetbv() -> u64 {
+    // SAFETY: the caller has checked OSXSAVE.
+    unsafe { _xgetbv(0) }
+}

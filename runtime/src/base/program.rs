@@ -1,0 +1,109 @@
+//! The program's memory, reached in a way that cannot fault.
+
+use crate::base::sys::{self, nr};
+use core::mem::{size_of, size_of_val};
+
+/// Plain data: whatever bytes the program's memory has there are a value.
+///
+/// # Safety
+/// Any bytes are a valid value of the type, and it has no padding.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: numbers.
+unsafe impl Plain for u8 {}
+// SAFETY: numbers.
+unsafe impl Plain for u64 {}
+// SAFETY: of plain data, without gaps.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+/// The bytes of a value.
+fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: plain data has no padding.
+    unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
+}
+
+fn bytes_of_mut<T: Plain>(value: &mut T) -> &mut [u8] {
+    // SAFETY: any bytes are a value, and there is no padding.
+    unsafe { core::slice::from_raw_parts_mut((value as *mut T).cast(), size_of::<T>()) }
+}
+
+/// Whether anything is mapped at `address`.
+pub fn is_mapped(address: u64) -> bool {
+    const MS_ASYNC: usize = 1;
+    let page = abi::layout::page_down(address) as usize;
+    // SAFETY: asks only.
+    unsafe { sys::call(nr::MSYNC, &[page, 4096, MS_ASYNC]) }.is_ok()
+}
+
+/// # Safety
+/// `local` has `len` bytes, which nobody else uses if `number` reads into them.
+unsafe fn transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Result {
+    let (here, there) = ([local, len], [remote as usize, len]);
+    // Not the process's id: its first thread may have ended, and then has no memory.
+    let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
+    // SAFETY: as promised; the kernel checks the other side.
+    let result = unsafe { sys::call(number, &args) };
+    if result != Err(sys::EFAULT) || !touch(remote) {
+        return result;
+    }
+    // SAFETY: as above.
+    unsafe { sys::call(number, &args) }
+}
+
+/// Lets the kernel read the program's memory at `at` on the program's behalf, which makes the stack
+/// grow that far if it can: `process_vm_readv` and `process_vm_writev` do not. False if nothing can
+/// be read there.
+fn touch(at: u64) -> bool {
+    const NO_SUCH_HOW: usize = 99;
+    // SAFETY: the kernel reads a word and then refuses to do anything.
+    let result = unsafe { sys::call(nr::RT_SIGPROCMASK, &[NO_SUCH_HOW, at as usize, 0, 8]) };
+    result == Err(sys::EINVAL)
+}
+
+/// Reads bytes of the program's memory; false if they are not all there.
+pub fn read_program_bytes(at: u64, out: &mut [u8]) -> bool {
+    try_read_program_bytes(at, out) == Ok(out.len())
+}
+
+/// Reads bytes of the program's memory, as far as they are there; EFAULT if the first one is not.
+pub fn try_read_program_bytes(at: u64, out: &mut [u8]) -> sys::Result {
+    match out.len() {
+        0 => Ok(0),
+        // SAFETY: `out` is borrowed, and of this length.
+        len => unsafe { transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, len) },
+    }
+}
+
+/// Reads plain data of the program's; false if it is not there.
+pub fn read_program_value<T: Plain>(at: u64, out: &mut T) -> bool {
+    read_program_bytes(at, bytes_of_mut(out))
+}
+
+/// Reads words of the program's memory; false if they are not there.
+pub fn read_program_words(at: u64, out: &mut [u64]) -> bool {
+    let len = size_of_val(out);
+    // SAFETY: `out` is borrowed, of this length, and any bytes are words.
+    len == 0
+        || unsafe { transfer(nr::PROCESS_VM_READV, out.as_mut_ptr() as usize, at, len) } == Ok(len)
+}
+
+/// Writes bytes to the program's memory; false if they cannot be written there. Pages that the
+/// runtime has write-protected are the caller's business (see [`crate::code::writing`]).
+///
+/// # Safety
+/// What is overwritten is the program's own, and is to be overwritten at its request.
+pub unsafe fn write_bytes(at: u64, bytes: &[u8]) -> bool {
+    // SAFETY: the bytes are borrowed; the rest is as promised.
+    let written =
+        || unsafe { transfer(nr::PROCESS_VM_WRITEV, bytes.as_ptr() as usize, at, bytes.len()) };
+    bytes.is_empty() || written() == Ok(bytes.len())
+}
+
+/// As [`write_bytes`], of plain data.
+///
+/// # Safety
+/// As for [`write_bytes`].
+pub unsafe fn write_value<T: Plain>(at: u64, value: &T) -> bool {
+    // SAFETY: as promised.
+    unsafe { write_bytes(at, bytes_of(value)) }
+}

@@ -1,0 +1,195 @@
+//! The kernel, without a libc.
+
+use core::arch::asm;
+
+pub type Result = core::result::Result<usize, i32>;
+
+pub const EINTR: i32 = 4;
+pub const ENOMEM: i32 = 12;
+pub const EFAULT: i32 = 14;
+pub const EEXIST: i32 = 17;
+pub const EINVAL: i32 = 22;
+pub const EFBIG: i32 = 27;
+pub const EPIPE: i32 = 32;
+pub const EBADF: i32 = 9;
+pub const ENOSYS: i32 = 38;
+pub const EOPNOTSUPP: i32 = 95;
+pub const EPERM: i32 = 1;
+
+/// System call numbers (x86-64).
+pub mod nr {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const OPEN: usize = 2;
+    pub const CLOSE: usize = 3;
+    pub const FSTAT: usize = 5;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
+    pub const RT_SIGACTION: usize = 13;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const RT_SIGRETURN: usize = 15;
+    pub const PREAD64: usize = 17;
+    pub const PWRITE64: usize = 18;
+    pub const WRITEV: usize = 20;
+    pub const MREMAP: usize = 25;
+    pub const MSYNC: usize = 26;
+    pub const MADVISE: usize = 28;
+    pub const SHMAT: usize = 30;
+    pub const DUP2: usize = 33;
+    pub const GETPID: usize = 39;
+    pub const CLONE: usize = 56;
+    pub const FORK: usize = 57;
+    pub const VFORK: usize = 58;
+    pub const EXECVE: usize = 59;
+    pub const EXIT: usize = 60;
+    pub const FCNTL: usize = 72;
+    pub const FTRUNCATE: usize = 77;
+    pub const READLINK: usize = 89;
+    pub const RT_SIGTIMEDWAIT: usize = 128;
+    pub const RT_SIGSUSPEND: usize = 130;
+    pub const SIGALTSTACK: usize = 131;
+    pub const PRCTL: usize = 157;
+    pub const ARCH_PRCTL: usize = 158;
+    pub const GETTID: usize = 186;
+    pub const FUTEX: usize = 202;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const EXIT_GROUP: usize = 231;
+    pub const TGKILL: usize = 234;
+    pub const PSELECT6: usize = 270;
+    pub const PPOLL: usize = 271;
+    pub const EPOLL_PWAIT: usize = 281;
+    pub const FALLOCATE: usize = 285;
+    pub const DUP3: usize = 292;
+    pub const RT_TGSIGQUEUEINFO: usize = 297;
+    pub const PRLIMIT64: usize = 302;
+    pub const PROCESS_VM_READV: usize = 310;
+    pub const PROCESS_VM_WRITEV: usize = 311;
+    pub const SECCOMP: usize = 317;
+    pub const GETRANDOM: usize = 318;
+    pub const MEMFD_CREATE: usize = 319;
+    pub const EXECVEAT: usize = 322;
+    pub const PKEY_MPROTECT: usize = 329;
+    pub const IO_PGETEVENTS: usize = 333;
+    pub const RSEQ: usize = 334;
+    pub const CLONE3: usize = 435;
+    pub const CLOSE_RANGE: usize = 436;
+    pub const EPOLL_PWAIT2: usize = 441;
+}
+
+pub const PROT_READ: usize = 1;
+pub const PROT_WRITE: usize = 2;
+pub const PROT_EXEC: usize = 4;
+pub const MAP_SHARED: usize = 1;
+pub const MAP_PRIVATE: usize = 2;
+pub const MAP_FIXED: usize = 0x10;
+pub const MAP_ANONYMOUS: usize = 0x20;
+pub const MAP_NORESERVE: usize = 0x4000;
+pub const MAP_POPULATE: usize = 0x8000;
+pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+pub const MREMAP_MAYMOVE: usize = 1;
+pub const MREMAP_FIXED: usize = 2;
+pub const O_CLOEXEC: usize = 0o2000000;
+
+/// Makes a system call and returns what the kernel returned.
+///
+/// # Safety
+/// The call may do anything to this process's memory; the caller knows what.
+#[inline(always)]
+pub unsafe fn raw(n: usize, a: [usize; 6]) -> usize {
+    let result;
+    // SAFETY: the kernel clobbers rcx and r11 only; memory effects are the caller's business.
+    unsafe {
+        asm!("syscall", inlateout("rax") n => result, in("rdi") a[0], in("rsi") a[1],
+             in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+             lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// As [`raw`], with the kernel's error convention taken apart.
+///
+/// # Safety
+/// As for [`raw`].
+pub unsafe fn call(n: usize, args: &[usize]) -> Result {
+    let mut a = [0; 6];
+    a[..args.len()].copy_from_slice(args);
+    // SAFETY: as promised by the caller.
+    check(unsafe { raw(n, a) })
+}
+
+pub fn check(result: usize) -> Result {
+    let signed = result as isize;
+    if (-4095..0).contains(&signed) {
+        Err(-signed as i32)
+    } else {
+        Ok(result)
+    }
+}
+
+/// What a failed call returns to the program.
+pub fn failed(errno: i32) -> usize {
+    (-(errno as isize)) as usize
+}
+
+/// `mmap` of new memory that nothing else refers to yet (or, with MAP_FIXED, of memory that the
+/// runtime owns).
+///
+/// # Safety
+/// With MAP_FIXED the range must belong to the runtime or to a mapping of the program that is
+/// being replaced at its own request.
+pub unsafe fn mmap(
+    at: u64,
+    len: u64,
+    prot: usize,
+    flags: usize,
+    fd: i32,
+    offset: u64,
+) -> core::result::Result<u64, i32> {
+    // SAFETY: see above.
+    unsafe {
+        call(nr::MMAP, &[at as usize, len as usize, prot, flags, fd as usize, offset as usize])
+    }
+    .map(|a| a as u64)
+}
+
+pub fn write(fd: i32, bytes: &[u8]) -> Result {
+    // SAFETY: the kernel only reads `bytes`.
+    unsafe { call(nr::WRITE, &[fd as usize, bytes.as_ptr() as usize, bytes.len()]) }
+}
+
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: ends the process.
+        let _ = unsafe { call(nr::EXIT_GROUP, &[status as usize]) };
+    }
+}
+
+pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_STACK: usize = 3;
+pub const RLIMIT_NOFILE: usize = 7;
+pub const RLIMIT_AS: usize = 9;
+
+/// The process's soft limit of `resource`; `u64::MAX`: none.
+pub fn limit(resource: usize) -> u64 {
+    let mut limit = [u64::MAX; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { call(nr::PRLIMIT64, &[0, resource, 0, limit.as_mut_ptr() as usize]) };
+    limit[0]
+}
+
+pub fn getpid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETPID, [0; 6]) as u32 }
+}
+
+pub fn gettid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETTID, [0; 6]) as u32 }
+}
+
+/// Whether what is only reserved counts, too.
+pub fn address_space_is_limited() -> bool {
+    limit(RLIMIT_AS) != u64::MAX
+}

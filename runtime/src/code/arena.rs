@@ -1,0 +1,176 @@
+//! Memory for translated code: one piece of shared memory, mapped twice.
+//!
+//! The program executes the one mapping, the runtime writes through the other; nothing is ever
+//! writable and executable at once. Unwritten bytes trap (`int3`).
+
+use crate::base::own::{not_in_dumps, own};
+use crate::base::sys::{self, nr};
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+pub struct Arena {
+    /// Where the code runs.
+    execute: u64,
+    /// Where it is written; the first word counts changes (see [`Arena::copy_after_fork`]).
+    write: u64,
+    len: u64,
+    used: u32,
+    changes: u64,
+    /// So far both mappings have their pages.
+    populated: u32,
+}
+
+/// The first bytes are not code.
+const FIRST: u32 = 64;
+
+impl Arena {
+    /// Maps `len` bytes, to be executed at `at`.
+    pub fn new(at: u64, len: u64) -> Result<Arena, i32> {
+        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let write = own(len, prot, flags, -1, 0)?;
+        let arena = Arena { execute: at, write, len, used: FIRST, changes: 0, populated: 0 };
+        arena.map_executable()?;
+        Ok(arena)
+    }
+
+    /// Duplicates the shared mapping at the place where it is executed.
+    fn map_executable(&self) -> Result<(), i32> {
+        const FLAGS: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
+        let (from, len, to) = (self.write as usize, self.len as usize, self.execute as usize);
+        // SAFETY: an old length of 0 duplicates a shared mapping; the target range is reserved for
+        // the arena by the layout.
+        unsafe {
+            sys::call(nr::MREMAP, &[from, 0, len, FLAGS, to])?;
+            sys::call(nr::MPROTECT, &[to, len, sys::PROT_READ | sys::PROT_EXEC])?;
+        }
+        not_in_dumps(self.write, self.len);
+        not_in_dumps(self.execute, self.len);
+        Ok(())
+    }
+
+    /// Where the code runs.
+    pub fn range(&self) -> core::ops::Range<u64> {
+        self.execute..self.execute + self.len
+    }
+
+    /// Bytes that are left.
+    pub fn room(&self) -> u64 {
+        self.len - u64::from(self.used)
+    }
+
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Live address of the code at `offset`.
+    pub fn live(&self, offset: u32) -> u64 {
+        self.execute + u64::from(offset)
+    }
+
+    /// Offset of live address `pc`, if it lies here.
+    pub fn offset(&self, pc: u64) -> Option<u32> {
+        let offset = pc.wrapping_sub(self.execute);
+        (offset < u64::from(self.used)).then_some(offset as u32)
+    }
+
+    fn change(&mut self) {
+        self.changes += 1;
+        // SAFETY: the first word of our mapping.
+        unsafe { (*(self.write as *const AtomicU64)).store(self.changes, Release) };
+    }
+
+    /// Appends code; what follows starts at a multiple of 16.
+    pub fn append(&mut self, code: &[u8]) {
+        let end = (self.used as usize + code.len()).next_multiple_of(16);
+        if end as u64 + 64 > self.len {
+            crate::die!(
+                "the code cache of {} MiB is full, and several threads run",
+                self.len >> 20
+            );
+        }
+        self.populate(end as u32);
+        self.write(self.used, code);
+        self.used = end as u32;
+    }
+
+    /// Gets the pages up to `end` at once, rather than by a fault each.
+    fn populate(&mut self, end: u32) {
+        const STEP: u32 = 256 << 10;
+        const MADV_POPULATE_READ: usize = 22;
+        const MADV_POPULATE_WRITE: usize = 23;
+        while self.populated < end {
+            let at = u64::from(self.populated);
+            let len = u64::from(STEP).min(self.len - at) as usize;
+            for (base, advice) in
+                [(self.write, MADV_POPULATE_WRITE), (self.execute, MADV_POPULATE_READ)]
+            {
+                // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
+                let _ = unsafe { sys::call(nr::MADVISE, &[(base + at) as usize, len, advice]) };
+            }
+            self.populated += STEP;
+        }
+    }
+
+    /// Overwrites code that may be running.
+    pub fn write(&mut self, offset: u32, code: &[u8]) {
+        self.change();
+        let to = self.write + u64::from(offset);
+        // SAFETY: inside the mapping.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), to as *mut u8, code.len()) };
+    }
+
+    /// Overwrites the five bytes at `offset`, which lie inside of eight aligned ones, in one store:
+    /// they may be running.
+    pub fn replace(&mut self, offset: u32, code: [u8; 5]) {
+        self.change();
+        let (at, past) = (offset & !7, offset & 7);
+        debug_assert!(past + 5 <= 8);
+        // SAFETY: inside the mapping, and aligned.
+        let word = unsafe { &*((self.write + u64::from(at)) as *const AtomicU64) };
+        let mut bytes = word.load(Relaxed).to_le_bytes();
+        bytes[past as usize..past as usize + 5].copy_from_slice(&code);
+        word.store(u64::from_le_bytes(bytes), Release);
+    }
+
+    /// Points the rel32 at `offset` to `target`, in one store: it never crosses a cache line.
+    pub fn patch(&mut self, offset: u32, target: u64) {
+        let next = self.live(offset) + 4;
+        let Ok(distance) = i32::try_from(target.wrapping_sub(next) as i64) else { return };
+        self.change();
+        // SAFETY: inside the mapping; a 4-byte store within a cache line is not torn.
+        unsafe { ((self.write + u64::from(offset)) as *mut i32).write_unaligned(distance) };
+    }
+
+    /// In a forked child, whose mappings are still the parent's: makes a copy of its own at the
+    /// same addresses. False if the parent has changed the code since the fork.
+    pub fn copy_after_fork(&mut self) -> bool {
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
+            crate::die!("no memory for the code cache of a child");
+        };
+        // SAFETY: both mappings have at least `used` bytes.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.write as *const u8,
+                copy as *mut u8,
+                self.used as usize,
+            )
+        };
+        // SAFETY: the first word of the mapping that is shared with the parent.
+        let now = unsafe { (*(self.write as *const AtomicU64)).load(Acquire) };
+        // SAFETY: the child's mapping of the parent's memory is not needed any more.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.write as usize, self.len as usize]) };
+        let same = now == self.changes;
+        self.write = copy;
+        if self.map_executable().is_err() {
+            crate::die!("no memory for the code cache of a child");
+        }
+        same
+    }
+
+    /// Forgets all code.
+    pub fn restart(&mut self) {
+        self.used = FIRST;
+    }
+}

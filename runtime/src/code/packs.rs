@@ -1,0 +1,318 @@
+//! Translations of libraries: found when a library is mapped, checked, and put beside it.
+//!
+//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` names. When
+//! the file of a library is mapped for the first time, its head says which pack may fit, and room
+//! for the code is kept behind it. When its executable segment is mapped, that segment's bytes decide.
+
+use crate::base::facts::facts;
+use crate::base::own::own;
+use crate::base::sys::{self, nr};
+use crate::code::statics::{self, Module};
+use crate::recording::trace_file::{guarded, trace};
+use abi::image::ImageHeader;
+use abi::layout::page_up;
+use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
+use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::trace::{event, left};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// A pack that is mapped.
+struct Pack {
+    at: u64,
+    header: PackHeader,
+    /// File it came from (zero-terminated); empty: the output.
+    path: Vec<u8>,
+    /// Where the library was mapped first: its translation stays there.
+    home: Option<u64>,
+}
+
+/// A library whose first pages are mapped.
+#[derive(Clone, Copy)]
+struct Expected {
+    base: u64,
+    len: u64,
+    pack: usize,
+}
+
+/// All packs of the process.
+#[derive(Default)]
+pub struct Packs {
+    list: Vec<Pack>,
+    expected: Vec<Expected>,
+    /// Folders with further packs, separated by colons.
+    folders: Vec<u8>,
+    options: u64,
+    avx512vl: bool,
+    usable: bool,
+}
+
+/// What is known about a library before it is mapped.
+#[derive(Clone, Copy)]
+pub struct Candidate {
+    pack: usize,
+    /// Bytes to keep free behind the library's `len`: its translation belongs there.
+    pub room: u64,
+    /// Where it was mapped before, if it was.
+    pub home: Option<u64>,
+}
+
+impl Packs {
+    /// The packs of the output. `avx512vl`: the processor has it.
+    ///
+    /// # Safety
+    /// The rewriter made the header, and the packs are mapped where it says.
+    pub unsafe fn new(header: &ImageHeader, window: u64, avx512vl: bool, folders: &[u8]) -> Packs {
+        let mut packs = Packs {
+            options: header.options,
+            avx512vl,
+            usable: header.flags & abi::image::flags::DYNAMIC == 0,
+            folders: absolute(folders),
+            ..Packs::default()
+        };
+        let mut at = window + header.libraries;
+        for _ in 0..header.library_count {
+            // SAFETY: as promised.
+            let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, HEADER_SIZE) };
+            let Some(pack) = PackHeader::from_bytes(bytes) else {
+                crate::die!("damaged output file: a library's translation is not valid");
+            };
+            packs.list.push(Pack { at, header: pack, path: Vec::new(), home: None });
+            at += pack.len;
+        }
+        packs
+    }
+
+    /// The pack for the library in `fd`, if there may be one.
+    pub fn candidate(&mut self, fd: i32, len: u64) -> Option<Candidate> {
+        if !self.usable || self.list.is_empty() && self.folders.is_empty() {
+            return None;
+        }
+        let mut head = [0u8; HEAD];
+        let args = [fd as usize, head.as_mut_ptr() as usize, HEAD, 0];
+        // SAFETY: the kernel writes at most that many bytes.
+        let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
+        let head = key(&head[..got]);
+        let fits = |p: &Pack| p.header.head == head;
+        // Of two copies, one that has no place yet.
+        let free = self.list.iter().position(|p| fits(p) && p.home.is_none());
+        let any = || self.list.iter().position(fits);
+        let pack = free.or_else(any).or_else(|| self.open_shared(head))?;
+        let Pack { header, home, .. } = &self.list[pack];
+        // More than the library is mapped: whatever that is for, it is not run.
+        let between = header.code_distance.checked_sub(len)?;
+        let room = between + page_up(header.tables.code_len);
+        Some(Candidate { pack, room, home: *home })
+    }
+
+    /// The library of `candidate` is mapped at `base`, `len` bytes for now.
+    pub fn expect(&mut self, candidate: Candidate, base: u64, len: u64) {
+        self.expected.retain(|e| e.base + e.len <= base || base + len <= e.base);
+        self.expected.push(Expected { base, len, pack: candidate.pack });
+    }
+
+    /// `start..end` does not belong to a library any more.
+    pub fn unmapped(&mut self, start: u64, end: u64) {
+        self.expected.retain(|e| end <= e.base || e.base + e.len <= start);
+    }
+
+    /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
+    /// beside it, if it is the segment that was translated.
+    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64) {
+        let Some(&Expected { base, pack: index, .. }) =
+            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&range.start))
+        else {
+            return;
+        };
+        let pack = &self.list[index];
+        let header = pack.header;
+        let segment = base + header.segment;
+        if abi::layout::page_down(segment) != range.start
+            || abi::layout::page_down(header.segment_offset) != offset
+            || segment + header.segment_len > range.end
+            // What lies behind the end of the file cannot be read although it is mapped.
+            || file_len(fd).is_none_or(|len| len < header.segment_offset + header.segment_len)
+        {
+            return;
+        }
+        let outcome = self.put(index, base);
+        let pack = &self.list[index];
+        match outcome {
+            Ok(()) => {
+                let in_output = match pack.path.is_empty() {
+                    true => pack.at.wrapping_sub(facts().window),
+                    false => 0,
+                };
+                let [a, b] = header.identity;
+                let words =
+                    [base, a, b, header.tables.first_window, header.tables.unit_count, in_output];
+                let parts: [&[u8]; 2] = [&guarded(words), &pack.path];
+                trace().process_event(event::LIBRARY, &parts);
+            }
+            Err(why) => trace()
+                .process_event(event::LIBRARY_LEFT, &[&base.to_le_bytes(), &why.to_le_bytes()]),
+        }
+    }
+
+    fn put(&mut self, index: usize, base: u64) -> Result<(), u64> {
+        let pack = &mut self.list[index];
+        let header = &pack.header;
+        let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
+        if header.options != self.options || !runs {
+            return Err(left::OPTIONS);
+        }
+        // SAFETY: the segment has just been mapped, readable.
+        let bytes = unsafe {
+            let at = (base + header.segment) as *const u8;
+            core::slice::from_raw_parts(at, header.segment_len as usize)
+        };
+        if key(bytes) != header.content {
+            return Err(left::CONTENT);
+        }
+        match pack.home {
+            None => {
+                // SAFETY: the room behind the library was kept for this.
+                unsafe { move_code(pack.at, header, base) }.map_err(|_| left::NO_MEMORY)?;
+                pack.home = Some(base);
+            }
+            // Mapped again where it was: all is in place. A unit has one address for good.
+            Some(home) if home == base => {
+                if statics::revive(base) {
+                    return Ok(());
+                }
+            }
+            Some(_) => return Err(left::ELSEWHERE),
+        }
+        // SAFETY: the pack stays mapped, and its code is in place.
+        let module = unsafe { Module::library(header, pack.at, base) };
+        statics::add(module).then_some(()).ok_or(left::NO_MEMORY)
+    }
+
+    /// Looks for a pack in the folders.
+    fn open_shared(&mut self, head: [u64; 2]) -> Option<usize> {
+        let folders = core::mem::take(&mut self.folders);
+        let mut found = None;
+        for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+            let mut path = folder.to_vec();
+            path.push(b'/');
+            path.extend_from_slice(abi::library::file_name(head, self.options).as_bytes());
+            path.push(0);
+            found = self.open(path, head);
+            if found.is_some() {
+                break;
+            }
+        }
+        self.folders = folders;
+        found
+    }
+
+    fn open(&mut self, path: Vec<u8>, head: [u64; 2]) -> Option<usize> {
+        // Whatever else has this name is not waited for.
+        const O_NONBLOCK: usize = 0o4000;
+        let args = [path.as_ptr() as usize, sys::O_CLOEXEC | O_NONBLOCK];
+        // SAFETY: the kernel reads the path.
+        let fd = unsafe { sys::call(nr::OPEN, &args) }.ok()?;
+        let mapped = map_pack(fd as i32);
+        // SAFETY: no memory involved.
+        let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+        let (at, header) = mapped?;
+        let window = header.tables.first_window as u32;
+        let taken = |p: &Pack| p.header.tables.first_window as u32 == window;
+        let fits = header.head == head
+            && header.flags & flags::FIXED_WINDOW == 0
+            && window >= FIRST_SHARED_WINDOW
+            && !self.list.iter().any(taken);
+        if !fits {
+            // SAFETY: mapped just now, and nobody else knows.
+            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, header.len as usize]) };
+            return None;
+        }
+        self.list.push(Pack { at, header, path, home: None });
+        Some(self.list.len() - 1)
+    }
+}
+
+/// The folders by absolute paths: the program may change its working directory, and the trace must
+/// make sense elsewhere.
+fn absolute(folders: &[u8]) -> Vec<u8> {
+    const GETCWD: usize = 79;
+    let mut here = [0u8; 4096];
+    let args = [here.as_mut_ptr() as usize, here.len()];
+    // SAFETY: the kernel writes a path, with its zero, into the buffer.
+    let len = unsafe { sys::call(GETCWD, &args) }.unwrap_or(1).saturating_sub(1);
+    let mut all = Vec::new();
+    for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+        if !folder.starts_with(b"/") {
+            all.extend_from_slice(&here[..len]);
+            all.push(b'/');
+        }
+        all.extend_from_slice(folder);
+        all.push(b':');
+    }
+    all
+}
+
+/// Maps a pack's file, as far as it is one.
+fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
+    let mut bytes = [0u8; HEADER_SIZE];
+    let args = [fd as usize, bytes.as_mut_ptr() as usize, HEADER_SIZE, 0];
+    // SAFETY: the kernel writes at most that many bytes.
+    let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
+    let header = PackHeader::from_bytes(&bytes[..got])?;
+    if file_len(fd)? != header.len {
+        return None;
+    }
+    let at = own(header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0).ok()?;
+    Some((at, header))
+}
+
+fn file_len(fd: i32) -> Option<u64> {
+    const SIZE: usize = 48 / 8;
+    let mut stat = [0u64; 18];
+    // SAFETY: struct stat has 144 bytes.
+    unsafe { sys::call(nr::FSTAT, &[fd as usize, stat.as_mut_ptr() as usize]) }.ok()?;
+    Some(stat[SIZE])
+}
+
+/// Moves the code of the pack at `pack` to where it belongs beside the library at `base`.
+///
+/// # Safety
+/// The pack is mapped, its code has not been moved before, and nothing is at the place.
+unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32> {
+    const MAYMOVE_FIXED: usize = 3;
+    const DONTUNMAP: usize = 4;
+    let (from, to) = (pack + header.tables.code, base + header.code_distance);
+    let len = page_up(header.tables.code_len) as usize;
+    let thunks = to + header.thunks;
+    let first = abi::layout::page_down(thunks);
+    let indirect = thunks + header.direct_thunks * u64::from(DIRECT_THUNK);
+    // SAFETY: as promised; the header is consistent.
+    unsafe {
+        // The place that it leaves must stay taken: the program would get it for its own memory,
+        // between ours.
+        let args = [from as usize, len, len, MAYMOVE_FIXED | DONTUNMAP, to as usize];
+        if sys::call(nr::MREMAP, &args).is_err() {
+            // Linux before 5.13 keeps anonymous memory only.
+            sys::call(nr::MREMAP, &[from as usize, len, len, MAYMOVE_FIXED, to as usize])?;
+            crate::base::own::reserve(from, len as u64);
+        }
+        let rest = (to + len as u64 - first) as usize;
+        sys::call(nr::MPROTECT, &[first as usize, rest, sys::PROT_READ | sys::PROT_WRITE])?;
+        relocate(thunks, header.direct_thunks, DIRECT_THUNK, base as u32);
+        relocate(indirect, header.indirect_thunks, INDIRECT_THUNK, base as u32);
+        sys::call(nr::MPROTECT, &[to as usize, len, sys::PROT_READ | sys::PROT_EXEC])?;
+    }
+    Ok(())
+}
+
+/// Adds `add` to the return addresses of `count` thunks.
+///
+/// # Safety
+/// They lie at `at`, `stride` bytes each, and are writable.
+unsafe fn relocate(at: u64, count: u64, stride: u32, add: u32) {
+    for i in 0..count {
+        let address = (at + i * u64::from(stride) + u64::from(THUNK_ADDRESS)) as *mut u32;
+        // SAFETY: as promised.
+        unsafe { address.write_unaligned(address.read_unaligned().wrapping_add(add)) };
+    }
+}

@@ -1,0 +1,213 @@
+//! Ahead-of-time code: of the program, and of libraries that are mapped and have a translation.
+//!
+//! Each is a *module*. The list only grows; a module's code is looked up by signal handlers, which
+//! take no lock. Whoever adds modules or takes them out of use holds the lock of [`crate::code::jit`].
+
+use crate::base::facts::facts;
+use crate::code::found::Found;
+use abi::image::ImageHeader;
+use abi::library::PackHeader;
+use abi::tables::Tables;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use instrument::recipe::Recipe;
+
+const MOST: usize = 512;
+
+/// A translated image that is mapped.
+pub struct Module {
+    /// What addresses in the tables count from.
+    base: u64,
+    /// Original code: from the first to behind the last byte.
+    pub text: Range<u64>,
+    /// Translated code.
+    pub code: Range<u64>,
+    entries: &'static [[u32; 2]],
+    units: &'static [[u32; 2]],
+    unit_addresses: &'static [u32],
+    recipes: &'static [u8],
+    first_window: u32,
+    /// New look-ups may lead there.
+    in_use: AtomicBool,
+    /// A look-up has led there.
+    pub entered: AtomicBool,
+}
+
+struct List {
+    modules: [UnsafeCell<MaybeUninit<Module>>; MOST],
+    count: AtomicUsize,
+}
+
+// SAFETY: a module is written before `count` says that it is there, and only its atomics change
+// afterwards.
+unsafe impl Sync for List {}
+
+static LIST: List = List {
+    modules: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
+    count: AtomicUsize::new(0),
+};
+
+fn modules() -> impl Iterator<Item = &'static Module> {
+    let count = LIST.count.load(Acquire);
+    // SAFETY: the first `count` modules are initialised and never written again.
+    LIST.modules[..count].iter().map(|module| unsafe { (*module.get()).assume_init_ref() })
+}
+
+/// `count` items of `T` at `at`.
+///
+/// # Safety
+/// They are mapped, of that type, and stay there.
+unsafe fn table<T>(at: u64, count: u64) -> &'static [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: as promised.
+    unsafe { core::slice::from_raw_parts(at as *const T, count as usize) }
+}
+
+/// The program's executable ranges, relative to the window: start, end, 1 if writable, too.
+///
+/// # Safety
+/// The rewriter made the header, and its tables are mapped at the window.
+pub unsafe fn executable_ranges(header: &ImageHeader, window: u64) -> &'static [[u64; 3]] {
+    // SAFETY: as promised.
+    unsafe { table(window + header.exec_ranges, header.exec_range_count) }
+}
+
+impl Module {
+    /// The program's own translation.
+    ///
+    /// # Safety
+    /// The rewriter made the header, and its tables are mapped at the window.
+    pub unsafe fn program(header: &ImageHeader, window: u64) -> Module {
+        // SAFETY: as promised.
+        let ranges = unsafe { executable_ranges(header, window) };
+        let start = ranges.iter().map(|r| r[0]).min().unwrap_or(0);
+        let text = (start, ranges.iter().map(|r| r[1]).max().unwrap_or(start));
+        let code = window + header.tables.code;
+        let text = window + text.0..window + text.1;
+        // SAFETY: as promised.
+        unsafe { Module::new(&header.tables, window, window, text, code) }
+    }
+
+    /// The translation of the library that is mapped at `base`.
+    ///
+    /// # Safety
+    /// The pack with this header is mapped at `pack`, and its code where it belongs.
+    pub unsafe fn library(header: &PackHeader, pack: u64, base: u64) -> Module {
+        let text = base + header.segment;
+        let code = base + header.code_distance;
+        // SAFETY: as promised; the header is consistent.
+        unsafe { Module::new(&header.tables, pack, base, text..text + header.segment_len, code) }
+    }
+
+    /// # Safety
+    /// The tables are mapped at `at`, and the code at `code`.
+    unsafe fn new(tables: &Tables, at: u64, base: u64, text: Range<u64>, code: u64) -> Module {
+        // SAFETY: as promised.
+        unsafe {
+            Module {
+                base,
+                text,
+                code: code..code + tables.code_len,
+                entries: table(at + tables.entries, tables.entry_count),
+                units: table(at + tables.units, tables.unit_count + 1),
+                unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
+                recipes: table(at + tables.recipes, tables.recipes_len),
+                first_window: tables.first_window as u32,
+                in_use: AtomicBool::new(true),
+                entered: AtomicBool::new(false),
+            }
+        }
+    }
+
+    /// The program may have changed the original code, or it is gone.
+    pub fn retire(&self) {
+        self.in_use.store(false, Release);
+    }
+
+    fn entry(&self, target: u64) -> Option<u64> {
+        let relative = target.wrapping_sub(self.base) as u32;
+        let i = self.entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
+        self.entered.store(true, Relaxed);
+        Some(self.base + u64::from(self.entries[i][1]))
+    }
+
+    fn find(&self, pc: u64) -> Option<Found<'static>> {
+        let offset = (pc - self.code.start) as u32;
+        let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
+        let next = self.units.get(i + 1)?;
+        Some(Found {
+            start: self.base + u64::from(*self.unit_addresses.get(i)?),
+            window: abi::unit::unit_id(self.first_window, i as u32) >> 16,
+            entry: self.code.start + u64::from(self.units[i][0]),
+            end: self.code.start + u64::from(next[0]),
+            recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,
+        })
+    }
+}
+
+/// Adds a module; false if there are too many.
+pub fn add(module: Module) -> bool {
+    let count = LIST.count.load(Acquire);
+    let Some(slot) = LIST.modules.get(count) else { return false };
+    // SAFETY: the caller holds the lock, and nobody reads behind `count`.
+    unsafe { (*slot.get()).write(module) };
+    LIST.count.store(count + 1, Release);
+    true
+}
+
+/// The library at `base` is mapped again as it was: its module is used again, if it has one.
+pub fn revive(base: u64) -> bool {
+    let module = modules().find(|m| m.base == base);
+    if let Some(module) = module {
+        module.entered.store(false, Relaxed);
+        module.in_use.store(true, Release);
+    }
+    module.is_some()
+}
+
+/// The module in use whose original code is at `address`.
+pub fn module_of(address: u64) -> Option<&'static Module> {
+    modules().find(|m| m.text.contains(&address) && m.in_use.load(Acquire))
+}
+
+/// The modules in use whose original code lies in part in `start..end`.
+pub fn modules_in(start: u64, end: u64) -> impl Iterator<Item = &'static Module> {
+    modules().filter(move |m| m.text.start < end && start < m.text.end && m.in_use.load(Acquire))
+}
+
+/// Whether the program's own code has a translation, in use or not.
+pub fn has_program() -> bool {
+    modules().next().is_some_and(|m| m.base == facts().window)
+}
+
+/// The ahead-of-time translation that begins at original address `target`.
+pub fn entry(target: u64) -> Option<u64> {
+    module_of(target)?.entry(target)
+}
+
+/// All ahead-of-time translations that begin at original addresses in `range`, if `target`'s module
+/// has any: original and translated address.
+pub fn entries_in(target: u64, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    module_of(target).into_iter().flat_map(move |m| {
+        let relative = |address: u64| address.clamp(m.text.start, m.text.end) - m.base;
+        let (start, end) = (relative(range.start) as u32, relative(range.end) as u32);
+        let first = m.entries.partition_point(|e| e[0] < start);
+        let inside = m.entries[first..].iter().take_while(move |e| e[0] < end);
+        inside.map(|e| (m.base + u64::from(e[0]), m.base + u64::from(e[1])))
+    })
+}
+
+/// The ahead-of-time unit whose code `pc` lies in.
+pub fn find(pc: u64) -> Option<Found<'static>> {
+    modules().find(|m| m.code.contains(&pc))?.find(pc)
+}
+
+/// Whether translated code of a library lies in part in `start..end`.
+pub fn code_in(start: u64, end: u64) -> bool {
+    let window = facts().window;
+    modules().any(|m| m.base != window && m.code.start < end && start < m.code.end)
+}

@@ -1,0 +1,309 @@
+//! The look-up tables: from the low half of an original code address to its translation.
+//!
+//! The pieces that belong to executable memory of the program in the window are mapped, privately,
+//! from a small file that is filled with the addresses of the miss stubs: an entry that was never
+//! set leads there without a compare. Others are mapped when a look-up first meets them.
+
+use crate::base::facts::Entries;
+use crate::base::sys::{self, nr};
+use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
+use abi::options::Options;
+use abi::thread::{STUB_MISS, TARGET};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use instrument::emit::LookUp;
+
+/// Entries of a table that the file holds, all alike.
+const FILE_ENTRIES: u64 = 1 << 17;
+/// It is written in pieces of this many bytes.
+const PIECE: u64 = 64 << 10;
+
+/// Pieces that are mapped for look-ups of what is not in the window; more only miss by a fault.
+const MOST_PIECES: u32 = 256;
+/// Wild returns have any high half.
+const MOST_LANDINGS: usize = 64;
+/// Landing pages keep this far away from the stack, which grows.
+const STACK_ROOM: u64 = 16 << 30;
+
+/// What a look-up was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum For {
+    Return,
+    Jump,
+}
+
+/// All tables of the process.
+pub struct Tables {
+    jumps: Table,
+    returns: Option<Table>,
+    /// Descriptor of the file that they are mapped from, or -1.
+    fd: i32,
+    window: u64,
+    /// High halves of addresses outside the window that have been given a landing page.
+    landings: Vec<u32>,
+    /// Pieces that were mapped for look-ups of what is not in the window.
+    pieces: u32,
+    /// The program's stack starts here.
+    stack: u64,
+    /// Where a return whose look-up misses goes.
+    return_miss: u64,
+}
+
+impl Tables {
+    pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> Tables {
+        let shape = options.jump_table();
+        let jumps = Table { shape, place: 0, miss: entries.miss };
+        let returns = options.return_table().map(|shape| Table {
+            shape,
+            place: jumps.file_len(),
+            miss: entries.return_miss,
+        });
+        let mut tables = Tables {
+            jumps,
+            returns,
+            fd: -1,
+            window,
+            landings: Vec::new(),
+            pieces: 0,
+            stack,
+            return_miss: entries.return_miss,
+        };
+        tables.fd = tables.file().unwrap_or(-1);
+        tables
+    }
+
+    /// All entries of the file, as they are before they are set.
+    fn file(&self) -> Result<i32, i32> {
+        let len: u64 = self.each().map(Table::file_len).sum();
+        if sys::limit(sys::RLIMIT_FSIZE) < len {
+            return Err(sys::ENOMEM);
+        }
+        let name = c"deprewrite-table";
+        const MFD_CLOEXEC: usize = 1;
+        // SAFETY: the kernel reads the name.
+        let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
+        // Written rather than mapped and filled: that would cost a page fault each.
+        let at = crate::base::own::anonymous(2 * PIECE)?;
+        let mut parts = Vec::new();
+        for (from, table) in [at, at + PIECE].into_iter().zip(self.each()) {
+            table.fill(from, PIECE);
+            parts.extend((0..table.file_len() / PIECE).map(|_| [from, PIECE]));
+        }
+        // SAFETY: the kernel reads the parts.
+        let written = unsafe { sys::call(nr::WRITEV, &[fd, parts.as_ptr() as usize, parts.len()]) };
+        // SAFETY: mapped above.
+        unsafe { sys::call(nr::MUNMAP, &[at as usize, 2 * PIECE as usize]) }?;
+        if written != Ok(len as usize) {
+            // SAFETY: made above.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+            return Err(sys::ENOMEM);
+        }
+        Ok(crate::base::descriptors::hide(fd as i32))
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Table> {
+        [&self.jumps].into_iter().chain(&self.returns)
+    }
+
+    fn in_window(&self, address: u64) -> bool {
+        address.wrapping_sub(self.window) < WINDOW_SIZE
+    }
+
+    /// Bytes of code whose entries share a page of the table for `what`.
+    pub fn code_of_page(&self, what: For) -> u64 {
+        PAGE / self.table(what).shape.entry
+    }
+
+    fn table(&self, what: For) -> &Table {
+        match (what, &self.returns) {
+            (For::Return, Some(table)) => table,
+            _ => &self.jumps,
+        }
+    }
+
+    /// The part of `start..end` that lies in the window.
+    fn part_in_window(&self, start: u64, end: u64) -> Option<(u64, u64)> {
+        let (start, end) = (start.max(self.window), end.min(self.window + WINDOW_SIZE));
+        (start < end).then_some((start, end))
+    }
+
+    /// Makes entries for the part of `start..end` (page-aligned) that lies in the window: all of
+    /// them miss.
+    pub fn cover(&self, start: u64, end: u64) {
+        if let Some((start, end)) = self.part_in_window(start, end) {
+            self.each().for_each(|table| table.cover(self.fd, start, end));
+        }
+    }
+
+    /// Drops the entries for `start..end`.
+    pub fn uncover(&self, start: u64, end: u64) {
+        if let Some((start, end)) = self.part_in_window(start, end) {
+            self.each().for_each(|table| table.uncover(start, end));
+        }
+    }
+
+    /// Maps the piece of a table around `address` that a look-up did not find: the low half of code
+    /// outside the window, most likely. True if it is there now.
+    pub fn cover_missing(&mut self, address: u64) -> bool {
+        let Some(table) = self.each().find(|t| (t.shape.base..t.shape.end()).contains(&address))
+        else {
+            return false;
+        };
+        let (len, place, shape) = (table.file_len(), table.place, table.shape);
+        if self.fd == -1 || self.pieces == MOST_PIECES {
+            return false;
+        }
+        self.pieces += 1;
+        // All of the file, or one page between others.
+        let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
+        [len, PAGE].into_iter().any(|len| {
+            let start = address & !(len - 1);
+            let (start, end) = (start.max(shape.base), (start + len).min(shape.end()));
+            map_free(start, end - start, flags, self.fd, place).is_ok()
+        })
+    }
+
+    /// The look-up that `code` starts with, if it looks at `address` with this `rcx`, and what it
+    /// finds where there is nothing.
+    pub fn look_up(&self, code: &[u8; 11], rcx: u64, address: u64) -> Option<(LookUp, u64)> {
+        self.each().find_map(|table| {
+            let look_up = LookUp::decode(code, table.shape)?;
+            let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
+            (look_up.place(table.shape, rcx) == address).then_some((look_up, miss))
+        })
+    }
+
+    /// Points the entry of `address`, which [`Tables::cover`] has made, at `code`.
+    pub fn set(&self, what: For, address: u64, code: u64) {
+        if self.in_window(address) {
+            self.table(what).set(address, code);
+        }
+    }
+
+    /// Lets `address` miss again.
+    pub fn clear(&self, address: u64) {
+        if self.in_window(address) {
+            self.each().for_each(|table| table.set(address, table.miss));
+        }
+    }
+
+    /// A return to code outside the window has kept its high half and faulted at `address`. If the
+    /// low half is that of the miss stub, the next one lands there on a page of ours that goes on to
+    /// the runtime. Where there can be none (the place is taken), each of them faults, and the
+    /// handler does what the page would do.
+    pub fn land(&mut self, address: u64) {
+        let high = (address >> 32) as u32;
+        let miss = self.return_miss;
+        let room = self.stack.saturating_sub(STACK_ROOM)..self.stack + PAGE;
+        if address as u32 != miss as u32
+            || room.contains(&address)
+            || self.landings.contains(&high)
+            || self.landings.len() == MOST_LANDINGS
+        {
+            return;
+        }
+        self.landings.push(high);
+        let _ = landing(address, high);
+    }
+}
+
+/// Writes the code of a landing page: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
+fn landing(at: u64, high: u32) -> Result<(), i32> {
+    let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
+    code.store_imm(TARGET + 4, high);
+    code.jump_gs(STUB_MISS);
+    let page = page_down(at);
+    let len = page_up(at + code.bytes.len() as u64) - page;
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    map_free(page, len, flags, -1, 0)?;
+    // SAFETY: a new mapping; only this function knows of it.
+    unsafe {
+        core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), at as *mut u8, code.bytes.len());
+        let prot = sys::PROT_READ | sys::PROT_EXEC;
+        sys::call(nr::MPROTECT, &[page as usize, len as usize, prot])?;
+    }
+    Ok(())
+}
+
+/// Maps `start..start + len`, readable and writable, where nothing is.
+fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<(), i32> {
+    const FIXED_NOREPLACE: usize = 0x10_0000;
+    let prot = sys::PROT_READ | sys::PROT_WRITE;
+    // SAFETY: replaces nothing.
+    let mapped = unsafe { sys::mmap(start, len, prot, flags | FIXED_NOREPLACE, fd, offset) }?;
+    if mapped != start {
+        // Linux before 4.17 takes the address for a hint.
+        // SAFETY: just mapped.
+        unsafe { sys::call(nr::MUNMAP, &[mapped as usize, len as usize]) }?;
+        return Err(sys::EEXIST);
+    }
+    Ok(())
+}
+
+struct Table {
+    shape: TableShape,
+    /// Where its part of the file starts.
+    place: u64,
+    /// Where an entry leads that was never set.
+    miss: u64,
+}
+
+impl Table {
+    fn file_len(&self) -> u64 {
+        FILE_ENTRIES * self.shape.entry
+    }
+
+    /// As [`Tables::cover`].
+    fn cover(&self, fd: i32, start: u64, end: u64) {
+        let first = self.shape.entry_of(start);
+        let last = first + self.shape.entry * (end - start);
+        let mut at = first;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        while at < last {
+            let len = self.file_len().min(last - at);
+            let flags = sys::MAP_PRIVATE | sys::MAP_FIXED | sys::MAP_NORESERVE;
+            let mapped = match fd {
+                -1 => Err(0),
+                // SAFETY: this part of the address space is the table's.
+                fd => unsafe { sys::mmap(at, len, prot, flags, fd, self.place) },
+            };
+            if mapped.is_err() {
+                // SAFETY: as above.
+                let anonymous =
+                    unsafe { sys::mmap(at, len, prot, flags | sys::MAP_ANONYMOUS, -1, 0) };
+                if anonymous.is_err() {
+                    crate::die!("no address space for the table of translations");
+                }
+                self.fill(at, len);
+            }
+            at += len;
+        }
+        crate::base::own::not_in_dumps(first, last - first);
+    }
+
+    fn uncover(&self, start: u64, end: u64) {
+        let (at, len) = (self.shape.entry_of(start), self.shape.entry * (end - start));
+        // SAFETY: this part of the address space is the table's.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+    }
+
+    fn set(&self, address: u64, code: u64) {
+        let entry = self.shape.entry_of(address);
+        // SAFETY: the entry is mapped; other threads read it as one word.
+        unsafe {
+            match self.shape.entry {
+                4 => (*(entry as *const AtomicU32)).store(code as u32, Release),
+                _ => (*(entry as *const AtomicU64)).store(code, Release),
+            }
+        }
+    }
+
+    fn fill(&self, at: u64, len: u64) {
+        let word = match self.shape.entry {
+            4 => self.miss << 32 | self.miss & 0xffff_ffff,
+            _ => self.miss,
+        };
+        // SAFETY: freshly mapped memory of this length.
+        unsafe { core::slice::from_raw_parts_mut(at as *mut u64, (len / 8) as usize) }.fill(word);
+    }
+}

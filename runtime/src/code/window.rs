@@ -1,0 +1,89 @@
+//! The part of the window that code cache and libraries share, and what is placed in it.
+
+use crate::base::own::reserve;
+use crate::base::sys;
+use crate::code::jit::jit;
+use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN};
+
+/// The part of the window that code cache and libraries share, reserved before anything else is
+/// mapped: the kernel places its own choices in the window otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Area {
+    /// Reserves the largest free piece that lies behind `from` and in which the code cache is in
+    /// reach of the whole program.
+    pub fn reserve(window: u64, from: u64, end: u64) -> Option<Area> {
+        let first = from.next_multiple_of(AREA_STEP);
+        let last = window + ARENA_END - ARENA_LEN;
+        // Everything in the area is within reach of the code cache at its start.
+        let mut size = (window + end - first).min(1 << 31);
+        while size >= ARENA_LEN + AREA_STEP {
+            let mut start = first;
+            while start <= last && start + size <= window + end {
+                if reserve(start, size) {
+                    return Some(Area { start, end: start + size });
+                }
+                start += AREA_STEP;
+            }
+            size = size / 4 * 3 / AREA_STEP * AREA_STEP;
+        }
+        None
+    }
+}
+
+/// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
+/// `offset` as the program asked. The file is a library: room is kept behind it for its translation.
+pub fn map_library(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<u64, i32> {
+    let len = page_up(len);
+    let candidate = jit().packs.candidate(fd, len);
+    let again = candidate.and_then(|c| c.home).and_then(|home| {
+        let flags = flags | sys::MAP_FIXED_NOREPLACE;
+        // SAFETY: NOREPLACE: nothing is there; a kernel that does not know it takes a hint.
+        let at = unsafe { sys::mmap(home, len, prot, flags, fd, offset) }.ok()?;
+        if at != home {
+            // SAFETY: mapped just now.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
+        }
+        (at == home).then_some(at)
+    });
+    let at = match again {
+        Some(at) => at,
+        None => map_in_window(len, candidate.map_or(0, |c| c.room), prot, flags, fd, offset)?,
+    };
+    if let Some(candidate) = candidate {
+        jit().packs.expect(candidate, at, len);
+    }
+    Ok(at)
+}
+
+/// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
+/// `offset` as the program asked, and keeps `room` bytes behind them free.
+pub fn map_in_window(
+    len: u64,
+    room: u64,
+    prot: usize,
+    flags: usize,
+    fd: i32,
+    offset: u64,
+) -> Result<u64, i32> {
+    let len = page_up(len);
+    let mut jit = jit();
+    let top = jit.library_top - room;
+    if top < len + jit.arena.range().end {
+        return Err(sys::ENOMEM);
+    }
+    // SAFETY: inside the reserved area, which nothing else uses.
+    let at = unsafe { sys::mmap(top - len, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
+    jit.library_top = at;
+    Ok(at)
+}
+
+/// Whether `address` lies in the reserved area, where nothing has been placed yet.
+pub fn is_free(address: u64) -> bool {
+    let jit = jit();
+    (jit.arena.range().end..jit.library_top).contains(&address)
+}

@@ -1,0 +1,155 @@
+//! What happens when translated code comes to the runtime.
+
+use crate::base::facts::facts;
+use crate::base::signal::{self, SigInfo};
+use crate::base::{program, sys};
+use crate::code::jit::jit;
+use crate::code::table::For;
+use crate::code::writing;
+use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
+use crate::kernel::brk::is_reserved;
+use crate::kernel::signals::pending;
+use crate::kernel::syscalls;
+use crate::kernel::threads::begin_recording;
+use crate::thread::ending::refuse_program;
+use crate::thread::Thread;
+use abi::thread::refuse;
+
+/// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
+/// and `resume_original` are set.
+pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
+    match kind {
+        MISS | RETURN_MISS => {
+            let target = thread.block.target;
+            thread.block.target = facts().window;
+            let what = if kind == MISS { For::Jump } else { For::Return };
+            go_on(thread, target, Some(what));
+        }
+        EXIT => {
+            let linked = jit().link(thread.block.exit_id as u32);
+            match linked.code {
+                Some(code) => {
+                    thread.block.resume = code;
+                    thread.resume_original = linked.target;
+                }
+                None => not_executable(thread, linked.target),
+            }
+        }
+        SYSCALL => {
+            let next = thread.block.registers.gpr[1];
+            let next = syscalls::handle(thread, next);
+            prepare(thread, next);
+        }
+        STORE => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            thread.resume_original = pc;
+            crate::logs::undo::before_store(thread, pc);
+        }
+        _ => refused(thread),
+    }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
+    pending::before_leaving(thread);
+}
+
+/// The thread goes on at original address `target`.
+pub fn prepare(thread: &mut Thread, target: u64) {
+    go_on(thread, target, None)
+}
+
+/// As [`prepare`]; `missed`: the look-up that found nothing.
+fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
+    thread.resume_original = target;
+    let resolved = jit().resolve(target, missed);
+    match resolved {
+        Some(code) => thread.block.resume = code,
+        None => not_executable(thread, target),
+    }
+}
+
+/// The program jumped where it may not execute: the fault that the processor would raise.
+fn not_executable(thread: &mut Thread, target: u64) {
+    thread.resume_original = target;
+    let (signal, info) = match is_canonical(target) {
+        true => fetch_fault(target),
+        false => {
+            undo_transfer(thread, target);
+            (signal::SIGSEGV, SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0))
+        }
+    };
+    pending::raise(thread, signal, info);
+}
+
+/// What fetching code at `address` raises, where none can be executed.
+pub fn fetch_fault(address: u64) -> (i32, SigInfo) {
+    const BUS_ADRERR: i32 = 2;
+    let is_executable = jit().executable(address).is_some();
+    let is_mapped = program::is_mapped(address) && !is_reserved(address);
+    let (signal, code) = match (is_mapped, is_executable) {
+        // Behind the end of the file that is mapped there.
+        (true, true) => (signal::SIGBUS, BUS_ADRERR),
+        (true, false) => (signal::SIGSEGV, signal::SEGV_ACCERR),
+        (false, _) => (signal::SIGSEGV, signal::SEGV_MAPERR),
+    };
+    (signal, SigInfo::fault(signal, code, address))
+}
+
+/// The processor refuses to load an address that is not canonical: the fault belongs to the
+/// transfer, which has not happened.
+fn undo_transfer(thread: &mut Thread, target: u64) {
+    use iced_x86::{Decoder, DecoderOptions, FlowControl};
+    let pc = thread.block.exit_id;
+    let mut bytes = [0u8; 15];
+    if !program::read_program_value(pc, &mut bytes) {
+        return;
+    }
+    let insn = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
+    let sp = &mut thread.block.registers.gpr[4];
+    match insn.flow_control() {
+        FlowControl::Return => {
+            *sp = sp.wrapping_sub(popped_by(&insn));
+            // SAFETY: the return address that the program's return has read there.
+            unsafe { writing::write_program_value(*sp, &target) };
+        }
+        FlowControl::IndirectCall => *sp = sp.wrapping_add(8),
+        FlowControl::IndirectBranch => {}
+        _ => return,
+    }
+    thread.resume_original = pc;
+    thread.transfer_undone = true;
+}
+
+/// Whether the processor accepts `address` (48 bits, the way it is without 5-level paging).
+pub fn is_canonical(address: u64) -> bool {
+    (address as i64) << 16 >> 16 == address as i64
+}
+
+/// Bytes that the return `insn` takes from the stack.
+pub fn popped_by(insn: &iced_x86::Instruction) -> u64 {
+    8 + if insn.op_count() > 0 { u64::from(insn.immediate16()) } else { 0 }
+}
+
+/// An instruction that cannot be run: says so and ends the program.
+fn refused(thread: &mut Thread) {
+    let what = match thread.block.exit_id as u32 {
+        refuse::GS => "uses the gs segment",
+        refuse::OLD_SYSCALL => "makes a system call with int or sysenter",
+        refuse::FAR_TRANSFER => "changes the code segment",
+        _ => "starts a memory transaction",
+    };
+    let pc = thread.block.target;
+    refuse_program(thread, pc, what)
+}
+
+/// First Rust code of a new thread, on its own runtime stack; signals are blocked.
+pub extern "C" fn started(thread: &mut Thread) {
+    thread.adopt();
+    thread.tid = sys::gettid();
+    let parent = thread.parent;
+    begin_recording(thread, parent);
+    prepare(thread, thread.resume_original);
+    thread.tail_mask = thread.real_mask;
+    thread.unblock = 1;
+}

@@ -1,0 +1,268 @@
+//! Every way from translated code into the runtime and back.
+//!
+//! | entry         | from                                   | extra state                       |
+//! |---------------|----------------------------------------|-----------------------------------|
+//! | `stub_miss`   | a look-up that found nothing           | `target`: original target         |
+//! | `stub_return_miss` | the same, of a return             | `target`: original target         |
+//! | `stub_syscall`| `syscall`                              | rcx: original next pc             |
+//! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
+//! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
+//! | `stub_store`  | the front of a store (undo log)        | `target`: where, `resume`: set    |
+//!
+//! All registers are the program's on entry. A stub saves them into the thread block, moves to the
+//! runtime's stack and calls [`crate::gate::dispatch::enter`]; the way back restores them and jumps to
+//! `resume`. In the tail ([`in_tail`]) the thread block (with `resume_original` as pc) is the
+//! program's whole integer state, so a signal may be delivered there.
+
+use crate::thread::Thread;
+use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
+use core::arch::naked_asm;
+use core::mem::offset_of;
+
+pub const MISS: u32 = 0;
+pub const SYSCALL: u32 = 1;
+pub const EXIT: u32 = 2;
+pub const REFUSE: u32 = 3;
+pub const STORE: u32 = 4;
+pub const RETURN_MISS: u32 = 5;
+
+macro_rules! stub {
+    ($name:ident, $kind:expr) => {
+        /// # Safety
+        /// Entered from translated code only, with gs pointing to the thread block.
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> ! {
+            naked_asm!(
+                "mov gs:[{rax}], rax",
+                "mov eax, {kind}",
+                "jmp {enter}",
+                rax = const REGISTERS,
+                kind = const $kind,
+                enter = sym enter,
+            )
+        }
+    };
+}
+
+stub!(stub_miss, MISS);
+stub!(stub_syscall, SYSCALL);
+stub!(stub_exit, EXIT);
+stub!(stub_refuse, REFUSE);
+stub!(stub_store, STORE);
+stub!(stub_return_miss, RETURN_MISS);
+
+/// rax is saved already, eax says why.
+#[unsafe(naked)]
+unsafe extern "C" fn enter() -> ! {
+    naked_asm!(
+        "mov gs:[{r} + 8], rcx",
+        "mov gs:[{r} + 16], rdx",
+        "mov gs:[{r} + 24], rbx",
+        "mov gs:[{r} + 32], rsp",
+        "mov gs:[{r} + 40], rbp",
+        "mov gs:[{r} + 48], rsi",
+        "mov gs:[{r} + 56], rdi",
+        "mov gs:[{r} + 64], r8",
+        "mov gs:[{r} + 72], r9",
+        "mov gs:[{r} + 80], r10",
+        "mov gs:[{r} + 88], r11",
+        "mov gs:[{r} + 96], r12",
+        "mov gs:[{r} + 104], r13",
+        "mov gs:[{r} + 112], r14",
+        "mov gs:[{r} + 120], r15",
+        "mov rsp, gs:[{stack}]",
+        "pushfq",
+        "pop qword ptr gs:[{rflags}]",
+        // Not the program's direction, and not its alignment check.
+        "pushfq",
+        "and dword ptr [rsp], ~0x40400",
+        "popfq",
+        "movups gs:[{xmm} + 0], xmm0",
+        "movups gs:[{xmm} + 16], xmm1",
+        "movups gs:[{xmm} + 32], xmm2",
+        "movups gs:[{xmm} + 48], xmm3",
+        "movups gs:[{xmm} + 64], xmm4",
+        "movups gs:[{xmm} + 80], xmm5",
+        "movups gs:[{xmm} + 96], xmm6",
+        "movups gs:[{xmm} + 112], xmm7",
+        "movups gs:[{xmm} + 128], xmm8",
+        "movups gs:[{xmm} + 144], xmm9",
+        "movups gs:[{xmm} + 160], xmm10",
+        "movups gs:[{xmm} + 176], xmm11",
+        "movups gs:[{xmm} + 192], xmm12",
+        "movups gs:[{xmm} + 208], xmm13",
+        "movups gs:[{xmm} + 224], xmm14",
+        "movups gs:[{xmm} + 240], xmm15",
+        "cmp dword ptr gs:[{vector}], 0",
+        "je 2f",
+        "vmovdqu64 gs:[{pointers}], xmm31",
+        "2:",
+        "mov rdi, gs:[{this}]",
+        "mov esi, eax",
+        "call {dispatch}",
+        "jmp {leave}",
+        r = const REGISTERS,
+        stack = const RUNTIME_STACK,
+        rflags = const RFLAGS,
+        xmm = const offset_of!(Thread, xmm),
+        vector = const offset_of!(Thread, vector),
+        pointers = const POINTERS,
+        this = const THIS,
+        dispatch = sym crate::gate::dispatch::enter,
+        leave = sym leave,
+    )
+}
+
+/// Back to translated code: registers from the thread block.
+///
+/// A signal that came in after the last look at `pending` is let in first: what arrives before the
+/// compare is seen by it, and what arrives behind it is sent to [`late`] by the handler.
+///
+/// # Safety
+/// gs points to the thread block, whose registers, `resume` and `resume_original` are set.
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave() -> ! {
+    naked_asm!(
+        "deprewrite_leave_first:",
+        "cmp dword ptr gs:[{pending}], 0",
+        "jne {late}",
+        "movups xmm0, gs:[{xmm} + 0]",
+        "movups xmm1, gs:[{xmm} + 16]",
+        "movups xmm2, gs:[{xmm} + 32]",
+        "movups xmm3, gs:[{xmm} + 48]",
+        "movups xmm4, gs:[{xmm} + 64]",
+        "movups xmm5, gs:[{xmm} + 80]",
+        "movups xmm6, gs:[{xmm} + 96]",
+        "movups xmm7, gs:[{xmm} + 112]",
+        "movups xmm8, gs:[{xmm} + 128]",
+        "movups xmm9, gs:[{xmm} + 144]",
+        "movups xmm10, gs:[{xmm} + 160]",
+        "movups xmm11, gs:[{xmm} + 176]",
+        "movups xmm12, gs:[{xmm} + 192]",
+        "movups xmm13, gs:[{xmm} + 208]",
+        "movups xmm14, gs:[{xmm} + 224]",
+        "movups xmm15, gs:[{xmm} + 240]",
+        "cmp dword ptr gs:[{vector}], 0",
+        "je 2f",
+        "vmovdqu64 xmm31, gs:[{pointers}]",
+        "2:",
+        "deprewrite_leave_last:",
+        "jmp {tail}",
+        ".globl deprewrite_leave_first",
+        ".globl deprewrite_leave_last",
+        pending = const offset_of!(Thread, pending),
+        late = sym late,
+        xmm = const offset_of!(Thread, xmm),
+        vector = const offset_of!(Thread, vector),
+        pointers = const POINTERS,
+        tail = sym tail_start,
+    )
+}
+
+/// A signal waits on the way back: it is queued again, to be let in at the tail.
+#[unsafe(naked)]
+unsafe extern "C" fn late() -> ! {
+    naked_asm!(
+        "mov rsp, gs:[{stack}]",
+        "mov rdi, gs:[{this}]",
+        "call {before}",
+        "jmp {leave}",
+        stack = const RUNTIME_STACK,
+        this = const THIS,
+        before = sym crate::kernel::signals::pending::before_leaving,
+        leave = sym leave,
+    )
+}
+
+/// If `pc` lies on the way back where a signal can no longer be noticed: where to go instead.
+pub fn late_of(pc: u64) -> Option<u64> {
+    let first = deprewrite_leave_first as *const () as u64;
+    let last = deprewrite_leave_last as *const () as u64;
+    (first..=last).contains(&pc).then_some(late as *const () as u64)
+}
+
+/// Lets a blocked signal in, if one waits, then goes on. Signals may be delivered from here on.
+///
+/// # Safety
+/// Only [`leave`] jumps here; gs points to the thread block.
+#[unsafe(naked)]
+pub unsafe extern "C" fn tail_start() -> ! {
+    naked_asm!(
+        "cmp dword ptr gs:[{unblock}], 0",
+        "je 3f",
+        "mov dword ptr gs:[{unblock}], 0",
+        "mov eax, 14",
+        "mov edi, 2",
+        "mov rsi, gs:[{this}]",
+        "add rsi, {mask}",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "syscall",
+        "3:",
+        "push qword ptr gs:[{rflags}]",
+        "popfq",
+        "mov rax, gs:[{r}]",
+        "mov rcx, gs:[{r} + 8]",
+        "mov rdx, gs:[{r} + 16]",
+        "mov rbx, gs:[{r} + 24]",
+        "mov rbp, gs:[{r} + 40]",
+        "mov rsi, gs:[{r} + 48]",
+        "mov rdi, gs:[{r} + 56]",
+        "mov r8, gs:[{r} + 64]",
+        "mov r9, gs:[{r} + 72]",
+        "mov r10, gs:[{r} + 80]",
+        "mov r11, gs:[{r} + 88]",
+        "mov r12, gs:[{r} + 96]",
+        "mov r13, gs:[{r} + 104]",
+        "mov r14, gs:[{r} + 112]",
+        "mov r15, gs:[{r} + 120]",
+        "mov rsp, gs:[{r} + 32]",
+        "deprewrite_tail_last:",
+        "jmp qword ptr gs:[{resume}]",
+        ".globl deprewrite_tail_last",
+        r = const REGISTERS,
+        unblock = const offset_of!(Thread, unblock),
+        mask = const offset_of!(Thread, tail_mask),
+        this = const THIS,
+        rflags = const RFLAGS,
+        resume = const RESUME,
+    )
+}
+
+extern "C" {
+    fn deprewrite_tail_last();
+    fn deprewrite_leave_first();
+    fn deprewrite_leave_last();
+}
+
+/// Whether `pc` lies in the tail of the way back.
+pub fn in_tail(pc: u64) -> bool {
+    let start = tail_start as *const () as u64;
+    (start..=deprewrite_tail_last as *const () as u64).contains(&pc)
+}
+
+/// Entry of a new thread: rsp is the program's new stack, r12 its thread block.
+///
+/// # Safety
+/// Only [`clone_thread`] jumps here, with signals blocked.
+#[unsafe(naked)]
+pub unsafe extern "C" fn new_thread() -> ! {
+    naked_asm!(
+        "mov rdi, r12",
+        "mov rsp, [r12 + {stack}]",
+        "call {start}",
+        "jmp {leave}",
+        stack = const RUNTIME_STACK,
+        start = sym crate::gate::dispatch::started,
+        leave = sym leave,
+    )
+}
+
+/// Where a signal handler of the runtime returns to.
+///
+/// # Safety
+/// Only the kernel's signal return gets here, with its frame at rsp.
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() -> ! {
+    naked_asm!("mov eax, 15", "syscall")
+}

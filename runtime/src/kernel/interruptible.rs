@@ -1,0 +1,59 @@
+//! System calls that a signal may keep from starting.
+
+use core::arch::naked_asm;
+
+/// What [`interruptible`] returns of a call that has not started, or is to start again after a signal
+/// (the kernel's ERESTARTSYS, which nobody else sees).
+pub const NOT_STARTED: usize = -512isize as usize;
+
+/// A system call that a signal may keep from starting: returns [`NOT_STARTED`] if `*pending` is not
+/// zero.
+///
+/// # Safety
+/// As for [`crate::base::sys::raw`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn interruptible(
+    pending: *const u32,
+    n: usize,
+    args: *const [usize; 6],
+) -> usize {
+    // The handler moves a pc in `start..=insn` to `abort`. The kernel goes back to `insn` if the call is
+    // to be restarted.
+    naked_asm!(
+        ".globl deprewrite_interruptible_start",
+        ".globl deprewrite_interruptible_insn",
+        ".globl deprewrite_interruptible_abort",
+        "mov rax, rsi",
+        "mov r11, rdx",
+        "mov rcx, rdi",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov r10, [r11 + 24]",
+        "mov r8, [r11 + 32]",
+        "mov r9, [r11 + 40]",
+        "deprewrite_interruptible_start:",
+        "cmp dword ptr [rcx], 0",
+        "jne deprewrite_interruptible_abort",
+        "deprewrite_interruptible_insn:",
+        "syscall",
+        "ret",
+        "deprewrite_interruptible_abort:",
+        "mov rax, {not_started}",
+        "ret",
+        not_started = const NOT_STARTED as isize,
+    )
+}
+
+/// If `pc` lies where an interruptible call has not started: where it gives up.
+pub fn abort_of(pc: u64) -> Option<u64> {
+    let start = deprewrite_interruptible_start as *const () as u64;
+    let insn = deprewrite_interruptible_insn as *const () as u64;
+    (start..=insn).contains(&pc).then_some(deprewrite_interruptible_abort as *const () as u64)
+}
+
+extern "C" {
+    fn deprewrite_interruptible_start();
+    fn deprewrite_interruptible_insn();
+    fn deprewrite_interruptible_abort();
+}

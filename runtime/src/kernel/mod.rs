@@ -1,0 +1,9 @@
+//! The kernel as the program sees it: its system calls, signals, threads and memory.
+
+pub mod brk;
+pub mod clone;
+pub mod headers;
+pub mod interruptible;
+pub mod signals;
+pub mod syscalls;
+pub mod threads;

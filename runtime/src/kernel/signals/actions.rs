@@ -1,0 +1,73 @@
+//! What the program wants done when a signal comes, and what the kernel is told of it.
+
+use crate::base::facts::facts;
+use crate::base::lock::{Guard, Lock};
+use crate::base::once::Once;
+use crate::base::signal::*;
+use crate::thread::Thread;
+
+static ACTIONS: Once<Lock<Actions>> = Once::new();
+
+/// Puts the program's actions in place: what the kernel left us.
+///
+/// # Safety
+/// Called once, while there is one thread, and before anything else of this module.
+pub unsafe fn start() {
+    // SAFETY: as promised.
+    unsafe { ACTIONS.install(Lock::new(Actions::new())) };
+}
+
+/// In the only thread of a forked child.
+pub fn forked() {
+    place().force_unlock();
+}
+
+fn place() -> &'static Lock<Actions> {
+    // SAFETY: boot starts it before translated code runs.
+    unsafe { ACTIONS.get() }
+}
+
+fn of_all() -> Guard<'static, Actions> {
+    place().lock()
+}
+
+/// A copy of the actions that hold for the thread.
+pub fn of(thread: &Thread) -> Actions {
+    match &thread.own_actions {
+        Some(own) => (**own).clone(),
+        None => of_all().clone(),
+    }
+}
+
+/// Lets `change` look at, and change, the thread's action for `signal`.
+pub fn with<T>(thread: &mut Thread, signal: i32, change: impl FnOnce(&mut Action) -> T) -> T {
+    match &mut thread.own_actions {
+        Some(own) => change(&mut own.0[signal as usize]),
+        None => change(&mut of_all().0[signal as usize]),
+    }
+}
+
+/// Makes our handler the kernel's for the signals that the processor raises.
+pub fn install_handlers() {
+    for signal in [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV] {
+        install(signal);
+    }
+}
+
+/// Makes our handler the kernel's for `signal`.
+pub fn install(signal: i32) {
+    install_with(signal, 0);
+}
+
+/// As [`install`], with those of the program's flags that only the kernel can honour.
+pub fn install_with(signal: i32, flags: u64) {
+    let flags = flags & (SA_NOCLDSTOP | SA_NOCLDWAIT | SA_RESTART);
+    let action = Action {
+        handler: facts().entries.handler,
+        flags: SA_SIGINFO | SA_ONSTACK | SA_RESTORER | SA_NODEFER | flags,
+        restorer: facts().entries.restorer,
+        // Nothing nests: what was sent waits in the kernel meanwhile.
+        mask: !0,
+    };
+    set_kernel_action(signal, &action);
+}

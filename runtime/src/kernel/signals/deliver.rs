@@ -1,0 +1,255 @@
+//! Delivery to the program: the frame, and the way back from it.
+
+use crate::base::facts::facts;
+use crate::base::program::read_program_value;
+use crate::base::signal::*;
+use crate::base::sys;
+use crate::code::writing::{write_program, write_program_value};
+use crate::kernel::headers::show_output_headers;
+use crate::kernel::signals::actions;
+use crate::kernel::signals::frame::*;
+use crate::kernel::signals::pending::queue;
+use crate::thread::ending::end_recording_at;
+use crate::thread::Thread;
+use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
+
+/// The program's registers at an instruction boundary.
+#[derive(Clone, Copy)]
+pub struct State {
+    pub gpr: [u64; 16],
+    pub rip: u64,
+    pub rflags: u64,
+    /// Instructions done in the last unit that was recorded.
+    pub insn: u32,
+    /// Registers that hold the program's values.
+    pub valid: u64,
+}
+
+/// What the kernel told us besides.
+pub struct Kernel<'a> {
+    pub fpstate: u64,
+    pub context: &'a Context,
+}
+
+const RED_ZONE: u64 = 128;
+/// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
+const FRAME_FLAGS: u64 = 7;
+/// Of a container: only its own faults end it.
+pub const FIRST_PROCESS: u32 = 1;
+const TRAP_FLAG: u64 = 0x100;
+const DIRECTION_FLAG: u64 = 0x400;
+const RESUME_FLAG: u64 = 0x10000;
+
+/// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
+/// does not return if the signal ends the process.
+pub fn deliver(
+    thread: &mut Thread,
+    mut signal: i32,
+    info: &SigInfo,
+    state: State,
+    kernel: &Kernel,
+) -> State {
+    interrupted(thread, &state);
+    let mask = thread.handler_mask.take().unwrap_or(thread.mask);
+    let mut info = *info;
+    loop {
+        let action = take_action(thread, signal);
+        let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
+        let blocked = thread.mask & bit(signal) != 0;
+        let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
+        if (action.handler == SIG_IGN || immortal) && !forced {
+            return state;
+        }
+        if action.handler <= SIG_IGN || (forced && blocked) {
+            if ignored_by_default(signal) && action.handler == SIG_DFL {
+                return state;
+            }
+            fatal(thread, signal, &info, &state, kernel);
+        }
+        if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
+            let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
+            thread.set_mask(mask | action.mask | own);
+            record(thread, signal, &info, &state, &next);
+            return next;
+        }
+        info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
+        if signal == SIGSEGV {
+            fatal(thread, SIGSEGV, &info, &state, kernel);
+        }
+        // There may be a handler for that, on another stack.
+        signal = SIGSEGV;
+    }
+}
+
+fn take_action(thread: &mut Thread, signal: i32) -> Action {
+    actions::with(thread, signal, |slot| {
+        let action = *slot;
+        if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
+            slot.handler = SIG_DFL;
+        }
+        action
+    })
+}
+
+/// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
+/// repeated string instruction that are done already follow from them.
+pub fn interrupted(thread: &mut Thread, state: &State) {
+    if state.insn == WHOLE_UNIT || !thread.recorder.active() {
+        return;
+    }
+    let registers = RegisterState {
+        gpr: state.gpr,
+        rip: state.rip,
+        rflags: state.rflags,
+        fs_base: thread.fs_base(),
+        gs_base: 0,
+        valid: state.valid,
+    };
+    let bytes = registers.to_bytes();
+    thread.event(event::INTERRUPTED, state.insn, &[&bytes]);
+}
+
+/// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
+fn ignored_by_default(signal: i32) -> bool {
+    matches!(signal, 17 | 18 | 23 | 28)
+}
+
+fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
+    let address = if info.code() > 0 { info.address() } else { 0 };
+    end_recording_at(thread, end::SIGNAL, signal, address, state.insn);
+    die_in(thread, signal, info, state, kernel)
+}
+
+/// The process dies of `signal` in `state`: what the kernel writes into a core dump, and shows a
+/// debugger, are the registers of the program, at its own instruction, and what it was told.
+fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
+    block_all();
+    // A child of vfork leaves its parent's memory alone, and an undo log starts from memory as the
+    // program had it.
+    if !thread.vfork_child && !facts().options.undo() {
+        show_output_headers();
+    }
+    set_kernel_action(signal, &Action::default());
+    let queued = queue(&PendingSignal { number: signal, info: *info });
+    if !queued || sys::getpid() == FIRST_PROCESS {
+        die_of(signal);
+    }
+    if thread.vector != 0 {
+        let _ = write_own_vectors(thread, kernel.fpstate);
+    }
+    let mut context = *kernel.context;
+    context.set_gpr(&state.gpr);
+    context.rip = state.rip;
+    context.rflags = state.rflags & !TRAP_FLAG;
+    // It comes before the first instruction.
+    let mask = !bit(signal);
+    let stack = AltStack::DISABLED;
+    let ucontext = UContext { flags: FRAME_FLAGS, link: 0, stack, context, mask };
+    let frame = Frame { restorer: 0, ucontext, info: *info };
+    let behind_restorer = &raw const frame as u64 + 8;
+    // SAFETY: the kernel loads the frame; nothing of the runtime runs any more.
+    unsafe {
+        core::arch::asm!("mov rsp, {}", "mov eax, 15", "syscall", "ud2",
+            in(reg) behind_restorer, options(noreturn))
+    }
+}
+
+fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next: &State) {
+    let fs_base = thread.fs_base();
+    let registers = RegisterState {
+        gpr: next.gpr,
+        rip: next.rip,
+        rflags: next.rflags,
+        fs_base,
+        gs_base: 0,
+        valid: next.valid,
+    };
+    let parts: [&[u8]; 5] = [
+        &signal.to_le_bytes(),
+        &info.code().to_le_bytes(),
+        &info.address().to_le_bytes(),
+        &state.rip.to_le_bytes(),
+        &registers.to_bytes(),
+    ];
+    thread.event(event::SIGNAL, state.insn, &parts);
+}
+
+/// Writes the frame as the kernel does; `None` if the program's stack cannot take it.
+fn build(
+    thread: &mut Thread,
+    signal: i32,
+    action: &Action,
+    info: &SigInfo,
+    state: &State,
+    kernel: &Kernel,
+) -> Option<State> {
+    let mut sp = state.gpr[4].wrapping_sub(RED_ZONE);
+    let alt = thread.alt_stack;
+    let nested = thread.on_alt_stack(state.gpr[4]);
+    let entering = action.flags & SA_ONSTACK != 0 && alt.flags & SS_DISABLE == 0 && !nested;
+    if entering {
+        sp = alt.sp + alt.size;
+    }
+    // SAFETY: the kernel's own frame on our stack.
+    let legacy = unsafe { &*(kernel.fpstate as *const [u8; 512]) };
+    let size = software(legacy).map_or(512, |s| u64::from(s.extended_size));
+    sp = (sp - size) & !63;
+    let fpstate = sp;
+    // SAFETY: as above; `size` bytes are the kernel's.
+    let floating =
+        unsafe { core::slice::from_raw_parts(kernel.fpstate as *const u8, size as usize) };
+    sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
+    if (nested || entering) && !alt.contains(sp) {
+        // It would overwrite what lies in front of the alternate stack.
+        return None;
+    }
+    crate::logs::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
+    // SAFETY: as the kernel would, below the program's stack pointer.
+    unsafe { write_program(fpstate, floating) }.then_some(())?;
+    if thread.vector != 0 {
+        write_own_vectors(thread, fpstate)?;
+    }
+    let mut context = *kernel.context;
+    context.set_gpr(&state.gpr);
+    context.rip = state.rip;
+    context.rflags = state.rflags;
+    context.fpstate = fpstate;
+    context.old_mask = thread.mask;
+    let frame = Frame {
+        restorer: action.restorer,
+        ucontext: UContext { flags: FRAME_FLAGS, link: 0, stack: alt, context, mask: thread.mask },
+        info: *info,
+    };
+    // SAFETY: the frame that the kernel would write there.
+    unsafe { write_program_value(sp, &frame) }.then_some(())?;
+    if alt.flags & SS_AUTODISARM != 0 {
+        thread.alt_stack = AltStack::DISABLED;
+    }
+    let ucontext = sp + core::mem::offset_of!(Frame, ucontext) as u64;
+    let mut gpr = state.gpr;
+    gpr[0] = 0;
+    gpr[2] = ucontext;
+    gpr[4] = sp;
+    gpr[6] = sp + core::mem::offset_of!(Frame, info) as u64;
+    gpr[7] = signal as u64;
+    Some(State {
+        gpr,
+        rip: action.handler,
+        rflags: state.rflags & !(TRAP_FLAG | DIRECTION_FLAG | RESUME_FLAG),
+        insn: WHOLE_UNIT,
+        // The dead registers are as dead in the handler, which saves what it uses.
+        valid: state.valid | 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7,
+    })
+}
+
+/// The program's zmm30 and zmm31, in place of ours, in the XSAVE area at `fpstate`.
+fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
+    let at = fpstate + facts().xsave.zmm30()?;
+    // SAFETY: in the frame that is being made on the program's stack.
+    unsafe { write_program_value(at, &thread.block.program_vectors) }.then_some(())?;
+    // The kernel leaves the component out where nothing but zeros was in the registers.
+    let mut present = 0u64;
+    read_program_value(fpstate + 512, &mut present).then_some(())?;
+    // SAFETY: as above.
+    unsafe { write_program_value(fpstate + 512, &(present | 0x80)) }.then_some(())
+}

@@ -1,0 +1,112 @@
+//! `rt_sigaction`, `rt_sigprocmask`, `sigaltstack`: the program sees its own state.
+
+use crate::base::program::read_program_value;
+use crate::base::signal::*;
+use crate::base::sys::{self, failed};
+use crate::code::writing::write_program_value;
+use crate::kernel::signals::actions::{self, install_with};
+use crate::thread::Thread;
+
+/// `rt_sigaction(signal, new, old, size)`
+pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [signal, new_at, old_at, size, ..] = *args;
+    if !(1..65).contains(&signal) || size != 8 {
+        return failed(sys::EINVAL);
+    }
+    let mut new = Action::default();
+    if new_at != 0 && !read_program_value(new_at as u64, &mut new) {
+        return failed(sys::EFAULT);
+    }
+    let number = signal as i32;
+    if new_at != 0 && (number == SIGKILL || number == SIGSTOP) {
+        return failed(sys::EINVAL);
+    }
+    let old = actions::with(thread, number, |slot| change(slot, number, new_at != 0, &new));
+    if new_at != 0 && new.handler == SIG_IGN {
+        for slot in &mut thread.held {
+            let _ = slot.take_if(|held| held.number == number);
+        }
+    }
+    // SAFETY: the program wants it there.
+    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+        return failed(sys::EFAULT);
+    }
+    0
+}
+
+fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
+    let old = *slot;
+    if !set {
+        return old;
+    }
+    *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
+    match new.handler {
+        // One that is ignored interrupts nothing.
+        SIG_IGN if bit(number) & SYNCHRONOUS != 0 => install_with(number, SA_RESTART),
+        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => set_kernel_action(number, new),
+        _ => install_with(number, new.flags),
+    }
+    old
+}
+
+/// `rt_sigprocmask(how, new, old, size)`
+pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [how, new_at, old_at, size, ..] = *args;
+    if size != 8 {
+        return failed(sys::EINVAL);
+    }
+    let old = thread.mask;
+    if new_at != 0 {
+        let mut new = 0u64;
+        if !read_program_value(new_at as u64, &mut new) {
+            return failed(sys::EFAULT);
+        }
+        let mask = match how {
+            0 => old | new,
+            1 => old & !new,
+            2 => new,
+            _ => return failed(sys::EINVAL),
+        };
+        thread.set_mask(mask);
+        if thread.pending == 0 {
+            set_real_mask(thread.real_mask);
+        }
+    }
+    // SAFETY: the program wants it there.
+    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+        return failed(sys::EFAULT);
+    }
+    0
+}
+
+/// `sigaltstack(new, old)`
+pub fn sigaltstack(thread: &mut Thread, args: &[usize; 6], sp: u64) -> usize {
+    let [new_at, old_at, ..] = *args;
+    let on_it = thread.on_alt_stack(sp);
+    let mut old = thread.alt_stack;
+    if old.flags & SS_DISABLE == 0 && on_it {
+        old.flags |= SS_ONSTACK;
+    }
+    if new_at != 0 {
+        let mut new = AltStack::default();
+        if !read_program_value(new_at as u64, &mut new) {
+            return failed(sys::EFAULT);
+        }
+        const MINSIGSTKSZ: u64 = 2048;
+        if on_it {
+            return failed(sys::EPERM);
+        }
+        match new.flags & !SS_AUTODISARM {
+            SS_DISABLE => new = AltStack::DISABLED,
+            0 | SS_ONSTACK if new.size < MINSIGSTKSZ => return failed(sys::ENOMEM),
+            0 | SS_ONSTACK => new.flags &= SS_AUTODISARM,
+            _ => return failed(sys::EINVAL),
+        }
+        thread.alt_stack = new;
+    }
+    // SAFETY: the program wants it there.
+    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+        return failed(sys::EFAULT);
+    }
+    0
+}

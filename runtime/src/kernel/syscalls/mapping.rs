@@ -1,0 +1,330 @@
+//! mmap and its kin: executable memory is only executable in the program's eyes.
+
+use crate::base::facts::facts;
+use crate::base::program::read_program_value;
+use crate::base::sys::{self, failed, nr};
+use crate::base::{census, last_words};
+use crate::code::jit::{jit, ExecRange};
+use crate::code::statics;
+use crate::code::window::{map_in_window, map_library};
+use crate::logs::undo::drops;
+use crate::recording::trace_file::trace;
+use crate::thread::ending::refuse_program;
+use crate::thread::Thread;
+use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
+use abi::trace::event;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What the kernel is asked for when the program asks for `prot`.
+fn real_protection(prot: usize) -> usize {
+    match prot & sys::PROT_EXEC {
+        0 => prot,
+        _ => prot & !sys::PROT_EXEC | sys::PROT_READ,
+    }
+}
+
+/// Whether `start..start + len` touches memory of the runtime.
+fn is_ours(start: u64, len: u64) -> bool {
+    let facts = facts();
+    let end = start.saturating_add(len);
+    let arena = jit().arena.range();
+    let table = if facts.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    [facts.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
+        || statics::code_in(start, end)
+}
+
+/// The pieces of memory, from where to where, that a call names.
+pub fn named(number: usize, args: &[usize; 6]) -> [Option<(u64, u64)>; 2] {
+    const MINCORE: usize = 27;
+    const MLOCK: usize = 149;
+    const MUNLOCK: usize = 150;
+    const MLOCK2: usize = 325;
+    const MSEAL: usize = 462;
+    const LONGEST: usize = 1 << 46;
+    let piece =
+        |at: usize, len: usize| (at != 0).then(|| (at as u64, at.saturating_add(len) as u64));
+    match number {
+        nr::MMAP
+        | nr::MUNMAP
+        | nr::MPROTECT
+        | nr::PKEY_MPROTECT
+        | nr::MADVISE
+        | nr::MSYNC
+        | MINCORE
+        | MLOCK
+        | MUNLOCK
+        | MLOCK2
+        | MSEAL => [piece(args[0], args[1]), None],
+        nr::MREMAP if args[3] & sys::MREMAP_FIXED != 0 => {
+            [piece(args[0], args[1]), piece(args[4], args[2])]
+        }
+        nr::MREMAP => [piece(args[0], args[1].max(args[2])), None],
+        // Nobody knows how long it is.
+        nr::SHMAT => [piece(args[1], LONGEST), None],
+        _ => [None; 2],
+    }
+}
+
+/// `mmap(address, length, protection, flags, descriptor, offset)`
+pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    let [address, length, prot, flags, fd, offset] = *args;
+    let (mut at, len) = (address as u64, page_up(length as u64));
+    let fixed = flags & (sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE) != 0;
+    let exec = prot & sys::PROT_EXEC != 0;
+    let real = real_protection(prot);
+    if fixed && len > 0 && is_ours(at, len) {
+        if flags & sys::MAP_FIXED_NOREPLACE != 0 {
+            return failed(sys::EEXIST);
+        }
+        refuse_program(
+            thread,
+            thread.syscall_pc,
+            "maps memory over the runtime (mmap with MAP_FIXED)",
+        );
+    }
+    if !fixed && at != 0 && is_ours(at, len) {
+        at = 0;
+    }
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_library(fd);
+    let result = if !fixed && at == 0 && len > 0 && (exec || library) && len < 1 << 30 {
+        match library && offset == 0 {
+            true => map_library(len, real, flags, fd as i32, 0),
+            false => map_in_window(len, 0, real, flags, fd as i32, offset as u64),
+        }
+        .map(|a| a as usize)
+    } else {
+        Err(sys::ENOMEM)
+    };
+    let result = match result {
+        Ok(at) => at,
+        // SAFETY: the program's own call, without the right to execute.
+        Err(_) => unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) },
+    };
+    const MAP_32BIT: usize = 0x40;
+    let result = match flags & MAP_32BIT != 0 && !fixed && result == failed(sys::ENOMEM) {
+        // What is free there is ours, for libraries.
+        true if facts().window == 0 => {
+            map_in_window(len, 0, real, flags & !MAP_32BIT, fd as i32, offset as u64)
+                .map_or(result, |at| at as usize)
+        }
+        _ => result,
+    };
+    let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
+    let mut jit = jit();
+    // A thread's stack that becomes executable holds what the kernel writes, too.
+    const MAP_STACK: usize = 0x2_0000;
+    let unnoticed = flags & (sys::MAP_SHARED | MAP_STACK) != 0;
+    jit.set_shared(start, start + len, unnoticed);
+    if fixed {
+        jit.remove_executable(start, start + len);
+        if !file {
+            jit.packs.unmapped(start, start + len);
+        }
+    }
+    if exec {
+        jit.add_executable(ExecRange {
+            start,
+            end: start + len,
+            writable: prot & sys::PROT_WRITE != 0,
+            file,
+            shared: unnoticed,
+        });
+        if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
+            jit.packs.attach(start..start + len, fd as i32, offset as u64);
+        }
+    }
+    drop(jit);
+    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.records() {
+        report_descriptor(start, len, offset as u64, prot as u32, fd);
+    }
+    result
+}
+
+/// Whether the file is a shared object: only those are worth a place in the window.
+fn is_library(fd: usize) -> bool {
+    const ET_DYN: u8 = 3;
+    let mut head = [0u8; 18];
+    let args = [fd, head.as_mut_ptr() as usize, head.len(), 0];
+    // SAFETY: the kernel writes at most that many bytes.
+    let got = unsafe { sys::call(nr::PREAD64, &args) };
+    got == Ok(head.len()) && head.starts_with(b"\x7fELF") && head[16..] == [ET_DYN, 0]
+}
+
+/// `munmap(address, length)`
+pub fn munmap(args: &[usize; 6]) -> usize {
+    let (start, len) = (args[0] as u64, page_up(args[1] as u64));
+    if is_ours(start, len) {
+        return failed(sys::EINVAL);
+    }
+    let mut jit = jit();
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MUNMAP, *args) };
+    if result == 0 {
+        jit.packs.unmapped(start, start + len);
+        jit.set_shared(start, start + len, false);
+    }
+    if result == 0 && jit.touches_code(start, start + len) {
+        jit.remove_executable(start, start + len);
+        drop(jit);
+        trace().process_event(event::UNMAP, &[&start.to_le_bytes(), &len.to_le_bytes()]);
+    }
+    result
+}
+
+/// `mprotect(address, length, protection)`, and `pkey_mprotect` with a key behind that.
+pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize {
+    const PROT_GROWSDOWN: usize = 0x100_0000;
+    let [address, length, prot, key, ..] = *args;
+    let (start, len) = (address as u64, page_up(length as u64));
+    if is_ours(start, len) {
+        refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
+    }
+    let mut jit = jit();
+    let may_run = |m: &statics::Module| m.entered.load(Relaxed);
+    if prot & sys::PROT_WRITE != 0
+        && census::live() > 1
+        && statics::modules_in(start, start + len).any(may_run)
+    {
+        drop(jit);
+        refuse_program(
+            thread,
+            thread.syscall_pc,
+            "makes code writable that other threads may be running (mprotect)",
+        );
+    }
+    // SAFETY: the program's own memory, without the right to execute.
+    let result = unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
+    if result != 0 {
+        if prot & sys::PROT_WRITE != 0 {
+            // It may have been carried out for a part.
+            jit.distrust(start, start.saturating_add(len));
+        }
+        return result;
+    }
+    if prot & PROT_GROWSDOWN != 0 {
+        // From there on down, the whole stack.
+        let stack = ExecRange::stack(start + len);
+        match prot & sys::PROT_EXEC {
+            0 => jit.remove_executable(stack.start, stack.end),
+            _ => jit.add_executable(stack),
+        }
+        return result;
+    }
+    let old = jit.executable(start);
+    let file = old.is_some_and(|r| r.file);
+    let shared = jit.is_shared(start);
+    if prot & sys::PROT_EXEC != 0 {
+        let writable = prot & sys::PROT_WRITE != 0;
+        jit.add_executable(ExecRange { start, end: start + len, writable, file, shared });
+    } else if jit.touches_code(start, start + len) {
+        jit.remove_executable(start, start + len);
+    }
+    result
+}
+
+/// `madvise(address, length, advice)`: some advice replaces what is there.
+pub fn madvise(args: &[usize; 6]) -> usize {
+    let (start, len) = (args[0] as u64, page_up(args[1] as u64));
+    let replaces = drops(args[2] as u64);
+    if replaces && is_ours(start, len) {
+        return failed(sys::EINVAL);
+    }
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MADVISE, *args) };
+    let mut jit = jit();
+    if replaces && jit.touches_code(start, start + len) {
+        jit.code_may_change(start, start + len);
+    }
+    result
+}
+
+/// `mremap(address, old length, new length, flags, new address)`
+pub fn mremap(args: &[usize; 6]) -> usize {
+    let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
+    let to_ours = args[3] & sys::MREMAP_FIXED != 0 && is_ours(args[4] as u64, new.max(1));
+    if is_ours(start, old.max(1)) || to_ours {
+        return failed(sys::EINVAL);
+    }
+    let mut jit = jit();
+    let range = jit.executable(start);
+    // What has other rights in the middle cannot be moved.
+    jit.unprotect_range(start, start.saturating_add(old));
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(nr::MREMAP, *args) };
+    let Ok(at) = sys::check(result).map(|at| at as u64) else { return result };
+    if at != start {
+        // What was there is replaced.
+        jit.remove_executable(at, at + new);
+    }
+    if let Some(range) = range {
+        jit.remove_executable(start, start + old);
+        jit.add_executable(ExecRange { start: at, end: at + new, ..range });
+    }
+    result
+}
+
+// --- what the trace says about mappings ---
+
+fn report_descriptor(start: u64, len: u64, offset: u64, prot: u32, fd: usize) {
+    use core::fmt::Write;
+    let mut name = last_words::Line::new();
+    let _ = write!(name, "/proc/self/fd/{fd}\0");
+    let mut path = [0u8; 1024];
+    let args = [name.text().as_ptr() as usize, path.as_mut_ptr() as usize, path.len()];
+    // SAFETY: the kernel reads the name and fills the path.
+    let n = unsafe { sys::call(nr::READLINK, &args) }.unwrap_or(0);
+    report(start, len, offset, prot, &path[..n]);
+}
+
+/// A file of which the runtime itself mapped all segments.
+pub fn report_file(start: u64, len: u64, offset: u64, path: &[u8]) {
+    report(start, len, offset, (sys::PROT_READ | sys::PROT_EXEC) as u32, path);
+}
+
+fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
+    if !facts().options.records() {
+        return;
+    }
+    let mut id = [0u8; 32];
+    let n = if offset == 0 { build_id(start, len, &mut id) } else { 0 };
+    trace().process_event(
+        event::MAP,
+        &[
+            &start.to_le_bytes(),
+            &len.to_le_bytes(),
+            &offset.to_le_bytes(),
+            &prot.to_le_bytes(),
+            &(n as u32).to_le_bytes(),
+            &id,
+            path,
+        ],
+    );
+}
+
+/// The GNU build-id of the ELF image mapped at `start`, if its note lies in the first page.
+fn build_id(start: u64, len: u64, out: &mut [u8; 32]) -> usize {
+    let mut page = [0u64; 512];
+    if len < 4096 || !read_program_value(start, &mut page) {
+        return 0;
+    }
+    let byte = |i: usize| page.get(i / 8).map_or(0, |w| (w >> (i % 8 * 8)) as u8);
+    let u32_at = |i: usize| u32::from_le_bytes([byte(i), byte(i + 1), byte(i + 2), byte(i + 3)]);
+    if u32_at(0) != 0x464c_457f {
+        return 0;
+    }
+    // A note: name length 4, description length, type 3 (NT_GNU_BUILD_ID), "GNU\0".
+    for at in (64..4096 - 16).step_by(4) {
+        if u32_at(at) == 4 && u32_at(at + 8) == 3 && u32_at(at + 12) == 0x0055_4e47 {
+            let n = (u32_at(at + 4) as usize).min(out.len());
+            if at + 16 + n > 4096 {
+                return 0;
+            }
+            for (i, slot) in out[..n].iter_mut().enumerate() {
+                *slot = byte(at + 16 + i);
+            }
+            return n;
+        }
+    }
+    0
+}

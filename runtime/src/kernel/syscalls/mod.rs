@@ -1,0 +1,300 @@
+//! System calls of the program: most go to the kernel as they are; those that change what the
+//! runtime knows are carried out on the program's behalf.
+
+pub mod mapping;
+pub mod seccomp;
+
+use crate::base::descriptors;
+use crate::base::facts::facts;
+use crate::base::program;
+use crate::base::signal;
+use crate::base::sys::{self, failed, nr};
+use crate::code::writing::{before_writing, protects_pages, write_program_value};
+use crate::kernel::brk::brk;
+use crate::kernel::interruptible::{interruptible, NOT_STARTED};
+use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
+use crate::kernel::threads;
+use crate::logs::undo;
+use crate::logs::writes::Writes;
+use crate::thread::ending::{end_recording, refuse_program};
+use crate::thread::Thread;
+use abi::trace::{end, event, WHOLE_UNIT};
+
+const SYSCALL_LEN: u64 = 2;
+
+/// Carries out the system call in the thread's registers; `next` is the pc behind it. Returns the
+/// original pc where the program goes on.
+pub fn handle(thread: &mut Thread, next: u64) -> u64 {
+    let gpr = thread.block.registers.gpr;
+    // The kernel looks at eax only.
+    let number = gpr[0] as u32 as usize;
+    let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
+    thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
+    thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    if let Some(result) = seccomp::check(thread, number, &args, next) {
+        thread.block.registers.gpr[0] = result as u64;
+        note(thread, number, &args, result);
+        return next;
+    }
+    if number == nr::RT_SIGRETURN {
+        return match sigreturn::sigreturn(thread) {
+            Some(pc) => pc,
+            None => {
+                let info = signal::SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
+                pending::raise(thread, signal::SIGSEGV, info);
+                next
+            }
+        };
+    }
+    let writes = match facts().options.undo() || protects_pages() {
+        true => Writes::of(number, &args),
+        false => Writes::default(),
+    };
+    let before = undo::before_call(thread, number, &writes);
+    if protects_pages() {
+        unprotect(&writes);
+    }
+    let result = match carry_out(thread, number, &args, next) {
+        Outcome::Done(result) => result,
+        Outcome::Again => {
+            thread.block.registers.gpr[1] = next;
+            thread.transfer_undone = true;
+            return thread.syscall_pc;
+        }
+    };
+    thread.block.registers.gpr[0] = result as u64;
+    note(thread, number, &args, result);
+    undo::after_call(thread, number, &args, result, &before);
+    next
+}
+
+/// What the call may write is not write-protected by us.
+fn unprotect(writes: &Writes) {
+    if writes.elsewhere {
+        return before_writing(0, u64::MAX);
+    }
+    for &(at, len) in &writes.ranges {
+        before_writing(at, at.saturating_add(len));
+    }
+}
+
+enum Outcome {
+    Done(usize),
+    /// A signal comes first; the program makes the call again afterwards.
+    Again,
+}
+
+fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> Outcome {
+    let sp = thread.block.registers.gpr[4];
+    for (start, end) in mapping::named(number, args).into_iter().flatten() {
+        brk().uncover(start, end);
+    }
+    Outcome::Done(match number {
+        nr::EXIT_GROUP => exit_group(thread, args[0] as i32),
+        nr::EXIT => threads::exit_thread(thread, args[0] as i32),
+        nr::RT_SIGACTION => virtual_state::sigaction(thread, args),
+        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, args),
+        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, args, sp),
+        nr::MMAP => mapping::mmap(thread, args),
+        nr::MUNMAP => mapping::munmap(args),
+        nr::MPROTECT | nr::PKEY_MPROTECT => mapping::mprotect(thread, number, args),
+        nr::MADVISE => mapping::madvise(args),
+        nr::MREMAP => mapping::mremap(args),
+        nr::BRK => brk().set(args[0] as u64) as usize,
+        nr::ARCH_PRCTL => arch_prctl(thread, args),
+        nr::RSEQ => failed(sys::ENOSYS),
+        nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => threads::clone(thread, number, args, next),
+        nr::EXECVE | nr::EXECVEAT => return exec(thread, number, args),
+        nr::CLOSE if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
+        nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
+        nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[1] as i32) => {
+            refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
+        }
+        nr::CLOSE_RANGE => close_range(args),
+        nr::PRCTL | nr::SECCOMP => {
+            if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
+                refuse_program(thread, thread.syscall_pc, what);
+            }
+            match seccomp::install(thread, number, args) {
+                Some(result) => result,
+                None => return plain(thread, number, args),
+            }
+        }
+        nr::TGKILL | 62 | 200 => return kill(thread, number, args),
+        _ => return plain(thread, number, args),
+    })
+}
+
+/// What the kernel would do to the runtime as well, or cannot see for us.
+fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
+    const SET_SYSCALL_USER_DISPATCH: usize = 59;
+    const SET_MDWE: usize = 65;
+    match (args[0], args[1]) {
+        (SET_SYSCALL_USER_DISPATCH, 1..) => {
+            Some("takes its own system calls (prctl with PR_SET_SYSCALL_USER_DISPATCH)")
+        }
+        (SET_MDWE, 1..) => Some("gives up making memory executable (prctl with PR_SET_MDWE)"),
+        _ => None,
+    }
+}
+
+/// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
+/// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
+fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    // SAFETY: the program's own call with the program's own arguments.
+    let result =
+        thread.with_true_mask(|thread| unsafe { interruptible(&thread.pending, number, args) });
+    if result == NOT_STARTED {
+        return Outcome::Again;
+    }
+    if result == failed(sys::EINTR) && thread.pending != 0 {
+        thread.handler_mask = temporary_mask(number, args);
+    }
+    Outcome::Done(result)
+}
+
+/// The signal mask that a call sets for as long as it waits: a handler that ends it runs with that,
+/// too.
+fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
+    let mut at = match number {
+        nr::RT_SIGSUSPEND => args[0],
+        nr::PPOLL => args[3],
+        nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 => args[4],
+        nr::PSELECT6 | nr::IO_PGETEVENTS => args[5],
+        _ => return None,
+    } as u64;
+    // There is a pointer to it, and its size.
+    let behind = matches!(number, nr::PSELECT6 | nr::IO_PGETEVENTS);
+    if behind && !program::read_program_value(at, &mut at) {
+        return None;
+    }
+    let mut mask = 0u64;
+    (at != 0 && program::read_program_value(at, &mut mask)).then_some(mask)
+}
+
+fn exit_group(thread: &mut Thread, status: i32) -> usize {
+    if thread.vfork_child {
+        threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
+    }
+    signal::block_all();
+    end_recording(thread, end::EXIT, status & 0xff, 0);
+    sys::exit_group(status)
+}
+
+fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
+    let mut path = [0u8; 4096];
+    let len = read_path(path_at as u64, &mut path);
+    thread.event(event::EXEC, WHOLE_UNIT, &[&path[..len]]);
+    const FACCESSAT: usize = 269;
+    const AT_FDCWD: usize = -100i32 as usize;
+    const EXECUTE: usize = 1;
+    let directory = if number == nr::EXECVE { AT_FDCWD } else { args[0] };
+    // Many paths are tried in turn. (No path: the descriptor itself.)
+    // SAFETY: the kernel reads the path.
+    let there = || unsafe { sys::call(FACCESSAT, &[directory, path_at, EXECUTE]) }.is_ok();
+    if thread.filter != 0 && (len == 0 || there()) {
+        seccomp::before_exec(thread);
+    }
+    // SAFETY: the program's own call.
+    Outcome::Done(thread.with_true_mask(|_| unsafe { sys::raw(number, *args) }))
+}
+
+/// Copies a zero-terminated string of the program's, as far as it can be read.
+fn read_path(at: u64, out: &mut [u8; 4096]) -> usize {
+    for i in 0..out.len() - 1 {
+        let mut byte = 0u8;
+        if !program::read_program_value(at + i as u64, &mut byte) || byte == 0 {
+            return i;
+        }
+        out[i] = byte;
+    }
+    out.len() - 1
+}
+
+fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
+    const SET_GS: usize = 0x1001;
+    const SET_FS: usize = 0x1002;
+    const GET_GS: usize = 0x1004;
+    // Translated code returns to other addresses than it pushed: as a processor without.
+    const SHADOW_STACK: core::ops::RangeInclusive<usize> = 0x5001..=0x5005;
+    match args[0] {
+        code if SHADOW_STACK.contains(&code) => failed(sys::EOPNOTSUPP),
+        SET_GS if args[1] != 0 => {
+            refuse_program(thread, thread.syscall_pc, "sets the gs base (arch_prctl)")
+        }
+        SET_GS => 0,
+        // SAFETY: the program wants the word there.
+        GET_GS => match unsafe { write_program_value(args[1] as u64, &0u64) } {
+            true => 0,
+            false => failed(sys::EFAULT),
+        },
+        code => {
+            // SAFETY: the program's own call.
+            let result = unsafe { sys::raw(nr::ARCH_PRCTL, *args) };
+            if code == SET_FS && result == 0 {
+                let base = (args[1] as u64).to_le_bytes();
+                thread.event(event::FS_BASE, WHOLE_UNIT, &[&base]);
+            }
+            result
+        }
+    }
+}
+
+/// `close_range` around the descriptors of the runtime.
+fn close_range(args: &[usize; 6]) -> usize {
+    let (first, last, flags) = (args[0] as u32, args[1] as u32, args[2]);
+    if first > last {
+        return failed(sys::EINVAL);
+    }
+    let mut from = first;
+    for fd in descriptors::hidden_in(first..=last) {
+        if fd > from {
+            // SAFETY: descriptors of the program.
+            let _ = unsafe { sys::call(nr::CLOSE_RANGE, &[from as usize, fd as usize - 1, flags]) };
+        }
+        from = fd + 1;
+    }
+    match from > last {
+        true => 0,
+        // SAFETY: descriptors of the program.
+        false => unsafe {
+            sys::raw(nr::CLOSE_RANGE, [from as usize, last as usize, flags, 0, 0, 0])
+        },
+    }
+}
+
+/// kill, tkill, tgkill: a signal that ends this process is noted before it does.
+fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let (target, signal) = match number {
+        nr::TGKILL => (args[1], args[2]),
+        _ => (args[0], args[1]),
+    };
+    let own = target as u32 == thread.tid || target as u32 == sys::getpid();
+    let deadly = (1..32).contains(&signal)
+        && !matches!(signal, 17 | 18 | 19 | 20 | 21 | 22 | 23 | 28)
+        && actions::of(thread).0[signal].handler == signal::SIG_DFL
+        && thread.mask & signal::bit(signal as i32) == 0;
+    if own && deadly && !thread.vfork_child {
+        if signal == 9 {
+            end_recording(thread, end::SIGNAL, signal as i32, 0);
+        } else if sys::getpid() != deliver::FIRST_PROCESS {
+            // It comes by way of us.
+            actions::install(signal as i32);
+        }
+    }
+    plain(thread, number, args)
+}
+
+fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
+    if !thread.recorder.active() {
+        return;
+    }
+    let mut payload = [0u8; 64];
+    payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
+    for (slot, arg) in payload[8..56].chunks_exact_mut(8).zip(args) {
+        slot.copy_from_slice(&(*arg as u64).to_le_bytes());
+    }
+    payload[56..].copy_from_slice(&(result as u64).to_le_bytes());
+    thread.event(event::SYSCALL, WHOLE_UNIT, &[&payload]);
+}

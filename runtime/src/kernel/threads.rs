@@ -1,0 +1,295 @@
+//! Threads and child processes.
+
+use crate::base::facts::facts;
+use crate::base::signal::{block_all, set_real_mask};
+use crate::base::sys::{self, nr};
+use crate::base::{census, heap, program};
+use crate::code::jit::jit;
+use crate::kernel::brk;
+use crate::kernel::clone::clone_thread;
+use crate::kernel::signals::actions;
+use crate::kernel::syscalls::seccomp;
+use crate::recording::trace_file::trace;
+use crate::thread::ending::{end_recording, refuse_program};
+use crate::thread::Thread;
+use abi::layout::PAGE;
+use abi::options::Pointers;
+use abi::trace::{end, event, WHOLE_UNIT};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::arch::naked_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Index of the next thread.
+static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
+/// Blocks of threads that have ended, to be used again: address of the first one.
+static SPARE: AtomicU64 = AtomicU64::new(0);
+
+const CLONE_VM: u64 = 0x100;
+const CLONE_VFORK: u64 = 0x4000;
+const CLONE_THREAD: u64 = 0x10000;
+
+/// The number of a new thread; the first one is 0.
+pub fn next_index() -> u32 {
+    NEXT_INDEX.fetch_add(1, Relaxed)
+}
+
+/// Gives the thread its buffers and writes its first event.
+pub fn begin_recording(thread: &mut Thread, parent: u32) {
+    thread.parent = parent;
+    thread.vector = u32::from(facts().options.pointers == Pointers::Vector);
+    if !facts().options.records() {
+        return;
+    }
+    let registers = &thread.block.registers;
+    let state = thread.register_state(registers.rip, 0xffff);
+    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
+    if thread.recorder.open(thread.index, &parts).is_err() {
+        crate::die!("no address space for the buffers of a thread");
+    }
+    let none = [0, 0];
+    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
+    crate::logs::undo::stamp(thread);
+}
+
+/// What a clone call asks for.
+struct Request {
+    flags: u64,
+    /// New stack pointer, 0: the caller's.
+    stack: u64,
+    /// The word that is cleared when the new thread ends, or 0.
+    clear_tid: u64,
+}
+
+fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
+    match number {
+        nr::FORK => Some(Request { flags: 0, stack: 0, clear_tid: 0 }),
+        nr::VFORK => Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0, clear_tid: 0 }),
+        nr::CLONE => {
+            let (flags, stack) = (args[0] as u64, args[1] as u64);
+            Some(Request { flags, stack, clear_tid: cleared(flags, args[3] as u64) })
+        }
+        _ => {
+            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size
+            let mut words = [0u64; 7];
+            program::read_program_value(args[0] as u64, &mut words).then_some(())?;
+            // One without the other: the kernel refuses it.
+            let given = words[5] != 0 && words[6] != 0;
+            let stack = if given { words[5].wrapping_add(words[6]) } else { 0 };
+            Some(Request { flags: words[0], stack, clear_tid: cleared(words[0], words[2]) })
+        }
+    }
+}
+
+fn cleared(flags: u64, child_tid: u64) -> u64 {
+    const CLONE_CHILD_CLEARTID: u64 = 0x20_0000;
+    if flags & CLONE_CHILD_CLEARTID != 0 {
+        child_tid
+    } else {
+        0
+    }
+}
+
+/// clone, clone3, fork, vfork. Returns what the program's parent side gets.
+pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
+    let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
+    let before = block_all();
+    let result = if request.flags & CLONE_VM == 0 {
+        fork(thread, number, args, request.stack)
+    } else if request.flags & CLONE_THREAD != 0 || request.flags & CLONE_VFORK != 0 {
+        share(thread, number, args, &request, next)
+    } else {
+        refuse_program(
+            thread,
+            next.wrapping_sub(2),
+            "starts a process that shares its memory and does not wait (clone with CLONE_VM)",
+        )
+    };
+    set_real_mask(before);
+    result
+}
+
+/// A child with a copy of all memory, on the program's stack `stack` if that is not 0.
+fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> usize {
+    // Our side of the child goes on where we are.
+    let mut own = *args;
+    // Other sizes are refused by the kernel.
+    const SIZES: core::ops::RangeInclusive<usize> = 64..=PAGE as usize;
+    let mut given = match number {
+        nr::CLONE3 if stack != 0 && SIZES.contains(&args[1]) => alloc::vec![0u8; args[1]],
+        _ => Vec::new(),
+    };
+    if number == nr::CLONE {
+        own[1] = 0;
+    } else if !given.is_empty() {
+        if !program::read_program_bytes(args[0] as u64, &mut given) {
+            return sys::failed(sys::EFAULT);
+        }
+        // stack and stack_size
+        given[40..56].fill(0);
+        own[0] = given.as_ptr() as usize;
+    }
+    let mut jit = jit();
+    // SAFETY: the child gets a copy of this memory and goes on below.
+    let result = unsafe { sys::raw(number, own) };
+    if result != 0 {
+        drop(jit);
+        if let Ok(child) = sys::check(result) {
+            let pid = (child as u64).to_le_bytes();
+            thread.event(event::FORK, WHOLE_UNIT, &[&pid]);
+        }
+        return result;
+    }
+    heap::after_fork();
+    trace().forked();
+    crate::logs::undo::forked();
+    actions::forked();
+    seccomp::forked();
+    brk::forked();
+    census::forked();
+    jit.forked();
+    drop(jit);
+    thread.tid = sys::gettid();
+    if stack != 0 {
+        thread.block.registers.gpr[4] = stack;
+    }
+    thread.held = [None; 6];
+    let mut pointers = thread.block.pointers;
+    thread.recorder.forked(&mut pointers);
+    thread.block.pointers = pointers;
+    0
+}
+
+/// A new thread, or a child of vfork, which is one with a process id of its own.
+fn share(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    request: &Request,
+    next: u64,
+) -> usize {
+    let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
+    child.index = next_index();
+    child.block.window_high = thread.block.window_high;
+    child.block.target = facts().window;
+    child.block.program_vectors = thread.block.program_vectors;
+    child.block.registers = thread.block.registers;
+    child.block.registers.gpr[0] = 0;
+    if request.stack != 0 {
+        child.block.registers.gpr[4] = request.stack;
+    }
+    child.block.registers.rip = next;
+    child.xmm = thread.xmm;
+    child.mask = thread.mask;
+    child.filter = thread.filter;
+    child.kernel_filter = thread.kernel_filter;
+    child.real_mask = thread.real_mask;
+    child.parent = thread.index;
+    child.resume_original = next;
+    child.clear_tid = request.clear_tid;
+    child.vfork_child = request.flags & CLONE_VFORK != 0;
+    child.own_actions = match child.vfork_child {
+        true => Some(Box::new(actions::of(thread))),
+        false => None,
+    };
+    if !child.vfork_child {
+        census::begins();
+    }
+    // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
+    let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
+    if sys::check(result).is_err() || child.vfork_child {
+        // A vfork child is gone, or runs another program: what it recorded is complete.
+        let pointers = child.block.pointers;
+        child.recorder.close(&pointers);
+        child.own_actions = None;
+        if !child.vfork_child {
+            census::ends();
+        }
+        give_back(child);
+    }
+    result
+}
+
+fn take_thread() -> Option<&'static mut Thread> {
+    // Taken by one thread at a time (pushes need no lock).
+    let _jit = jit();
+    let head = &SPARE;
+    let mut at = head.load(Acquire);
+    while at != 0 {
+        // SAFETY: a thread that has ended and that only we can take.
+        let thread = unsafe { &mut *(at as *mut Thread) };
+        match head.compare_exchange(at, thread.next_spare, AcqRel, Acquire) {
+            Ok(_) => {
+                thread.reset();
+                return Some(thread);
+            }
+            Err(now) => at = now,
+        }
+    }
+    Thread::create().ok()
+}
+
+fn give_back(thread: &'static mut Thread) {
+    let head = &SPARE;
+    let at = thread as *mut Thread as u64;
+    let mut now = head.load(Acquire);
+    loop {
+        thread.next_spare = now;
+        match head.compare_exchange(now, at, AcqRel, Acquire) {
+            Ok(_) => return,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// `exit`: ends the calling thread.
+pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
+    block_all();
+    if thread.vfork_child {
+        exit_vfork_child(thread, status, nr::EXIT);
+    }
+    crate::logs::undo::before_exit(thread);
+    let last = census::ends();
+    if last {
+        end_recording(thread, end::EXIT, status, 0);
+    } else {
+        let pointers = thread.block.pointers;
+        let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
+        thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
+        thread.recorder.close(&pointers);
+    }
+    // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
+    unsafe {
+        push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)
+    }
+}
+
+/// `exit` and `exit_group` of a child of vfork: its parent goes on.
+pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
+    end_recording(thread, end::EXIT, status, 0);
+    loop {
+        // SAFETY: ends this process only.
+        let _ = unsafe { sys::call(number, &[status as usize]) };
+    }
+}
+
+/// Pushes the thread on the list of spare ones, without using its stack afterwards, and exits.
+#[unsafe(naked)]
+unsafe extern "C" fn push_and_exit(
+    head: *mut u64,
+    thread: *mut Thread,
+    next: usize,
+    status: i32,
+) -> ! {
+    naked_asm!(
+        "2:",
+        "mov rax, [rdi]",
+        "mov [rsi + rdx], rax",
+        "lock cmpxchg [rdi], rsi",
+        "jne 2b",
+        "mov edi, ecx",
+        "mov eax, 60",
+        "syscall",
+        "ud2",
+    )
+}

@@ -1,0 +1,4 @@
+//! What is recorded besides the streams.
+
+pub mod undo;
+pub mod writes;

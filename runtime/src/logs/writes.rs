@@ -1,0 +1,41 @@
+//! What a system call may write to the program's memory.
+
+use crate::base::program::read_program_bytes;
+use crate::base::sys::{self, nr};
+use alloc::vec::Vec;
+
+/// The memory that a call may write: no less than what it will.
+#[derive(Default)]
+pub struct Writes {
+    /// Address and length of each range.
+    pub ranges: Vec<(u64, u64)>,
+    /// It may write elsewhere, too.
+    pub elsewhere: bool,
+}
+
+impl Writes {
+    /// What a call with these arguments may write.
+    pub fn of(number: usize, args: &[usize; 6]) -> Writes {
+        let mut args = args.map(|arg| arg as u64);
+        let mut number = number;
+        if number == nr::PROCESS_VM_WRITEV && is_own_thread(args[0]) {
+            // As reading it from what is called local into what is called remote.
+            number = nr::PROCESS_VM_READV;
+            args.swap(1, 3);
+            args.swap(2, 4);
+        }
+        let read = &mut |at, out: &mut [u8]| read_program_bytes(at, out);
+        let mut ranges = Vec::new();
+        let each = &mut |at: u64, len: u64| ranges.push((at, len));
+        let call = abi::syscalls::find(number as u64);
+        let certain = call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each));
+        Writes { ranges, elsewhere: !certain }
+    }
+}
+
+/// Whether `id` is that of this process, or of a thread of it.
+fn is_own_thread(id: u64) -> bool {
+    let own = sys::getpid();
+    // SAFETY: signal 0 only asks.
+    id as u32 == own || unsafe { sys::call(nr::TGKILL, &[own as usize, id as usize, 0]) }.is_ok()
+}

@@ -1,0 +1,4 @@
+//! Recording: a thread's chunks and events, and the file that frames are allocated in.
+
+pub mod recorder;
+pub mod trace_file;

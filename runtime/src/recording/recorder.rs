@@ -1,0 +1,385 @@
+//! What one thread records: its chunk, its events, its position.
+//!
+//! The chunk's two streams lie in a fixed region of the thread, each ending at a guard:
+//!
+//! ```text
+//! region: [ ... header page | memory stream | overflow ][guard][ ... control flow ][guard]
+//! ```
+//!
+//! so that a chunk of any size can be mapped there, and only the starts move. A control-flow record
+//! into the guard comes back as a fault before its unit has changed anything, and the runtime puts
+//! the next chunk in place. The overflow area is part of the chunk, large enough for what one unit
+//! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
+//! goes to the guard, so that the next unit ends the chunk.
+
+use crate::base::facts::facts;
+use crate::base::sys::{self, nr};
+use crate::recording::trace_file::{add_memory, seal_header, Appender, Mode, Place, Sealed};
+use abi::trace::*;
+
+const MEMORY_MAX: u64 = 4 << 20;
+const FLOW_MAX: u64 = 1 << 20;
+/// More than one unit can ever add to a stream.
+const GUARD: u64 = 64 << 10;
+const REGION: u64 = MEMORY_MAX + GUARD + FLOW_MAX + GUARD;
+
+/// At the end of the memory stream, for the unit that fills it.
+const OVERFLOW: u64 = 16 << 10;
+
+/// First chunk: header page and this much for both streams; each next one is four times as large.
+const FIRST: u64 = 12 << 10;
+const LARGEST: u64 = 1 << 20;
+const TINY: u64 = 4 << 10;
+
+/// Kept free in each frame of events: the loss that ends the recording is always noted.
+const LOSS_SIZE: usize = EVENT_HEADER_SIZE + 8;
+
+#[derive(Default)]
+pub struct Recorder {
+    /// Not zero: generated code of this thread records.
+    region: u64,
+    memory_start: u64,
+    flow_start: u64,
+    frame: u64,
+    next_size: u64,
+    /// Number of the next chunk.
+    seq: u32,
+    /// The current buffers are those of a chunk in the file. It may have been sealed because no
+    /// event could follow: then `frame` is 0, and what is stored behind its end means nothing.
+    to_file: bool,
+    /// The memory stream has met its overflow area: the control-flow pointer while it points to
+    /// the guard.
+    parked: Option<u64>,
+    events: Option<Appender>,
+    events_seq: u32,
+    /// Number of the thread, and where the current chunk is in the file.
+    index: u32,
+    place: Option<Place>,
+    /// Bytes of events since the chunk began.
+    event_bytes: u64,
+    /// The chunk is to end with the next unit.
+    ends: bool,
+}
+
+/// Buffer pointers as generated code holds them: control flow, memory.
+pub type Pointers = [u64; 2];
+
+impl Recorder {
+    pub fn active(&self) -> bool {
+        self.region != 0
+    }
+
+    /// Whether what is recorded is kept.
+    pub fn to_file(&self) -> bool {
+        self.active() && self.frame != 0
+    }
+
+    /// Whether a fault at `address` is a full buffer.
+    pub fn is_guard(&self, address: u64) -> bool {
+        if !self.active() {
+            return false;
+        }
+        (REGION - GUARD..REGION).contains(&address.wrapping_sub(self.region))
+    }
+
+    /// Whether a fault at `address` is a memory stream that has met its end.
+    pub fn is_overflow(&self, address: u64) -> bool {
+        let offset = address.wrapping_sub(self.region);
+        self.active() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
+    }
+
+    /// Opens the overflow area and parks the control-flow pointer at the guard.
+    pub fn overflow(&mut self, pointers: &mut Pointers) {
+        self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
+        if self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    /// Makes the next unit end the chunk, if that was asked for; called between units.
+    pub fn end_chunk_if_asked(&mut self, pointers: &mut Pointers) {
+        if core::mem::take(&mut self.ends) && self.active() && self.parked.is_none() {
+            self.park(pointers);
+        }
+    }
+
+    fn park(&mut self, pointers: &mut Pointers) {
+        self.parked = Some(pointers[0]);
+        // One byte in, so that the byte before it, where a unit may still store an outcome, is
+        // part of the guard, too.
+        pointers[0] = self.region + REGION - GUARD + 1;
+    }
+
+    /// The control-flow pointer, if it is parked.
+    pub fn parked(&self) -> Option<u64> {
+        self.parked
+    }
+
+    fn protect_overflow(&self, prot: usize) {
+        let at = self.region + MEMORY_MAX - OVERFLOW;
+        // SAFETY: our own region.
+        let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, OVERFLOW as usize, prot]) };
+    }
+
+    fn flow_pointer(&self, pointers: &Pointers) -> u64 {
+        self.parked.unwrap_or(pointers[0])
+    }
+
+    /// Reserves the region and notes the thread's start, before there is anything that needs it.
+    /// The first chunk comes with [`Recorder::next_chunk`].
+    pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        self.region = crate::base::own::own(REGION, 0, flags, -1, 0)?;
+        self.next_size = if facts().tiny_buffers { TINY } else { FIRST };
+        if crate::recording::trace_file::trace().mode() == Mode::File && self.new_events(index, 0) {
+            self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);
+        }
+        Ok(())
+    }
+
+    /// Bytes that the thread has recorded in its current chunk: control flow, memory.
+    pub fn used(&self, pointers: &Pointers) -> (u64, u64) {
+        (
+            self.flow_pointer(pointers).wrapping_sub(self.flow_start),
+            pointers[1].wrapping_sub(self.memory_start),
+        )
+    }
+
+    /// Seals the current chunk, puts the next one in place and returns its pointers. `registers`
+    /// are those at the unit boundary where the thread is, `window` the unit's number window.
+    pub fn next_chunk(
+        &mut self,
+        index: u32,
+        pointers: &Pointers,
+        registers: &RegisterState,
+        window: u32,
+    ) -> Pointers {
+        if !self.active() {
+            return *pointers;
+        }
+        let was_recorded = self.frame != 0 || self.seq == 0;
+        let end = self.used(pointers).0;
+        self.seal_chunk(pointers);
+        self.parked = None;
+        if crate::recording::trace_file::trace().mode() == Mode::File {
+            match self.map_chunk(index, registers, window) {
+                Ok(()) => return [self.flow_start, self.memory_start],
+                Err(errno) => crate::recording::trace_file::trace().lost(errno),
+            }
+        }
+        if was_recorded {
+            // What is lost begins behind the chunk that ended here.
+            self.loss(WHOLE_UNIT, end);
+        }
+        self.discard();
+        [self.flow_start, self.memory_start]
+    }
+
+    fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
+        let least = if facts().tiny_buffers { TINY } else { FIRST };
+        let size =
+            self.next_size.min(crate::recording::trace_file::trace().largest_chunk()).max(least);
+        // The paper's split: four fifths for memory references.
+        let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
+        let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
+        let split = 4096 + memory;
+        let trace = &crate::recording::trace_file::trace();
+        let place: Place = trace.allocate(split + flow)?;
+        let frame = trace.map(self.region + MEMORY_MAX - split, place, 0, split)?;
+        let flow_at = self.region + REGION - GUARD - flow;
+        self.flow_start = trace.map(flow_at, place, split, flow)?;
+        self.frame = frame;
+        (self.index, self.place) = (index, Some(place));
+        (self.event_bytes, self.ends) = (0, false);
+        self.memory_start = frame + 4096;
+        self.protect_overflow(0);
+        let mut header = FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: FrameKind::Record as u16,
+            thread: index,
+            seq: self.seq,
+            frame_len: split + flow,
+            split,
+            window,
+            ..FrameHeader::default()
+        };
+        header.header_checksum = header.fixed_checksum();
+        // SAFETY: the header page was just mapped.
+        unsafe {
+            let state = (frame + RECORD_REGISTERS as u64) as *mut [u8; REGISTER_STATE_SIZE];
+            state.write_volatile(registers.to_bytes());
+            (frame as *mut [u8; HEADER_SIZE]).write_volatile(header.to_bytes());
+        }
+        self.seq += 1;
+        self.to_file = true;
+        if !facts().tiny_buffers {
+            self.next_size = (size * 4).min(LARGEST);
+        }
+        Ok(())
+    }
+
+    /// Fills the region with memory that is written again and again and read by nobody.
+    fn discard(&mut self) {
+        if !self.to_file && self.memory_start != 0 {
+            return self.protect_overflow(0);
+        }
+        self.to_file = false;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+        let (memory, flow) = match facts().tiny_buffers {
+            true => (8192, 4096),
+            false => ((LARGEST / 5 * 4) & !4095, (LARGEST / 5) & !4095),
+        };
+        let memory = memory + OVERFLOW;
+        self.memory_start = self.region + MEMORY_MAX - memory;
+        self.flow_start = self.region + REGION - GUARD - flow;
+        for (at, len) in [(self.memory_start, memory), (self.flow_start, flow)] {
+            // SAFETY: inside our region.
+            if unsafe { sys::mmap(at, len, prot, flags, -1, 0) }.is_err() {
+                crate::die!("no memory for a thread's buffers");
+            }
+        }
+        self.protect_overflow(0);
+    }
+
+    fn seal_chunk(&mut self, pointers: &Pointers) {
+        if !self.to_file || self.frame == 0 {
+            return;
+        }
+        let (flow, memory) = self.used(pointers);
+        // A record that was begun in the last bytes and belongs to the next chunk.
+        let flow_end = self.region + REGION - GUARD;
+        let end = self.flow_pointer(pointers);
+        let clear = (flow_end - end).min(16);
+        // SAFETY: inside the chunk.
+        unsafe { core::ptr::write_bytes(end as *mut u8, 0, clear as usize) };
+        let mut sum = Checksum::default();
+        add_memory(&mut sum, self.frame + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64);
+        add_memory(&mut sum, self.memory_start, memory.next_multiple_of(8));
+        add_memory(&mut sum, self.flow_start, flow.next_multiple_of(8));
+        seal_header(self.frame, flow, memory, sum.finish());
+        self.frame = 0;
+        if let Some(place) = self.place.take() {
+            let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
+            crate::recording::trace_file::trace().sealed(Sealed {
+                kind,
+                thread: self.index,
+                chunk,
+                place,
+            });
+        }
+    }
+
+    /// The position now: chunk and bytes of control flow.
+    fn position(&self, pointers: &Pointers) -> (u32, u64) {
+        (self.seq.saturating_sub(1), self.used(pointers).0)
+    }
+
+    /// Notes an event at the current position, `insn` instructions into the last unit.
+    pub fn event(
+        &mut self,
+        index: u32,
+        pointers: &Pointers,
+        kind: u16,
+        insn: u32,
+        parts: &[&[u8]],
+    ) {
+        if !self.to_file() {
+            return;
+        }
+        let (_, flow) = self.position(pointers);
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
+        let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
+        if has_room || self.new_events(index, needed as u64) {
+            self.event_bytes += (needed - LOSS_SIZE) as u64;
+            self.ends |= crate::recording::trace_file::trace().ends_chunk(self.event_bytes);
+            return self.event_at(kind, insn, flow, parts);
+        }
+        // What comes next cannot be understood without this event.
+        self.loss(insn, flow);
+        self.seal_chunk(pointers);
+    }
+
+    /// Notes that the thread's recording ends here.
+    fn loss(&mut self, insn: u32, flow: u64) {
+        if let Some(loss) = crate::recording::trace_file::trace().loss() {
+            self.event_at(event::LOSS, insn, flow, &[&loss]);
+        }
+    }
+
+    fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
+        let chunk = self.seq.saturating_sub(1);
+        if let Some(events) = &mut self.events {
+            let len: usize = parts.iter().map(|p| p.len()).sum();
+            if events.has_room(EVENT_HEADER_SIZE + len.next_multiple_of(8)) {
+                events.event(kind, (chunk, insn, flow), parts);
+            }
+        }
+    }
+
+    /// Puts the next frame of events in place; false if there is none: the one before stays.
+    fn new_events(&mut self, index: u32, least: u64) -> bool {
+        let trace = &crate::recording::trace_file::trace();
+        match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
+            Ok(new) => {
+                if let Some(full) = self.events.replace(new) {
+                    self.seal_events(full);
+                }
+                self.events_seq += 1;
+                true
+            }
+            Err(errno) => {
+                trace.lost(errno);
+                false
+            }
+        }
+    }
+
+    fn seal_events(&self, events: Appender) {
+        let place = events.place;
+        events.seal();
+        // The first one says which thread this is, and stays.
+        if self.events_seq > 1 {
+            let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
+            crate::recording::trace_file::trace().sealed(Sealed {
+                kind,
+                thread: self.index,
+                chunk,
+                place,
+            });
+        }
+    }
+
+    /// The thread ends: what it recorded is complete.
+    pub fn close(&mut self, pointers: &Pointers) {
+        if !self.active() {
+            return;
+        }
+        self.seal_chunk(pointers);
+        if let Some(events) = self.events.take() {
+            self.seal_events(events);
+        }
+        // SAFETY: the region is ours, and generated code of this thread is over.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };
+        *self = Recorder::default();
+    }
+
+    /// In a forked child: the mappings of the chunk did not come along; what follows is discarded.
+    pub fn forked(&mut self, pointers: &mut Pointers) {
+        if !self.active() {
+            return;
+        }
+        let prot = 0;
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
+        // SAFETY: our region, part of which is unmapped in the child.
+        let _ = unsafe { sys::mmap(self.region, REGION, prot, flags, -1, 0) };
+        self.events = None;
+        self.frame = 0;
+        self.to_file = false;
+        self.memory_start = 0;
+        self.parked = None;
+        self.discard();
+        *pointers = [self.flow_start, self.memory_start];
+    }
+}

@@ -1,0 +1,539 @@
+//! The trace file: where frames come from.
+//!
+//! Frames are allocated at the end of the file, their blocks reserved before they are mapped, so
+//! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
+//! (what is stored survives the process) and not inherited by children.
+
+use crate::base::lock::Lock;
+use crate::base::once::Once;
+use crate::base::own;
+use crate::base::sys::{self, nr};
+use abi::layout::page_up;
+use abi::options::Options;
+use abi::trace::{crc32c, event, loss, words_check, EventHeader, FrameHeader, FrameKind, PROCESS};
+use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+/// How recording goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// To the file.
+    File = 0,
+    /// `DEP_FILE=null:`, a child of fork, or a full disk: buffers are filled and used again.
+    Discard = 1,
+    /// Nothing is recorded by generated code.
+    Off = 2,
+}
+
+pub struct TraceFile {
+    mode: AtomicU32,
+    pub fd: AtomicI32,
+    state: Lock<State>,
+    /// What ended the recording: reason, and errno in the upper half. 0: nothing.
+    loss: AtomicU64,
+    /// Most bytes of the threads' frames.
+    limit: u64,
+    ring: bool,
+}
+
+struct State {
+    end: u64,
+    /// The File frame, where room for a last word is kept.
+    file: Option<Appender>,
+    units: Option<Appender>,
+    units_seq: u32,
+    events: Option<Appender>,
+    events_seq: u32,
+    /// Bytes of the threads' frames that are in the file.
+    log: u64,
+    /// Those of them that are complete, the oldest first; only kept for a ring.
+    sealed: VecDeque<Sealed>,
+}
+
+/// A complete frame of a thread.
+#[derive(Clone, Copy)]
+pub struct Sealed {
+    pub kind: FrameKind,
+    pub thread: u32,
+    /// Its number, or that of the last chunk that its events belong to.
+    pub chunk: u32,
+    pub place: Place,
+}
+
+/// A mapped frame that small items are appended to.
+pub struct Appender {
+    pub at: u64,
+    pub len: u64,
+    pub used: u64,
+    pub place: Place,
+}
+
+/// A frame in the file.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// In place of an errno: the size that was asked for when rewriting is used up.
+const LOG_FULL: i32 = 0x1000;
+const SMALL_FRAME: u64 = 16 << 10;
+const UNITS_FRAME: u64 = 256 << 10;
+
+static TRACE: Once<TraceFile> = Once::new();
+
+/// Puts the trace in place.
+///
+/// # Safety
+/// Called once, while there is one thread, and before [`trace`].
+pub unsafe fn install(trace: TraceFile) {
+    // SAFETY: as promised.
+    unsafe { TRACE.install(trace) };
+}
+
+/// The trace of this process.
+pub fn trace() -> &'static TraceFile {
+    // SAFETY: boot installs it before anything is recorded.
+    unsafe { TRACE.get() }
+}
+
+impl TraceFile {
+    pub fn new(mode: Mode, fd: i32, options: Options) -> TraceFile {
+        TraceFile {
+            limit: options.log_bytes().unwrap_or(u64::MAX),
+            ring: options.ring,
+            mode: AtomicU32::new(mode as u32),
+            fd: AtomicI32::new(fd),
+            state: Lock::new(State {
+                end: 0,
+                file: None,
+                units: None,
+                units_seq: 0,
+                events: None,
+                events_seq: 0,
+                log: 0,
+                sealed: VecDeque::new(),
+            }),
+            loss: AtomicU64::new(0),
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        match self.mode.load(Relaxed) {
+            0 => Mode::File,
+            1 => Mode::Discard,
+            _ => Mode::Off,
+        }
+    }
+
+    /// From now on nothing goes to the file.
+    pub fn discard(&self) {
+        self.mode.store(Mode::Discard as u32, Relaxed);
+    }
+
+    /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
+    pub fn forked(&self) {
+        self.discard();
+        self.state.force_unlock();
+        let mut state = self.state.lock();
+        state.file = None;
+        state.units = None;
+        state.events = None;
+    }
+
+    /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
+    pub fn allocate(&self, len: u64) -> Result<Place, i32> {
+        let mut state = self.state.lock();
+        self.make_room(&mut state, len)?;
+        let place = self.allocate_locked(&mut state, len)?;
+        state.log += len;
+        Ok(place)
+    }
+
+    /// Largest chunk that leaves a ring more than one.
+    pub fn largest_chunk(&self) -> u64 {
+        self.limit / 8
+    }
+
+    /// Whether events of this many bytes in one chunk should end it: a ring gives chunks up whole.
+    pub fn ends_chunk(&self, events: u64) -> bool {
+        self.ring && events > self.limit / 8
+    }
+
+    /// Sees that `len` more bytes keep the log within its size. The chunks that are being written
+    /// stay, whatever their size.
+    fn make_room(&self, state: &mut State, len: u64) -> Result<(), i32> {
+        while state.log + len > self.limit {
+            if !self.ring {
+                return Err(LOG_FULL);
+            }
+            let oldest = state.sealed.iter().position(|s| s.kind == FrameKind::Record);
+            let Some(chunk) = oldest.and_then(|i| state.sealed.remove(i)) else { break };
+            self.drop_frame(state, &chunk)?;
+            let mut i = 0;
+            while i < state.sealed.len() {
+                let s = state.sealed[i];
+                let events = s.kind == FrameKind::Events;
+                if events && s.thread == chunk.thread && s.chunk <= chunk.chunk {
+                    state.sealed.remove(i);
+                    self.drop_frame(state, &s)?;
+                } else {
+                    i += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a frame's blocks back; it reads as zeros from then on.
+    fn drop_frame(&self, state: &mut State, frame: &Sealed) -> Result<(), i32> {
+        const PUNCH_HOLE_KEEP_SIZE: usize = 3;
+        let (fd, place) = (self.fd.load(Relaxed) as usize, frame.place);
+        let args = [fd, PUNCH_HOLE_KEEP_SIZE, place.offset as usize, place.len as usize];
+        // SAFETY: no memory involved.
+        unsafe { sys::call(nr::FALLOCATE, &args) }?;
+        state.log -= place.len;
+        Ok(())
+    }
+
+    /// A thread's frame is complete.
+    pub fn sealed(&self, frame: Sealed) {
+        if self.ring {
+            self.state.lock().sealed.push_back(frame);
+        }
+    }
+
+    fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
+        if self.mode() != Mode::File {
+            return Err(sys::EBADF);
+        }
+        let offset = state.end;
+        // The kernel answers growth beyond the limit with SIGXFSZ, which would reach the program.
+        if offset + len > sys::limit(sys::RLIMIT_FSIZE) {
+            return Err(sys::EFBIG);
+        }
+        let fd = self.fd.load(Relaxed) as usize;
+        // SAFETY: no memory involved.
+        let reserved = unsafe { sys::call(nr::FALLOCATE, &[fd, 0, offset as usize, len as usize]) };
+        match reserved {
+            Ok(_) => {}
+            Err(sys::EINTR) => return self.allocate_locked(state, len),
+            Err(sys::EOPNOTSUPP) => self.write_zeros(offset, len)?,
+            Err(errno) => return Err(errno),
+        }
+        state.end = offset + len;
+        Ok(Place { offset, len })
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64) -> Result<(), i32> {
+        static ZEROS: [u8; 4096] = [0; 4096];
+        let fd = self.fd.load(Relaxed) as usize;
+        let mut done = 0;
+        while done < len {
+            let args = [fd, ZEROS.as_ptr() as usize, 4096, (offset + done) as usize];
+            // SAFETY: the kernel only reads the zeros.
+            match unsafe { sys::call(nr::PWRITE64, &args) } {
+                Ok(n) if n > 0 => done += n as u64,
+                Ok(_) => return Err(28),
+                Err(sys::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps part of a frame; at `at` if that is not 0.
+    pub fn map(&self, at: u64, place: Place, from: u64, len: u64) -> Result<u64, i32> {
+        let fd = self.fd.load(Relaxed);
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_SHARED | sys::MAP_POPULATE;
+        let offset = place.offset + from;
+        let at = match at {
+            0 => own::own(len, prot, flags, fd, offset)?,
+            // SAFETY: a place in the recorder's own region.
+            at => unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }?,
+        };
+        const MADV_DONTFORK: usize = 10;
+        // SAFETY: the mapping was just made.
+        let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
+        own::not_in_dumps(at, len);
+        Ok(at)
+    }
+
+    /// Keeps the File frame, in which a loss can be noted when there is no room anywhere else.
+    pub fn keep(&self, file: Appender) {
+        self.state.lock().file = Some(file);
+    }
+
+    /// What ended the recording, as the payload of an event.
+    pub fn loss(&self) -> Option<[u8; 8]> {
+        Some(self.loss.load(Acquire)).filter(|&loss| loss != 0).map(u64::to_le_bytes)
+    }
+
+    /// Says and notes once that recording has stopped, and why; from now on everything is
+    /// discarded, and what is translated is not described any more.
+    pub fn lost(&self, errno: i32) {
+        let (reason, text) = match errno {
+            28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
+            LOG_FULL => (loss::LOG_FULL, "the log is full"),
+            sys::EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
+            sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
+            _ => (loss::IO_ERROR, "the trace cannot be written"),
+        };
+        let shown = if errno == LOG_FULL { 0 } else { errno };
+        let loss = u64::from(reason) | u64::from(shown as u32) << 32;
+        if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
+            if let Some(file) = &mut self.state.lock().file {
+                file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
+            }
+            match errno {
+                LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
+                _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
+            }
+        }
+        self.discard();
+    }
+
+    /// A frame for small items, mapped and with its header written.
+    pub fn new_appender(
+        &self,
+        kind: FrameKind,
+        thread: u32,
+        seq: u32,
+        least: u64,
+    ) -> Result<Appender, i32> {
+        let mut state = self.state.lock();
+        let len = frame_len(kind, least);
+        if thread != PROCESS {
+            self.make_room(&mut state, len)?;
+        }
+        let appender = self.appender_locked(&mut state, kind, thread, seq, least)?;
+        if thread != PROCESS {
+            state.log += len;
+        }
+        Ok(appender)
+    }
+
+    fn appender_locked(
+        &self,
+        state: &mut State,
+        kind: FrameKind,
+        thread: u32,
+        seq: u32,
+        least: u64,
+    ) -> Result<Appender, i32> {
+        let len = frame_len(kind, least);
+        let place = self.allocate_locked(state, len)?;
+        let at = self.map(0, place, 0, len)?;
+        let mut header = FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: kind as u16,
+            thread,
+            seq,
+            frame_len: len,
+            ..FrameHeader::default()
+        };
+        header.header_checksum = header.fixed_checksum();
+        // SAFETY: the mapping is `len` bytes and ours alone.
+        unsafe { (at as *mut [u8; 64]).write_volatile(header.to_bytes()) };
+        Ok(Appender { at, len, used: 0, place })
+    }
+
+    /// Appends the description of a unit of the JIT. It is in the file when this returns.
+    pub fn add_units(&self, bytes: &[u8]) {
+        if self.mode() != Mode::File {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.units.as_ref().is_none_or(|u| !u.has_room(bytes.len())) {
+            if let Some(full) = state.units.take() {
+                full.seal();
+            }
+            let seq = state.units_seq;
+            match self.appender_locked(
+                &mut state,
+                FrameKind::Units,
+                PROCESS,
+                seq,
+                bytes.len() as u64,
+            ) {
+                Ok(new) => {
+                    state.units = Some(new);
+                    state.units_seq += 1;
+                }
+                Err(errno) => {
+                    drop(state);
+                    self.lost(errno);
+                    return;
+                }
+            }
+        }
+        if let Some(units) = &mut state.units {
+            units.append(bytes);
+        }
+    }
+
+    /// Appends an event of the process.
+    pub fn process_event(&self, kind: u16, parts: &[&[u8]]) {
+        if self.mode() != Mode::File {
+            return;
+        }
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let mut state = self.state.lock();
+        if state.events.as_ref().is_none_or(|e| !e.has_room(event_size(len))) {
+            if let Some(full) = state.events.take() {
+                full.seal();
+            }
+            let seq = state.events_seq;
+            let kind = FrameKind::Events;
+            match self.appender_locked(&mut state, kind, PROCESS, seq, event_size(len) as u64) {
+                Ok(new) => {
+                    state.events = Some(new);
+                    state.events_seq += 1;
+                }
+                Err(errno) => {
+                    drop(state);
+                    self.lost(errno);
+                    return;
+                }
+            }
+        }
+        if let Some(events) = &mut state.events {
+            events.event(kind, (0, 0, 0), parts);
+        }
+    }
+
+    /// Seals what belongs to the process: it ends here. `how`: the payload of PROCESS_END.
+    pub fn seal(&self, how: &[&[u8]]) {
+        let mut state = self.state.lock();
+        let end = state.end;
+        if let Some(file) = &mut state.file {
+            file.event(event::LENGTH, (0, 0, 0), &[&end.to_le_bytes()]);
+            if self.loss().is_some() {
+                // The recording of the thread that says so was over before.
+                file.event(event::PROCESS_END, (0, 0, 0), how);
+            }
+        }
+        let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
+        for appender in [file, units, events].into_iter().flatten() {
+            appender.seal();
+        }
+    }
+}
+
+fn frame_len(kind: FrameKind, least: u64) -> u64 {
+    let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
+    page_up((least + PAYLOAD as u64 + 8).max(usual))
+}
+
+fn event_size(payload: usize) -> usize {
+    EVENT_HEADER_SIZE + payload.next_multiple_of(8)
+}
+
+impl Appender {
+    /// Whether `bytes` fit, and the zero that ends the list behind them.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        PAYLOAD as u64 + self.used + bytes as u64 + 8 <= self.len
+    }
+
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        // SAFETY: `has_room` was asked; the mapping is ours.
+        unsafe {
+            let to = (self.at + PAYLOAD as u64 + at) as *mut u8;
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        }
+    }
+
+    /// Appends items that start with a non-zero word, which is written last.
+    pub fn append(&mut self, bytes: &[u8]) {
+        let (first, rest) = bytes.split_at(4);
+        self.put(self.used + 4, rest);
+        core::sync::atomic::compiler_fence(SeqCst);
+        self.put(self.used, first);
+        self.used += bytes.len() as u64;
+    }
+
+    /// Appends an event; its kind is written last. `position`: chunk, instruction, control flow.
+    pub fn event(&mut self, kind: u16, position: (u32, u32, u64), parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let header = EventHeader {
+            kind,
+            reserved: 0,
+            len: len.next_multiple_of(8) as u32,
+            chunk: position.0,
+            insn: position.1,
+            control_flow: position.2,
+        };
+        let start = self.used;
+        let mut at = start + EVENT_HEADER_SIZE as u64;
+        for part in parts {
+            self.put(at, part);
+            at += part.len() as u64;
+        }
+        self.put(start + 4, &header.len.to_le_bytes());
+        self.put(start + 8, &header.chunk.to_le_bytes());
+        self.put(start + 12, &header.insn.to_le_bytes());
+        self.put(start + 16, &header.control_flow.to_le_bytes());
+        core::sync::atomic::compiler_fence(SeqCst);
+        self.put(start, &header.kind.to_le_bytes());
+        self.used = start + event_size(len) as u64;
+    }
+
+    /// Completes the frame and unmaps it.
+    pub fn seal(self) {
+        let padded = self.used.next_multiple_of(8);
+        // SAFETY: inside the mapping, which is ours.
+        let payload = unsafe {
+            core::slice::from_raw_parts(
+                (self.at + PAYLOAD as u64) as *const u64,
+                (padded / 8) as usize,
+            )
+        };
+        let mut sum = abi::trace::Checksum::default();
+        sum.add_with(payload.iter().copied(), fast_crc);
+        seal_header(self.at, self.used, 0, sum.finish());
+        // SAFETY: nobody else knows the mapping.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.at as usize, self.len as usize]) };
+    }
+}
+
+/// Fills in the fields of a sealed frame; the state comes last.
+pub fn seal_header(at: u64, used: u64, used_memory: u64, checksum: u32) {
+    let header = at as *mut FrameHeader;
+    // SAFETY: `at` is the first byte of a mapped frame of this process.
+    unsafe {
+        (&raw mut (*header).used).write_volatile(used);
+        (&raw mut (*header).used_memory).write_volatile(used_memory);
+        (&raw mut (*header).checksum).write_volatile(checksum);
+        (&raw mut (*header).state).write_volatile(SEALED);
+    }
+}
+
+/// One step of [`crc32c`] over a word, in hardware where there is SSE 4.2.
+pub fn fast_crc(crc: u32, word: u64) -> u32 {
+    if crate::base::processor::has_sse42() {
+        let mut wide = u64::from(crc);
+        // SAFETY: the processor has the instruction.
+        unsafe {
+            core::arch::asm!("crc32 {0}, {1}", inout(reg) wide, in(reg) word,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        wide as u32
+    } else {
+        crc32c(crc, &word.to_le_bytes())
+    }
+}
+
+/// Adds the words at `at..at + len` (`len` a multiple of 8).
+pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
+    // SAFETY: the caller's own mapping.
+    let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
+    sum.add_with(words.iter().copied(), fast_crc);
+}
+
+/// Words of an event with their check behind them.
+pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
+    words.iter().chain(&[words_check(&words)]).flat_map(|word| word.to_le_bytes()).collect()
+}

@@ -1,0 +1,249 @@
+//! From the kernel's first instruction to the program's.
+
+use crate::base::census;
+use crate::base::facts::{facts, install, Entries, Facts};
+use crate::base::own::{random, reserve};
+use crate::base::processor::{detect, has_avx512vl};
+use crate::base::signal::current_mask;
+use crate::base::sys::{self, address_space_is_limited};
+use crate::code::arena::Arena;
+use crate::code::jit as translator;
+use crate::code::jit::{jit, ExecRange, Jit};
+use crate::code::packs::Packs;
+use crate::code::statics::{self, Module};
+use crate::code::table::Tables;
+use crate::code::window::Area;
+use crate::gate::{dispatch, handler, stubs};
+use crate::kernel::brk::{self, Brk};
+use crate::kernel::headers::restore_elf_header;
+use crate::kernel::signals::actions;
+use crate::kernel::syscalls::mapping::report_file;
+use crate::kernel::threads;
+use crate::recording::trace_file;
+use crate::start::stack::{at, program_path, Start};
+use crate::start::trace::{describe, open_trace, real_path};
+use crate::start::{loader, vdso};
+use crate::thread::Thread;
+use abi::image::{flags, ImageHeader, HEADER_SIZE};
+use abi::layout::*;
+use abi::options::{torture, Options, Pointers};
+use core::ffi::CStr;
+use core::ops::Range;
+use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
+
+/// # Safety
+/// Called once, by the entry point, on the blob's own stack. `stack` is the program's initial
+/// stack, `base` the blob's load address, `params` what the rewriter put into it.
+pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
+    // SAFETY: the kernel put argc there.
+    let start = Start { stack, argc: unsafe { *stack } as usize };
+    let window = base.wrapping_sub(params[0]);
+    if !window.is_multiple_of(WINDOW_SIZE) {
+        crate::die!(
+            "the kernel did not honour the program's alignment (Linux 6.10 or later is needed)"
+        );
+    }
+    // SAFETY: the rewriter put the header there.
+    let bytes =
+        unsafe { core::slice::from_raw_parts((window + params[1]) as *const u8, HEADER_SIZE) };
+    let Some(header) = ImageHeader::from_bytes(bytes) else {
+        crate::die!("damaged output file: the image header is not valid");
+    };
+    let Some(mut options) = Options::from_word(header.options) else {
+        crate::die!("damaged output file: unknown options");
+    };
+    let xsave = detect();
+    let avx512vl = has_avx512vl();
+    let statics =
+        header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    if !avx512vl {
+        options.pointers = Pointers::ThreadBlock;
+    }
+    let pie = header.flags & flags::PIE != 0;
+    let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
+    if address_space_is_limited() {
+        // What is reserved counts: take no more than a program needs.
+        area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
+    }
+    let area = || Area::reserve(window, window + header.runtime_end, area_end);
+    let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
+    let Some(area) = area else {
+        crate::die!("no address space for the code cache and the libraries");
+    };
+    let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
+        crate::die!("no memory for the code cache");
+    };
+    let top = area.end - random_pages(area.end - (64 << 20), area.end);
+    let trace = open_trace(&start, options);
+    let folders = match start.get(at::SECURE) {
+        Some(0) | None => start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()),
+        Some(_) => &[],
+    };
+    // SAFETY: the header is the rewriter's, of this file.
+    let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
+    let entries = entries();
+    let tables = Tables::new(window, options, entries, start.stack as u64);
+    let all_code = Jit::new(options, window, packs, arena, tables, top);
+    if options.undo() && !crate::logs::undo::map_sync_page() {
+        crate::die!("the address space below 2 GiB is taken");
+    }
+    let runtime = window + header.runtime..window + header.runtime_end;
+    let added = keep_together(&start, window, window + params[1]..runtime.end);
+    // SAFETY: the only thread, and nothing has asked for any of it.
+    unsafe {
+        brk::install(program_break(&header, window, added.start));
+        translator::install(all_code);
+        trace_file::install(trace);
+        actions::start();
+        install(Facts {
+            header,
+            window,
+            options,
+            runtime,
+            added,
+            xsave,
+            tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
+            entries,
+        });
+    }
+    describe(&start, &header);
+    restore_elf_header(&header, window);
+    add_program_code(&header, window);
+    if header.flags & flags::EXECUTABLE_STACK != 0 {
+        // The kernel puts the path at the upper end.
+        let end = page_up(program_path(&start).as_ptr_range().end as u64);
+        jit().add_executable(ExecRange::stack(end));
+    }
+    if statics {
+        // SAFETY: as above.
+        statics::add(unsafe { Module::program(&header, window) });
+    }
+    vdso::add(&start);
+    actions::install_handlers();
+    let entry = enter_program(&start, &header, window);
+    first_thread(&start, entry)
+}
+
+/// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
+/// would give them to the program, in the midst of our own memory. Returns the range of all.
+fn keep_together(start: &Start, window: u64, added: Range<u64>) -> Range<u64> {
+    let (Some(at), Some(count)) = (start.get(at::PHDR), start.get(at::PHNUM)) else {
+        return added;
+    };
+    // SAFETY: the kernel says where the output's program headers are.
+    let headers =
+        unsafe { core::slice::from_raw_parts(at as *const ProgramHeader, count as usize) };
+    let (mut first, mut end) = (added.start, None);
+    for p in headers.iter().filter(|p| p.p_type == PT_LOAD) {
+        let from = page_down(window + p.p_vaddr);
+        let to = page_up(window + p.p_vaddr + p.p_memsz);
+        if from < added.end && added.start < to {
+            if let Some(end) = end.filter(|&end| end < from) {
+                reserve(end, from - end);
+            }
+            first = first.min(from);
+            end = end.max(Some(to));
+        }
+    }
+    first..added.end
+}
+
+fn program_break(header: &ImageHeader, window: u64, added: u64) -> Brk {
+    let end = page_up(window + header.image_end);
+    let limit = added.max(end);
+    Brk::new(end + random_pages(end, limit), limit)
+}
+
+/// Distance of the heap from the program, as the kernel randomises it (none with ASLR off).
+fn random_pages(from: u64, limit: u64) -> u64 {
+    const ADDR_NO_RANDOMIZE: usize = 0x40000;
+    const PERSONALITY: usize = 135;
+    // SAFETY: asks only.
+    let persona = unsafe { sys::raw(PERSONALITY, [0xffff_ffff, 0, 0, 0, 0, 0]) };
+    if persona & ADDR_NO_RANDOMIZE != 0 {
+        return 0;
+    }
+    let room = (limit - from) / 2;
+    random() % (room.min(32 << 20) / PAGE).max(1) * PAGE
+}
+
+fn add_program_code(header: &ImageHeader, window: u64) {
+    // SAFETY: the rewriter's table.
+    let ranges = unsafe { statics::executable_ranges(header, window) };
+    let mut jit = jit();
+    for &[start, end, writable] in ranges {
+        jit.add_executable(ExecRange {
+            start: page_down(window + start),
+            end: page_up(window + end),
+            writable: writable != 0,
+            file: true,
+            shared: false,
+        });
+    }
+}
+
+/// Maps the interpreter, tells the program about itself, and returns where it starts.
+fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
+    start.set(at::PHDR, window + header.program_headers);
+    start.set(at::PHNUM, header.program_header_count);
+    start.set(at::ENTRY, window + header.entry);
+    let mut real = [0u8; 4096];
+    report_file(
+        window + header.image_start,
+        page_up(header.image_end - header.image_start),
+        0,
+        real_path(start, &mut real),
+    );
+    if header.interpreter == 0 {
+        start.set(at::BASE, 0);
+        return window + header.entry;
+    }
+    // SAFETY: zero-terminated by the rewriter's check.
+    let path = unsafe { CStr::from_ptr((window + header.interpreter) as *const i8) };
+    if path.is_empty() {
+        crate::die!("damaged output file: it does not name its interpreter where the input did");
+    }
+    match loader::load(path) {
+        Ok(loaded) => {
+            start.set(at::BASE, loaded.base);
+            loaded.entry
+        }
+        Err(errno) => {
+            let shown = path.to_str().unwrap_or("?");
+            crate::die!("cannot load the program's interpreter {shown} (error {errno})")
+        }
+    }
+}
+
+fn first_thread(start: &Start, entry: u64) -> ! {
+    let Ok(thread) = Thread::create() else { crate::die!("no memory for the first thread") };
+    thread.index = threads::next_index();
+    census::begins();
+    thread.tid = sys::gettid();
+    thread.adopt();
+    thread.block.window_high = facts().window >> 32;
+    thread.block.target = facts().window;
+    thread.block.registers.gpr[4] = start.stack as u64;
+    thread.block.registers.rip = entry;
+    thread.block.registers.rflags = 0x202;
+    thread.mask = current_mask();
+    threads::begin_recording(thread, thread.index);
+    dispatch::prepare(thread, entry);
+    // SAFETY: gs points to the block, whose registers and resume address are set.
+    unsafe { stubs::leave() }
+}
+
+/// Where generated code and the kernel enter the runtime.
+fn entries() -> Entries {
+    Entries {
+        miss: stubs::stub_miss as *const () as u64,
+        return_miss: stubs::stub_return_miss as *const () as u64,
+        syscall: stubs::stub_syscall as *const () as u64,
+        exit: stubs::stub_exit as *const () as u64,
+        refuse: stubs::stub_refuse as *const () as u64,
+        store: stubs::stub_store as *const () as u64,
+        new_thread: stubs::new_thread as *const () as u64,
+        handler: handler::handler as *const () as u64,
+        restorer: stubs::restorer as *const () as u64,
+    }
+}

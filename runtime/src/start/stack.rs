@@ -1,0 +1,93 @@
+//! What the kernel left on the program's stack.
+
+use core::ffi::CStr;
+
+/// Auxiliary vector entries that are read or changed.
+pub mod at {
+    pub const PHDR: u64 = 3;
+    pub const PHNUM: u64 = 5;
+    pub const BASE: u64 = 7;
+    pub const ENTRY: u64 = 9;
+    pub const SECURE: u64 = 23;
+    pub const EXECFN: u64 = 31;
+    pub const SYSINFO_EHDR: u64 = 33;
+}
+
+/// What the kernel left on the stack.
+pub struct Start {
+    pub stack: *mut u64,
+    pub argc: usize,
+}
+
+impl Start {
+    fn argument(&self, i: usize) -> u64 {
+        // SAFETY: the kernel put argc, argv, a zero, the environment, a zero there.
+        unsafe { *self.stack.add(1 + i) }
+    }
+
+    /// Arguments as the kernel packed them: from the first byte to the last zero.
+    pub fn arguments(&self) -> impl Iterator<Item = &CStr> {
+        // SAFETY: argv entries are zero-terminated strings.
+        (0..self.argc).map(|i| unsafe { CStr::from_ptr(self.argument(i) as *const i8) })
+    }
+
+    pub fn environment(&self, name: &str) -> Option<&CStr> {
+        let mut i = self.argc + 1;
+        while self.argument(i) != 0 {
+            // SAFETY: as above.
+            let entry = unsafe { CStr::from_ptr(self.argument(i) as *const i8) };
+            if let Some(rest) = entry.to_bytes().strip_prefix(name.as_bytes()) {
+                if rest.first() == Some(&b'=') {
+                    // SAFETY: a tail of the same string.
+                    return Some(unsafe {
+                        CStr::from_ptr((self.argument(i) as usize + name.len() + 1) as *const i8)
+                    });
+                }
+            }
+            i += 1;
+        }
+        None
+    }
+
+    fn auxiliary(&self) -> *mut [u64; 2] {
+        let mut i = self.argc + 1;
+        while self.argument(i) != 0 {
+            i += 1;
+        }
+        // SAFETY: the vector follows the environment's zero.
+        unsafe { self.stack.add(1 + i + 1).cast() }
+    }
+
+    pub fn get(&self, kind: u64) -> Option<u64> {
+        self.entry(kind).map(|entry| entry[1])
+    }
+
+    fn entry(&self, kind: u64) -> Option<&'static mut [u64; 2]> {
+        let mut at = self.auxiliary();
+        // SAFETY: the kernel ends the vector with a zero kind.
+        unsafe {
+            while (*at)[0] != 0 {
+                if (*at)[0] == kind {
+                    return Some(&mut *at);
+                }
+                at = at.add(1);
+            }
+        }
+        None
+    }
+
+    pub fn set(&self, kind: u64, value: u64) {
+        if let Some(entry) = self.entry(kind) {
+            entry[1] = value;
+        }
+    }
+}
+
+/// The path that the program was started with.
+pub fn program_path(start: &Start) -> &'static [u8] {
+    match start.get(at::EXECFN) {
+        // SAFETY: the kernel's zero-terminated path.
+        Some(path) => unsafe { CStr::from_ptr(path as *const i8) }.to_bytes(),
+        None => b"program",
+    }
+}

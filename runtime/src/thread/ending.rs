@@ -1,0 +1,34 @@
+//! The end of a recording: the process ends, or has to.
+
+use crate::recording::trace_file::trace;
+use crate::thread::Thread;
+use abi::trace::{end, event, WHOLE_UNIT};
+
+/// The program does `what` at `pc`, which is not supported.
+pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
+    crate::say!(
+        "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
+    );
+    let status = crate::base::last_words::STATUS_REFUSED;
+    end_recording(thread, end::REFUSED, status, pc);
+    crate::base::sys::exit_group(status)
+}
+
+/// Completes the trace: the process ends with `reason`.
+pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64) {
+    end_recording_at(thread, reason, status, address, WHOLE_UNIT)
+}
+
+/// As [`end_recording`], `insn` instructions into the thread's last unit.
+pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
+    if thread.vfork_child {
+        // It is a process by itself; its parent goes on, and so does the recording.
+        let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
+        return thread.event(event::THREAD_END, insn, &parts);
+    }
+    let pointers = thread.block.pointers;
+    let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
+    thread.event(event::PROCESS_END, insn, &parts);
+    thread.recorder.close(&pointers);
+    trace().seal(&parts);
+}
