@@ -8,7 +8,7 @@ use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
-use crate::kernel::syscalls::seccomp;
+use crate::kernel::syscalls::filters;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
@@ -144,7 +144,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     trace().forked();
     crate::logs::undo::forked();
     actions::forked();
-    seccomp::forked();
+    filters::forked();
     brk::forked();
     census::forked();
     jit.forked();

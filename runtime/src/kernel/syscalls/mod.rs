@@ -1,6 +1,8 @@
 //! System calls of the program: most go to the kernel as they are; those that change what the
 //! runtime knows are carried out on the program's behalf.
 
+pub mod bpf;
+pub mod filters;
 pub mod mapping;
 pub mod seccomp;
 
