@@ -13,10 +13,12 @@ use crate::sys::{self, nr};
 use crate::table::Tables;
 use crate::thread::Thread;
 use crate::trace_file::{Mode, TraceFile};
+use abi::event::{xsave_to_bytes, Event, Position};
+use abi::ids::LiveAddr;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::*;
 use abi::options::{torture, Options, Pointers};
-use abi::trace::{event, words_check, RegisterState, PROCESS, VERSION};
+use abi::trace::{RegisterState, PROCESS, VERSION};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::ffi::CStr;
 use core::ops::Range;
@@ -408,43 +410,34 @@ fn describe(start: &Start, header: &ImageHeader) {
     // SAFETY: the kernel writes two words.
     let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
     let nanos = now[0] * 1_000_000_000 + now[1];
-    frame.event(
-        event::PROCESS,
-        (0, 0, 0),
-        &[
-            &VERSION.to_le_bytes(),
-            &[0; 4],
-            &process.options.to_word().to_le_bytes(),
-            &u64::from(sys::getpid()).to_le_bytes(),
-            &nanos.to_le_bytes(),
-        ],
-    );
+    let described = Event::Process {
+        version: VERSION,
+        options: process.options.to_word(),
+        pid: u64::from(sys::getpid()),
+        start_ns: nanos,
+    };
+    frame.event(Position::NONE, &described);
     let mut real = [0u8; 4096];
-    frame.event(event::PROGRAM, (0, 0, 0), &[real_path(start, &mut real)]);
+    frame.event(Position::NONE, &Event::Program(real_path(start, &mut real)));
     if arguments > 0 {
         let mut all = alloc::vec::Vec::new();
         for argument in start.arguments() {
             all.extend_from_slice(argument.to_bytes_with_nul());
         }
-        frame.event(event::ARGUMENTS, (0, 0, 0), &[&all]);
+        frame.event(Position::NONE, &Event::Arguments(&all));
     }
-    let windows = header.jit_window << 32 | header.tables.first_window;
-    let [a, b] = header.identity;
-    let words = guarded([process.window, a, b, windows, header.tables.unit_count]);
-    frame.event(event::STATIC_UNITS, (0, 0, 0), &[words.as_slice()]);
-    let mut table = alloc::vec::Vec::new();
-    table.extend_from_slice(&process.xsave.xcr0.to_le_bytes());
-    for (size, offset) in process.xsave.components {
-        table.extend_from_slice(&size.to_le_bytes());
-        table.extend_from_slice(&offset.to_le_bytes());
-    }
-    frame.event(event::XSAVE, (0, 0, 0), &[&table]);
+    let units = Event::StaticUnits {
+        load: LiveAddr(process.window),
+        identity: header.identity,
+        first_window: header.tables.first_window as u32,
+        jit_window: header.jit_window as u32,
+        count: header.tables.unit_count,
+    };
+    frame.event(Position::NONE, &units);
+    let components = xsave_to_bytes(&process.xsave.components);
+    let xsave = Event::Xsave { xcr0: process.xsave.xcr0, components: components.as_slice() };
+    frame.event(Position::NONE, &xsave);
     process.trace.keep(frame);
-}
-
-/// Words of an event with their check behind them.
-pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
-    words.iter().chain(&[words_check(&words)]).flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// The path of the running file: /proc/self/exe where there is one, else as it was started.

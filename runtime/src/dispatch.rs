@@ -5,8 +5,8 @@ use crate::signals::{self, frame::SigInfo};
 use crate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
 use crate::table::For;
 use crate::thread::Thread;
+use abi::event::{End, Event, WHOLE_UNIT};
 use abi::thread::refuse;
-use abi::trace::{end, event, WHOLE_UNIT};
 
 /// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
 /// and `resume_original` are set.
@@ -141,25 +141,24 @@ pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
         "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
     );
     let status = crate::last_words::STATUS_REFUSED;
-    end_recording(thread, end::REFUSED, status, pc);
+    end_recording(thread, End::Refused, status, pc);
     crate::sys::exit_group(status)
 }
 
 /// Completes the trace: the process ends with `reason`.
-pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64) {
+pub fn end_recording(thread: &mut Thread, reason: End, status: i32, address: u64) {
     end_recording_at(thread, reason, status, address, WHOLE_UNIT)
 }
 
 /// As [`end_recording`], `insn` instructions into the thread's last unit.
-pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
+pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: u64, insn: u32) {
     if thread.vfork_child {
         // It is a process by itself; its parent goes on, and so does the recording.
-        let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
-        return thread.event(event::THREAD_END, insn, &parts);
+        return thread.event(insn, &Event::ThreadEnd { reason, status });
     }
     let pointers = thread.block.pointers;
-    let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
-    thread.event(event::PROCESS_END, insn, &parts);
+    let end = Event::ProcessEnd { reason, status, address };
+    thread.event(insn, &end);
     thread.recorder.close(&pointers);
-    process().trace.seal(&parts);
+    process().trace.seal(&end);
 }

@@ -15,6 +15,8 @@
 use crate::process::process;
 use crate::sys::{self, nr};
 use crate::trace_file::{add_memory, seal_header, Appender, Mode, Place, Sealed};
+use abi::event::{EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
+use abi::ids::StreamOff;
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -127,12 +129,12 @@ impl Recorder {
 
     /// Reserves the region and notes the thread's start, before there is anything that needs it.
     /// The first chunk comes with [`Recorder::next_chunk`].
-    pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
+    pub fn open(&mut self, index: u32, start: &EventRef<'_>) -> Result<(), i32> {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         self.region = crate::memory::own(REGION, 0, flags, -1, 0)?;
         self.next_size = if process().tiny_buffers { TINY } else { FIRST };
         if process().trace.mode() == Mode::File && self.new_events(index, 0) {
-            self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);
+            self.event_at(WHOLE_UNIT, 0, start);
         }
         Ok(())
     }
@@ -270,25 +272,17 @@ impl Recorder {
     }
 
     /// Notes an event at the current position, `insn` instructions into the last unit.
-    pub fn event(
-        &mut self,
-        index: u32,
-        pointers: &Pointers,
-        kind: u16,
-        insn: u32,
-        parts: &[&[u8]],
-    ) {
+    pub fn event(&mut self, index: u32, pointers: &Pointers, insn: u32, event: &EventRef<'_>) {
         if !self.to_file() {
             return;
         }
         let (_, flow) = self.position(pointers);
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
+        let needed = event.size() + LOSS_SIZE;
         let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
         if has_room || self.new_events(index, needed as u64) {
             self.event_bytes += (needed - LOSS_SIZE) as u64;
             self.ends |= process().trace.ends_chunk(self.event_bytes);
-            return self.event_at(kind, insn, flow, parts);
+            return self.event_at(insn, flow, event);
         }
         // What comes next cannot be understood without this event.
         self.loss(insn, flow);
@@ -298,16 +292,16 @@ impl Recorder {
     /// Notes that the thread's recording ends here.
     fn loss(&mut self, insn: u32, flow: u64) {
         if let Some(loss) = process().trace.loss() {
-            self.event_at(event::LOSS, insn, flow, &[&loss]);
+            self.event_at(insn, flow, &loss);
         }
     }
 
-    fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
+    fn event_at(&mut self, insn: u32, flow: u64, event: &EventRef<'_>) {
         let chunk = self.seq.saturating_sub(1);
         if let Some(events) = &mut self.events {
-            let len: usize = parts.iter().map(|p| p.len()).sum();
-            if events.has_room(EVENT_HEADER_SIZE + len.next_multiple_of(8)) {
-                events.event(kind, (chunk, insn, flow), parts);
+            if events.has_room(event.size()) {
+                let control_flow = StreamOff(flow);
+                events.event(Position { chunk, control_flow, insn }, event);
             }
         }
     }

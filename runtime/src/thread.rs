@@ -6,6 +6,7 @@ use crate::signals::frame::SigInfo;
 use crate::signals::Actions;
 use crate::stubs;
 use crate::sys;
+use abi::event::EventRef;
 use abi::thread::ThreadBlock;
 use alloc::boxed::Box;
 
@@ -157,9 +158,9 @@ impl Thread {
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
-    pub fn event(&mut self, kind: u16, insn: u32, parts: &[&[u8]]) {
+    pub fn event(&mut self, insn: u32, event: &EventRef<'_>) {
         let pointers = self.block.pointers;
-        self.recorder.event(self.index, &pointers, kind, insn, parts);
+        self.recorder.event(self.index, &pointers, insn, event);
     }
 
     /// The signal actions that hold for this thread.

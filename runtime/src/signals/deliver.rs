@@ -4,7 +4,9 @@ use super::frame::*;
 use super::*;
 use crate::dispatch::end_recording_at;
 use crate::thread::{AltStack, SS_AUTODISARM, SS_DISABLE};
-use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
+use abi::event::{End, Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::trace::RegisterState;
 
 /// The program's registers at an instruction boundary.
 #[derive(Clone, Copy)]
@@ -102,8 +104,7 @@ pub(super) fn interrupted(thread: &mut Thread, state: &State) {
         gs_base: 0,
         valid: state.valid,
     };
-    let bytes = registers.to_bytes();
-    thread.event(event::INTERRUPTED, state.insn, &[&bytes]);
+    thread.event(state.insn, &Event::Interrupted(&registers));
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
@@ -113,7 +114,7 @@ fn ignored_by_default(signal: i32) -> bool {
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     let address = if info.code() > 0 { info.address() } else { 0 };
-    end_recording_at(thread, end::SIGNAL, signal, address, state.insn);
+    end_recording_at(thread, End::Signal, signal, address, state.insn);
     die_in(thread, signal, info, state, kernel)
 }
 
@@ -161,14 +162,14 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         gs_base: 0,
         valid: next.valid,
     };
-    let parts: [&[u8]; 5] = [
-        &signal.to_le_bytes(),
-        &info.code().to_le_bytes(),
-        &info.address().to_le_bytes(),
-        &state.rip.to_le_bytes(),
-        &registers.to_bytes(),
-    ];
-    thread.event(event::SIGNAL, state.insn, &parts);
+    let handled = Event::Signal {
+        signal: signal.cast_unsigned(),
+        code: info.code(),
+        address: info.address(),
+        pc: LiveAddr(state.rip),
+        registers: &registers,
+    };
+    thread.event(state.insn, &handled);
 }
 
 /// Writes the frame as the kernel does; `None` if the program's stack cannot take it.
@@ -268,7 +269,7 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
         thread.alt_stack = crate::thread::AltStack { flags: flags & !1, ..uc.stack };
     }
     let registers = crate::boot::register_state(thread, uc.context.rip, 0xffff);
-    thread.event(event::RESUME, WHOLE_UNIT, &[&registers.to_bytes()]);
+    thread.event(WHOLE_UNIT, &Event::Resume(&registers));
     Some(uc.context.rip)
 }
 

@@ -9,7 +9,7 @@ use crate::signals::{self, frame::SigInfo, SIGKILL, SIG_IGN};
 use crate::sys::{self, failed, nr};
 use crate::thread::Thread;
 use crate::threads;
-use abi::trace::end;
+use abi::event::End;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -100,7 +100,7 @@ fn verdict(filter: u32, data: &Data) -> u32 {
 }
 
 fn die(thread: &mut Thread, signal: i32) -> ! {
-    end_recording(thread, end::SIGNAL, signal, 0);
+    end_recording(thread, End::Signal, signal, 0);
     signals::die_of(signal)
 }
 
