@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use trace::events::Body;
+use trace::events::Event;
 use trace::Trace;
 
 /// Bytes of a build-id in a MAP event.
@@ -57,11 +57,11 @@ fn check_program(
     input: &Input,
     image: &Range<u64>,
 ) -> std::result::Result<(), String> {
-    let mapped = trace.process_events.iter().find_map(|event| match &event.body {
-        Body::Map { start, len, build_id, path, .. }
-            if trace.program.as_os_str().as_bytes() == path =>
+    let mapped = trace.process_events.iter().find_map(|event| match &event.event {
+        Some(Event::Map { start, len, build_id, path, .. })
+            if trace.program.as_os_str().as_bytes() == &**path =>
         {
-            Some((*start, *len, build_id))
+            Some((start.0, *len, build_id))
         }
         _ => None,
     });
@@ -72,7 +72,7 @@ fn check_program(
     let own = own.as_ref().and_then(|file| object::Object::build_id(file).ok().flatten());
     // The trace has at most so much of it.
     let own = own.map(|own| &own[..own.len().min(BUILD_ID_MAX)]);
-    let same = own.is_none_or(|own| build_id.is_empty() || own == build_id);
+    let same = own.is_none_or(|own| build_id.is_empty() || own == &**build_id);
     match start == image.start && len == page_up(image.end - image.start) && same {
         true => Ok(()),
         false => Err(format!("its program {} was made of another file", trace.program.display())),
@@ -87,9 +87,9 @@ fn is_code_of(input: &Input, unit: &JitUnit, load: u64) -> bool {
 fn files(trace: &Trace) -> Vec<(Range<u64>, PathBuf)> {
     let mut files = Vec::new();
     for event in &trace.process_events {
-        if let Body::Map { start, len, offset: 0, path, .. } = &event.body {
+        if let Some(Event::Map { start, len, offset: 0, path, .. }) = &event.event {
             if let Ok(real) = Path::new(OsStr::from_bytes(path)).canonicalize() {
-                files.push((*start..start.saturating_add(*len), real));
+                files.push((start.0..start.0.saturating_add(*len), real));
             }
         }
     }

@@ -12,9 +12,9 @@ use crate::kernel::syscalls::filters;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
+use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
 use abi::options::Pointers;
-use abi::trace::{end, event, WHOLE_UNIT};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::arch::naked_asm;
@@ -43,8 +43,8 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
-    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
-    if thread.recorder.open(thread.index, &parts).is_err() {
+    let start = Event::ThreadStart { tid: thread.tid, parent, registers: &state };
+    if thread.recorder.open(thread.index, &start).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     let none = [0, 0];
@@ -135,8 +135,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     if result != 0 {
         drop(jit);
         if let Ok(child) = sys::check(result) {
-            let pid = (child as u64).to_le_bytes();
-            thread.event(event::FORK, WHOLE_UNIT, &[&pid]);
+            thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
         return result;
     }
@@ -251,11 +250,10 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     crate::logs::undo::before_exit(thread);
     let last = census::ends();
     if last {
-        end_recording(thread, end::EXIT, status, 0);
+        end_recording(thread, End::Exit, status, 0);
     } else {
         let pointers = thread.block.pointers;
-        let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
-        thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
+        thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
@@ -266,7 +264,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
-    end_recording(thread, end::EXIT, status, 0);
+    end_recording(thread, End::Exit, status, 0);
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

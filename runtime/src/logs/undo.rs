@@ -11,9 +11,10 @@ use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::{self, nr};
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
 use abi::layout::{page_up, PAGE, SYNC_COUNT, SYNC_LOCK, SYNC_PAGE};
 use abi::syscalls::find;
-use abi::trace::{event, WHOLE_UNIT};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
@@ -54,7 +55,7 @@ pub fn stamp(thread: &mut Thread) {
     let number = word(SYNC_COUNT).load(Relaxed) + 1;
     word(SYNC_COUNT).store(number, Relaxed);
     word(SYNC_LOCK).store(0, Release);
-    thread.event(event::ORDER, WHOLE_UNIT, &[&number.to_le_bytes()]);
+    thread.event(WHOLE_UNIT, &Event::Order(number));
 }
 
 /// A synchronising instruction has faulted: others may go on.
@@ -110,16 +111,15 @@ pub fn save(thread: &mut Thread, pc: u64, address: u64, len: u64, insn: u32) {
 }
 
 fn save_piece(thread: &mut Thread, pc: u64, at: u64, bytes: &[u8], insn: u32) {
-    let (pc, size) = (pc.to_le_bytes(), (bytes.len() as u64).to_le_bytes());
-    thread.event(event::UNDO, insn, &[&pc, &at.to_le_bytes(), &size, bytes]);
+    let (pc, address) = (LiveAddr(pc), LiveAddr(at));
+    thread.event(insn, &Event::Undo { pc, address, old: bytes });
 }
 
 /// Contents are gone: `why`, at `pc`. Length 0: nobody knows where.
 pub fn lost(thread: &mut Thread, pc: u64, start: u64, len: u64, why: &str) {
     if facts().options.undo() {
-        let [pc, start, len] = [pc, start, len].map(u64::to_le_bytes);
-        let parts: [&[u8]; 4] = [&pc, &start, &len, why.as_bytes()];
-        thread.event(event::LOST, WHOLE_UNIT, &parts);
+        let (pc, start, why) = (LiveAddr(pc), LiveAddr(start), why.as_bytes());
+        thread.event(WHOLE_UNIT, &Event::Lost { pc, start, len, why });
     }
 }
 

@@ -14,7 +14,9 @@
 
 use crate::base::facts::facts;
 use crate::base::sys::{self, nr};
-use crate::recording::trace_file::{add_memory, seal_header, Appender, Mode, Place, Sealed};
+use crate::recording::trace_file::{add_memory, seal_header, trace, Appender, Mode, Place, Sealed};
+use abi::event::{EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
+use abi::ids::StreamOff;
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -127,12 +129,12 @@ impl Recorder {
 
     /// Reserves the region and notes the thread's start, before there is anything that needs it.
     /// The first chunk comes with [`Recorder::next_chunk`].
-    pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
+    pub fn open(&mut self, index: u32, start: &EventRef<'_>) -> Result<(), i32> {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         self.region = crate::base::own::own(REGION, 0, flags, -1, 0)?;
         self.next_size = if facts().tiny_buffers { TINY } else { FIRST };
-        if crate::recording::trace_file::trace().mode() == Mode::File && self.new_events(index, 0) {
-            self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);
+        if trace().mode() == Mode::File && self.new_events(index, 0) {
+            self.event_at(WHOLE_UNIT, 0, start);
         }
         Ok(())
     }
@@ -161,10 +163,10 @@ impl Recorder {
         let end = self.used(pointers).0;
         self.seal_chunk(pointers);
         self.parked = None;
-        if crate::recording::trace_file::trace().mode() == Mode::File {
+        if trace().mode() == Mode::File {
             match self.map_chunk(index, registers, window) {
                 Ok(()) => return [self.flow_start, self.memory_start],
-                Err(errno) => crate::recording::trace_file::trace().lost(errno),
+                Err(errno) => trace().lost(errno),
             }
         }
         if was_recorded {
@@ -177,13 +179,12 @@ impl Recorder {
 
     fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
         let least = if facts().tiny_buffers { TINY } else { FIRST };
-        let size =
-            self.next_size.min(crate::recording::trace_file::trace().largest_chunk()).max(least);
+        let size = self.next_size.min(trace().largest_chunk()).max(least);
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
         let split = 4096 + memory;
-        let trace = &crate::recording::trace_file::trace();
+        let trace = &trace();
         let place: Place = trace.allocate(split + flow)?;
         let frame = trace.map(self.region + MEMORY_MAX - split, place, 0, split)?;
         let flow_at = self.region + REGION - GUARD - flow;
@@ -261,12 +262,7 @@ impl Recorder {
         self.frame = 0;
         if let Some(place) = self.place.take() {
             let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
-            crate::recording::trace_file::trace().sealed(Sealed {
-                kind,
-                thread: self.index,
-                chunk,
-                place,
-            });
+            trace().sealed(Sealed { kind, thread: self.index, chunk, place });
         }
     }
 
@@ -276,25 +272,17 @@ impl Recorder {
     }
 
     /// Notes an event at the current position, `insn` instructions into the last unit.
-    pub fn event(
-        &mut self,
-        index: u32,
-        pointers: &Pointers,
-        kind: u16,
-        insn: u32,
-        parts: &[&[u8]],
-    ) {
+    pub fn event(&mut self, index: u32, pointers: &Pointers, insn: u32, event: &EventRef<'_>) {
         if !self.to_file() {
             return;
         }
         let (_, flow) = self.position(pointers);
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
+        let needed = event.size() + LOSS_SIZE;
         let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
         if has_room || self.new_events(index, needed as u64) {
             self.event_bytes += (needed - LOSS_SIZE) as u64;
-            self.ends |= crate::recording::trace_file::trace().ends_chunk(self.event_bytes);
-            return self.event_at(kind, insn, flow, parts);
+            self.ends |= trace().ends_chunk(self.event_bytes);
+            return self.event_at(insn, flow, event);
         }
         // What comes next cannot be understood without this event.
         self.loss(insn, flow);
@@ -303,24 +291,24 @@ impl Recorder {
 
     /// Notes that the thread's recording ends here.
     fn loss(&mut self, insn: u32, flow: u64) {
-        if let Some(loss) = crate::recording::trace_file::trace().loss() {
-            self.event_at(event::LOSS, insn, flow, &[&loss]);
+        if let Some(loss) = trace().loss() {
+            self.event_at(insn, flow, &loss);
         }
     }
 
-    fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
+    fn event_at(&mut self, insn: u32, flow: u64, event: &EventRef<'_>) {
         let chunk = self.seq.saturating_sub(1);
         if let Some(events) = &mut self.events {
-            let len: usize = parts.iter().map(|p| p.len()).sum();
-            if events.has_room(EVENT_HEADER_SIZE + len.next_multiple_of(8)) {
-                events.event(kind, (chunk, insn, flow), parts);
+            if events.has_room(event.size()) {
+                let control_flow = StreamOff(flow);
+                events.event(Position { chunk, control_flow, insn }, event);
             }
         }
     }
 
     /// Puts the next frame of events in place; false if there is none: the one before stays.
     fn new_events(&mut self, index: u32, least: u64) -> bool {
-        let trace = &crate::recording::trace_file::trace();
+        let trace = &trace();
         match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
                 if let Some(full) = self.events.replace(new) {
@@ -342,12 +330,7 @@ impl Recorder {
         // The first one says which thread this is, and stays.
         if self.events_seq > 1 {
             let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
-            crate::recording::trace_file::trace().sealed(Sealed {
-                kind,
-                thread: self.index,
-                chunk,
-                place,
-            });
+            trace().sealed(Sealed { kind, thread: self.index, chunk, place });
         }
     }
 

@@ -8,10 +8,10 @@ use crate::base::lock::Lock;
 use crate::base::once::Once;
 use crate::base::own;
 use crate::base::sys::{self, nr};
+use abi::event::{Event, EventHeader, EventRef, Loss, Position, Sink, EVENT_HEADER_SIZE};
 use abi::layout::page_up;
 use abi::options::Options;
-use abi::trace::{crc32c, event, loss, words_check, EventHeader, FrameHeader, FrameKind, PROCESS};
-use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
+use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, PROCESS, SEALED};
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -267,26 +267,27 @@ impl TraceFile {
         self.state.lock().file = Some(file);
     }
 
-    /// What ended the recording, as the payload of an event.
-    pub fn loss(&self) -> Option<[u8; 8]> {
-        Some(self.loss.load(Acquire)).filter(|&loss| loss != 0).map(u64::to_le_bytes)
+    /// What ended the recording.
+    pub fn loss(&self) -> Option<EventRef<'static>> {
+        let loss = Some(self.loss.load(Acquire)).filter(|&loss| loss != 0)?;
+        Some(Event::Loss { reason: Loss::from_u32(loss as u32), errno: (loss >> 32) as u32 })
     }
 
     /// Says and notes once that recording has stopped, and why; from now on everything is
     /// discarded, and what is translated is not described any more.
     pub fn lost(&self, errno: i32) {
         let (reason, text) = match errno {
-            28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
-            LOG_FULL => (loss::LOG_FULL, "the log is full"),
-            sys::EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
-            sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
-            _ => (loss::IO_ERROR, "the trace cannot be written"),
+            28 | 122 => (Loss::DiskFull, "no space left for the trace"),
+            LOG_FULL => (Loss::LogFull, "the log is full"),
+            sys::EFBIG => (Loss::FileSizeLimit, "the trace has reached the file size limit"),
+            sys::ENOMEM => (Loss::NoMemory, "no memory to map the trace"),
+            _ => (Loss::IoError, "the trace cannot be written"),
         };
-        let shown = if errno == LOG_FULL { 0 } else { errno };
-        let loss = u64::from(reason) | u64::from(shown as u32) << 32;
+        let shown = if errno == LOG_FULL { 0 } else { errno as u32 };
+        let loss = u64::from(reason.to_u32()) | u64::from(shown) << 32;
         if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
             if let Some(file) = &mut self.state.lock().file {
-                file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
+                file.event(Position::NONE, &Event::Loss { reason, errno: shown });
             }
             match errno {
                 LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
@@ -376,19 +377,19 @@ impl TraceFile {
     }
 
     /// Appends an event of the process.
-    pub fn process_event(&self, kind: u16, parts: &[&[u8]]) {
+    pub fn process_event(&self, event: &EventRef<'_>) {
         if self.mode() != Mode::File {
             return;
         }
-        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let size = event.size();
         let mut state = self.state.lock();
-        if state.events.as_ref().is_none_or(|e| !e.has_room(event_size(len))) {
+        if state.events.as_ref().is_none_or(|e| !e.has_room(size)) {
             if let Some(full) = state.events.take() {
                 full.seal();
             }
             let seq = state.events_seq;
             let kind = FrameKind::Events;
-            match self.appender_locked(&mut state, kind, PROCESS, seq, event_size(len) as u64) {
+            match self.appender_locked(&mut state, kind, PROCESS, seq, size as u64) {
                 Ok(new) => {
                     state.events = Some(new);
                     state.events_seq += 1;
@@ -401,19 +402,19 @@ impl TraceFile {
             }
         }
         if let Some(events) = &mut state.events {
-            events.event(kind, (0, 0, 0), parts);
+            events.event(Position::NONE, event);
         }
     }
 
-    /// Seals what belongs to the process: it ends here. `how`: the payload of PROCESS_END.
-    pub fn seal(&self, how: &[&[u8]]) {
+    /// Seals what belongs to the process: it ends here, and `how` says in which way.
+    pub fn seal(&self, how: &EventRef<'_>) {
         let mut state = self.state.lock();
         let end = state.end;
         if let Some(file) = &mut state.file {
-            file.event(event::LENGTH, (0, 0, 0), &[&end.to_le_bytes()]);
+            file.event(Position::NONE, &Event::Length(end));
             if self.loss().is_some() {
                 // The recording of the thread that says so was over before.
-                file.event(event::PROCESS_END, (0, 0, 0), how);
+                file.event(Position::NONE, how);
             }
         }
         let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
@@ -428,8 +429,17 @@ fn frame_len(kind: FrameKind, least: u64) -> u64 {
     page_up((least + PAYLOAD as u64 + 8).max(usual))
 }
 
-fn event_size(payload: usize) -> usize {
-    EVENT_HEADER_SIZE + payload.next_multiple_of(8)
+/// Writes the payload of an event where it belongs.
+struct Payload<'a> {
+    to: &'a mut Appender,
+    at: u64,
+}
+
+impl Sink for Payload<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.to.put(self.at, bytes);
+        self.at += bytes.len() as u64;
+    }
 }
 
 impl Appender {
@@ -455,30 +465,18 @@ impl Appender {
         self.used += bytes.len() as u64;
     }
 
-    /// Appends an event; its kind is written last. `position`: chunk, instruction, control flow.
-    pub fn event(&mut self, kind: u16, position: (u32, u32, u64), parts: &[&[u8]]) {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let header = EventHeader {
-            kind,
-            reserved: 0,
-            len: len.next_multiple_of(8) as u32,
-            chunk: position.0,
-            insn: position.1,
-            control_flow: position.2,
-        };
-        let start = self.used;
-        let mut at = start + EVENT_HEADER_SIZE as u64;
-        for part in parts {
-            self.put(at, part);
-            at += part.len() as u64;
-        }
-        self.put(start + 4, &header.len.to_le_bytes());
-        self.put(start + 8, &header.chunk.to_le_bytes());
-        self.put(start + 12, &header.insn.to_le_bytes());
-        self.put(start + 16, &header.control_flow.to_le_bytes());
+    /// Appends an event, for which there is room; its kind is written last.
+    pub fn event(&mut self, position: Position, event: &EventRef<'_>) {
+        let (start, size) = (self.used, event.size());
+        let behind_header = start + EVENT_HEADER_SIZE as u64;
+        event.encode(&mut Payload { to: self, at: behind_header });
+        let len = (size - EVENT_HEADER_SIZE) as u32;
+        let header = EventHeader { kind: event.kind() as u16, len, position }.to_bytes();
+        let (kind, rest) = header.split_at(4);
+        self.put(start + 4, rest);
         core::sync::atomic::compiler_fence(SeqCst);
-        self.put(start, &header.kind.to_le_bytes());
-        self.used = start + event_size(len) as u64;
+        self.put(start, kind);
+        self.used = start + size as u64;
     }
 
     /// Completes the frame and unmaps it.
@@ -531,9 +529,4 @@ pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
     // SAFETY: the caller's own mapping.
     let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
     sum.add_with(words.iter().copied(), fast_crc);
-}
-
-/// Words of an event with their check behind them.
-pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
-    words.iter().chain(&[words_check(&words)]).flat_map(|word| word.to_le_bytes()).collect()
 }

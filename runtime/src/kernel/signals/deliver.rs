@@ -11,7 +11,9 @@ use crate::kernel::signals::frame::*;
 use crate::kernel::signals::pending::queue;
 use crate::thread::ending::end_recording_at;
 use crate::thread::Thread;
-use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
+use abi::event::{End, Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::trace::RegisterState;
 
 /// The program's registers at an instruction boundary.
 #[derive(Clone, Copy)]
@@ -105,8 +107,7 @@ pub fn interrupted(thread: &mut Thread, state: &State) {
         gs_base: 0,
         valid: state.valid,
     };
-    let bytes = registers.to_bytes();
-    thread.event(event::INTERRUPTED, state.insn, &[&bytes]);
+    thread.event(state.insn, &Event::Interrupted(&registers));
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
@@ -116,7 +117,7 @@ fn ignored_by_default(signal: i32) -> bool {
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     let address = if info.code() > 0 { info.address() } else { 0 };
-    end_recording_at(thread, end::SIGNAL, signal, address, state.insn);
+    end_recording_at(thread, End::Signal, signal, address, state.insn);
     die_in(thread, signal, info, state, kernel)
 }
 
@@ -164,14 +165,14 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         gs_base: 0,
         valid: next.valid,
     };
-    let parts: [&[u8]; 5] = [
-        &signal.to_le_bytes(),
-        &info.code().to_le_bytes(),
-        &info.address().to_le_bytes(),
-        &state.rip.to_le_bytes(),
-        &registers.to_bytes(),
-    ];
-    thread.event(event::SIGNAL, state.insn, &parts);
+    let handled = Event::Signal {
+        signal: signal.cast_unsigned(),
+        code: info.code(),
+        address: info.address(),
+        pc: LiveAddr(state.rip),
+        registers: &registers,
+    };
+    thread.event(state.insn, &handled);
 }
 
 /// Writes the frame as the kernel does; `None` if the program's stack cannot take it.

@@ -11,8 +11,9 @@ use crate::logs::undo::drops;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
+use abi::event::{Event, BUILD_ID_SIZE};
+use abi::ids::LiveAddr;
 use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
-use abi::trace::event;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -167,7 +168,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     if result == 0 && jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
         drop(jit);
-        trace().process_event(event::UNMAP, &[&start.to_le_bytes(), &len.to_le_bytes()]);
+        trace().process_event(&Event::Unmap { start: LiveAddr(start), len });
     }
     result
 }
@@ -286,24 +287,16 @@ fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
     if !facts().options.records() {
         return;
     }
-    let mut id = [0u8; 32];
+    let mut id = [0u8; BUILD_ID_SIZE];
     let n = if offset == 0 { build_id(start, len, &mut id) } else { 0 };
-    trace().process_event(
-        event::MAP,
-        &[
-            &start.to_le_bytes(),
-            &len.to_le_bytes(),
-            &offset.to_le_bytes(),
-            &prot.to_le_bytes(),
-            &(n as u32).to_le_bytes(),
-            &id,
-            path,
-        ],
-    );
+    let build_id = id.get(..n).unwrap_or_default();
+    let start = LiveAddr(start);
+    let map = Event::Map { start, len, offset, protection: prot, build_id, path };
+    trace().process_event(&map);
 }
 
 /// The GNU build-id of the ELF image mapped at `start`, if its note lies in the first page.
-fn build_id(start: u64, len: u64, out: &mut [u8; 32]) -> usize {
+fn build_id(start: u64, len: u64, out: &mut [u8; BUILD_ID_SIZE]) -> usize {
     let mut page = [0u64; 512];
     if len < 4096 || !read_program_value(start, &mut page) {
         return 0;
