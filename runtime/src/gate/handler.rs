@@ -12,6 +12,8 @@ use crate::kernel::interruptible::abort_of;
 use crate::kernel::signals::deliver::{deliver, interrupted, Kernel, State};
 use crate::kernel::signals::frame::UContext;
 use crate::kernel::signals::pending::{hold, queue_held};
+use crate::logs::log;
+use crate::logs::moment::Fault;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
@@ -286,10 +288,9 @@ fn fault(
             return;
         }
     }
-    crate::logs::undo::release(thread);
-    if entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
-        crate::logs::undo::as_a_store(uc.context.trap, &mut uc.context.error);
-    }
+    let reads_ahead = entry.reads_ahead((pc - place.entry) as u32 - entry.code);
+    let (trap, error) = (uc.context.trap, &mut uc.context.error);
+    log().faulted(thread, &mut Fault { trap, error, reads_ahead });
     let mut state = state_at(thread, uc, place, &entry, pc);
     if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(uc) {
         // The program's return reads eight bytes from rsp on.
@@ -364,7 +365,7 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
     let pointers = thread.block.pointers;
     thread.block.pointers =
         thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
-    crate::logs::undo::stamp(thread);
+    log().chunk_starts(thread);
     give_pointers(thread, uc);
     // Undo log: what the runtime has saved in front of the unit is not saved again.
     let announced = (place.entry..=uc.context.rip).contains(&thread.block.resume);

@@ -9,6 +9,7 @@ use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::filters;
+use crate::logs::log;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
@@ -49,7 +50,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     }
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
-    crate::logs::undo::stamp(thread);
+    log().chunk_starts(thread);
 }
 
 /// What a clone call asks for.
@@ -141,7 +142,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     }
     heap::after_fork();
     trace().forked();
-    crate::logs::undo::forked();
+    log().forked();
     actions::forked();
     filters::forked();
     brk::forked();
@@ -247,7 +248,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     if thread.vfork_child {
         exit_vfork_child(thread, status, nr::EXIT);
     }
-    crate::logs::undo::before_exit(thread);
+    log().before_exit(thread);
     let last = census::ends();
     if last {
         end_recording(thread, End::Exit, status, 0);

@@ -19,6 +19,7 @@ use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
+use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{describe, open_trace, real_path};
@@ -84,8 +85,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let entries = entries();
     let tables = Tables::new(window, options, entries, start.stack as u64);
     let all_code = Jit::new(options, window, packs, arena, tables, top);
-    if options.undo() && !crate::logs::undo::map_sync_page() {
-        crate::die!("the address space below 2 GiB is taken");
+    if let Err(why) = log_of(options).start() {
+        crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&start, window, window + params[1]..runtime.end);

@@ -9,6 +9,7 @@ use crate::kernel::headers::show_output_headers;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::*;
 use crate::kernel::signals::pending::queue;
+use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
 use crate::thread::Thread;
 use abi::event::{End, Event, WHOLE_UNIT};
@@ -127,7 +128,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     block_all();
     // A child of vfork leaves its parent's memory alone, and an undo log starts from memory as the
     // program had it.
-    if !thread.vfork_child && !facts().options.undo() {
+    if !thread.vfork_child && !log().leaves_memory_alone() {
         show_output_headers();
     }
     set_kernel_action(signal, &Action::default());
@@ -204,7 +205,9 @@ fn build(
         // It would overwrite what lies in front of the alternate stack.
         return None;
     }
-    crate::logs::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
+    let written =
+        moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
+    log().before_frame(thread, &written);
     // SAFETY: as the kernel would, below the program's stack pointer.
     unsafe { write_program(fpstate, floating) }.then_some(())?;
     if thread.vector != 0 {

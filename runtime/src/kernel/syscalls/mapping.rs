@@ -7,7 +7,7 @@ use crate::base::{census, last_words};
 use crate::code::jit::{jit, ExecRange};
 use crate::code::statics;
 use crate::code::window::{map_in_window, map_library};
-use crate::logs::undo::drops;
+use crate::logs::dropped::drops;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;

@@ -7,7 +7,6 @@ pub mod mapping;
 pub mod seccomp;
 
 use crate::base::descriptors;
-use crate::base::facts::facts;
 use crate::base::program;
 use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
@@ -16,7 +15,8 @@ use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
 use crate::kernel::threads;
-use crate::logs::undo;
+use crate::logs::log;
+use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
@@ -48,13 +48,15 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             }
         };
     }
-    let writes = match facts().options.undo() || protects_pages() {
+    let writes = match log().wants_writes() || protects_pages() {
         true => Writes::of(number, &args),
         false => Writes::default(),
     };
-    let before = undo::before_call(thread, number, &writes);
+    let brk = if number == nr::BRK { brk().current } else { 0 };
+    let call = Call { number, args, writes, brk };
+    log().before_call(thread, &call);
     if protects_pages() {
-        unprotect(&writes);
+        unprotect(&call.writes);
     }
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
@@ -66,7 +68,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     thread.block.registers.gpr[0] = result as u64;
     note(thread, number, &args, result);
-    undo::after_call(thread, number, &args, result, &before);
+    log().after_call(thread, &call, result);
     next
 }
 
