@@ -791,6 +791,8 @@ reasons! {
         NoMemory = 4,
         /// The size that was asked for when rewriting is used up.
         LogFull = 5,
+        /// The recording pauses: where the thread has a later chunk, it goes on with that.
+        Paused = 6,
     }
 }
 

@@ -62,6 +62,8 @@ pub mod torture {
     pub const DROP: u8 = 2;
     /// Two-page chunks.
     pub const TINY_BUFFERS: u8 = 4;
+    /// The recording pauses for every other chunk.
+    pub const PAUSES: u8 = 8;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).

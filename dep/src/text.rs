@@ -58,6 +58,7 @@ pub fn loss_reason(reason: Loss) -> &'static str {
         Loss::IoError => "I/O error",
         Loss::NoMemory => "no memory",
         Loss::LogFull => "log full",
+        Loss::Paused => "paused",
         Loss::Unknown(_) => "unknown reason",
     }
 }

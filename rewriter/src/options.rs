@@ -148,6 +148,7 @@ enum TortureArg {
     Spill,
     Drop,
     TinyBuffers,
+    Pauses,
 }
 
 impl Arguments {
@@ -202,6 +203,7 @@ impl Arguments {
                     TortureArg::Spill => torture::SPILL,
                     TortureArg::Drop => torture::DROP,
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
+                    TortureArg::Pauses => torture::PAUSES,
                 }
             }),
             dead_registers: match self.dead_registers {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::event::xsave_from_bytes;
+use abi::event::{xsave_from_bytes, Loss};
 use abi::options::{ControlFlow, Options};
 use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
@@ -191,7 +191,10 @@ impl Trace {
                         self.report(frame, "an event is damaged; those behind it are lost");
                     }
                     for event in events {
-                        self.is_lossy |= matches!(event.event, Some(Event::Loss { .. }));
+                        self.is_lossy |= matches!(
+                            event.event,
+                            Some(Event::Loss { reason, .. }) if reason != Loss::Paused
+                        );
                         if let Some(Event::Process { version, options, pid, start_ns }) =
                             event.event
                         {

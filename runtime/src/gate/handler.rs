@@ -14,6 +14,7 @@ use crate::kernel::signals::frame::UContext;
 use crate::kernel::signals::pending::{hold, queue_held};
 use crate::logs::log;
 use crate::logs::moment::Fault;
+use crate::recording::trace_file::trace;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
@@ -360,11 +361,14 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
         rflags: uc.context.rflags,
         fs_base: thread.fs_base(),
         gs_base: 0,
-        valid: u64::from(valid.bits()),
+        // The stack pointer is the program's, whether anything here needs it or not.
+        valid: u64::from(valid.bits()) | 1 << 4,
     };
+    if facts().pauses {
+        trace().pause_now_and_then();
+    }
     let pointers = thread.block.pointers;
-    thread.block.pointers =
-        thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
+    thread.block.pointers = thread.recorder.next_chunk(&pointers, &state, place.window);
     log().chunk_starts(thread);
     give_pointers(thread, uc);
     // Undo log: what the runtime has saved in front of the unit is not saved again.

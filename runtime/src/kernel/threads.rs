@@ -10,6 +10,7 @@ use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::filters;
 use crate::logs::log;
+use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
@@ -44,12 +45,12 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
-    let start = Event::ThreadStart { tid: thread.tid, parent, registers: &state };
-    if thread.recorder.open(thread.index, &start).is_err() {
+    let who = Identity { index: thread.index, tid: thread.tid, parent };
+    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     let none = [0, 0];
-    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
+    thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
     log().chunk_starts(thread);
 }
 

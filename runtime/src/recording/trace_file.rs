@@ -8,6 +8,7 @@ use crate::base::lock::Lock;
 use crate::base::once::Once;
 use crate::base::own;
 use crate::base::sys::{self, nr};
+use crate::recording::lifecycle::{Lifecycle, Phase};
 use abi::event::{Event, EventHeader, EventRef, Loss, Position, Sink, EVENT_HEADER_SIZE};
 use abi::layout::page_up;
 use abi::options::Options;
@@ -15,24 +16,15 @@ use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, PROCESS, 
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
-/// How recording goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Mode {
-    /// To the file.
-    File = 0,
-    /// `DEP_FILE=null:`, a child of fork, or a full disk: buffers are filled and used again.
-    Discard = 1,
-    /// Nothing is recorded by generated code.
-    Off = 2,
-}
-
+/// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {
-    mode: AtomicU32,
+    life: Lifecycle,
     pub fd: AtomicI32,
     state: Lock<State>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
+    /// Chunks that were begun; only counted for torture.
+    chunks: AtomicU32,
     /// Most bytes of the threads' frames.
     limit: u64,
     ring: bool,
@@ -50,6 +42,22 @@ struct State {
     log: u64,
     /// Those of them that are complete, the oldest first; only kept for a ring.
     sealed: VecDeque<Sealed>,
+}
+
+impl State {
+    /// Of a file that is empty, or not there.
+    const fn new() -> State {
+        State {
+            end: 0,
+            file: None,
+            units: None,
+            units_seq: 0,
+            events: None,
+            events_seq: 0,
+            log: 0,
+            sealed: VecDeque::new(),
+        }
+    }
 }
 
 /// A complete frame of a thread.
@@ -100,47 +108,65 @@ pub fn trace() -> &'static TraceFile {
 }
 
 impl TraceFile {
-    pub fn new(mode: Mode, fd: i32, options: Options) -> TraceFile {
+    /// A recording with these options that has no file.
+    pub fn new(options: Options) -> TraceFile {
         TraceFile {
             limit: options.log_bytes().unwrap_or(u64::MAX),
             ring: options.ring,
-            mode: AtomicU32::new(mode as u32),
-            fd: AtomicI32::new(fd),
-            state: Lock::new(State {
-                end: 0,
-                file: None,
-                units: None,
-                units_seq: 0,
-                events: None,
-                events_seq: 0,
-                log: 0,
-                sealed: VecDeque::new(),
-            }),
+            life: Lifecycle::new(options.records()),
+            fd: AtomicI32::new(-1),
+            state: Lock::new(State::new()),
             loss: AtomicU64::new(0),
+            chunks: AtomicU32::new(0),
         }
     }
 
-    pub fn mode(&self) -> Mode {
-        match self.mode.load(Relaxed) {
-            0 => Mode::File,
-            1 => Mode::Discard,
-            _ => Mode::Off,
+    /// Opens the recording: frames go to the empty file `fd` from now on. False if there is one
+    /// already.
+    pub fn open(&self, fd: i32) -> bool {
+        let mut state = self.state.lock();
+        if !matches!(self.phase(), Phase::Closed | Phase::Ended) {
+            return false;
         }
+        *state = State::new();
+        self.loss.store(0, Release);
+        self.fd.store(fd, Release);
+        self.life.open()
     }
 
-    /// From now on nothing goes to the file.
-    pub fn discard(&self) {
-        self.mode.store(Mode::Discard as u32, Relaxed);
+    pub fn phase(&self) -> Phase {
+        self.life.phase()
+    }
+
+    /// Which recording of the process it is: what a thread has in hand belongs to one of them.
+    pub fn epoch(&self) -> u32 {
+        self.life.epoch()
+    }
+
+    /// What threads record is discarded from their next chunk on, until [`TraceFile::resume`].
+    pub fn pause(&self) -> bool {
+        self.life.pause()
+    }
+
+    /// What threads record is kept again from their next chunk on.
+    pub fn resume(&self) -> bool {
+        self.life.resume()
+    }
+
+    /// Torture: every other chunk of the process is not kept.
+    pub fn pause_now_and_then(&self) {
+        match self.chunks.fetch_add(1, Relaxed) % 4 {
+            1 => self.pause(),
+            2 => self.resume(),
+            _ => return,
+        };
     }
 
     /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
     pub fn forked(&self) {
-        self.discard();
+        self.life.forked();
         self.state.force_unlock();
-        let mut state = self.state.lock();
-        state.file = None;
-        state.units = None;
-        state.events = None;
+        *self.state.lock() = State::new();
     }
 
     /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
@@ -206,7 +232,7 @@ impl TraceFile {
     }
 
     fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
-        if self.mode() != Mode::File {
+        if !self.phase().describes() {
             return Err(sys::EBADF);
         }
         let offset = state.end;
@@ -267,8 +293,15 @@ impl TraceFile {
         self.state.lock().file = Some(file);
     }
 
+    /// Why what a thread records is not kept, if that is worth an event: the recording was lost, or
+    /// pauses.
+    pub fn gap(&self) -> Option<EventRef<'static>> {
+        let paused = Event::Loss { reason: Loss::Paused, errno: 0 };
+        self.loss().or_else(|| (self.phase() == Phase::Paused).then_some(paused))
+    }
+
     /// What ended the recording.
-    pub fn loss(&self) -> Option<EventRef<'static>> {
+    fn loss(&self) -> Option<EventRef<'static>> {
         let loss = Some(self.loss.load(Acquire)).filter(|&loss| loss != 0)?;
         Some(Event::Loss { reason: Loss::from_u32(loss as u32), errno: (loss >> 32) as u32 })
     }
@@ -294,7 +327,7 @@ impl TraceFile {
                 _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
             }
         }
-        self.discard();
+        self.life.lose();
     }
 
     /// A frame for small items, mapped and with its header written.
@@ -344,7 +377,7 @@ impl TraceFile {
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.
     pub fn add_units(&self, bytes: &[u8]) {
-        if self.mode() != Mode::File {
+        if !self.phase().describes() {
             return;
         }
         let mut state = self.state.lock();
@@ -378,7 +411,7 @@ impl TraceFile {
 
     /// Appends an event of the process.
     pub fn process_event(&self, event: &EventRef<'_>) {
-        if self.mode() != Mode::File {
+        if !self.phase().describes() {
             return;
         }
         let size = event.size();
@@ -406,14 +439,29 @@ impl TraceFile {
         }
     }
 
-    /// Seals what belongs to the process: it ends here, and `how` says in which way.
+    /// The recording ends, and the process goes on: what threads record from their next chunk on is
+    /// discarded. False if there is none.
+    pub fn end(&self) -> bool {
+        let ended = self.life.end();
+        if ended {
+            self.seal_frames(None);
+        }
+        ended
+    }
+
+    /// Seals what belongs to the process: it ends here, and `how` says in which way. (The recording
+    /// stays open: other threads run until the kernel ends them.)
     pub fn seal(&self, how: &EventRef<'_>) {
+        self.seal_frames(Some(how));
+    }
+
+    fn seal_frames(&self, how: Option<&EventRef<'_>>) {
         let mut state = self.state.lock();
         let end = state.end;
         if let Some(file) = &mut state.file {
             file.event(Position::NONE, &Event::Length(end));
-            if self.loss().is_some() {
-                // The recording of the thread that says so was over before.
+            if let Some(how) = how.filter(|_| self.gap().is_some()) {
+                // The thread that says so was not recorded any more.
                 file.event(Position::NONE, how);
             }
         }

@@ -104,6 +104,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             added,
             xsave,
             tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
+            pauses: options.torture & torture::PAUSES != 0,
             entries,
         });
     }

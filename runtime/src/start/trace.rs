@@ -1,8 +1,10 @@
 //! The trace file at start: where it is, and what its first frame says.
 
+use crate::base::descriptors::hide;
 use crate::base::facts::facts;
 use crate::base::sys::{self, nr};
-use crate::recording::trace_file::{trace, Mode, TraceFile};
+use crate::recording::lifecycle::Phase;
+use crate::recording::trace_file::{trace, TraceFile};
 use crate::start::stack::{at, program_path, Start};
 use abi::event::{xsave_to_bytes, Event, Position};
 use abi::ids::LiveAddr;
@@ -10,10 +12,11 @@ use abi::image::ImageHeader;
 use abi::options::Options;
 use abi::trace::{PROCESS, VERSION};
 
-/// Opens the trace file that `DEP_FILE` names.
+/// Opens the trace file that `DEP_FILE` names, if it names one.
 pub fn open_trace(start: &Start, options: Options) -> TraceFile {
-    if !options.records() {
-        return TraceFile::new(Mode::Off, -1, options);
+    let trace = TraceFile::new(options);
+    if trace.phase() != Phase::Closed {
+        return trace;
     }
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let pattern = match start.environment("DEP_FILE") {
@@ -21,21 +24,23 @@ pub fn open_trace(start: &Start, options: Options) -> TraceFile {
         _ => b"%e.%p.dep",
     };
     if pattern == b"null:" || pattern == b"/dev/null" {
-        return TraceFile::new(Mode::Discard, -1, options);
+        return trace;
     }
     let mut path = [0u8; 4096];
     let Some(len) = expand(start, pattern, &mut path) else {
         crate::say!("the path of the trace is too long: nothing is recorded");
-        return TraceFile::new(Mode::Discard, -1, options);
+        return trace;
     };
     match create(&mut path, len) {
-        Ok(fd) => TraceFile::new(Mode::File, crate::base::descriptors::hide(fd), options),
+        Ok(fd) => {
+            trace.open(hide(fd));
+        }
         Err(errno) => {
             let shown = core::str::from_utf8(&path[..len]).unwrap_or("DEP_FILE");
             crate::say!("cannot create {shown} (error {errno}): nothing is recorded");
-            TraceFile::new(Mode::Discard, -1, options)
         }
     }
+    trace
 }
 
 fn create(path: &mut [u8; 4096], len: usize) -> Result<i32, i32> {
@@ -101,7 +106,7 @@ fn expand(start: &Start, pattern: &[u8], out: &mut [u8; 4096]) -> Option<usize> 
 /// Writes the FILE frame.
 pub fn describe(start: &Start, header: &ImageHeader) {
     let trace = trace();
-    if trace.mode() != Mode::File {
+    if trace.phase() != Phase::Open {
         return;
     }
     let kind = abi::trace::FrameKind::File;

@@ -131,7 +131,7 @@ impl Thread {
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
     pub fn event(&mut self, insn: u32, event: &EventRef<'_>) {
         let pointers = self.block.pointers;
-        self.recorder.event(self.index, &pointers, insn, event);
+        self.recorder.event(&pointers, insn, event);
     }
 
     /// The state of the thread, whose registers are in its block, at `rip`.
