@@ -2,7 +2,7 @@
 
 workloads := "bench/small.tsv"
 
-# What the README promises
+# All tests; CONTRIBUTING.md says what they need
 test:
     cargo test --release --workspace
 
@@ -16,7 +16,7 @@ bench *ARGS:
     cargo build --release -p rewriter -p dep
     ${CARGO_TARGET_DIR:-target}/release/dep compare --workloads {{workloads}} {{ARGS}}
 
-# The README's table and figure from a new run: `just compare --rounds 3`
+# The table and the figure of docs/bench.md, and the README's means, from a new run: `just compare --rounds 3`
 compare *ARGS:
     tools/compare {{ARGS}}
 
