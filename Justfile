@@ -9,7 +9,8 @@ test:
 # Accept what the snapshots show now; look at the difference before committing it
 bless:
     INSTA_UPDATE=always cargo test --release -p instrument
-    INSTA_UPDATE=always cargo test --release -p dep --bin dep
+    INSTA_UPDATE=always cargo test --release -p rewriter --test generated
+    INSTA_UPDATE=always cargo test --release -p dep --bin dep --test damaged
 
 # Slowdowns and sizes: `just bench --rounds 9 --instrument none`, `just workloads=FILE bench`
 bench *ARGS:
