@@ -112,15 +112,14 @@ pub fn assemble(
             out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
         }
     }
-    let (table_offset, room) = match tables.front {
-        0 => (FILE_HEADER_SIZE, input.program_headers.len()),
-        front => (tables_at, front / PROGRAM_HEADER_SIZE),
-    };
-    if tables.front == 0 {
+    let (table_offset, room) = if tables.front == 0 {
+        let room = input.program_headers.len();
         out.leave_out_headers(room);
+        (FILE_HEADER_SIZE, room)
     } else {
         out.headers.iter_mut().for_each(|p| p.physical = 0);
-    }
+        (tables_at, tables.front / PROGRAM_HEADER_SIZE)
+    };
     out.write_program_headers(table_offset, room)?;
 
     tables.header.runtime = base;
