@@ -36,6 +36,10 @@ torture:
 ci:
     .ci/run
 
+# Man pages and completions for bash, zsh and fish, in folders as below a prefix's `share`
+man DIR='target/share':
+    cargo run --release -q -p manual -- {{DIR}}
+
 # Rewrite a program of the system, run it, look at its profile
 demo PROGRAM='/usr/bin/gzip':
     ./demo {{PROGRAM}}
