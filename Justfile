@@ -16,6 +16,10 @@ bench *ARGS:
     cargo build --release -p rewriter -p dep
     ${CARGO_TARGET_DIR:-target}/release/dep compare --workloads {{workloads}} {{ARGS}}
 
+# Time of single stages on real code: `just microbench walk`
+microbench *ARGS:
+    cargo bench -p rewriter --bench stages -- {{ARGS}}
+
 # The README's table and figure from a new run: `just compare --rounds 3`
 compare *ARGS:
     tools/compare {{ARGS}}
