@@ -17,6 +17,10 @@ bench *ARGS:
     cargo build --release -p rewriter -p dep
     ${CARGO_TARGET_DIR:-target}/release/dep compare --workloads {{workloads}} {{ARGS}}
 
+# Time of single stages on real code: `just microbench walk`
+microbench *ARGS:
+    cargo bench -p rewriter --bench stages -- {{ARGS}}
+
 # The table and the figure of docs/bench.md, and the README's means, from a new run: `just compare --rounds 3`
 compare *ARGS:
     tools/compare {{ARGS}}
@@ -36,6 +40,10 @@ torture:
 # What a change has to pass
 ci:
     .ci/run
+
+# Man pages and completions for bash, zsh and fish, in folders as below a prefix's `share`
+man DIR='target/share':
+    cargo run --release -q -p manual -- {{DIR}}
 
 # Rewrite a program of the system, run it, look at its profile
 demo PROGRAM='/usr/bin/gzip':

@@ -1,14 +1,17 @@
 //! The two ELF tables as plain data: read with `object`, changed freely, written back.
 
-use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64};
-use object::LittleEndian;
+use object::elf::{
+    FileHeader64, ProgramFlags, ProgramHeader64, ProgramType, SectionFlags, SectionHeader64,
+    SectionType,
+};
+use object::{LittleEndian, U32, U64};
 
 pub const LE: LittleEndian = LittleEndian;
 pub type FileHeader = FileHeader64<LittleEndian>;
 
-pub const FILE_HEADER_SIZE: usize = 64;
-pub const PROGRAM_HEADER_SIZE: usize = 56;
-pub const SECTION_HEADER_SIZE: usize = 64;
+pub const FILE_HEADER_SIZE: usize = size_of::<FileHeader>();
+pub const PROGRAM_HEADER_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
+pub const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramHeader {
@@ -37,13 +40,17 @@ impl ProgramHeader {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.kind.to_le_bytes());
-        out.extend(self.flags.to_le_bytes());
-        for word in
-            [self.offset, self.address, self.physical, self.file_size, self.memory_size, self.align]
-        {
-            out.extend(word.to_le_bytes());
-        }
+        let raw = ProgramHeader64 {
+            p_type: U32::new(LE, ProgramType(self.kind)),
+            p_flags: U32::new(LE, ProgramFlags(self.flags)),
+            p_offset: U64::new(LE, self.offset),
+            p_vaddr: U64::new(LE, self.address),
+            p_paddr: U64::new(LE, self.physical),
+            p_filesz: U64::new(LE, self.file_size),
+            p_memsz: U64::new(LE, self.memory_size),
+            p_align: U64::new(LE, self.align),
+        };
+        out.extend_from_slice(object::bytes_of(&raw));
     }
 
     pub fn is_load(&self) -> bool {
@@ -95,15 +102,19 @@ impl SectionHeader {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.name.to_le_bytes());
-        out.extend(self.kind.to_le_bytes());
-        for word in [self.flags, self.address, self.offset, self.size] {
-            out.extend(word.to_le_bytes());
-        }
-        out.extend(self.link.to_le_bytes());
-        out.extend(self.info.to_le_bytes());
-        out.extend(self.align.to_le_bytes());
-        out.extend(self.entry_size.to_le_bytes());
+        let raw = SectionHeader64 {
+            sh_name: U32::new(LE, self.name),
+            sh_type: U32::new(LE, SectionType(self.kind)),
+            sh_flags: U64::new(LE, SectionFlags(self.flags)),
+            sh_addr: U64::new(LE, self.address),
+            sh_offset: U64::new(LE, self.offset),
+            sh_size: U64::new(LE, self.size),
+            sh_link: U32::new(LE, self.link),
+            sh_info: U32::new(LE, self.info),
+            sh_addralign: U64::new(LE, self.align),
+            sh_entsize: U64::new(LE, self.entry_size),
+        };
+        out.extend_from_slice(object::bytes_of(&raw));
     }
 
     pub fn is_executable(&self) -> bool {

@@ -3,7 +3,7 @@
 use crate::elf::{FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE};
 use crate::error::{unsupported, Result};
 use crate::input::Input;
-use crate::library::Packs;
+use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
@@ -62,15 +62,6 @@ impl Places {
         }
         Ok(())
     }
-}
-
-/// Bytes that libraries may take in the window.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// For their translations.
-    pub translations: u64,
-    /// For their translations and, behind the code cache, themselves.
-    pub in_all: u64,
 }
 
 fn area_end(input: &Input) -> u64 {

@@ -3,7 +3,6 @@
 
 use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
-use crate::layout::Room;
 use crate::roots;
 use crate::say;
 use crate::translate::{cut, translate, Target, Translated};
@@ -241,6 +240,15 @@ pub fn interpreter(input: &Input) -> Option<PathBuf> {
     let bytes = input.segment_bytes(input.header_of(elf::PT_INTERP)?);
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..end])))
+}
+
+/// Bytes that libraries may take in the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// For their translations.
+    pub translations: u64,
+    /// For their translations and, behind the code cache, themselves.
+    pub in_all: u64,
 }
 
 /// The packs of libraries for one output, one behind the other.

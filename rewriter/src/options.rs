@@ -26,9 +26,6 @@ pub struct Arguments {
     /// How memory references are recorded.
     #[arg(long, value_enum, default_value = "registers")]
     memory: MemoryArg,
-    /// Undo log: where registers are recorded.
-    #[arg(long, value_enum, default_value = "procedure")]
-    unit: UnitArg,
     /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
     #[arg(long, value_enum, default_value = "reuse")]
     dead_registers: DeadRegistersArg,
@@ -88,11 +85,6 @@ enum InstrumentArg {
     Dep,
     None,
     Undo,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum UnitArg {
-    Procedure,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -162,7 +154,6 @@ impl Arguments {
 
     /// What cannot be had together.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
-        let UnitArg::Procedure = self.unit;
         let options = self.options();
         if options.undo() && options.control_flow == ControlFlow::Bits {
             return Err("--instrument undo needs --control-flow tags or full-pc");

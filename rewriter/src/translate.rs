@@ -155,22 +155,37 @@ pub fn inspect(
     options: Options,
     mut each: impl FnMut(&Function, Inspection),
 ) {
-    let numbering = Numbering::new(program, image, FIRST_WINDOW);
+    let mut translator = inspector(image, options);
+    for (function, source, blocks) in regions(program, functions, image) {
+        let mut fragment = Fragment::new(function.start);
+        let inspected = translator.inspect(&blocks, source);
+        translator.translate(&blocks, source, &mut fragment);
+        each(function, Inspection { blocks: inspected, fragment });
+    }
+}
+
+/// A translator that works on single functions.
+pub fn inspector(image: &Image, options: Options) -> Translator {
     let placement = Placement {
         window_high: image.fixed.then_some(0),
         patchable: false,
         movable: false,
         exact_registers: false,
     };
-    let mut translator = Translator::new(options, placement);
-    for function in functions {
-        let Some(source) = source_of(image, function.start) else { continue };
-        let blocks: Vec<Block> = numbering.blocks(function).collect();
-        let mut fragment = Fragment::new(function.start);
-        let inspected = translator.inspect(&blocks, source);
-        translator.translate(&blocks, source, &mut fragment);
-        each(function, Inspection { blocks: inspected, fragment });
-    }
+    Translator::new(options, placement)
+}
+
+/// What a translator takes for each of these functions of a program.
+pub fn regions<'a>(
+    program: &'a Program,
+    functions: &'a [Function],
+    image: &'a Image<'a>,
+) -> impl Iterator<Item = (&'a Function, Source<'a>, Vec<Block>)> {
+    let numbering = Numbering::new(program, image, FIRST_WINDOW);
+    functions.iter().filter_map(move |function| {
+        let source = source_of(image, function.start)?;
+        Some((function, source, numbering.blocks(function).collect()))
+    })
 }
 
 /// Which number each block gets, and who branches to it.

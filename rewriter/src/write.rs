@@ -9,7 +9,8 @@
 //! holds, so one does; and llvm-strip moves what PT_PHDR holds, so there is none.
 
 use crate::elf::{
-    ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
+    FileHeader, ProgramHeader, SectionHeader, FILE_HEADER_SIZE, LE, PROGRAM_HEADER_SIZE,
+    SECTION_HEADER_SIZE,
 };
 use crate::error::{Error, Result};
 use crate::input::Input;
@@ -111,15 +112,14 @@ pub fn assemble(
             out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
         }
     }
-    let (table_offset, room) = match tables.front {
-        0 => (FILE_HEADER_SIZE, input.program_headers.len()),
-        front => (tables_at, front / PROGRAM_HEADER_SIZE),
-    };
-    if tables.front == 0 {
+    let (table_offset, room) = if tables.front == 0 {
+        let room = input.program_headers.len();
         out.leave_out_headers(room);
+        (FILE_HEADER_SIZE, room)
     } else {
         out.headers.iter_mut().for_each(|p| p.physical = 0);
-    }
+        (tables_at, tables.front / PROGRAM_HEADER_SIZE)
+    };
     out.write_program_headers(table_offset, room)?;
 
     tables.header.runtime = base;
@@ -130,7 +130,7 @@ pub fn assemble(
     out.bytes[at..at + header.len()].copy_from_slice(&header);
 
     let (offset, count, names) = out.write_sections(input);
-    out.patch_file_header(base + runtime.entry, table_offset as u64, offset, count, names);
+    out.patch_file_header(base + runtime.entry, table_offset as u64, offset, count, names)?;
     Ok(out.bytes)
 }
 
@@ -283,20 +283,19 @@ impl Output {
         sections: u64,
         section_count: usize,
         names: usize,
-    ) {
-        let count = self.headers.len();
-        let mut put = |at: usize, bytes: &[u8]| {
-            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(24, &entry.to_le_bytes());
-        put(32, &program_headers.to_le_bytes());
-        put(40, &sections.to_le_bytes());
-        put(52, &(FILE_HEADER_SIZE as u16).to_le_bytes());
-        put(54, &(PROGRAM_HEADER_SIZE as u16).to_le_bytes());
-        put(56, &(count as u16).to_le_bytes());
-        put(58, &(SECTION_HEADER_SIZE as u16).to_le_bytes());
-        put(60, &(section_count as u16).to_le_bytes());
-        put(62, &(names as u16).to_le_bytes());
+    ) -> Result<()> {
+        let (header, _) = object::from_bytes_mut::<FileHeader>(&mut self.bytes)
+            .map_err(|()| Error::Internal("the output has no ELF header".into()))?;
+        header.e_entry.set(LE, entry);
+        header.e_phoff.set(LE, program_headers);
+        header.e_shoff.set(LE, sections);
+        header.e_ehsize.set(LE, FILE_HEADER_SIZE as u16);
+        header.e_phentsize.set(LE, PROGRAM_HEADER_SIZE as u16);
+        header.e_phnum.set(LE, self.headers.len() as u16);
+        header.e_shentsize.set(LE, SECTION_HEADER_SIZE as u16);
+        header.e_shnum.set(LE, section_count as u16);
+        header.e_shstrndx.set(LE, elf::SymbolSection(names as u16));
+        Ok(())
     }
 }
 
