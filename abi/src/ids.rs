@@ -28,6 +28,12 @@ macro_rules! number {
 
 macro_rules! address {
     ($name:ident) => {
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
+
         impl $name {
             /// The address this many bytes behind this one; wraps around, as the processor does.
             #[must_use]

@@ -9,19 +9,23 @@
 
 use alloc::vec::Vec;
 
+use crate::ids::{LiveAddr, OrigAddr, UnitId};
+
 /// Tags below this one are control words of the stream.
 pub const FIRST_TAG: u32 = 16;
 /// Units in one window.
 pub const TAGS_PER_WINDOW: u32 = 0x1_0000 - FIRST_TAG;
 
 /// Unit id of the `n`-th unit of a numbering that starts with window `first_window`.
-pub fn unit_id(first_window: u32, n: u32) -> u32 {
-    ((first_window + n / TAGS_PER_WINDOW) << 16) | (FIRST_TAG + n % TAGS_PER_WINDOW)
+#[must_use]
+pub fn unit_id(first_window: u32, n: u32) -> UnitId {
+    UnitId((first_window + n / TAGS_PER_WINDOW) << 16 | (FIRST_TAG + n % TAGS_PER_WINDOW))
 }
 
 /// Inverse of [`unit_id`]; `None` for a control word or an earlier window.
-pub fn unit_number(first_window: u32, id: u32) -> Option<u32> {
-    let (window, tag) = (id >> 16, id & 0xffff);
+#[must_use]
+pub fn unit_number(first_window: u32, id: UnitId) -> Option<u32> {
+    let (window, tag) = (id.window(), u32::from(id.tag()));
     if tag < FIRST_TAG || window < first_window {
         return None;
     }
@@ -176,17 +180,21 @@ impl UnitBody {
 
 /// An ahead-of-time unit as the output file lists it: varint (zig-zag) address delta to the
 /// previous unit of the list, then the body. Units are listed in the order of their numbers.
-pub fn encode_static(out: &mut Vec<u8>, previous: u64, address: u64, body: &UnitBody) {
-    let delta = address.wrapping_sub(previous) as i64;
-    put_varint(out, ((delta << 1) ^ (delta >> 63)) as u64);
+pub fn encode_static(out: &mut Vec<u8>, previous: OrigAddr, address: OrigAddr, body: &UnitBody) {
+    let delta = address.from_start(previous).cast_signed();
+    put_varint(out, ((delta << 1) ^ (delta >> 63)).cast_unsigned());
     body.encode(out);
 }
 
 /// Reads [`encode_static`] at `*at`: the unit's address (relative to the image) and body.
-pub fn decode_static(bytes: &[u8], at: &mut usize, previous: u64) -> Option<(u64, UnitBody)> {
+pub fn decode_static(
+    bytes: &[u8],
+    at: &mut usize,
+    previous: OrigAddr,
+) -> Option<(OrigAddr, UnitBody)> {
     let z = get_varint(bytes, at)?;
-    let delta = ((z >> 1) as i64) ^ -((z & 1) as i64);
-    Some((previous.wrapping_add(delta as u64), UnitBody::decode(bytes, at)?))
+    let delta = (z >> 1) ^ (z & 1).wrapping_neg();
+    Some((previous.plus(delta), UnitBody::decode(bytes, at)?))
 }
 
 /// A unit of the JIT as the trace lists it (in `UNITS` frames): total length u32 (a multiple of
@@ -194,8 +202,10 @@ pub fn decode_static(bytes: &[u8], at: &mut usize, previous: u64) -> Option<(u64
 /// the original code bytes, padding.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JitUnit {
-    pub id: u32,
-    pub address: u64,
+    /// Its number.
+    pub id: UnitId,
+    /// Where it starts.
+    pub address: LiveAddr,
     /// Counts the translations of this address; `full-pc` records carry it in their top 16 bits.
     pub version: u16,
     pub reason: JitReason,
@@ -207,8 +217,8 @@ impl JitUnit {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&self.id.to_le_bytes());
-        out.extend_from_slice(&self.address.to_le_bytes());
+        out.extend_from_slice(&self.id.0.to_le_bytes());
+        out.extend_from_slice(&self.address.0.to_le_bytes());
         out.extend_from_slice(&self.version.to_le_bytes());
         out.push(self.reason as u8);
         out.push(0);
@@ -233,8 +243,8 @@ impl JitUnit {
         let unit = (|| {
             let end = at.checked_add(len)?;
             let unit = bytes.get(*at..end)?;
-            let id = u32_at(*at + 4)?;
-            let address = u64::from_le_bytes(unit.get(8..16)?.try_into().ok()?);
+            let id = UnitId(u32_at(*at + 4)?);
+            let address = LiveAddr(u64::from_le_bytes(unit.get(8..16)?.try_into().ok()?));
             let version = u16::from_le_bytes(unit.get(16..18)?.try_into().ok()?);
             let reason = JitReason::from_byte(*unit.get(18)?)?;
             let mut inner = 20;
@@ -283,11 +293,11 @@ mod tests {
     fn unit_ids_skip_control_words_and_invert() {
         for n in [0, 1, TAGS_PER_WINDOW - 1, TAGS_PER_WINDOW, 3 * TAGS_PER_WINDOW + 7] {
             let id = unit_id(5, n);
-            assert!(id & 0xffff >= FIRST_TAG);
+            assert!(u32::from(id.tag()) >= FIRST_TAG);
             assert_eq!(unit_number(5, id), Some(n));
         }
-        assert_eq!(unit_number(5, 5 << 16 | 3), None);
-        assert_eq!(unit_number(5, 4 << 16 | 300), None);
+        assert_eq!(unit_number(5, UnitId::new(5, 3)), None);
+        assert_eq!(unit_number(5, UnitId::new(4, 300)), None);
     }
 
     #[test]
@@ -308,8 +318,8 @@ mod tests {
         };
         assert_eq!(body.memory_bytes(), 6 * 8 + 64 + 64);
         let unit = JitUnit {
-            id: 0x1_0010,
-            address: 0x7fff_1234,
+            id: UnitId(0x1_0010),
+            address: LiveAddr(0x7fff_1234),
             version: 2,
             reason: JitReason::Library,
             body: body.clone(),
@@ -324,7 +334,7 @@ mod tests {
         assert_eq!(JitUnit::decode(&bytes[..40], &mut 0), Err(BadUnit));
 
         let mut list = Vec::new();
-        encode_static(&mut list, 0x2000, 0x1000, &body);
-        assert_eq!(decode_static(&list, &mut 0, 0x2000), Some((0x1000, body)));
+        encode_static(&mut list, OrigAddr(0x2000), OrigAddr(0x1000), &body);
+        assert_eq!(decode_static(&list, &mut 0, OrigAddr(0x2000)), Some((OrigAddr(0x1000), body)));
     }
 }

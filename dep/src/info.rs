@@ -5,11 +5,12 @@ use std::io::Write;
 use std::ops::Range;
 
 use abi::event::{End, Left};
+use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
 use abi::unit::JitReason;
+use trace::compile::CompiledUnit;
 use trace::events::Event;
 use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
-use trace::program::Program;
 use trace::units::Origin;
 use trace::walk::{MemoryReference, Sink};
 use trace::Trace;
@@ -30,14 +31,14 @@ const ORIGINS: usize = 1 + REASONS.len();
 /// Live addresses of the program and of the libraries that have a translation.
 #[derive(Clone)]
 struct Images {
-    program: Range<u64>,
+    program: Range<LiveAddr>,
     /// Ascending.
-    libraries: Vec<Range<u64>>,
+    libraries: Vec<Range<LiveAddr>>,
 }
 
 impl Images {
     /// Index in [`PLACES`].
-    fn place(&self, address: u64) -> usize {
+    fn place(&self, address: LiveAddr) -> usize {
         if self.program.contains(&address) {
             return 0;
         }
@@ -61,7 +62,7 @@ struct Counts {
     shares: Shares,
     references: u64,
     /// The first block, which may continue the chunk before: address and its slot in the shares.
-    uncertain: Option<(u64, (usize, usize))>,
+    uncertain: Option<(LiveAddr, (usize, usize))>,
 }
 
 struct Counter<const REFERENCES: bool> {
@@ -81,11 +82,11 @@ fn slot(origin: Origin) -> usize {
 impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
     const REFERENCES: bool = REFERENCES;
 
-    fn unit(&mut self, program: &Program, _partial: bool) {
-        self.slot = (self.images.place(program.address), slot(program.origin));
+    fn unit(&mut self, unit: &CompiledUnit, _partial: bool) {
+        self.slot = (self.images.place(unit.address), slot(unit.origin));
     }
 
-    fn block(&mut self, pc: u64, uncertain: bool) {
+    fn block(&mut self, pc: LiveAddr, uncertain: bool) {
         if uncertain {
             self.counts.uncertain = Some((pc, self.slot));
         }
@@ -135,13 +136,14 @@ fn images(trace: &Trace) -> Images {
     Images { program: program.unwrap_or_else(|| mapped_program(trace)), libraries }
 }
 
-fn mapped_program(trace: &Trace) -> Range<u64> {
+fn mapped_program(trace: &Trace) -> Range<LiveAddr> {
     let program = trace.program.as_os_str().as_encoded_bytes();
-    let (mut first, mut last) = (u64::MAX, 0);
+    let (mut first, mut last) = (LiveAddr(u64::MAX), LiveAddr(0));
     for event in &trace.process_events {
         if let Some(Event::Map { start, len, path, .. }) = &event.event {
             if **path == *program {
-                (first, last) = (first.min(start.0), last.max(start.0.saturating_add(*len)));
+                (first, last) =
+                    (first.min(*start), last.max(LiveAddr(start.0.saturating_add(*len))));
             }
         }
     }
@@ -183,8 +185,8 @@ fn count<const REFERENCES: bool>(
                     Ok(end) => {
                         thread.units += end.units;
                         thread.instructions += end.instructions;
-                        thread.control_flow += end.control_flow_bytes;
-                        thread.memory += end.memory_bytes;
+                        thread.control_flow += end.control_flow.0;
+                        thread.memory += end.memory.0;
                         Some(end.falls_to)
                     }
                     Err(violation) => {
@@ -267,12 +269,12 @@ fn losses(trace: &Trace) -> Vec<String> {
 }
 
 /// Files that were mapped, with their lowest address.
-fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
-    let mut modules: BTreeMap<&[u8], (u64, String)> = BTreeMap::new();
+fn modules(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
+    let mut modules: BTreeMap<&[u8], (LiveAddr, String)> = BTreeMap::new();
     for event in &trace.process_events {
         if let Some(Event::Map { start, build_id, path, .. }) = &event.event {
-            let module = modules.entry(path).or_insert((start.0, String::new()));
-            module.0 = module.0.min(start.0);
+            let module = modules.entry(path).or_insert((*start, String::new()));
+            module.0 = module.0.min(*start);
             if module.1.is_empty() {
                 module.1 = build_id.iter().map(|b| format!("{b:02x}")).collect();
             }
@@ -287,9 +289,9 @@ fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
 }
 
 /// Why the translation of the library at `start` was not used, if there was one.
-fn left(trace: &Trace, start: u64) -> &'static str {
+fn left(trace: &Trace, start: LiveAddr) -> &'static str {
     let reason = trace.process_events.iter().find_map(|event| match event.event {
-        Some(Event::LibraryLeft { load, reason }) if load.0 == start => Some(reason),
+        Some(Event::LibraryLeft { load, reason }) if load == start => Some(reason),
         _ => None,
     });
     match reason {
@@ -377,7 +379,7 @@ impl Report<'_> {
         )?;
         for (start, path, id) in modules(trace) {
             let id = if id.is_empty() { "-" } else { &id };
-            writeln!(out, "module         {start:#x} {path} {id}{}", left(trace, start))?;
+            writeln!(out, "module         {start} {path} {id}{}", left(trace, start))?;
         }
         for ((thread, t), calls) in trace.threads.iter().zip(&self.threads).zip(&self.calls) {
             writeln!(
@@ -454,7 +456,7 @@ impl Report<'_> {
         });
         let modules = modules(trace).into_iter().map(|(start, path, id)| {
             format!(
-                "{{\"start\":\"{start:#x}\",\"path\":{},\"build_id\":\"{id}\",\"note\":{}}}",
+                "{{\"start\":\"{start}\",\"path\":{},\"build_id\":\"{id}\",\"note\":{}}}",
                 json_string(&path),
                 json_string(left(trace, start).trim())
             )

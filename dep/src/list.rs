@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::ops::Range;
 
+use abi::ids::LiveAddr;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
@@ -18,7 +19,7 @@ const BATCH: usize = 1 << 18;
 /// [`Seam`].
 pub struct Lines {
     text: Vec<u8>,
-    uncertain: Option<(u64, usize)>,
+    uncertain: Option<(LiveAddr, usize)>,
 }
 
 /// What to print, the same for all lines of a chunk.
@@ -26,7 +27,7 @@ pub struct Lines {
 struct Style {
     /// `TID ` or the start of a JSON object.
     prefix: Vec<u8>,
-    range: Option<Range<u64>>,
+    range: Option<Range<LiveAddr>>,
     json: bool,
 }
 
@@ -37,11 +38,11 @@ struct Printer<const REFERENCES: bool> {
 }
 
 impl<const REFERENCES: bool> Printer<REFERENCES> {
-    fn wants(&self, pc: u64) -> bool {
+    fn wants(&self, pc: LiveAddr) -> bool {
         self.style.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
-    fn number(&mut self, value: u64) {
+    fn number(&mut self, LiveAddr(value): LiveAddr) {
         if self.style.json {
             self.lines.text.push(b'"');
             hex(&mut self.lines.text, value);
@@ -70,7 +71,7 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
 impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
     const REFERENCES: bool = REFERENCES;
 
-    fn block(&mut self, pc: u64, uncertain: bool) {
+    fn block(&mut self, pc: LiveAddr, uncertain: bool) {
         if REFERENCES || !self.wants(pc) {
             return;
         }
@@ -149,13 +150,14 @@ fn list<const REFERENCES: bool>(
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
     let json = what.common.json;
+    let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
     let styles: Vec<Style> = trace
         .threads
         .iter()
         .map(|thread| {
             let tid = thread.name();
             let prefix = if json { format!("{{\"tid\":{tid},\"pc\":") } else { format!("{tid} ") };
-            Style { prefix: prefix.into_bytes(), range: what.range.clone(), json }
+            Style { prefix: prefix.into_bytes(), range: range.clone(), json }
         })
         .collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));

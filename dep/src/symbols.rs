@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use abi::ids::LiveAddr;
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol, SymbolKind};
 use trace::events::Event;
@@ -11,7 +12,7 @@ use trace::Trace;
 
 /// A mapped file.
 struct Module {
-    live: Range<u64>,
+    live: Range<LiveAddr>,
     /// File offset of the mapping.
     offset: u64,
     path: PathBuf,
@@ -44,7 +45,7 @@ impl Symbols {
                     Some(output) if **path == *program => output.to_owned(),
                     _ => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
                 };
-                let live = start.0..start.0.saturating_add(*len);
+                let live = *start..LiveAddr(start.0.saturating_add(*len));
                 modules.push(Module { live, offset: *offset, path });
             }
         }
@@ -52,12 +53,12 @@ impl Symbols {
     }
 
     /// The function that contains a live address, as `name+0x12`.
-    pub fn name(&mut self, address: u64) -> Option<String> {
+    pub fn name(&mut self, address: LiveAddr) -> Option<String> {
         // The last mapping of a place counts.
         let module = self.modules.iter().rev().find(|m| m.live.contains(&address))?;
         let functions = self.files.entry(module.path.clone()).or_insert_with_key(|path| read(path));
         let functions = functions.as_ref()?;
-        let from = address - module.live.start;
+        let from = address.from_start(module.live.start);
         let address = match module.offset {
             // The whole image, from its first segment on.
             0 => functions.segments.first()?.2 / 4096 * 4096 + from,

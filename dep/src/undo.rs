@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use abi::ids::LiveAddr;
 use trace::undo::{Item, Items, Log, Store};
 use trace::{undo, Error, Trace};
 
@@ -55,14 +56,14 @@ fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Resu
 /// Newest first, over all threads: all of it, or what concerns one address, with function names.
 fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
     let log = match what.address {
-        Some(address) => Log::new_about(trace, address)?,
+        Some(address) => Log::new_about(trace, LiveAddr(address))?,
         None => Log::new(trace)?,
     };
     let mut symbols = Symbols::new(trace, what.common.output.as_deref());
     for pair in log.unordered() {
         let [one, other] = pair.threads.map(|thread| trace.threads[thread].name());
         eprintln!(
-            "dep: warning: threads {one} (at {:#x}) and {other} (at {:#x}) write to {:#x} without \
+            "dep: warning: threads {one} (at {}) and {other} (at {}) write to {} without \
              an order between them",
             pair.pcs[0], pair.pcs[1], pair.address
         );
@@ -107,30 +108,30 @@ fn text(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
     match item {
         Item::Store(store) => {
             let Store { pc, address, size, .. } = *store;
-            hex(line, pc);
+            hex(line, pc.0);
             line.push(b' ');
-            hex(line, address);
+            hex(line, address.0);
             line.extend_from_slice(format!(" {size} ").as_bytes());
             bytes(line, items.old(store));
         }
         Item::Enter(entered) => {
-            hex(line, entered.pc);
+            hex(line, entered.pc.0);
             line.extend_from_slice(b" enter ");
-            hex(line, entered.to);
+            hex(line, entered.to.0);
             for (name, value) in NAMES.iter().zip(entered.registers) {
                 line.extend_from_slice(format!(" {name}=").as_bytes());
                 hex(line, value);
             }
         }
         Item::Lost { pc, start, len, why } => {
-            hex(line, *pc);
+            hex(line, pc.0);
             line.extend_from_slice(b" lost ");
             if *len == 0 {
                 line.extend_from_slice(b"somewhere");
             } else {
-                hex(line, *start);
+                hex(line, start.0);
                 line.extend_from_slice(b"..");
-                hex(line, start.saturating_add(*len));
+                hex(line, start.0.saturating_add(*len));
             }
             line.extend_from_slice(format!(" {why}").as_bytes());
         }
@@ -152,22 +153,22 @@ fn json(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&
     };
     match item {
         Item::Store(store) => {
-            field("pc", store.pc);
-            field("address", store.address);
+            field("pc", store.pc.0);
+            field("address", store.address.0);
             line.extend_from_slice(format!(",\"size\":{},\"old\":\"", store.size).as_bytes());
             bytes(line, items.old(store));
             line.push(b'"');
         }
         Item::Enter(entered) => {
-            field("pc", entered.pc);
-            field("enter", entered.to);
+            field("pc", entered.pc.0);
+            field("enter", entered.to.0);
             for (name, value) in NAMES.iter().zip(entered.registers) {
                 field(name, value);
             }
         }
         Item::Lost { pc, start, len, why } => {
-            field("pc", *pc);
-            field("lost", *start);
+            field("pc", pc.0);
+            field("lost", start.0);
             line.extend_from_slice(format!(",\"size\":{len},\"why\":").as_bytes());
             line.extend_from_slice(json_string(why).as_bytes());
         }

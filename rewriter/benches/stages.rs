@@ -100,7 +100,7 @@ struct Count {
 impl Sink for Count {
     const REFERENCES: bool = true;
 
-    fn block(&mut self, _: u64, _: bool) {
+    fn block(&mut self, _: abi::ids::LiveAddr, _: bool) {
         self.blocks += 1;
     }
 

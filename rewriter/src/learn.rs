@@ -41,20 +41,20 @@ impl Learned {
     /// Adds what the trace at `path` says.
     fn add(&mut self, path: &Path, input: &Input, build_id: Option<&[u8]>) -> Result<()> {
         let trace = Trace::open_alone(path).map_err(|e| Error::File(e.to_string()))?;
-        let load = trace.statics.map_or(0, |s| s.load);
+        let load = trace.statics.map_or(0, |s| s.load.0);
         let image = load + input.image_start()..load + input.image_end();
         check_program(&trace, build_id, &image)
             .map_err(|why| Error::File(format!("cannot learn from {}: {why}", path.display())))?;
         let files = files(&trace);
         for unit in trace.units.jit().filter(|u| u.body.flags & flags::WIDE != 0) {
-            if image.contains(&unit.address) {
+            if image.contains(&unit.address.0) {
                 // The program may have changed its code, or the trace may be of another one.
                 if is_code_of(input, unit, load) {
-                    self.program.push(unit.address - load);
+                    self.program.push(unit.address.0 - load);
                 }
-            } else if let Some((range, file)) = find(&files, unit.address) {
+            } else if let Some((range, file)) = find(&files, unit.address.0) {
                 let addresses = self.libraries.entry(file.clone()).or_default();
-                addresses.push(unit.address - range.start);
+                addresses.push(unit.address.0 - range.start);
             }
         }
         Ok(())
@@ -89,7 +89,7 @@ fn check_program(
 }
 
 fn is_code_of(input: &Input, unit: &JitUnit, load: u64) -> bool {
-    input.bytes_at(unit.address - load).is_some_and(|bytes| bytes.starts_with(&unit.code))
+    input.bytes_at(unit.address.0 - load).is_some_and(|bytes| bytes.starts_with(&unit.code))
 }
 
 /// Where files were mapped, whole, by address.

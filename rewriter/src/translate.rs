@@ -1,6 +1,7 @@
 //! The whole program through the translator, and what the runtime and the reader need to know
 //! about the result.
 
+use abi::ids::OrigAddr;
 use abi::options::{torture, Options};
 use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
@@ -107,7 +108,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     let numbering = Numbering::new(program, image, target.first_window);
     // Where each original block went; narrow ones too, for direct branches between functions.
     let mut placed: HashMap<u32, Placed> = HashMap::new();
-    let mut previous = 0;
+    let mut previous = OrigAddr(0);
     let mut blocks = Vec::new();
     for function in &program.functions {
         let Some(source) = source_of(image, function.start) else { continue };
@@ -117,8 +118,9 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         for unit in out.units.drain(..) {
             result.units.push((unit.entry, unit.recipe));
             result.unit_addresses.push(unit.start as u32);
-            encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
-            previous = unit.start;
+            let address = OrigAddr(unit.start);
+            encode_static(&mut result.descriptions, previous, address, &unit.body);
+            previous = address;
             let dropped = options.torture & torture::DROP != 0 && unit.start % 11 == 3;
             let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
             if unit.closed {
@@ -233,7 +235,7 @@ impl Numbering {
         for function in functions() {
             let own = n..n + function.blocks.len() as u32;
             for block in &function.blocks {
-                let window = unit_id(first_window, n) >> 16;
+                let window = unit_id(first_window, n).window();
                 n += 1;
                 let next = block.start + u64::from(block.len);
                 let targets = match block.end {
@@ -244,7 +246,7 @@ impl Numbering {
                 };
                 for target in targets.into_iter().flatten() {
                     let Some(m) = numbering.find(target) else { continue };
-                    if unit_id(first_window, m) >> 16 != window {
+                    if unit_id(first_window, m).window() != window {
                         wide.push(target as u32);
                     }
                     if !own.contains(&m) {
@@ -276,7 +278,7 @@ impl Numbering {
     }
 
     fn id(&self, address: u64) -> u32 {
-        unit_id(self.first_window, self.find(address).unwrap_or(0))
+        unit_id(self.first_window, self.find(address).unwrap_or(0)).0
     }
 }
 

@@ -4,6 +4,7 @@
 //! value each.
 
 use abi::event::{Kind, WHOLE_UNIT};
+use abi::ids::{LiveAddr, UnitId};
 use abi::options::Options;
 use abi::trace::{tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
@@ -40,8 +41,8 @@ fn main() {
             records: vec![UnitRecord { insn: 0, what: What::After(0) }],
         };
         let unit = JitUnit {
-            id: 0x1_0010 + n,
-            address,
+            id: UnitId(0x1_0010 + n),
+            address: LiveAddr(address),
             version: 0,
             reason: JitReason::Library,
             body,

@@ -1,7 +1,7 @@
 //! Reads a trace (`abi::trace`) and recovers what the program did.
 //!
 //! In reading order: [`file`](mod@file) finds the frames, [`events`] and [`units`] give meaning to their
-//! payloads, [`open`] puts them together into a [`Trace`]; [`program`] compiles a unit's plan into
+//! payloads, [`open`] puts them together into a [`Trace`]; [`compile`] turns a unit into
 //! the few steps that an execution costs, [`walk`] follows one chunk, [`pipeline`] follows all of
 //! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
 //! what the format promises.
@@ -13,12 +13,12 @@
 //! The file is never trusted: damage is reported with its place, and what is intact is read.
 #![forbid(unsafe_code)]
 
+pub mod compile;
 pub mod events;
 pub mod file;
 pub mod open;
 pub mod output;
 pub mod pipeline;
-pub mod program;
 pub mod test_support;
 pub mod undo;
 pub mod units;

@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::event::{xsave_from_bytes, Loss};
+use abi::event::{xsave_from_bytes, Loss, XsaveComponent};
+use abi::ids::{LiveAddr, OrigAddr};
 use abi::options::{ControlFlow, Options};
 use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
@@ -51,11 +52,20 @@ impl Thread {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticUnits {
-    pub load: u64,
+    pub load: LiveAddr,
     pub identity: [u64; 2],
     pub first_window: u32,
     pub jit_window: u32,
     pub count: u64,
+}
+
+/// How large the state is that XSAVE saves.
+#[derive(Clone, Debug)]
+pub struct Xsave {
+    /// State components that the system has enabled.
+    pub xcr0: u64,
+    /// Of each component.
+    pub components: Vec<XsaveComponent>,
 }
 
 #[derive(Debug)]
@@ -67,7 +77,7 @@ pub struct Trace {
     pub program: PathBuf,
     pub arguments: Vec<Vec<u8>>,
     pub statics: Option<StaticUnits>,
-    pub xsave: Option<(u64, Vec<(u32, u32)>)>,
+    pub xsave: Option<Xsave>,
     pub units: Units,
     pub threads: Vec<Thread>,
     pub process_events: Vec<Placed>,
@@ -295,13 +305,13 @@ impl Trace {
                 self.arguments = all[..len].split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
             }
             Some(Event::StaticUnits { load, identity, first_window, jit_window, count }) => {
-                let load = load.0;
                 self.statics =
                     Some(StaticUnits { load, identity, first_window, jit_window, count });
             }
             Some(Event::Length(length)) => self.length = length,
             Some(Event::Xsave { xcr0, components }) => {
-                self.xsave = Some((xcr0, xsave_from_bytes(&components).collect()));
+                let components = xsave_from_bytes(&components).collect();
+                self.xsave = Some(Xsave { xcr0, components });
             }
             _ => self.process_events.push(placed),
         }
@@ -314,7 +324,8 @@ impl Trace {
         for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
             if let Event::Library { first_window, .. } = event {
                 // Mapped again, it is where it was before.
-                libraries.entry(*first_window as u32).or_insert(event.clone());
+                let Ok(window) = u32::try_from(*first_window) else { continue };
+                libraries.entry(window).or_insert(event.clone());
             }
         }
         let embedded =
@@ -332,9 +343,8 @@ impl Trace {
             let Event::Library { load, identity, count, address, path, .. } = event else {
                 continue;
             };
-            let (load, address) = (load.0, address.0);
             let translation = match &output {
-                Some(output) if address != 0 => output.library(address, identity)?,
+                Some(output) if address != OrigAddr(0) => output.library(address, identity)?,
                 _ => Translation::open_pack(Path::new(OsStr::from_bytes(&path)), identity)?,
             };
             self.units.add_static(translation, load, window, count, by_address)?;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use abi::ids::OrigAddr;
 use abi::image::{ImageHeader, HEADER_SIZE};
 use abi::library::{self, PackHeader};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
@@ -32,12 +33,12 @@ pub struct Translation {
     segments: Vec<Segment>,
     pub descriptions: Vec<u8>,
     /// Addresses that the image takes, relative to where it is loaded.
-    pub image: Range<u64>,
+    pub image: Range<OrigAddr>,
 }
 
 impl Translation {
     /// Original code at an address of the image.
-    pub fn code(&self, address: u64, len: usize) -> Option<Vec<u8>> {
+    pub fn code(&self, OrigAddr(address): OrigAddr, len: usize) -> Option<Vec<u8>> {
         let segment = self.segments.iter().find(|s| {
             address >= s.address
                 && address - s.address <= s.len
@@ -69,7 +70,12 @@ impl Translation {
             offset: at + header.text,
             len: header.segment_len,
         }];
-        Ok(Translation { file, segments, descriptions, image: 0..header.code_distance })
+        Ok(Translation {
+            file,
+            segments,
+            descriptions,
+            image: OrigAddr(0)..OrigAddr(header.code_distance),
+        })
     }
 
     /// The translation of a library in a file of its own.
@@ -84,7 +90,7 @@ fn read(file: &File, at: u64, size: u64) -> Result<Vec<u8>, String> {
     if size > MAX_DESCRIPTIONS {
         return Err("its unit descriptions are too long".into());
     }
-    let mut bytes = vec![0; size as usize];
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
     Ok(bytes)
 }
@@ -155,12 +161,16 @@ impl OutputFile {
             file: self.file.try_clone().map_err(|e| fail(e.to_string()))?,
             segments: self.segments.clone(),
             descriptions: read(&self.file, at, size).map_err(fail)?,
-            image: self.header.image_start..self.header.image_end,
+            image: OrigAddr(self.header.image_start)..OrigAddr(self.header.image_end),
         })
     }
 
     /// The translation of a library at an address of the output.
-    pub fn library(&self, address: u64, identity: [u64; 2]) -> Result<Translation, Error> {
+    pub fn library(
+        &self,
+        OrigAddr(address): OrigAddr,
+        identity: [u64; 2],
+    ) -> Result<Translation, Error> {
         let fail = |what: String| failed(&self.path, &what);
         let segment = self
             .segments

@@ -5,6 +5,8 @@
 
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 
+use abi::ids::LiveAddr;
+
 use crate::open::Trace;
 use crate::walk::{ChunkEnd, Sink, Violation, Walker};
 
@@ -22,13 +24,13 @@ pub struct Job {
 #[derive(Default)]
 pub struct Seam {
     /// Thread and sequence number of the last chunk that was read to its end, and where it fell to.
-    last: Option<(usize, u32, Option<u64>)>,
+    last: Option<(usize, u32, Option<LiveAddr>)>,
 }
 
 impl Seam {
     /// Whether a block starts at `pc`, where the chunk of `job` starts: not if the block before goes
     /// on there; and nobody knows if the chunk before is missing or damaged.
-    pub fn begins_block(&self, trace: &Trace, job: &Job, pc: u64) -> bool {
+    pub fn begins_block(&self, trace: &Trace, job: &Job, pc: LiveAddr) -> bool {
         let seq = seq(trace, job);
         match self.last {
             _ if seq == 0 => true,
@@ -40,7 +42,7 @@ impl Seam {
     }
 
     /// The chunk of `job` has been read, and fell to `falls_to`; `None`: it is damaged.
-    pub fn ended(&mut self, trace: &Trace, job: &Job, falls_to: Option<Option<u64>>) {
+    pub fn ended(&mut self, trace: &Trace, job: &Job, falls_to: Option<Option<LiveAddr>>) {
         self.last = falls_to.map(|falls_to| (job.thread, seq(trace, job), falls_to));
     }
 }

@@ -1,7 +1,7 @@
 //! Writes small traces, for tests: frames with right checksums from parts.
 
 use abi::event::{EventHeader, Kind, Position, WHOLE_UNIT};
-use abi::ids::StreamOff;
+use abi::ids::{LiveAddr, StreamOff, UnitId};
 use abi::trace::{
     Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, HEADER_SIZE, PAYLOAD, PROCESS,
     RECORD_DATA, RECORD_REGISTERS, SEALED,
@@ -124,8 +124,8 @@ pub const C: u64 = 0x40_200c;
 fn unit(id: u32, address: u64, wide: bool, records: &[(u8, What)], code: &[u8]) -> JitUnit {
     let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
     JitUnit {
-        id,
-        address,
+        id: UnitId(id),
+        address: LiveAddr(address),
         version: 0,
         reason: JitReason::Library,
         body: UnitBody {
@@ -213,7 +213,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
             writer.record(&record);
             // Nothing but the return address's place is claimed to be known.
             let mut registers =
-                RegisterState { rip: all[index].address, fs_base: 0x7000, ..Default::default() };
+                RegisterState { rip: all[index].address.0, fs_base: 0x7000, ..Default::default() };
             registers.gpr[4] = 0x8000 - 24 + if index == 4 { 8 } else { 0 };
             registers.gpr[7] = if index == 1 { 0x500 } else { 0x502 };
             registers.gpr[4] += if index == 0 { 24 } else { 0 };
@@ -229,20 +229,22 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
         let out = &mut record.control_flow;
         match what.options.control_flow {
             abi::options::ControlFlow::Tags => {
-                let wide = unit.body.flags != 0 || window != Some(unit.id >> 16);
+                let wide = unit.body.flags != 0 || window != Some(unit.id.window());
                 if wide {
                     out.extend_from_slice(&abi::trace::tags::WIDE.to_le_bytes());
-                    out.extend_from_slice(&unit.id.to_le_bytes());
-                    window = Some(unit.id >> 16);
+                    out.extend_from_slice(&unit.id.0.to_le_bytes());
+                    window = Some(unit.id.window());
                 } else {
-                    out.extend_from_slice(&(unit.id as u16).to_le_bytes());
+                    out.extend_from_slice(&unit.id.tag().to_le_bytes());
                 }
             }
-            abi::options::ControlFlow::FullPc => out.extend_from_slice(&unit.address.to_le_bytes()),
+            abi::options::ControlFlow::FullPc => {
+                out.extend_from_slice(&unit.address.0.to_le_bytes())
+            }
             abi::options::ControlFlow::Bits => {
                 if unit.body.flags != 0 {
                     out.push(abi::trace::bits::TARGET);
-                    out.extend_from_slice(&unit.address.to_le_bytes());
+                    out.extend_from_slice(&unit.address.0.to_le_bytes());
                 }
                 if index == 2 {
                     let taken = runs[number + 1].0 == 2;

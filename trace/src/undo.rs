@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use abi::event::Loss;
+use abi::ids::LiveAddr;
 
 use crate::open::Trace;
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
@@ -24,8 +25,10 @@ pub enum Item {
     Enter(Box<Entered>),
     /// Contents were dropped (length 0: nobody knows where) by the system call or instruction `why`.
     Lost {
-        pc: u64,
-        start: u64,
+        /// Who did it.
+        pc: LiveAddr,
+        /// Where.
+        start: LiveAddr,
         len: u64,
         why: String,
     },
@@ -37,8 +40,11 @@ pub enum Item {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Store {
-    pub pc: u64,
-    pub address: u64,
+    /// The instruction.
+    pub pc: LiveAddr,
+    /// Where.
+    pub address: LiveAddr,
+    /// Bytes.
     pub size: u32,
     /// Where the old bytes are in [`Items::bytes`].
     at: usize,
@@ -129,7 +135,8 @@ impl Sink for Collector {
         self.push(Item::Store(Store {
             pc: store.pc,
             address: store.address,
-            size: store.old.len() as u32,
+            // At most that of one event.
+            size: u32::try_from(store.old.len()).unwrap_or(u32::MAX),
             at,
         }));
     }
@@ -147,7 +154,7 @@ impl Sink for Collector {
         self.place.exact = false;
     }
 
-    fn lost(&mut self, pc: u64, start: u64, len: u64, why: &[u8]) {
+    fn lost(&mut self, pc: LiveAddr, start: LiveAddr, len: u64, why: &[u8]) {
         let why = String::from_utf8_lossy(why).into_owned();
         self.push(Item::Lost { pc, start, len, why });
     }
@@ -241,8 +248,9 @@ pub struct Log {
 pub struct Unordered {
     /// Positions in [`Log::threads`], and the stores' pcs.
     pub threads: [usize; 2],
-    pub pcs: [u64; 2],
-    pub address: u64,
+    pub pcs: [LiveAddr; 2],
+    /// Where.
+    pub address: LiveAddr,
 }
 
 impl Log {
@@ -262,7 +270,7 @@ impl Log {
     }
 
     /// Reads what concerns the byte at `address`: stores to it, losses that may include it.
-    pub fn new_about(trace: &Trace, address: u64) -> Result<Log, Error> {
+    pub fn new_about(trace: &Trace, address: LiveAddr) -> Result<Log, Error> {
         let mut log = Log::default();
         log.threads.resize_with(trace.threads.len(), Items::default);
         read(
@@ -273,14 +281,14 @@ impl Log {
                 for (item, place) in items.with_places() {
                     match item {
                         Item::Store(store)
-                            if address.wrapping_sub(store.address) < store.size.into() =>
+                            if address.from_start(store.address) < store.size.into() =>
                         {
                             let at = about.bytes.len();
                             about.bytes.extend_from_slice(items.old(store));
                             about.push(Item::Store(Store { at, ..*store }), place);
                         }
                         Item::Lost { start, len, .. }
-                            if *len == 0 || address.wrapping_sub(*start) < *len =>
+                            if *len == 0 || address.from_start(*start) < *len =>
                         {
                             about.push(item.clone(), place);
                         }
@@ -307,11 +315,11 @@ impl Log {
     }
 
     /// Ranges whose old contents are gone; empty ones: nobody knows where.
-    pub fn lost(&self) -> impl Iterator<Item = (Range<u64>, &str)> {
+    pub fn lost(&self) -> impl Iterator<Item = (Range<LiveAddr>, &str)> {
         let items = self.threads.iter().flat_map(|t| &t.items);
         items.filter_map(|item| match item {
             Item::Lost { start, len, why, .. } => {
-                Some((*start..start.saturating_add(*len), why.as_str()))
+                Some((*start..LiveAddr(start.0.saturating_add(*len)), why.as_str()))
             }
             _ => None,
         })
@@ -338,7 +346,7 @@ impl Log {
     }
 
     /// Tells `write` what to write where to bring memory back to the start of the log, newest first.
-    pub fn backwards(&self, mut write: impl FnMut(u64, &[u8])) {
+    pub fn backwards(&self, mut write: impl FnMut(LiveAddr, &[u8])) {
         for (thread, store, _) in self.order().iter().rev() {
             write(store.address, self.threads[*thread].old(store));
         }
@@ -348,7 +356,7 @@ impl Log {
     pub fn unordered(&self) -> Vec<Unordered> {
         struct Last {
             thread: usize,
-            pc: u64,
+            pc: LiveAddr,
             mask: u8,
             end: u64,
         }
@@ -358,9 +366,10 @@ impl Log {
         }
         let mut words: HashMap<u64, (bool, Vec<Last>)> = HashMap::new();
         for (thread, store, interval) in self.order() {
-            let last = store.address.saturating_add(u64::from(store.size).max(1) - 1);
-            for word in store.address / 8..=last / 8 {
-                let bytes = (0..8).filter(|i| (store.address..=last).contains(&(8 * word + i)));
+            let first = store.address.0;
+            let last = first.saturating_add(u64::from(store.size).max(1) - 1);
+            for word in first / 8..=last / 8 {
+                let bytes = (0..8).filter(|i| (first..=last).contains(&(8 * word + i)));
                 let mask = bytes.fold(0u8, |mask, i| mask | 1 << i);
                 let (reported, lasts) = words.entry(word).or_default();
                 let overlaps =
@@ -370,7 +379,7 @@ impl Log {
                     found.push(Unordered {
                         threads: [other.thread, thread],
                         pcs: [other.pc, store.pc],
-                        address: 8 * word,
+                        address: LiveAddr(8 * word),
                     });
                 }
                 match lasts.iter_mut().find(|l| l.thread == thread && l.mask == mask) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use abi::ids::{LiveAddr, OrigAddr, UnitId};
 use abi::trace::full_pc::ADDRESS_BITS;
 use abi::unit::{
     decode_static, flags, unit_id, unit_number, JitReason, JitUnit, UnitBody, TAGS_PER_WINDOW,
@@ -19,13 +20,18 @@ pub enum Origin {
 
 /// A unit with its code, as the trace or the output file describes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unit {
-    pub id: u32,
-    /// Live address.
-    pub address: u64,
+pub struct DescribedUnit {
+    /// Its number.
+    pub id: UnitId,
+    /// Where it starts.
+    pub address: LiveAddr,
+    /// Counts the translations of this address.
     pub version: u16,
+    /// Where description and code came from.
     pub origin: Origin,
+    /// What it records.
     pub body: UnitBody,
+    /// Its original code.
     pub code: Vec<u8>,
 }
 
@@ -33,22 +39,22 @@ pub struct Unit {
 #[derive(Debug)]
 struct Statics {
     translation: Translation,
-    load: u64,
+    load: LiveAddr,
     first_window: u32,
     /// Address in the image, position in the descriptions.
-    entries: Vec<(u64, u32)>,
+    entries: Vec<(OrigAddr, u32)>,
 }
 
 #[derive(Debug, Default)]
 pub struct Units {
-    jit: HashMap<u32, JitUnit>,
+    jit: HashMap<UnitId, JitUnit>,
     /// The program's first, if it has any, then those of libraries; by their windows.
     statics: BTreeMap<u32, Statics>,
     /// (address, version) to id.
-    places: HashMap<u64, u32>,
+    places: HashMap<u64, UnitId>,
     /// Units that nothing announces, by address: ahead-of-time, and of the JIT with their version.
-    narrow_statics: HashMap<u64, u32>,
-    narrow_jit: HashMap<u64, (u16, u32)>,
+    narrow_statics: HashMap<LiveAddr, UnitId>,
+    narrow_jit: HashMap<LiveAddr, (u16, UnitId)>,
 }
 
 /// What a unit that is not announced follows.
@@ -60,8 +66,17 @@ pub enum Predecessor {
     Jit,
 }
 
-fn place(address: u64, version: u16) -> u64 {
-    address & ((1 << ADDRESS_BITS) - 1) | u64::from(version) << ADDRESS_BITS
+/// The word of the `full-pc` format that names the unit at this address.
+fn word(address: LiveAddr, version: u16) -> u64 {
+    address.0 & ((1 << ADDRESS_BITS) - 1) | u64::from(version) << ADDRESS_BITS
+}
+
+/// Address and version that a word of the `full-pc` format names.
+#[must_use]
+pub fn split_word(word: u64) -> (LiveAddr, u16) {
+    let version = word.to_le_bytes();
+    let version = u16::from_le_bytes([version[6], version[7]]);
+    (LiveAddr(word & ((1 << ADDRESS_BITS) - 1)), version)
 }
 
 impl Units {
@@ -71,7 +86,7 @@ impl Units {
         while let Some(unit) =
             JitUnit::decode(payload, &mut at).map_err(|_| "a unit description is damaged")?
         {
-            self.places.insert(place(unit.address, unit.version), unit.id);
+            self.places.insert(word(unit.address, unit.version), unit.id);
             if unit.body.flags & flags::WIDE == 0 {
                 let newest = (unit.version, unit.id);
                 let known = self.narrow_jit.entry(unit.address).or_insert(newest);
@@ -89,21 +104,23 @@ impl Units {
     pub fn add_static(
         &mut self,
         translation: Translation,
-        load: u64,
+        load: LiveAddr,
         first_window: u32,
         count: u64,
         by_address: bool,
     ) -> Result<(), Error> {
         let mut entries = Vec::new();
-        let (mut at, mut previous) = (0, 0);
-        while (entries.len() as u64) < count {
-            let start = at as u32;
-            let (address, body) = decode_static(&translation.descriptions, &mut at, previous)
-                .ok_or_else(|| Error("the output file's unit descriptions are damaged".into()))?;
+        let damaged = || Error("the output file's unit descriptions are damaged".into());
+        let (mut at, mut previous) = (0, OrigAddr(0));
+        for number in 0..count {
+            let start = u32::try_from(at).map_err(|_| damaged())?;
+            let (address, body) =
+                decode_static(&translation.descriptions, &mut at, previous).ok_or_else(damaged)?;
             if by_address {
-                let id = unit_id(first_window, entries.len() as u32);
-                let live = load.wrapping_add(address);
-                self.places.entry(place(live, 0)).or_insert(id);
+                let number = u32::try_from(number).map_err(|_| damaged())?;
+                let id = unit_id(first_window, number);
+                let live = load.plus(address.0);
+                self.places.entry(word(live, 0)).or_insert(id);
                 if body.flags & flags::WIDE == 0 {
                     self.narrow_statics.entry(live).or_insert(id);
                 }
@@ -130,20 +147,20 @@ impl Units {
     }
 
     /// Live ranges of the images that have ahead-of-time units, by the window of their first unit.
-    pub fn images(&self) -> impl Iterator<Item = (u32, Range<u64>)> + '_ {
+    pub fn images(&self) -> impl Iterator<Item = (u32, Range<LiveAddr>)> + '_ {
         self.statics.values().map(|s| {
             let image = &s.translation.image;
-            (s.first_window, s.load.wrapping_add(image.start)..s.load.wrapping_add(image.end))
+            (s.first_window, s.load.plus(image.start.0)..s.load.plus(image.end.0))
         })
     }
 
     /// Id of the unit at a live address.
-    pub fn at(&self, address: u64, version: u16) -> Option<u32> {
-        self.places.get(&place(address, version)).copied()
+    pub fn at(&self, address: LiveAddr, version: u16) -> Option<UnitId> {
+        self.places.get(&word(address, version)).copied()
     }
 
     /// Id of the unit that runs at a live address without being announced.
-    pub fn narrow_at(&self, address: u64, behind: Predecessor) -> Option<u32> {
+    pub fn narrow_at(&self, address: LiveAddr, behind: Predecessor) -> Option<UnitId> {
         let jit = || self.narrow_jit.get(&address).map(|&(_, id)| id);
         let ahead_of_time = || self.narrow_statics.get(&address).copied();
         match behind {
@@ -157,7 +174,8 @@ impl Units {
     pub fn kind_of_window(&self, window: u32) -> Predecessor {
         let before = self.statics.range(..=window).next_back();
         let is_static = before.is_some_and(|(first, statics)| {
-            window - first < (statics.entries.len() as u32).div_ceil(TAGS_PER_WINDOW)
+            u64::from(window - first)
+                < (statics.entries.len() as u64).div_ceil(u64::from(TAGS_PER_WINDOW))
         });
         match is_static {
             true => Predecessor::Static,
@@ -166,9 +184,9 @@ impl Units {
     }
 
     /// The unit with this id.
-    pub fn get(&self, id: u32) -> Option<Unit> {
+    pub fn get(&self, id: UnitId) -> Option<DescribedUnit> {
         if let Some(unit) = self.jit.get(&id) {
-            return Some(Unit {
+            return Some(DescribedUnit {
                 id,
                 address: unit.address,
                 version: unit.version,
@@ -177,15 +195,16 @@ impl Units {
                 code: unit.code.clone(),
             });
         }
-        let (_, statics) = self.statics.range(..=id >> 16).next_back()?;
+        let (_, statics) = self.statics.range(..=id.window()).next_back()?;
         let number = unit_number(statics.first_window, id)? as usize;
         let &(address, at) = statics.entries.get(number)?;
         // The body does not depend on the predecessor's address.
-        let (_, body) = decode_static(&statics.translation.descriptions, &mut (at as usize), 0)?;
+        let (_, body) =
+            decode_static(&statics.translation.descriptions, &mut (at as usize), OrigAddr(0))?;
         let code = statics.translation.code(address, usize::from(body.code_len))?;
-        Some(Unit {
+        Some(DescribedUnit {
             id,
-            address: statics.load.wrapping_add(address),
+            address: statics.load.plus(address.0),
             version: 0,
             origin: Origin::Static,
             body,

@@ -1,5 +1,8 @@
 //! Checks everything that the format promises and that the trace alone can show.
 
+use abi::event::{Position, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
 use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
@@ -26,7 +29,7 @@ struct Count {
 impl Sink for Count {
     const REFERENCES: bool = true;
 
-    fn block(&mut self, _pc: u64, _uncertain: bool) {
+    fn block(&mut self, _pc: LiveAddr, _uncertain: bool) {
         self.blocks += 1;
     }
 
@@ -109,8 +112,11 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
 fn at(thread: &Thread, chunk: usize, end: &ChunkEnd, what: String) -> Violation {
     Violation {
         thread: thread.name(),
-        chunk: thread.chunks[chunk].frame.header.seq,
-        control_flow: end.control_flow_bytes,
+        position: Position {
+            chunk: thread.chunks[chunk].frame.header.seq,
+            control_flow: end.control_flow,
+            insn: WHOLE_UNIT,
+        },
         what,
     }
 }
@@ -121,10 +127,10 @@ fn used_up(chunk: &Chunk, end: &ChunkEnd) -> Result<(), String> {
     if !chunk.frame.is_sealed() || end.lost {
         return Ok(());
     }
-    if header.used_memory != end.memory_bytes {
+    if header.used_memory != end.memory.0 {
         return Err(format!(
             "the memory stream has {} bytes, its units took {}",
-            header.used_memory, end.memory_bytes
+            header.used_memory, end.memory.0
         ));
     }
     Ok(())
@@ -135,7 +141,7 @@ fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
     if let Some(first) = end.first_unit {
         if !before.next.allows(first) {
             return Err(format!(
-                "the chunk starts at {first:#x}, the one before leads to {:x?}",
+                "the chunk starts at {first}, the one before leads to {}",
                 before.next
             ));
         }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Memory, Options};
 use trace::pipeline::{self, BatchSink, Outlet, Piece};
 use trace::test_support::{sample, Sample, A, B, C};
@@ -19,7 +20,7 @@ struct Collect(Outlet<Seen>, Seen);
 
 impl Sink for Collect {
     const REFERENCES: bool = true;
-    fn block(&mut self, pc: u64, uncertain: bool) {
+    fn block(&mut self, LiveAddr(pc): LiveAddr, uncertain: bool) {
         self.1.blocks.push((pc, uncertain));
     }
     fn reference(&mut self, reference: MemoryReference) {
@@ -59,7 +60,7 @@ fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
                         format!("{:x} {direction} {:x} {}", r.pc, r.address, r.size)
                     }));
                 }
-                Piece::End(end) => falls_to = end.expect("no violation").falls_to,
+                Piece::End(end) => falls_to = end.expect("no violation").falls_to.map(|at| at.0),
             }
             true
         },

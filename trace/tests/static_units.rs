@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use abi::event::{Kind, WHOLE_UNIT};
+use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::{self, ImageHeader};
 use abi::options::{Memory, Options};
 use abi::tables::Tables;
 use abi::trace::{tags, words_check, FrameKind, RegisterState, PROCESS};
 use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
+use trace::compile::CompiledUnit;
 use trace::test_support::{event, Record, TraceWriter};
 use trace::units::Origin;
 use trace::verify::verify;
@@ -38,8 +40,9 @@ fn output_file() -> Vec<u8> {
         records: records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect(),
     };
     let first = body(6, &[(0, What::Before(7)), (0, What::After(0))]);
-    encode_static(&mut descriptions, 0, CODE_ADDRESS, &first);
-    encode_static(&mut descriptions, CODE_ADDRESS, CODE_ADDRESS + 6, &body(3, &[]));
+    let at = OrigAddr(CODE_ADDRESS);
+    encode_static(&mut descriptions, OrigAddr(0), at, &first);
+    encode_static(&mut descriptions, at, at.plus(6), &body(3, &[]));
     let header = ImageHeader {
         magic: image::MAGIC,
         version: image::VERSION,
@@ -95,7 +98,7 @@ fn trace_of(program: &Path) -> Vec<u8> {
     let mut control_flow = Vec::new();
     for n in 0..2 {
         control_flow.extend_from_slice(&tags::WIDE.to_le_bytes());
-        control_flow.extend_from_slice(&unit_id(3, n).to_le_bytes());
+        control_flow.extend_from_slice(&unit_id(3, n).0.to_le_bytes());
     }
     let memory = words(&[0x500, 0x600]);
     writer.record(&Record { registers, control_flow, memory, ..Default::default() });
@@ -107,13 +110,13 @@ struct Seen(Vec<String>);
 
 impl Sink for Seen {
     const REFERENCES: bool = true;
-    fn unit(&mut self, program: &trace::program::Program, _partial: bool) {
-        assert_eq!(program.origin, Origin::Static);
+    fn unit(&mut self, unit: &CompiledUnit, _partial: bool) {
+        assert_eq!(unit.origin, Origin::Static);
     }
     fn reference(&mut self, r: MemoryReference) {
         self.0.push(format!(
             "{:x} {} {:x}",
-            r.pc - LOAD,
+            r.pc.0 - LOAD,
             if r.write { 'W' } else { 'R' },
             r.address
         ));
@@ -139,7 +142,10 @@ fn units_come_from_the_output_file() {
     let files = files();
     let trace = Trace::open(&files.trace).expect("a trace");
     assert_eq!(trace.units.static_count(), 2);
-    assert_eq!(trace.units.images().collect::<Vec<_>>(), [(3, LOAD + 0x1000..LOAD + 0x2000)]);
+    assert_eq!(
+        trace.units.images().collect::<Vec<_>>(),
+        [(3, LiveAddr(LOAD + 0x1000)..LiveAddr(LOAD + 0x2000))]
+    );
     let mut seen = Seen::default();
     Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen).expect("no violation");
     assert_eq!(seen.0, ["1200 R 508", "1206 R 600", "1206 W 7ff8", "1208 R 7ff8"]);

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use abi::ids::LiveAddr;
 use abi::options::{Instrument, Options};
 use trace::test_support::{undo_sample, A, B};
 use trace::undo::{Item, Log};
@@ -23,7 +24,7 @@ fn stores(log: &Log, thread: usize) -> Vec<(u64, u64, u32)> {
     let items = log.threads[thread].items.iter();
     items
         .filter_map(|item| match item {
-            Item::Store(s) => Some((s.pc, s.address, s.size)),
+            Item::Store(s) => Some((s.pc.0, s.address.0, s.size)),
             _ => None,
         })
         .collect()
@@ -43,10 +44,11 @@ fn stores_entries_and_losses_are_listed() {
         _ => None,
     });
     let entered = entered.expect("a call");
-    assert_eq!((entered.pc, entered.to), (A + 9, B));
+    assert_eq!((entered.pc, entered.to), (LiveAddr(A + 9), LiveAddr(B)));
     assert_eq!((entered.registers[4], entered.registers[7]), (0x7ff8, 0x5000));
     assert_eq!(entered.registers[15], 0x10f);
-    let lost: Vec<_> = log.lost().collect();
+    let lost = log.lost().map(|(range, why)| (range.start.0..range.end.0, why));
+    let lost: Vec<_> = lost.collect();
     assert_eq!(lost, [(0x9000..0xa000, "munmap"), (0x9000..0xa000, "munmap")]);
 }
 
@@ -56,17 +58,17 @@ fn stores_entries_and_losses_are_listed() {
 fn what_has_no_order_is_said() {
     let trace = open(&undo_sample(undo())).expect("a trace");
     let log = Log::new(&trace).expect("a log");
-    let mut unordered: Vec<_> = log.unordered().iter().map(|u| u.address).collect();
+    let mut unordered: Vec<_> = log.unordered().iter().map(|u| u.address.0).collect();
     unordered.sort_unstable();
     assert_eq!(unordered, [0x5000]);
     let mut written = Vec::new();
-    log.backwards(|address, old| written.push((address, old[0])));
+    log.backwards(|address, old| written.push((address.0, old[0])));
     // Thread 0 came last at the lock: its later stores are undone first.
     let of = |address| written.iter().filter(move |w| w.0 == address).map(|w| w.1);
     assert_eq!(of(0x6000).collect::<Vec<_>>(), [0x11, 0x22]);
     assert_eq!(of(0x5008).collect::<Vec<_>>(), [0x11, 0x22]);
     assert_eq!(of(0x5100).collect::<Vec<_>>(), [b'a']);
-    let about = Log::new_about(&trace, 0x5009).expect("a log");
+    let about = Log::new_about(&trace, LiveAddr(0x5009)).expect("a log");
     assert_eq!(about.newest_first().filter(|(_, i)| matches!(i, Item::Store(_))).count(), 2);
     assert!(about.unordered().is_empty());
 }
@@ -77,11 +79,11 @@ fn what_has_no_order_is_said() {
 fn newest_first_says_what_is_not_known() {
     let kinds = |options| {
         let trace = open(&undo_sample(options)).expect("a trace");
-        let about = Log::new_about(&trace, 0x9000).expect("a log");
+        let about = Log::new_about(&trace, LiveAddr(0x9000)).expect("a log");
         let all = Log::new(&trace).expect("a log");
         let name = |(thread, item): (usize, &Item)| match item {
-            Item::Store(s) => Some((thread, s.address)),
-            Item::Lost { start, .. } => Some((thread, *start)),
+            Item::Store(s) => Some((thread, s.address.0)),
+            Item::Lost { start, .. } => Some((thread, start.0)),
             Item::Forgotten => Some((thread, 0)),
             Item::Enter(_) | Item::Stopped(_) => None,
         };

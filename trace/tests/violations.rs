@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use abi::event::{Kind, WHOLE_UNIT};
+use abi::ids::{LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options};
 use abi::trace::{bits, tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
@@ -15,7 +16,8 @@ fn unit(tag: u32, address: u64, records: &[(u8, What)], code: &[u8]) -> JitUnit 
     let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
     let body = UnitBody { code_len: code.len() as u16, flags: flags::WIDE, records };
     let reason = JitReason::Library;
-    JitUnit { id: 0x1_0000 | tag, address, version: 0, reason, body, code: code.to_vec() }
+    let (id, address) = (UnitId(0x1_0000 | tag), LiveAddr(address));
+    JitUnit { id, address, version: 0, reason, body, code: code.to_vec() }
 }
 
 fn wide(tags: &[u32]) -> Vec<u8> {
@@ -85,11 +87,11 @@ struct Seen(Vec<u64>, Vec<(bool, u64, u32)>);
 
 impl Sink for Seen {
     const REFERENCES: bool = true;
-    fn block(&mut self, pc: u64, _uncertain: bool) {
+    fn block(&mut self, LiveAddr(pc): LiveAddr, _uncertain: bool) {
         self.0.push(pc);
     }
     fn reference(&mut self, r: MemoryReference) {
-        self.1.push((r.write, r.address, r.size));
+        self.1.push((r.write, r.address.0, r.size));
     }
 }
 
@@ -330,7 +332,7 @@ fn the_last_unit_of_a_process_that_was_ended_has_claimed_its_memory() {
     let mut seen = Seen::default();
     let end = Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen).expect("no violation");
     assert!(end.partial);
-    assert_eq!((end.memory_bytes, seen.1.len()), (16, 0));
+    assert_eq!((end.memory.0, seen.1.len()), (16, 0));
     verify(&trace).expect("right");
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use abi::event::{Kind, WHOLE_UNIT};
+use abi::ids::{LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options};
 use abi::trace::{tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
 use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED};
@@ -271,6 +272,7 @@ fn rare(lost: bool) -> Vec<u8> {
         let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
         let body = UnitBody { code_len: code.len() as u16, flags: flags::WIDE, records };
         let reason = JitReason::Library;
+        let (id, address) = (UnitId(id), LiveAddr(address));
         JitUnit { id, address, version: 0, reason, body, code: code.to_vec() }
     };
     let first = [

@@ -774,8 +774,8 @@ impl Jit {
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
             JitUnit {
-                id: unit.id,
-                address: unit.start,
+                id: abi::ids::UnitId(unit.id),
+                address: abi::ids::LiveAddr(unit.start),
                 version: unit.version,
                 reason,
                 body: unit.body.clone(),
@@ -872,7 +872,7 @@ impl Jit {
                 blocks.push(Block {
                     start: from,
                     len: (end - from) as u32,
-                    id: unit_id(facts().header.jit_window as u32, n),
+                    id: unit_id(facts().header.jit_window as u32, n).0,
                     version: self.next_version(from),
                     wide: all_wide || (from == start && wide) || indirect.contains(&from),
                     // What `bits` does not announce must be the only one at its address: it may

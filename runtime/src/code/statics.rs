@@ -141,7 +141,7 @@ impl Module {
         let next = self.units.get(i + 1)?;
         Some(Found {
             start: self.base + u64::from(*self.unit_addresses.get(i)?),
-            window: abi::unit::unit_id(self.first_window, i as u32) >> 16,
+            window: abi::unit::unit_id(self.first_window, i as u32).window(),
             entry: self.code.start + u64::from(self.units[i][0]),
             end: self.code.start + u64::from(next[0]),
             recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,

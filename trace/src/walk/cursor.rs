@@ -1,29 +1,76 @@
-//! Executes the steps of a program: takes recorded values, computes addresses.
+//! Executes the steps of a compiled unit: takes recorded values, computes addresses.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use abi::ids::LiveAddr;
 use abi::trace::RegisterState;
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
-use lifter::regs::{RAX, RDX, RSP};
+use lifter::recompute::Known;
+use lifter::regs::{GprSet, RAX, RDX, RSP};
 
-use super::{Cursor, Entered, MemoryReference, Overwritten, Sink};
-use crate::program::{Program, Simple, Step, NO_REGISTER};
+use super::sink::{Entered, MemoryReference, Overwritten, Sink};
+use crate::compile::{CompiledUnit, Simple, Step, NO_REGISTER};
+use crate::open::Xsave;
 
 /// More bytes than this are not believed to have been referenced by one string instruction.
 const MAX_REPEATED: u64 = 1 << 38;
 /// Iterations between questions to the sink.
 const REPEATS_AT_ONCE: u64 = 1 << 20;
 
-impl Cursor<'_> {
-    /// Runs `steps` (of a sink that wants references), whose recorded values the memory stream has been checked to hold.
+/// The state of a walk through the memory stream of one chunk.
+pub(super) struct Cursor<'a> {
+    pub known: Known,
+    pub fs_base: u64,
+    gs_base: u64,
+    pub memory: &'a [u8],
+    pub memory_at: usize,
+    held: u64,
+    addresses: [LiveAddr; 4],
+    masks: [u64; 8],
+    vectors: Box<[[u8; 64]; 32]>,
+    xsave: Option<&'a Xsave>,
+    /// The last unit ended with an indirect call, whose target is the next unit.
+    pub entered: Option<Entered>,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the start of a chunk.
+    pub fn new(state: &RegisterState, memory: &'a [u8], xsave: Option<&'a Xsave>) -> Cursor<'a> {
+        let mut cursor = Cursor {
+            known: Known::default(),
+            fs_base: 0,
+            gs_base: 0,
+            memory,
+            memory_at: 0,
+            held: 0,
+            addresses: [LiveAddr(0); 4],
+            masks: [0; 8],
+            vectors: Box::new([[0; 64]; 32]),
+            xsave,
+            entered: None,
+        };
+        cursor.set(state);
+        cursor
+    }
+
+    /// The thread goes on with these registers.
+    pub fn set(&mut self, state: &RegisterState) {
+        let known = GprSet((state.valid & 0xffff) as u16);
+        self.known = Known { values: state.gpr, known };
+        self.fs_base = state.fs_base;
+        self.gs_base = state.gs_base;
+    }
+
+    /// Runs `steps`, whose recorded values the memory stream has been checked to hold, for a sink
+    /// that wants references.
     #[inline]
-    pub(super) fn run<S: Sink>(
+    pub fn run<S: Sink>(
         &mut self,
-        program: &Program,
+        unit: &CompiledUnit,
         steps: &[Step],
         sink: &mut S,
     ) -> Result<ControlFlow<()>, String> {
-        let pc = |offset: u16| program.address.wrapping_add(u64::from(offset));
+        let pc = |offset: u16| unit.address.plus(u64::from(offset));
         for step in steps {
             match step {
                 Step::Effect(effect) => self.known.apply(effect),
@@ -41,7 +88,7 @@ impl Cursor<'_> {
                     self.known.set(*register, value);
                 }
                 Step::Plain(simple) => {
-                    let address = self.address(simple, program)?;
+                    let address = self.address(simple, unit)?;
                     sink.reference(MemoryReference {
                         pc: pc(simple.offset),
                         address,
@@ -58,7 +105,7 @@ impl Cursor<'_> {
                     });
                 }
                 Step::Old(simple) => {
-                    let address = self.address(simple, program)?;
+                    let address = self.address(simple, unit)?;
                     let old = self.old(simple.size);
                     sink.store(Overwritten { pc: pc(simple.offset), address, old });
                 }
@@ -72,9 +119,9 @@ impl Cursor<'_> {
                     sink.order(number, true);
                 }
                 Step::Ordered => sink.ordered(),
-                Step::Enter { offset, to } => self.enter(program, *offset, *to, sink)?,
+                Step::Enter { offset, to } => self.enter(unit, *offset, *to, sink)?,
                 Step::Block(offset) => sink.block(pc(*offset), false),
-                Step::TakeAddress(n) => self.addresses[usize::from(n & 3)] = self.take(),
+                Step::TakeAddress(n) => self.addresses[usize::from(n & 3)] = LiveAddr(self.take()),
                 Step::Hold(_) => self.held = self.take(),
                 Step::Release(register) => self.known.set(*register, self.held),
                 Step::TakeMask(k) => self.masks[usize::from(k & 7)] = self.take(),
@@ -85,12 +132,12 @@ impl Cursor<'_> {
                 }
                 Step::Repeat { pointer, first, second } => {
                     let second = second.as_ref();
-                    if self.repeat(program, *pointer, first, second, sink)?.is_break() {
+                    if self.repeat(unit, *pointer, first, second, sink)?.is_break() {
                         return Ok(Break(()));
                     }
                 }
                 Step::Rare { reference, offset, recorded } => {
-                    self.rare(program, reference, *offset, *recorded, sink)?;
+                    self.rare(unit, reference, *offset, *recorded, sink)?;
                 }
             }
         }
@@ -99,16 +146,16 @@ impl Cursor<'_> {
 
     /// What instruction `number`, which did not come to its end, had done when the program's
     /// registers were `state`: the completed iterations of a repeated string instruction.
-    pub(super) fn run_interrupted<S: Sink>(
+    pub fn run_interrupted<S: Sink>(
         &mut self,
-        program: &Program,
+        unit: &CompiledUnit,
         number: usize,
         state: &RegisterState,
         sink: &mut S,
     ) -> Result<ControlFlow<()>, String> {
-        let first = program.starts[number].step as usize;
-        let behind = program.starts[number + 1].step as usize;
-        let steps = &program.steps[first..behind];
+        let first = unit.starts[number].step as usize;
+        let behind = unit.starts[number + 1].step as usize;
+        let steps = &unit.steps[first..behind];
         let repeat = steps.iter().position(|step| matches!(step, Step::Repeat { .. }));
         let Some(repeat) = repeat else { return Ok(Continue(())) };
         let Step::Repeat { pointer, first, second } = &steps[repeat] else {
@@ -129,7 +176,7 @@ impl Cursor<'_> {
             }
         }
         self.held = state.gpr[usize::from(*pointer)];
-        self.repeat(program, *pointer, first, second.as_ref(), sink)
+        self.repeat(unit, *pointer, first, second.as_ref(), sink)
     }
 
     #[inline]
@@ -149,27 +196,27 @@ impl Cursor<'_> {
 
     fn enter<S: Sink>(
         &mut self,
-        program: &Program,
+        unit: &CompiledUnit,
         offset: u16,
-        to: Option<u64>,
+        to: Option<LiveAddr>,
         sink: &mut S,
     ) -> Result<(), String> {
         let mut registers = [0; 16];
-        for (number, slot) in registers.iter_mut().enumerate() {
-            *slot = self.register(number as u8, program, offset)?;
+        for (number, slot) in (0..).zip(&mut registers) {
+            *slot = self.register(number, unit, offset)?;
         }
         registers[usize::from(RSP)] = registers[usize::from(RSP)].wrapping_sub(8);
-        let pc = program.address.wrapping_add(u64::from(offset));
+        let pc = unit.address.plus(u64::from(offset));
         match to {
             Some(to) => sink.enter(Entered { pc, to, registers }),
-            None => self.entered = Some(Entered { pc, to: 0, registers }),
+            None => self.entered = Some(Entered { pc, to: LiveAddr(0), registers }),
         }
         Ok(())
     }
 
     #[inline]
-    fn register(&self, number: u8, program: &Program, offset: u16) -> Result<u64, String> {
-        self.known.get(number).ok_or_else(|| unknown(program, offset, number))
+    fn register(&self, number: u8, unit: &CompiledUnit, offset: u16) -> Result<u64, String> {
+        self.known.get(number).ok_or_else(|| unknown(unit, offset, number))
     }
 
     #[inline]
@@ -182,49 +229,53 @@ impl Cursor<'_> {
     }
 
     #[inline]
-    fn address(&self, simple: &Simple, program: &Program) -> Result<u64, String> {
+    fn address(&self, simple: &Simple, unit: &CompiledUnit) -> Result<LiveAddr, String> {
         let mut sum = simple.displacement;
         if simple.base < NO_REGISTER {
-            sum = sum.wrapping_add(self.register(simple.base, program, simple.offset)?);
+            sum = sum.wrapping_add(self.register(simple.base, unit, simple.offset)?);
         }
         if simple.index < NO_REGISTER {
-            let index = self.register(simple.index, program, simple.offset)?;
+            let index = self.register(simple.index, unit, simple.offset)?;
             sum = sum.wrapping_add(index.wrapping_mul(u64::from(simple.scale)));
         }
         if simple.address32 {
             sum &= 0xffff_ffff;
         }
-        Ok(sum.wrapping_add(self.segment(simple.segment)))
+        Ok(LiveAddr(sum.wrapping_add(self.segment(simple.segment))))
     }
 
     fn repeat<S: Sink>(
         &mut self,
-        program: &Program,
+        unit: &CompiledUnit,
         pointer: u8,
         first: &Simple,
         second: Option<&Simple>,
         sink: &mut S,
     ) -> Result<ControlFlow<()>, String> {
-        let before = self.register(pointer, program, first.offset)?;
-        let mut moved = self.held.wrapping_sub(before) as i64;
-        if first.address32 {
-            moved = i64::from(moved as i32);
-        }
-        let size = u64::from(first.size.max(1));
+        let before = self.register(pointer, unit, first.offset)?;
+        let distance = self.held.wrapping_sub(before);
+        let moved = match first.address32 {
+            true => i64::from(low(distance).cast_signed()),
+            false => distance.cast_signed(),
+        };
+        let size = first.size.max(1);
         let bytes = moved.unsigned_abs();
-        if !bytes.is_multiple_of(size) || bytes > MAX_REPEATED {
+        if !bytes.is_multiple_of(u64::from(size)) || bytes > MAX_REPEATED {
             return Err(format!(
-                "a string instruction at {:#x} moved its pointer by {moved}",
-                program.address.wrapping_add(u64::from(first.offset))
+                "a string instruction at {} moved its pointer by {moved}",
+                unit.address.plus(u64::from(first.offset))
             ));
         }
-        let step = if moved < 0 { size.wrapping_neg() } else { size };
-        let mut at = [self.address(first, program)?, 0];
+        let step = match moved < 0 {
+            true => u64::from(size).wrapping_neg(),
+            false => u64::from(size),
+        };
+        let mut at = [self.address(first, unit)?, LiveAddr(0)];
         if let Some(second) = second {
-            at[1] = self.address(second, program)?;
+            at[1] = self.address(second, unit)?;
         }
-        let pc = program.address.wrapping_add(u64::from(first.offset));
-        let (mut left, sides) = (bytes / size, 1 + u64::from(second.is_some()));
+        let pc = unit.address.plus(u64::from(first.offset));
+        let (mut left, sides) = (bytes / u64::from(size), 1 + u64::from(second.is_some()));
         while left > 0 {
             let now = left.min(REPEATS_AT_ONCE);
             let from = at;
@@ -234,12 +285,12 @@ impl Cursor<'_> {
                 let both = operands.iter().zip(from);
                 both.filter_map(move |(operand, from)| {
                     let write = (*operand)?.write;
-                    let address = from.wrapping_add(moved);
-                    Some(MemoryReference { pc, address, size: size as u32, write })
+                    let address = from.plus(moved);
+                    Some(MemoryReference { pc, address, size: u32::from(size), write })
                 })
             });
             sink.references(all, now * sides);
-            at = at.map(|address| address.wrapping_add(step.wrapping_mul(now)));
+            at = at.map(|address| address.plus(step.wrapping_mul(now)));
             left -= now;
             if left > 0 && !sink.go_on() {
                 return Ok(Break(()));
@@ -250,17 +301,17 @@ impl Cursor<'_> {
 
     fn rare<S: Sink>(
         &mut self,
-        program: &Program,
+        unit: &CompiledUnit,
         r: &Reference,
         offset: u16,
         recorded: bool,
         sink: &mut S,
     ) -> Result<(), String> {
-        let get = |number: u8| self.register(number, program, offset);
-        let mut sum = r.displacement as u64;
+        let get = |number: u8| self.register(number, unit, offset);
+        let mut sum = r.displacement.cast_unsigned();
         if recorded {
             // The address with its segment, but without what a bit offset adds.
-            sum = self.addresses[usize::from(r.operand.unwrap_or(0) & 3)];
+            sum = self.addresses[usize::from(r.operand.unwrap_or(0) & 3)].0;
         } else if let Some(base) = r.base {
             sum = sum.wrapping_add(get(base)?);
         }
@@ -283,10 +334,10 @@ impl Cursor<'_> {
         let segment = if recorded { 0 } else { self.segment(r.segment) };
         let finish = |sum: u64| {
             let sum = if r.address32 && !recorded { sum & 0xffff_ffff } else { sum };
-            sum.wrapping_add(segment)
+            LiveAddr(sum.wrapping_add(segment))
         };
-        let pc = program.address.wrapping_add(u64::from(offset));
-        let mut tell = |address: u64, size: u32| {
+        let pc = unit.address.plus(u64::from(offset));
+        let mut tell = |address: LiveAddr, size: u32| {
             sink.reference(MemoryReference { pc, address, size, write: r.write });
         };
         match (r.shape, r.index) {
@@ -311,9 +362,9 @@ impl Cursor<'_> {
             }
             (Shape::Xsave { compacted }, _) => {
                 let requested = (get(RDX)? << 32) | (get(RAX)? & 0xffff_ffff);
-                let (xcr0, components) =
-                    self.xsave.ok_or("the trace does not say how large saved state is")?;
-                tell(finish(sum), xsave_size(compacted, requested, *xcr0, components));
+                let xsave = self.xsave.ok_or("the trace does not say how large saved state is")?;
+                let size = xsave_size(compacted, requested, xsave.xcr0, &xsave.components);
+                tell(finish(sum), size);
             }
             _ => tell(finish(sum), r.size),
         }
@@ -321,20 +372,25 @@ impl Cursor<'_> {
     }
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "the low half is asked for")]
+fn low(word: u64) -> u32 {
+    word as u32
+}
+
 fn signed_element(vector: &[u8; 64], element: usize, bytes: usize) -> u64 {
     let at = element * bytes;
     match vector.get(at..at + bytes) {
-        Some(&[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]) as u64,
+        Some(&[a, b, c, d]) => i64::from(i32::from_le_bytes([a, b, c, d])).cast_unsigned(),
         Some(&[a, b, c, d, e, f, g, h]) => u64::from_le_bytes([a, b, c, d, e, f, g, h]),
         _ => 0,
     }
 }
 
 #[cold]
-fn unknown(program: &Program, offset: u16, number: u8) -> String {
+fn unknown(unit: &CompiledUnit, offset: u16, number: u8) -> String {
     format!(
-        "register {number} is not known at {:#x} (unit {:#x})",
-        program.address.wrapping_add(u64::from(offset)),
-        program.id
+        "register {number} is not known at {} (unit {})",
+        unit.address.plus(u64::from(offset)),
+        unit.id
     )
 }

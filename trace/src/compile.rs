@@ -3,6 +3,7 @@
 //! The order within an instruction: take the values recorded before it, report its references,
 //! apply its effect on known registers, let the values recorded after it take effect.
 
+use abi::ids::{LiveAddr, UnitId};
 use abi::unit::What;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -12,17 +13,17 @@ use lifter::recompute::{self, Effect};
 use lifter::regs::{gpr_number, RDI, RSI};
 use lifter::stores::{stores, Stores};
 
-use crate::units::{Origin, Unit};
+use crate::units::{DescribedUnit, Origin};
 
 /// A unit in executable form.
 #[derive(Debug)]
-pub struct Program {
-    pub id: u32,
-    pub address: u64,
-    /// Address behind the last instruction.
-    pub end: u64,
+pub struct CompiledUnit {
+    /// Its number.
+    pub id: UnitId,
+    /// Where it starts.
+    pub address: LiveAddr,
+    /// Where its description and code came from.
     pub origin: Origin,
-    pub wide: bool,
     /// What one execution claims of the memory stream.
     pub memory_bytes: u32,
     pub steps: Vec<Step>,
@@ -44,14 +45,18 @@ pub struct Start {
 /// Where a unit leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
-    To(u64),
+    /// Always to this address.
+    To(LiveAddr),
     /// A conditional branch (including `loop` and `jrcxz`).
     Branch {
-        taken: u64,
-        not_taken: u64,
+        /// Where the branch leads.
+        taken: LiveAddr,
+        /// Behind the branch.
+        not_taken: LiveAddr,
     },
     /// A system call: behind it, unless an event says otherwise.
-    System(u64),
+    System(LiveAddr),
+    /// What it leads to is not in the code.
     Anywhere,
 }
 
@@ -123,7 +128,7 @@ pub enum Step {
     /// Undo log: a call with all registers; its target if the instruction says it.
     Enter {
         offset: u16,
-        to: Option<u64>,
+        to: Option<LiveAddr>,
     },
     /// Anything rarer; the address (without index) may have been recorded.
     Rare {
@@ -143,7 +148,7 @@ pub enum Tells {
 }
 
 /// Compiles `unit`; an error says why it cannot be one.
-pub fn compile(unit: &Unit, tells: Tells) -> Result<Program, String> {
+pub fn compile(unit: &DescribedUnit, tells: Tells) -> Result<CompiledUnit, String> {
     Compiler { steps: Vec::new(), taken: 0, next_record: 0, tells }.run(unit)
 }
 
@@ -155,14 +160,14 @@ struct Compiler {
 }
 
 impl Compiler {
-    fn run(mut self, unit: &Unit) -> Result<Program, String> {
+    fn run(mut self, unit: &DescribedUnit) -> Result<CompiledUnit, String> {
         let mut factory = InstructionInfoFactory::new();
-        let mut decoder = Decoder::with_ip(64, &unit.code, unit.address, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(64, &unit.code, unit.address.0, DecoderOptions::NONE);
         let (mut starts, mut inner_blocks) = (Vec::new(), Vec::new());
         let mut refs = Vec::new();
         let mut last = Instruction::default();
         while decoder.can_decode() {
-            let offset = decoder.position() as u16;
+            let offset = u16::try_from(decoder.position()).map_err(|_| "it is too long")?;
             let insn = decoder.decode();
             // A unit may end with bytes that are no instruction: executing them faults.
             let at_end = usize::from(offset) + insn.len() >= unit.code.len();
@@ -170,7 +175,7 @@ impl Compiler {
                 return Err(format!("undecodable instruction at {:#x}", insn.ip()));
             }
             let inner_block = !starts.is_empty() && transfers(&last);
-            starts.push(self.start(offset));
+            starts.push(self.start(offset)?);
             if inner_block {
                 self.steps.push(Step::Block(offset));
                 inner_blocks.push(offset);
@@ -178,7 +183,7 @@ impl Compiler {
             if !insn.is_invalid() {
                 refs.clear();
                 operands::references(&insn, &mut factory, &mut refs);
-                self.instruction(unit, &insn, starts.len() - 1, &refs, &mut factory)?;
+                self.instruction(unit, &insn, (starts.len() - 1, offset), &refs, &mut factory)?;
             }
             last = insn;
         }
@@ -188,14 +193,13 @@ impl Compiler {
         if self.next_record != unit.body.records.len() {
             return Err("it records at instructions that it does not have".into());
         }
-        let end = unit.address.wrapping_add(unit.code.len() as u64);
-        starts.push(self.start(unit.code.len() as u16));
-        Ok(Program {
+        let len = u16::try_from(unit.code.len()).map_err(|_| "it is too long")?;
+        let end = unit.address.plus(u64::from(len));
+        starts.push(self.start(len)?);
+        Ok(CompiledUnit {
             id: unit.id,
             address: unit.address,
-            end,
             origin: unit.origin,
-            wide: unit.body.flags & abi::unit::flags::WIDE != 0,
             memory_bytes: self.taken,
             steps: self.steps,
             inner_blocks,
@@ -205,15 +209,16 @@ impl Compiler {
         })
     }
 
-    fn start(&self, offset: u16) -> Start {
-        Start { offset, step: self.steps.len() as u32 }
+    fn start(&self, offset: u16) -> Result<Start, &'static str> {
+        let step = u32::try_from(self.steps.len()).map_err(|_| "it has too many steps")?;
+        Ok(Start { offset, step })
     }
 
     fn instruction(
         &mut self,
-        unit: &Unit,
+        unit: &DescribedUnit,
         insn: &Instruction,
-        number: usize,
+        (number, offset): (usize, u16),
         refs: &[Reference],
         factory: &mut InstructionInfoFactory,
     ) -> Result<(), String> {
@@ -244,19 +249,16 @@ impl Compiler {
                     ordered = true;
                     Step::Order
                 }
-                What::Old(words) => {
-                    old(insn, refs, (insn.ip() - unit.address) as u16, words, recorded)?
-                }
+                What::Old(words) => old(insn, refs, offset, words, recorded)?,
             });
             self.taken += record.what.size();
             self.next_record += 1;
         }
-        let offset = (insn.ip() - unit.address) as u16;
         match self.tells {
             Tells::References => self.references(offset, refs, recorded, held)?,
             Tells::Stores if ordered => self.steps.push(Step::Ordered),
             Tells::Stores if insn.is_call_near() => {
-                self.steps.push(Step::Enter { offset, to: Some(insn.near_branch_target()) });
+                self.steps.push(Step::Enter { offset, to: Some(target(insn)) });
             }
             Tells::Stores if insn.flow_control() == FlowControl::IndirectCall => {
                 self.steps.push(Step::Enter { offset, to: None });
@@ -331,7 +333,10 @@ fn old(
         return Err("it records a store of another size".into());
     }
     match r.operand.filter(|&n| recorded[usize::from(n & 3)]) {
-        Some(operand) => Ok(Step::OldRecorded { operand, offset, size: r.size as u16 }),
+        Some(operand) => {
+            let size = u16::try_from(r.size).map_err(|_| "a store that is too large")?;
+            Ok(Step::OldRecorded { operand, offset, size })
+        }
         None => Ok(Step::Old(simple(&r, offset).ok_or("a store with an odd index")?)),
     }
 }
@@ -347,9 +352,9 @@ fn simple(r: &Reference, offset: u16) -> Option<Simple> {
         return None;
     }
     Some(Simple {
-        displacement: r.displacement as u64,
+        displacement: r.displacement.cast_unsigned(),
         offset,
-        size: r.size as u16,
+        size: u16::try_from(r.size).ok()?,
         base: r.base.unwrap_or(NO_REGISTER),
         index,
         scale,
@@ -368,15 +373,17 @@ fn transfers(insn: &Instruction) -> bool {
     }
 }
 
-fn exit(last: &Instruction, end: u64) -> Exit {
+fn target(insn: &Instruction) -> LiveAddr {
+    LiveAddr(insn.near_branch_target())
+}
+
+fn exit(last: &Instruction, end: LiveAddr) -> Exit {
     let near = |insn: &Instruction| matches!(insn.op0_kind(), OpKind::NearBranch64);
     match last.flow_control() {
         FlowControl::Next => Exit::To(end),
-        FlowControl::UnconditionalBranch if near(last) => Exit::To(last.near_branch_target()),
-        FlowControl::ConditionalBranch => {
-            Exit::Branch { taken: last.near_branch_target(), not_taken: end }
-        }
-        FlowControl::Call if near(last) => Exit::To(last.near_branch_target()),
+        FlowControl::UnconditionalBranch if near(last) => Exit::To(target(last)),
+        FlowControl::ConditionalBranch => Exit::Branch { taken: target(last), not_taken: end },
+        FlowControl::Call if near(last) => Exit::To(target(last)),
         FlowControl::Call if last.mnemonic() == Mnemonic::Syscall => Exit::System(end),
         FlowControl::XbeginXabortXend if last.mnemonic() != Mnemonic::Xbegin => Exit::To(end),
         _ => Exit::Anywhere,

@@ -1,0 +1,87 @@
+//! Units that a walk has met, compiled once and kept.
+
+use std::collections::HashMap;
+
+use abi::ids::UnitId;
+
+use crate::compile::{compile, CompiledUnit, Tells};
+use crate::open::Trace;
+use crate::units::Units;
+
+/// Position of a unit in [`CompiledUnits`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct UnitNumber(pub u32);
+
+/// Why the next unit was not found.
+pub(super) enum Trouble {
+    /// Nothing describes it. Right where a recording was lost, and wrong anywhere else.
+    Undescribed(String),
+    Wrong(String),
+}
+
+impl From<String> for Trouble {
+    fn from(what: String) -> Trouble {
+        Trouble::Wrong(what)
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(what: &str) -> Trouble {
+        Trouble::Wrong(what.into())
+    }
+}
+
+/// All units that were met, in the order in which they were.
+pub(super) struct CompiledUnits<'t> {
+    trace: &'t Trace,
+    list: Vec<CompiledUnit>,
+    by_id: HashMap<UnitId, UnitNumber>,
+    tells: Tells,
+}
+
+impl<'t> CompiledUnits<'t> {
+    pub fn new(trace: &'t Trace) -> CompiledUnits<'t> {
+        let tells = match trace.options {
+            options if options.undo() => Tells::Stores,
+            options if options.records_memory() => Tells::References,
+            _ => Tells::Nothing,
+        };
+        CompiledUnits { trace, list: Vec::new(), by_id: HashMap::new(), tells }
+    }
+
+    #[inline]
+    pub fn get(&self, number: UnitNumber) -> &CompiledUnit {
+        &self.list[number.0 as usize]
+    }
+
+    /// What describes the units.
+    pub fn described(&self) -> &'t Units {
+        &self.trace.units
+    }
+
+    /// The number of the unit with this id, which is compiled when it is first asked for.
+    pub fn by_id(&mut self, id: UnitId) -> Result<UnitNumber, Trouble> {
+        if let Some(&number) = self.by_id.get(&id) {
+            return Ok(number);
+        }
+        let undescribed = || Trouble::Undescribed(format!("unknown unit {id}"));
+        let unit = self.trace.units.get(id).ok_or_else(undescribed)?;
+        let compiled = compile(&unit, self.tells)
+            .map_err(|what| format!("unit {id} at {}: {what}", unit.address))?;
+        let number = u32::try_from(self.list.len()).map_err(|_| "too many units")?;
+        let number = UnitNumber(number);
+        self.list.push(compiled);
+        self.by_id.insert(id, number);
+        Ok(number)
+    }
+
+    /// The same, of a unit that a `full-pc` word names.
+    pub fn by_word(&mut self, word: u64) -> Result<UnitNumber, Trouble> {
+        let undescribed = |(address, version)| {
+            Trouble::Undescribed(format!("no unit at {address}, version {version}"))
+        };
+        let (address, version) = crate::units::split_word(word);
+        let id = self.trace.units.at(address, version);
+        self.by_id(id.ok_or_else(|| undescribed((address, version)))?)
+    }
+}

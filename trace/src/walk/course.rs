@@ -1,0 +1,310 @@
+//! The way through one chunk: unit by unit, with the events in between.
+
+use std::ops::ControlFlow::{self, Break, Continue};
+
+use abi::event::LAST_NOT_DONE;
+use abi::ids::StreamOff;
+use lifter::regs::GprSet;
+
+use super::chunk_end::{ChunkEnd, Next};
+use super::compiled::{CompiledUnits, Trouble, UnitNumber};
+use super::cursor::Cursor;
+use super::sink::{Entered, Overwritten, Sink};
+use super::stream::Stream;
+use crate::compile::{CompiledUnit, Exit};
+use crate::events::{Event, Placed};
+use crate::open::Chunk;
+use crate::units::Units;
+
+/// Result of looking for the next unit.
+pub(super) enum Found {
+    Unit(UnitNumber),
+    End,
+}
+
+/// Reads one format of the control-flow stream. What a decoder knows of a chunk, or keeps between
+/// chunks to be fast, is its own.
+///
+/// The methods with a body are for formats in which units may add nothing to the stream, or only
+/// when they end, so that a place in the stream does not say alone what happened there.
+pub(super) trait Decoder {
+    /// A chunk starts.
+    fn begin(&mut self, chunk: &Chunk, units: &Units);
+
+    /// The unit that is executed next. If that fails, the stream is at the record that is wrong.
+    fn next(
+        &mut self,
+        course: &mut Course<'_>,
+        units: &mut CompiledUnits<'_>,
+    ) -> Result<Found, Trouble>;
+
+    /// Bytes of the stream that the unit claims when it starts, but that are read only when it has
+    /// come to its end.
+    fn claimed(&self, _unit: &CompiledUnit) -> usize {
+        0
+    }
+
+    /// Whether further units come before `event`, although it has the place where the stream is.
+    fn is_early(&self, _course: &Course<'_>, _event: &Placed) -> bool {
+        false
+    }
+
+    /// Whether `event`, which has the place where the stream is and is inside of a unit, is inside
+    /// of a unit that comes after this one.
+    fn is_later(&self, _event: &Placed, _unit: &CompiledUnit) -> bool {
+        false
+    }
+}
+
+/// Where a walk through a chunk is.
+pub(super) struct Course<'a> {
+    pub chunk: &'a Chunk,
+    pub following: Option<&'a Chunk>,
+    pub stream: Stream<'a>,
+    /// Those that are still to come.
+    pub events: &'a [Placed],
+    pub cursor: Cursor<'a>,
+    pub end: ChunkEnd,
+    /// A block starts with the next unit.
+    fresh: bool,
+    /// Nothing is known about what came before.
+    uncertain: bool,
+    /// The last unit ended with a system call.
+    pub after_system_call: bool,
+    /// The last unit was left before its end.
+    pub inside: bool,
+}
+
+impl<'a> Course<'a> {
+    pub fn new(
+        chunk: &'a Chunk,
+        following: Option<&'a Chunk>,
+        stream: Stream<'a>,
+        events: &'a [Placed],
+        cursor: Cursor<'a>,
+    ) -> Course<'a> {
+        Course {
+            chunk,
+            following,
+            stream,
+            events,
+            cursor,
+            end: ChunkEnd::at_start(chunk.registers),
+            fresh: true,
+            uncertain: true,
+            after_system_call: false,
+            inside: false,
+        }
+    }
+
+    /// To the end of the chunk.
+    pub fn run<S: Sink, D: Decoder>(
+        &mut self,
+        decoder: &mut D,
+        units: &mut CompiledUnits<'_>,
+        is_lossy: bool,
+        sink: &mut S,
+    ) -> Result<(), String> {
+        loop {
+            if self.event_is_due() {
+                self.boundary_events(decoder, sink);
+            }
+            let before = self.stream.mark();
+            let number = match decoder.next(self, units) {
+                Ok(Found::Unit(number)) => number,
+                Ok(Found::End) => break,
+                Err(Trouble::Undescribed(_)) if is_lossy => {
+                    self.end.lost = true;
+                    return Ok(());
+                }
+                Err(Trouble::Undescribed(what) | Trouble::Wrong(what)) => return Err(what),
+            };
+            let unit = units.get(number);
+            if !self.end.next.allows(unit.address) {
+                self.stream.back(before);
+                return Err(format!(
+                    "unit {} at {} cannot follow: expected {}",
+                    unit.id, unit.address, self.end.next
+                ));
+            }
+            if self.unit(decoder, unit, sink)?.is_break() {
+                break;
+            }
+        }
+        if !self.end.partial && !self.end.stopped && self.event_is_due() {
+            self.boundary_events(decoder, sink);
+        }
+        if let Some(entered) = self.cursor.entered.take() {
+            let to = self.following.map_or(0, |chunk| chunk.registers.rip);
+            sink.enter(Entered { to: abi::ids::LiveAddr(to), ..entered });
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> ChunkEnd {
+        let falls_to = match self.end.next {
+            Next::At(address) if !self.fresh => Some(address),
+            _ => None,
+        };
+        ChunkEnd {
+            falls_to,
+            known: self.cursor.known,
+            fs_base: self.cursor.fs_base,
+            control_flow: self.stream.at(),
+            memory: StreamOff(self.cursor.memory_at as u64),
+            ..self.end
+        }
+    }
+
+    #[inline]
+    pub fn event_is_due(&self) -> bool {
+        self.events.first().is_some_and(|e| e.position.control_flow <= self.stream.at())
+    }
+
+    /// Applies the events at the current position.
+    pub fn boundary_events<S: Sink, D: Decoder>(&mut self, decoder: &D, sink: &mut S) {
+        while let Some((placed, rest)) = self.events.split_first() {
+            if placed.position.control_flow > self.stream.at() || decoder.is_early(self, placed) {
+                break;
+            }
+            self.events = rest;
+            match &placed.event {
+                Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
+                Some(Event::Interrupted(state)) => self.cursor.set(state),
+                Some(Event::Undo { pc, address, old }) => {
+                    sink.store(Overwritten { pc: *pc, address: *address, old });
+                }
+                Some(Event::Lost { pc, start, len, why }) => sink.lost(*pc, *start, *len, why),
+                Some(Event::Order(number)) => sink.order(*number, false),
+                Some(Event::Loss { reason, .. }) => {
+                    sink.stopped(*reason);
+                    self.end.next = Next::Anywhere;
+                    self.cursor.known.known = GprSet::EMPTY;
+                    self.fresh = true;
+                }
+                Some(other) => {
+                    if let Some(state) = other.goes_on_with() {
+                        self.cursor.set(state);
+                        self.end.next = match state.rip {
+                            0 => Next::Anywhere,
+                            rip => Next::At(abi::ids::LiveAddr(rip)),
+                        };
+                        let starts_block = !matches!(other, Event::Registers(_));
+                        if starts_block {
+                            (self.fresh, self.uncertain) = (true, false);
+                        }
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Executes one unit.
+    #[inline]
+    fn unit<S: Sink, D: Decoder>(
+        &mut self,
+        decoder: &D,
+        unit: &CompiledUnit,
+        sink: &mut S,
+    ) -> Result<ControlFlow<()>, String> {
+        let continues = match self.end.next {
+            Next::At(address) => !self.fresh && address == unit.address,
+            _ => false,
+        };
+        let last = unit.starts.len() - 1;
+        let mut stop = last;
+        let mut named = false;
+        let claimed = decoder.claimed(unit);
+        if let Some(placed) = self.events.first() {
+            let inside = placed.position.is_inside();
+            let behind = self.stream.at().0 + if inside { claimed as u64 } else { 0 };
+            named = placed.position.control_flow.0 <= behind;
+            if named && inside && !decoder.is_later(placed, unit) {
+                stop = done_before(placed.position.insn, last);
+            }
+        }
+        // The last unit of a recording that just ended: nobody knows how far it came.
+        let partial = !named
+            && self.following.is_none()
+            && !self.chunk.frame.is_sealed()
+            && self.stream.is_blank();
+        if let Some(entered) = self.cursor.entered.take() {
+            sink.enter(Entered { to: unit.address, ..entered });
+        }
+        sink.unit(unit, partial);
+        if !continues {
+            sink.block(unit.address, self.uncertain && self.end.units == 0);
+        }
+        if self.end.units == 0 {
+            self.end.first_unit = Some(unit.address);
+            self.end.uncertain = self.uncertain && !continues;
+        }
+        self.end.units += 1;
+        self.end.partial = partial;
+        // The unit claimed room for all of its records when it started, however far it came.
+        let recorded = unit.memory_bytes as usize;
+        let room = self.cursor.memory.len() - self.cursor.memory_at;
+        let behind = self.cursor.memory_at + recorded.min(room);
+        if partial {
+            self.cursor.memory_at = behind;
+            return Ok(Break(()));
+        }
+        self.end.instructions += stop as u64;
+        let steps = &unit.steps[..unit.starts[stop].step as usize];
+        if recorded > room {
+            return Err(format!(
+                "the memory stream ends inside unit {} at {}",
+                unit.id, unit.address
+            ));
+        }
+        if !S::REFERENCES {
+            let inner = unit.inner_blocks.iter().filter(|&&b| b < unit.starts[stop].offset);
+            inner.for_each(|&b| sink.block(unit.address.plus(u64::from(b)), false));
+        } else if self.cursor.run(unit, steps, sink)?.is_break() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        } else if let Some(Event::Interrupted(state)) =
+            self.events.first().and_then(|e| e.event.as_ref()).filter(|_| stop < last)
+        {
+            if self.cursor.run_interrupted(unit, stop, state, sink)?.is_break() {
+                self.end.stopped = true;
+                return Ok(Break(()));
+            }
+        }
+        self.cursor.memory_at = behind;
+        if stop < last {
+            self.stream.skip(claimed);
+        }
+        self.leave(unit, stop, stop == last);
+        if self.end.units & 0xfff == 0 && !sink.go_on() {
+            self.end.stopped = true;
+            return Ok(Break(()));
+        }
+        Ok(Continue(()))
+    }
+
+    #[inline]
+    fn leave(&mut self, unit: &CompiledUnit, stop: usize, whole: bool) {
+        self.inside = !whole;
+        self.after_system_call = whole && matches!(unit.exit, Exit::System(_));
+        self.fresh = whole && unit.transfers;
+        self.end.next = if !whole {
+            Next::At(unit.address.plus(u64::from(unit.starts[stop].offset)))
+        } else {
+            match unit.exit {
+                Exit::To(address) | Exit::System(address) => Next::At(address),
+                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
+                Exit::Anywhere => Next::Anywhere,
+            }
+        };
+    }
+}
+
+/// Instructions of a unit of `count` that were done when an event at `insn` happened.
+pub(super) fn done_before(insn: u32, count: usize) -> usize {
+    match insn {
+        LAST_NOT_DONE => count.saturating_sub(1),
+        insn => count.min(insn as usize),
+    }
+}

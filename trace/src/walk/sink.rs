@@ -1,0 +1,82 @@
+//! What a walk finds, and who is told.
+
+use abi::event::Loss;
+use abi::ids::LiveAddr;
+
+use crate::compile::CompiledUnit;
+
+/// A memory reference.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryReference {
+    /// The instruction that makes it.
+    pub pc: LiveAddr,
+    /// Its first byte.
+    pub address: LiveAddr,
+    /// Its bytes.
+    pub size: u32,
+    /// It writes.
+    pub write: bool,
+}
+
+/// What something is about to overwrite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overwritten<'a> {
+    /// Who does it.
+    pub pc: LiveAddr,
+    /// The first byte.
+    pub address: LiveAddr,
+    /// What is there.
+    pub old: &'a [u8],
+}
+
+/// Registers at the first instruction of a procedure that was called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entered {
+    /// The call.
+    pub pc: LiveAddr,
+    /// The procedure; 0 if nothing was recorded of it.
+    pub to: LiveAddr,
+    /// By their hardware numbers.
+    pub registers: [u64; 16],
+}
+
+/// What is done with what a walk finds.
+pub trait Sink {
+    /// Whether references are wanted at all.
+    const REFERENCES: bool;
+    /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
+    fn unit(&mut self, _unit: &CompiledUnit, _partial: bool) {}
+    /// A block starts. `uncertain`: at the start of a chunk it may continue the last block of the
+    /// previous one, see [`ChunkEnd::falls_to`](super::ChunkEnd::falls_to).
+    fn block(&mut self, _pc: LiveAddr, _uncertain: bool) {}
+    /// Memory is referenced.
+    fn reference(&mut self, _reference: MemoryReference) {}
+    /// Many references of one instruction. A sink that only counts need not look at each.
+    fn references(&mut self, all: impl Iterator<Item = MemoryReference>, _count: u64) {
+        all.for_each(|reference| self.reference(reference));
+    }
+    /// Undo log: something is about to be overwritten.
+    fn store(&mut self, _store: Overwritten<'_>) {}
+    /// Undo log: registers at the entry of a procedure.
+    fn enter(&mut self, _entry: Entered) {}
+    /// Undo log: a moment in the order of all threads. `exact`: what follows, up to
+    /// [`Sink::ordered`], happens at that very moment, not behind it.
+    fn order(&mut self, _number: u64, _exact: bool) {}
+    /// Undo log: the instruction that [`Sink::order`] announced is done.
+    fn ordered(&mut self) {}
+    /// Undo log: contents were dropped (length 0: nobody knows where).
+    fn lost(&mut self, _pc: LiveAddr, _start: LiveAddr, _len: u64, _why: &[u8]) {}
+    /// Recording stopped here.
+    fn stopped(&mut self, _reason: Loss) {}
+    /// Asked now and then: whether to go on.
+    fn go_on(&mut self) -> bool {
+        true
+    }
+}
+
+/// Listens to nothing.
+pub(super) struct Nobody;
+
+impl Sink for Nobody {
+    const REFERENCES: bool = false;
+}

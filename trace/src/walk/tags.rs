@@ -1,0 +1,121 @@
+//! The `tags` format: each unit writes its number, as far as its window does not say it.
+
+use std::collections::HashMap;
+
+use abi::ids::UnitId;
+use abi::trace::tags;
+use abi::unit::FIRST_TAG;
+
+use super::compiled::{CompiledUnits, Trouble, UnitNumber};
+use super::course::{Course, Decoder, Found};
+use crate::open::Chunk;
+use crate::units::Units;
+
+/// In the table of a window: not looked up yet.
+const NOT_MET: UnitNumber = UnitNumber(u32::MAX);
+/// Windows that get a table (256 KiB); units of further ones are looked up by their ids.
+const MAX_TABLES: usize = 256;
+
+pub(super) struct Tags {
+    /// The current window, if there is one.
+    window: Option<u32>,
+    /// For windows in use, the unit of each tag.
+    tables: Vec<Box<[UnitNumber]>>,
+    /// Where the table of a window is.
+    windows: HashMap<u32, usize>,
+    /// The last window that was looked for, and its table.
+    last: (u32, usize),
+}
+
+impl Default for Tags {
+    fn default() -> Tags {
+        Tags { window: None, tables: Vec::new(), windows: HashMap::new(), last: (0, usize::MAX) }
+    }
+}
+
+impl Tags {
+    #[inline]
+    fn find(&self, id: UnitId) -> Option<UnitNumber> {
+        let table = self.tables.get(self.last.1).filter(|_| self.last.0 == id.window())?;
+        Some(table[usize::from(id.tag())]).filter(|&number| number != NOT_MET)
+    }
+
+    #[inline]
+    fn by_id(&mut self, id: UnitId, units: &mut CompiledUnits<'_>) -> Result<UnitNumber, Trouble> {
+        match self.find(id) {
+            Some(number) => Ok(number),
+            None => self.by_other_id(id, units),
+        }
+    }
+
+    /// The slow path: another window, or a unit that is met for the first time.
+    fn by_other_id(
+        &mut self,
+        id: UnitId,
+        units: &mut CompiledUnits<'_>,
+    ) -> Result<UnitNumber, Trouble> {
+        let number = units.by_id(id)?;
+        let table = match self.windows.get(&id.window()) {
+            Some(&table) => table,
+            None if self.tables.len() >= MAX_TABLES => return Ok(number),
+            None => {
+                self.tables.push(vec![NOT_MET; 0x1_0000].into_boxed_slice());
+                self.windows.insert(id.window(), self.tables.len() - 1);
+                self.tables.len() - 1
+            }
+        };
+        self.tables[table][usize::from(id.tag())] = number;
+        self.last = (id.window(), table);
+        Ok(number)
+    }
+}
+
+impl Decoder for Tags {
+    fn begin(&mut self, chunk: &Chunk, _units: &Units) {
+        self.window = Some(chunk.frame.header.window).filter(|&window| window != 0);
+    }
+
+    #[inline]
+    fn next(
+        &mut self,
+        course: &mut Course<'_>,
+        units: &mut CompiledUnits<'_>,
+    ) -> Result<Found, Trouble> {
+        let stream = &mut course.stream;
+        loop {
+            let Some(&word) = stream.peek() else {
+                if !stream.rest().is_empty() {
+                    stream.may_end()?;
+                }
+                return Ok(Found::End);
+            };
+            match u16::from_le_bytes(word) {
+                tags::END => {
+                    stream.may_end()?;
+                    return Ok(Found::End);
+                }
+                tags::WIDE => {
+                    let start = stream.mark();
+                    stream.skip(2);
+                    let id = UnitId(u32::from_le_bytes(stream.take()?));
+                    self.window = Some(id.window());
+                    let found = self.by_id(id, units).map(Found::Unit);
+                    return found.inspect_err(|_| stream.back(start));
+                }
+                tags::WINDOW => {
+                    stream.skip(2);
+                    self.window = Some(u32::from_le_bytes(stream.take()?));
+                }
+                tag if u32::from(tag) < FIRST_TAG => {
+                    return Err(format!("unknown control word {tag}").into());
+                }
+                tag => {
+                    let window = self.window.ok_or("a narrow tag, and no window is current")?;
+                    let number = self.by_id(UnitId::new(window, tag), units)?;
+                    stream.skip(2);
+                    return Ok(Found::Unit(number));
+                }
+            }
+        }
+    }
+}
