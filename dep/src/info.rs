@@ -2,216 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::ops::Range;
 
 use abi::event::{End, Left};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
-use abi::unit::JitReason;
-use trace::compile::CompiledUnit;
+use serde::{Serialize, Serializer};
 use trace::events::Event;
-use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
-use trace::units::Origin;
-use trace::walk::{MemoryReference, Sink};
 use trace::Trace;
 
-use crate::syscalls::{tally_json, tally_text, Calls};
-use crate::text::{json_string, loss_reason};
+use crate::row::{Form, Hex};
+use crate::syscalls::{tally_object, tally_text, Calls, Tally};
+use crate::text::loss_reason;
 use crate::{Stop, Warnings};
+use count::{count, Shares, ThreadInfo, ORIGINS, REASONS};
 
-/// Where executed code can lie: key in JSON, name in text.
-const PLACES: [(&str, &str); 3] = [
-    ("main_program", "main program"),
-    ("embedded_libraries", "libraries"),
-    ("elsewhere", "elsewhere"),
-];
-/// Ahead of time, and each reason for the JIT.
-const ORIGINS: usize = 1 + REASONS.len();
-
-/// Live addresses of the program and of the libraries that have a translation.
-#[derive(Clone)]
-struct Images {
-    program: Range<LiveAddr>,
-    /// Ascending.
-    libraries: Vec<Range<LiveAddr>>,
-}
-
-impl Images {
-    /// Index in [`PLACES`].
-    fn place(&self, address: LiveAddr) -> usize {
-        if self.program.contains(&address) {
-            return 0;
-        }
-        let next = self.libraries.partition_point(|r| r.start <= address);
-        match next.checked_sub(1) {
-            Some(i) if self.libraries[i].contains(&address) => 1,
-            _ => 2,
-        }
-    }
-}
-
-/// Executed blocks by where they are and where their code came from.
-#[derive(Clone, Default)]
-struct Shares {
-    /// `[place][static, then by JIT reason]`; the places are those of [`PLACES`].
-    blocks: [[u64; ORIGINS]; 3],
-}
-
-#[derive(Clone, Default)]
-struct Counts {
-    shares: Shares,
-    references: u64,
-    /// The first block, which may continue the chunk before: address and its slot in the shares.
-    uncertain: Option<(LiveAddr, (usize, usize))>,
-}
-
-struct Counter<const REFERENCES: bool> {
-    outlet: Outlet<Counts>,
-    images: Images,
-    slot: (usize, usize),
-    counts: Counts,
-}
-
-fn slot(origin: Origin) -> usize {
-    match origin {
-        Origin::Static => 0,
-        Origin::Jit(reason) => reason as usize,
-    }
-}
-
-impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
-    const REFERENCES: bool = REFERENCES;
-
-    fn unit(&mut self, unit: &CompiledUnit, _partial: bool) {
-        self.slot = (self.images.place(unit.address), slot(unit.origin));
-    }
-
-    fn block(&mut self, pc: LiveAddr, uncertain: bool) {
-        if uncertain {
-            self.counts.uncertain = Some((pc, self.slot));
-        }
-        self.counts.shares.blocks[self.slot.0][self.slot.1] += 1;
-    }
-
-    fn reference(&mut self, _reference: MemoryReference) {
-        self.counts.references += 1;
-    }
-
-    fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {
-        self.counts.references += count;
-    }
-}
-
-impl<const REFERENCES: bool> BatchSink for Counter<REFERENCES> {
-    type Batch = Counts;
-
-    fn finish(mut self) -> Outlet<Counts> {
-        let counts = std::mem::take(&mut self.counts);
-        self.outlet.send(counts);
-        self.outlet
-    }
-}
-
-#[derive(Clone, Default)]
-struct ThreadInfo {
-    chunks: u64,
-    counts: Counts,
-    units: u64,
-    instructions: u64,
-    control_flow: u64,
-    memory: u64,
-}
-
-/// The program's range from the output file, else from where its path is mapped.
-fn images(trace: &Trace) -> Images {
-    let own = trace.statics.filter(|s| s.count > 0).map(|s| s.first_window);
-    let (mut program, mut libraries) = (None, Vec::new());
-    for (window, range) in trace.units.images() {
-        match own == Some(window) {
-            true => program = Some(range),
-            false => libraries.push(range),
-        }
-    }
-    libraries.sort_by_key(|r| r.start);
-    Images { program: program.unwrap_or_else(|| mapped_program(trace)), libraries }
-}
-
-fn mapped_program(trace: &Trace) -> Range<LiveAddr> {
-    let program = trace.program.as_os_str().as_encoded_bytes();
-    let (mut first, mut last) = (LiveAddr(u64::MAX), LiveAddr(0));
-    for event in &trace.process_events {
-        if let Some(Event::Map { start, len, path, .. }) = &event.event {
-            if **path == *program {
-                (first, last) =
-                    (first.min(*start), last.max(LiveAddr(start.0.saturating_add(*len))));
-            }
-        }
-    }
-    first..last
-}
-
-fn count<const REFERENCES: bool>(
-    trace: &Trace,
-    warnings: &mut Warnings,
-) -> (Vec<ThreadInfo>, Option<String>) {
-    let mut threads = vec![ThreadInfo::default(); trace.threads.len()];
-    let mut wrong = None;
-    let images = images(trace);
-    let make = |_, outlet| Counter::<REFERENCES> {
-        outlet,
-        images: images.clone(),
-        slot: (0, 0),
-        counts: Counts::default(),
-    };
-    let mut seam = Seam::default();
-    pipeline::run(trace, &pipeline::jobs(trace, |_| true), make, |job, piece| {
-        let thread = &mut threads[job.thread];
-        match piece {
-            Piece::Batch(counts) => {
-                let mine = &mut thread.counts;
-                for (to, from) in mine.shares.blocks.iter_mut().zip(counts.shares.blocks) {
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
-                }
-                mine.references += counts.references;
-                if let Some((pc, (place, origin))) = counts.uncertain {
-                    if !seam.begins_block(trace, &job, pc) {
-                        mine.shares.blocks[place][origin] -= 1;
-                    }
-                }
-            }
-            Piece::End(end) => {
-                thread.chunks += 1;
-                let falls_to = match *end {
-                    Ok(end) => {
-                        thread.units += end.units;
-                        thread.instructions += end.instructions;
-                        thread.control_flow += end.control_flow.0;
-                        thread.memory += end.memory.0;
-                        Some(end.falls_to)
-                    }
-                    Err(violation) => {
-                        warnings.add(&violation);
-                        wrong.get_or_insert_with(|| violation.to_string());
-                        None
-                    }
-                };
-                seam.ended(trace, &job, falls_to);
-            }
-        }
-        true
-    });
-    (threads, wrong)
-}
-
-fn sum(threads: &[ThreadInfo], field: impl Fn(&ThreadInfo) -> u64) -> u64 {
-    threads.iter().map(field).sum()
-}
-
-impl ThreadInfo {
-    fn blocks(&self) -> u64 {
-        self.counts.shares.blocks.iter().flatten().sum()
-    }
-}
+mod count;
 
 fn instrument_name(instrument: Instrument) -> &'static str {
     match instrument {
@@ -269,7 +74,7 @@ fn losses(trace: &Trace) -> Vec<String> {
 }
 
 /// Files that were mapped, with their lowest address.
-fn modules(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
+fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
     let mut modules: BTreeMap<&[u8], (LiveAddr, String)> = BTreeMap::new();
     for event in &trace.process_events {
         if let Some(Event::Map { start, build_id, path, .. }) = &event.event {
@@ -296,24 +101,107 @@ fn left(trace: &Trace, start: LiveAddr) -> &'static str {
     });
     match reason {
         None => "",
-        Some(Left::Content) => " (its translation is of another file: not used)",
-        Some(Left::Options) => " (its translation is for other options or processors: not used)",
-        Some(Left::Elsewhere) => " (mapped elsewhere before: its translation is not used)",
-        Some(Left::NoMemory | Left::Unknown(_)) => " (no memory for its translation: not used)",
+        Some(Left::Content) => "(its translation is of another file: not used)",
+        Some(Left::Options) => "(its translation is for other options or processors: not used)",
+        Some(Left::Elsewhere) => "(mapped elsewhere before: its translation is not used)",
+        Some(Left::NoMemory | Left::Unknown(_)) => "(no memory for its translation: not used)",
     }
 }
 
-/// System calls that `dep info` names for each thread.
+/// System calls that are named for each thread in the text.
 const TOP_CALLS: usize = 8;
 
-const REASONS: [(&str, JitReason); 6] = [
-    ("library", JitReason::Library),
-    ("missed", JitReason::Missed),
-    ("anonymous", JitReason::Anonymous),
-    ("dynamic", JitReason::Dynamic),
-    ("processor", JitReason::Processor),
-    ("modified", JitReason::Modified),
-];
+/// What is said about a trace. In JSON these are the fields of one object.
+#[derive(Serialize)]
+struct Report {
+    program: String,
+    arguments: Vec<String>,
+    instrument: &'static str,
+    ring: bool,
+    control_flow: &'static str,
+    memory: &'static str,
+    pid: u64,
+    ended: String,
+    losses: Vec<String>,
+    damage: Vec<String>,
+    static_units: usize,
+    jit_units: usize,
+    modules: Vec<ModuleRow>,
+    threads: Vec<ThreadRow>,
+    control_flow_bytes: u64,
+    memory_bytes: u64,
+    instructions: u64,
+    #[serde(serialize_with = "six_digits")]
+    bytes_per_instruction: f64,
+    main_program: Share,
+    embedded_libraries: Share,
+    elsewhere: Share,
+    not_recovered: Option<String>,
+}
+
+/// A file that was mapped.
+#[derive(Serialize)]
+struct ModuleRow {
+    start: Hex,
+    path: String,
+    build_id: String,
+    note: &'static str,
+}
+
+#[derive(Serialize)]
+struct ThreadRow {
+    tid: u32,
+    chunks: u64,
+    units: u64,
+    instructions: u64,
+    blocks: u64,
+    references: u64,
+    control_flow_bytes: u64,
+    memory_bytes: u64,
+    #[serde(serialize_with = "tally_object")]
+    syscalls: Tally,
+    #[serde(serialize_with = "tally_object")]
+    not_described: Tally,
+}
+
+/// Executed blocks in one place, by where their code came from.
+#[derive(Serialize)]
+struct Share {
+    blocks: u64,
+    #[serde(rename = "static")]
+    ahead_of_time: u64,
+    jit: Reasons,
+}
+
+/// Blocks for each of the [`REASONS`].
+struct Reasons([u64; REASONS.len()]);
+
+impl Reasons {
+    fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        REASONS.iter().zip(self.0).map(|((name, _), blocks)| (*name, blocks))
+    }
+}
+
+impl Serialize for Reasons {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.named())
+    }
+}
+
+impl Share {
+    fn new(counts: &[u64; ORIGINS]) -> Share {
+        Share {
+            blocks: counts.iter().sum(),
+            ahead_of_time: counts[0],
+            jit: Reasons(REASONS.map(|(_, reason)| counts[reason as usize])),
+        }
+    }
+}
+
+/// More digits would be noise.
+fn six_digits<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 1e6).round() / 1e6)
+}
 
 pub fn info(
     trace: &Trace,
@@ -325,179 +213,178 @@ pub fn info(
         true => count::<true>(trace, warnings),
         false => count::<false>(trace, warnings),
     };
-    let mut shares = Shares::default();
-    for thread in &threads {
-        for (to, from) in shares.blocks.iter_mut().zip(thread.counts.shares.blocks) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+    let report = Report::new(trace, &threads, wrong);
+    match Form::new(json) {
+        Form::Json => {
+            serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;
+            writeln!(out)?;
         }
+        Form::Text => report.text(out)?,
     }
-    let calls = trace.threads.iter().map(Calls::of).collect();
-    let report = Report { trace, threads, calls, shares, wrong };
-    if json {
-        report.json(out)
-    } else {
-        report.text(out)
-    }
+    Ok(())
 }
 
-struct Report<'a> {
-    trace: &'a Trace,
-    threads: Vec<ThreadInfo>,
-    calls: Vec<Calls>,
-    shares: Shares,
-    wrong: Option<String>,
+fn sum(threads: &[ThreadInfo], field: impl Fn(&ThreadInfo) -> u64) -> u64 {
+    threads.iter().map(field).sum()
 }
 
-impl Report<'_> {
-    fn bytes_per_instruction(&self, bytes: u64) -> f64 {
-        bytes as f64 / sum(&self.threads, |t| t.instructions).max(1) as f64
+fn modules(trace: &Trace) -> Vec<ModuleRow> {
+    let row = |(start, path, build_id): (LiveAddr, String, String)| ModuleRow {
+        start: start.into(),
+        path,
+        build_id,
+        note: left(trace, start),
+    };
+    mapped_files(trace).into_iter().map(row).collect()
+}
+
+fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
+    let row = |(thread, counts): (&trace::Thread, &ThreadInfo)| {
+        let calls = Calls::of(thread);
+        ThreadRow {
+            tid: thread.name(),
+            chunks: counts.chunks,
+            units: counts.units,
+            instructions: counts.instructions,
+            blocks: counts.blocks(),
+            references: counts.references(),
+            control_flow_bytes: counts.control_flow,
+            memory_bytes: counts.memory,
+            syscalls: calls.all,
+            not_described: calls.not_described,
+        }
+    };
+    trace.threads.iter().zip(counts).map(row).collect()
+}
+
+impl Report {
+    fn new(trace: &Trace, counts: &[ThreadInfo], not_recovered: Option<String>) -> Report {
+        let mut shares = Shares::default();
+        counts.iter().for_each(|thread| shares.add(thread.shares()));
+        let [main_program, embedded_libraries, elsewhere] =
+            [0, 1, 2].map(|place| Share::new(&shares.blocks[place]));
+        let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let control_flow_bytes = sum(counts, |t| t.control_flow);
+        let memory_bytes = sum(counts, |t| t.memory);
+        let instructions = sum(counts, |t| t.instructions);
+        Report {
+            program: trace.program.to_string_lossy().into_owned(),
+            arguments: trace.arguments.iter().map(|a| lossy(a)).collect(),
+            instrument: instrument_name(trace.options.instrument),
+            ring: trace.options.ring,
+            control_flow: control_flow_name(trace.options.control_flow),
+            memory: memory_name(trace.options.memory),
+            pid: trace.pid,
+            ended: ending(trace),
+            losses: losses(trace),
+            damage: trace.damage.iter().map(ToString::to_string).collect(),
+            static_units: trace.units.static_count(),
+            jit_units: trace.units.jit_count(),
+            modules: modules(trace),
+            threads: threads(trace, counts),
+            control_flow_bytes,
+            memory_bytes,
+            instructions,
+            bytes_per_instruction: per_instruction(control_flow_bytes + memory_bytes, instructions),
+            main_program,
+            embedded_libraries,
+            elsewhere,
+            not_recovered,
+        }
     }
 
     fn text(&self, out: &mut impl Write) -> Result<(), Stop> {
-        let trace = self.trace;
-        let arguments = trace.arguments.iter().map(|a| String::from_utf8_lossy(a));
-        let arguments: Vec<_> = arguments.map(|a| format!("{a:?}")).collect();
-        writeln!(out, "program        {}", trace.program.display())?;
+        let arguments: Vec<_> = self.arguments.iter().map(|a| format!("{a:?}")).collect();
+        writeln!(out, "program        {}", self.program)?;
         writeln!(out, "arguments      {}", arguments.join(" "))?;
         writeln!(
             out,
             "options        {}, control flow {}, memory {}{}",
-            instrument_name(trace.options.instrument),
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
-            if trace.options.ring { ", the newest part only" } else { "" }
+            self.instrument,
+            self.control_flow,
+            self.memory,
+            if self.ring { ", the newest part only" } else { "" }
         )?;
-        writeln!(out, "process        {}, ended: {}", trace.pid, ending(trace))?;
-        for loss in losses(trace) {
+        writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
+        for loss in &self.losses {
             writeln!(out, "recording lost {loss}")?;
         }
         writeln!(
             out,
             "units          {} ahead of time, {} from the JIT",
-            trace.units.static_count(),
-            trace.units.jit_count()
+            self.static_units, self.jit_units
         )?;
-        for (start, path, id) in modules(trace) {
-            let id = if id.is_empty() { "-" } else { &id };
-            writeln!(out, "module         {start} {path} {id}{}", left(trace, start))?;
+        for ModuleRow { start, path, build_id, note } in &self.modules {
+            let id = if build_id.is_empty() { "-" } else { build_id };
+            let space = if note.is_empty() { "" } else { " " };
+            writeln!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
         }
-        for ((thread, t), calls) in trace.threads.iter().zip(&self.threads).zip(&self.calls) {
-            writeln!(
-                out,
-                "thread {:<7} {} chunks, {} instructions, {} blocks, {} references, {} bytes of \
-                 control flow, {} of memory",
-                thread.name(),
-                t.chunks,
-                t.instructions,
-                t.blocks(),
-                t.counts.references,
-                t.control_flow,
-                t.memory
-            )?;
-            if calls.count() > 0 {
-                let top = tally_text(&calls.all, TOP_CALLS);
-                writeln!(out, "  calls        {}: {top}", calls.count())?;
-            }
-            if !calls.not_described.is_empty() {
-                let names = tally_text(&calls.not_described, usize::MAX);
-                writeln!(out, "  not described: {names}")?;
-            }
+        for thread in &self.threads {
+            thread.text(out)?;
         }
-        let control_flow = sum(&self.threads, |t| t.control_flow);
-        let memory = sum(&self.threads, |t| t.memory);
         writeln!(
             out,
-            "streams        {control_flow} bytes of control flow, {memory} of memory: {:.3} + {:.3} \
-             bytes per instruction",
-            self.bytes_per_instruction(control_flow),
-            self.bytes_per_instruction(memory)
+            "streams        {} bytes of control flow, {} of memory: {:.3} + {:.3} bytes per \
+             instruction",
+            self.control_flow_bytes,
+            self.memory_bytes,
+            per_instruction(self.control_flow_bytes, self.instructions),
+            per_instruction(self.memory_bytes, self.instructions)
         )?;
-        for ((_, name), counts) in PLACES.iter().zip(&self.shares.blocks) {
-            let all: u64 = counts.iter().sum();
-            if all == 0 && *name != "main program" {
-                continue;
+        // That of the program is told even if nothing of it ran.
+        self.main_program.text("main program", out)?;
+        for (name, share) in
+            [("libraries", &self.embedded_libraries), ("elsewhere", &self.elsewhere)]
+        {
+            if share.blocks > 0 {
+                share.text(name, out)?;
             }
-            let share = 100.0 * counts[0] as f64 / all.max(1) as f64;
-            write!(out, "{name:<15}{all} blocks, {share:.2} % ahead of time")?;
-            for (reason, number) in REASONS {
-                if counts[number as usize] > 0 {
-                    write!(out, ", {} JIT ({reason})", counts[number as usize])?;
-                }
-            }
-            writeln!(out)?;
         }
-        if let Some(wrong) = &self.wrong {
+        if let Some(wrong) = &self.not_recovered {
             writeln!(out, "not recovered  {wrong}")?;
         }
         Ok(())
     }
+}
 
-    fn json(&self, out: &mut impl Write) -> Result<(), Stop> {
-        let trace = self.trace;
-        let list = |items: Vec<String>| format!("[{}]", items.join(","));
-        let text = |bytes: &[u8]| json_string(&String::from_utf8_lossy(bytes));
-        let threads = trace.threads.iter().zip(&self.threads).zip(&self.calls);
-        let threads = threads.map(|((thread, t), calls)| {
-            format!(
-                "{{\"tid\":{},\"chunks\":{},\"units\":{},\"instructions\":{},\"blocks\":{},\
-                 \"references\":{},\"control_flow_bytes\":{},\"memory_bytes\":{},\
-                 \"syscalls\":{},\"not_described\":{}}}",
-                thread.name(),
-                t.chunks,
-                t.units,
-                t.instructions,
-                t.blocks(),
-                t.counts.references,
-                t.control_flow,
-                t.memory,
-                tally_json(&calls.all),
-                tally_json(&calls.not_described)
-            )
-        });
-        let modules = modules(trace).into_iter().map(|(start, path, id)| {
-            format!(
-                "{{\"start\":\"{start}\",\"path\":{},\"build_id\":\"{id}\",\"note\":{}}}",
-                json_string(&path),
-                json_string(left(trace, start).trim())
-            )
-        });
-        let shares = |((key, _), counts): (&(&str, &str), &[u64; ORIGINS])| {
-            let reasons = REASONS.map(|(name, n)| format!("\"{name}\":{}", counts[n as usize]));
-            format!(
-                "\"{key}\":{{\"blocks\":{},\"static\":{},\"jit\":{{{}}}}}",
-                counts.iter().sum::<u64>(),
-                counts[0],
-                reasons.join(",")
-            )
-        };
-        let control_flow = sum(&self.threads, |t| t.control_flow);
-        let memory = sum(&self.threads, |t| t.memory);
+fn per_instruction(bytes: u64, instructions: u64) -> f64 {
+    bytes as f64 / instructions.max(1) as f64
+}
+
+impl ThreadRow {
+    fn text(&self, out: &mut impl Write) -> Result<(), Stop> {
         writeln!(
             out,
-            "{{\"program\":{},\"arguments\":{},\"instrument\":\"{}\",\"ring\":{},\"control_flow\":\"{}\",\"memory\":\"{}\",\
-             \"pid\":{},\"ended\":{},\"losses\":{},\"damage\":{},\"static_units\":{},\
-             \"jit_units\":{},\"modules\":{},\"threads\":{},\"control_flow_bytes\":{control_flow},\
-             \"memory_bytes\":{memory},\"instructions\":{},\"bytes_per_instruction\":{:.6},\
-             {},\"not_recovered\":{}}}",
-            text(trace.program.as_os_str().as_encoded_bytes()),
-            list(trace.arguments.iter().map(|a| text(a)).collect()),
-            instrument_name(trace.options.instrument),
-            trace.options.ring,
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
-            trace.pid,
-            json_string(&ending(trace)),
-            list(losses(trace).iter().map(|l| json_string(l)).collect()),
-            list(trace.damage.iter().map(|d| json_string(&d.to_string())).collect()),
-            trace.units.static_count(),
-            trace.units.jit_count(),
-            list(modules.collect()),
-            list(threads.collect()),
-            sum(&self.threads, |t| t.instructions),
-            self.bytes_per_instruction(control_flow + memory),
-            PLACES.iter().zip(&self.shares.blocks).map(shares).collect::<Vec<_>>().join(","),
-            self.wrong.as_ref().map_or("null".to_string(), |w| json_string(w)),
+            "thread {:<7} {} chunks, {} instructions, {} blocks, {} references, {} bytes of \
+             control flow, {} of memory",
+            self.tid,
+            self.chunks,
+            self.instructions,
+            self.blocks,
+            self.references,
+            self.control_flow_bytes,
+            self.memory_bytes
         )?;
+        let calls: u64 = self.syscalls.iter().map(|(_, count)| count).sum();
+        if calls > 0 {
+            let top = tally_text(&self.syscalls, TOP_CALLS);
+            writeln!(out, "  calls        {calls}: {top}")?;
+        }
+        if !self.not_described.is_empty() {
+            let names = tally_text(&self.not_described, usize::MAX);
+            writeln!(out, "  not described: {names}")?;
+        }
         Ok(())
+    }
+}
+
+impl Share {
+    fn text(&self, name: &str, out: &mut impl Write) -> Result<(), Stop> {
+        let share = 100.0 * self.ahead_of_time as f64 / self.blocks.max(1) as f64;
+        write!(out, "{name:<15}{} blocks, {share:.2} % ahead of time", self.blocks)?;
+        for (reason, blocks) in self.jit.named().filter(|&(_, blocks)| blocks > 0) {
+            write!(out, ", {blocks} JIT ({reason})")?;
+        }
+        Ok(writeln!(out)?)
     }
 }

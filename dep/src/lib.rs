@@ -9,6 +9,7 @@ pub mod args;
 mod compare;
 mod info;
 mod list;
+mod row;
 mod symbols;
 mod syscalls;
 mod text;
@@ -18,9 +19,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use serde::Serialize;
+use trace::verify::Summary;
 use trace::{Error, Trace};
 
 use args::{Args, Command};
+use row::{Form, Row};
 
 /// Why a command stopped.
 pub enum Stop {
@@ -111,22 +115,32 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
     }
 }
 
-fn verify(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
-    let s = trace::verify::verify(trace)?;
-    let fields = [
-        ("frames", s.frames),
-        ("chunks", s.chunks),
-        ("units", s.units),
-        ("instructions", s.instructions),
-        ("blocks", s.blocks),
-        ("references", s.references),
-    ];
-    if json {
-        let fields: Vec<String> = fields.iter().map(|(k, v)| format!("\"{k}\":{v}")).collect();
-        writeln!(out, "{{\"ok\":true,{}}}", fields.join(","))?;
-    } else {
-        let fields: Vec<String> = fields.iter().map(|(k, v)| format!("{v} {k}")).collect();
-        writeln!(out, "ok: {}", fields.join(", "))?;
+/// What `dep verify` says of a trace that is as it should be.
+#[derive(Serialize)]
+struct Verified {
+    ok: bool,
+    frames: u64,
+    chunks: u64,
+    units: u64,
+    instructions: u64,
+    blocks: u64,
+    references: u64,
+}
+
+impl Row for Verified {
+    fn text(&self, out: &mut Vec<u8>) {
+        let Verified { ok: _, frames, chunks, units, instructions, blocks, references } = self;
+        let text = format!(
+            "ok: {frames} frames, {chunks} chunks, {units} units, {instructions} instructions, \
+             {blocks} blocks, {references} references"
+        );
+        out.extend_from_slice(text.as_bytes());
     }
-    Ok(())
+}
+
+fn verify(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
+    let Summary { frames, chunks, units, instructions, blocks, references } =
+        trace::verify::verify(trace)?;
+    let row = Verified { ok: true, frames, chunks, units, instructions, blocks, references };
+    Ok(Form::new(json).write(&row, out)?)
 }

@@ -4,11 +4,13 @@ use std::io::Write;
 use std::ops::Range;
 
 use abi::ids::LiveAddr;
+use serde::Serialize;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
 
 use crate::args::Selection;
+use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
 use crate::{Stop, Warnings};
 
@@ -22,13 +24,70 @@ pub struct Lines {
     uncertain: Option<(LiveAddr, usize)>,
 }
 
-/// What to print, the same for all lines of a chunk.
+/// A block starts.
+#[derive(Serialize)]
+struct BlockRow {
+    tid: u32,
+    pc: Hex,
+}
+
+impl Row for BlockRow {
+    fn text(&self, out: &mut Vec<u8>) {
+        decimal(out, u64::from(self.tid));
+        out.push(b' ');
+        hex(out, self.pc.0);
+    }
+}
+
+/// Memory is read (`R`) or written (`W`).
+#[derive(Serialize)]
+struct ReferenceRow {
+    tid: u32,
+    pc: Hex,
+    access: &'static str,
+    address: Hex,
+    size: u32,
+}
+
+impl Row for ReferenceRow {
+    #[inline]
+    fn text(&self, out: &mut Vec<u8>) {
+        decimal(out, u64::from(self.tid));
+        out.push(b' ');
+        hex(out, self.pc.0);
+        out.push(b' ');
+        out.extend_from_slice(self.access.as_bytes());
+        out.push(b' ');
+        hex(out, self.address.0);
+        out.push(b' ');
+        decimal(out, u64::from(self.size));
+    }
+}
+
+/// Numbers that the rows of templates have. They are longer than any thread id.
+const PC: u64 = 0x1111_1111_1111_1111;
+const ADDRESS: u64 = 0x2222_2222_2222_2222;
+const SIZE: u32 = 3_333_333_333;
+
+/// What to print, the same for all lines of a thread.
 #[derive(Clone)]
 struct Style {
-    /// `TID ` or the start of a JSON object.
-    prefix: Vec<u8>,
     range: Option<Range<LiveAddr>>,
-    json: bool,
+    block: Template<1>,
+    read: Template<3>,
+    write: Template<3>,
+}
+
+impl Style {
+    fn new(tid: u32, form: Form, range: Option<Range<LiveAddr>>) -> Style {
+        let reference = |access| {
+            let row = ReferenceRow { tid, pc: Hex(PC), access, address: Hex(ADDRESS), size: SIZE };
+            let numbers = [Number::Hex(PC), Number::Hex(ADDRESS), Number::Decimal(SIZE)];
+            Template::new(form, &row, numbers)
+        };
+        let block = Template::new(form, &BlockRow { tid, pc: Hex(PC) }, [Number::Hex(PC)]);
+        Style { range, block, read: reference("R"), write: reference("W") }
+    }
 }
 
 struct Printer<const REFERENCES: bool> {
@@ -42,16 +101,6 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
         self.style.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
-    fn number(&mut self, LiveAddr(value): LiveAddr) {
-        if self.style.json {
-            self.lines.text.push(b'"');
-            hex(&mut self.lines.text, value);
-            self.lines.text.push(b'"');
-        } else {
-            hex(&mut self.lines.text, value);
-        }
-    }
-
     fn send(&mut self) {
         let text = Vec::with_capacity(BATCH + 256);
         let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None });
@@ -60,8 +109,8 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
         }
     }
 
-    fn end_line(&mut self) {
-        self.lines.text.extend_from_slice(if self.style.json { b"}\n" } else { b"\n" });
+    #[inline]
+    fn send_if_full(&mut self) {
         if self.lines.text.len() >= BATCH {
             self.send();
         }
@@ -75,14 +124,12 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
         if REFERENCES || !self.wants(pc) {
             return;
         }
-        self.lines.text.extend_from_slice(&self.style.prefix);
-        self.number(pc);
+        self.style.block.append([Number::Hex(pc.0)], &mut self.lines.text);
         if uncertain {
             // Always the first line of the chunk's first batch.
-            let end = self.lines.text.len() + if self.style.json { 2 } else { 1 };
-            self.lines.uncertain = Some((pc, end));
+            self.lines.uncertain = Some((pc, self.lines.text.len()));
         }
-        self.end_line();
+        self.send_if_full();
     }
 
     #[inline]
@@ -90,19 +137,10 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
         if !REFERENCES || !self.wants(r.pc) {
             return;
         }
-        self.lines.text.extend_from_slice(&self.style.prefix);
-        self.number(r.pc);
-        let (direction, separator): (&[u8], &[u8]) = match (self.style.json, r.write) {
-            (false, false) => (b" R ", b" "),
-            (false, true) => (b" W ", b" "),
-            (true, false) => (b",\"access\":\"R\",\"address\":", b",\"size\":"),
-            (true, true) => (b",\"access\":\"W\",\"address\":", b",\"size\":"),
-        };
-        self.lines.text.extend_from_slice(direction);
-        self.number(r.address);
-        self.lines.text.extend_from_slice(separator);
-        decimal(&mut self.lines.text, u64::from(r.size));
-        self.end_line();
+        let template = if r.write { &self.style.write } else { &self.style.read };
+        let numbers = [Number::Hex(r.pc.0), Number::Hex(r.address.0), Number::Decimal(r.size)];
+        template.append(numbers, &mut self.lines.text);
+        self.send_if_full();
     }
 
     fn go_on(&mut self) -> bool {
@@ -149,17 +187,10 @@ fn list<const REFERENCES: bool>(
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
-    let json = what.common.json;
+    let form = Form::new(what.common.json);
     let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
-    let styles: Vec<Style> = trace
-        .threads
-        .iter()
-        .map(|thread| {
-            let tid = thread.name();
-            let prefix = if json { format!("{{\"tid\":{tid},\"pc\":") } else { format!("{tid} ") };
-            Style { prefix: prefix.into_bytes(), range: range.clone(), json }
-        })
-        .collect();
+    let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone());
+    let styles: Vec<Style> = trace.threads.iter().map(style).collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
     let make = |job: Job, outlet| Printer::<REFERENCES> {
         outlet,
@@ -207,4 +238,34 @@ fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), St
         text = &text[..end];
     }
     Ok(out.write_all(text)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_write_what_rows_write() {
+        for (tid, pc, address, size, form) in [
+            (1, 0, 0, 0, Form::Text),
+            (u32::MAX, u64::MAX, PC, SIZE, Form::Text),
+            (0x1111_1111, 0x40_1000, 0x7fff_ffff_f000, 64, Form::Json),
+            (SIZE, PC, u64::MAX, u32::MAX, Form::Json),
+        ] {
+            let style = Style::new(tid, form, None);
+            let numbers = [Number::Hex(pc), Number::Hex(address), Number::Decimal(size)];
+            let (pc, address) = (Hex(pc), Hex(address));
+            for (access, template) in [("R", &style.read), ("W", &style.write)] {
+                let (mut one, mut other) = (Vec::new(), Vec::new());
+                template.append(numbers, &mut one);
+                let row = ReferenceRow { tid, pc, access, address, size };
+                form.append(&row, &mut other).expect("memory");
+                assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
+            }
+            let (mut one, mut other) = (Vec::new(), Vec::new());
+            style.block.append([Number::Hex(pc.0)], &mut one);
+            form.append(&BlockRow { tid, pc }, &mut other).expect("memory");
+            assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
+        }
+    }
 }

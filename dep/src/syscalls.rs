@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use abi::syscalls::{described, find};
+use serde::{Serialize, Serializer};
 use trace::events::Event;
 use trace::{Error, Thread, Trace};
 
 use crate::args::CallSelection;
-use crate::text::{hex, json_string};
+use crate::row::{Form, Hex, Row};
+use crate::text::{decimal, hex};
 use crate::Stop;
 
 /// The call's name; those that the table does not have are named by their number.
@@ -43,10 +45,6 @@ impl Calls {
         }
         Calls { all: tally(&all), not_described: tally(&not_described) }
     }
-
-    pub fn count(&self) -> u64 {
-        self.all.iter().map(|(_, count)| count).sum()
-    }
 }
 
 fn tally(counts: &BTreeMap<u64, u64>) -> Tally {
@@ -66,15 +64,44 @@ pub fn tally_text(tally: &Tally, most: usize) -> String {
     parts.join(", ")
 }
 
-pub fn tally_json(tally: &Tally) -> String {
-    let entries = tally.iter().map(|(name, count)| format!("{}:{count}", json_string(name)));
-    format!("{{{}}}", entries.collect::<Vec<_>>().join(","))
+/// A tally as an object, in its order.
+pub fn tally_object<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(tally.iter().map(|(name, count)| (name, count)))
+}
+
+/// A system call.
+#[derive(Serialize)]
+struct CallRow {
+    tid: u32,
+    number: u64,
+    name: Cow<'static, str>,
+    arguments: [Hex; 6],
+    result: i64,
+}
+
+impl Row for CallRow {
+    fn text(&self, out: &mut Vec<u8>) {
+        decimal(out, u64::from(self.tid));
+        out.push(b' ');
+        out.extend_from_slice(self.name.as_bytes());
+        for (argument, before) in self.arguments.iter().zip(["(", ", ", ", ", ", ", ", ", ", "]) {
+            out.extend_from_slice(before.as_bytes());
+            hex(out, argument.0);
+        }
+        out.extend_from_slice(b") = ");
+        // What does not fit into 32 bits is an address.
+        match u64::try_from(self.result).ok().filter(|&result| result > u64::from(u32::MAX)) {
+            Some(address) => hex(out, address),
+            None => out.extend_from_slice(self.result.to_string().as_bytes()),
+        }
+    }
 }
 
 pub fn list(trace: &Trace, what: &CallSelection, out: &mut impl Write) -> Result<(), Stop> {
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
+    let form = Form::new(what.common.json);
     let mut left = what.limit.unwrap_or(u64::MAX);
     for thread in trace.threads.iter().filter(|t| what.thread.is_none_or(|tid| tid == t.name())) {
         for event in &thread.events {
@@ -83,40 +110,15 @@ pub fn list(trace: &Trace, what: &CallSelection, out: &mut impl Write) -> Result
                 return Ok(());
             }
             left -= 1;
-            let line = line(thread.name(), *number, arguments, *result, what.common.json);
-            out.write_all(&line)?;
+            let row = CallRow {
+                tid: thread.name(),
+                number: *number,
+                name: name(*number),
+                arguments: arguments.map(Hex),
+                result: *result,
+            };
+            form.write(&row, out)?;
         }
     }
     Ok(())
-}
-
-fn line(tid: u32, number: u64, arguments: &[u64; 6], result: i64, json: bool) -> Vec<u8> {
-    let name = name(number);
-    let quote = if json { "\"" } else { "" };
-    let mut line = match json {
-        true => format!("{{\"tid\":{tid},\"number\":{number},\"name\":\"{name}\",\"arguments\":["),
-        false => format!("{tid} {name}("),
-    }
-    .into_bytes();
-    for (i, &argument) in arguments.iter().enumerate() {
-        if i > 0 {
-            line.extend_from_slice(if json { b"," } else { b", " });
-        }
-        line.extend_from_slice(quote.as_bytes());
-        hex(&mut line, argument);
-        line.extend_from_slice(quote.as_bytes());
-    }
-    match json {
-        true => line.extend_from_slice(format!("],\"result\":{result}}}\n").as_bytes()),
-        false => {
-            line.extend_from_slice(b") = ");
-            // What does not fit into 32 bits is an address.
-            match u64::try_from(result).ok().filter(|&result| result > u64::from(u32::MAX)) {
-                Some(address) => hex(&mut line, address),
-                None => line.extend_from_slice(result.to_string().as_bytes()),
-            }
-            line.push(b'\n');
-        }
-    }
-    line
 }

@@ -1,53 +1,50 @@
-//! Numbers as text, quickly.
+//! Numbers as text, quickly; and words for reasons.
 
 use abi::event::Loss;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Appends `0x` and the number in hexadecimal.
+/// `0x` and the number in hexadecimal, at the start of `buffer`.
 #[inline]
-pub fn hex(out: &mut Vec<u8>, value: u64) {
+pub fn hex_digits(buffer: &mut [u8; 18], value: u64) -> &[u8] {
     let digits = (16 - (value | 1).leading_zeros() as usize / 4).max(1);
-    let mut buffer = [0; 18];
     buffer[..2].copy_from_slice(b"0x");
     let mut rest = value;
     for slot in buffer[2..2 + digits].iter_mut().rev() {
         *slot = DIGITS[(rest & 15) as usize];
         rest >>= 4;
     }
-    out.extend_from_slice(&buffer[..2 + digits]);
+    &buffer[..2 + digits]
+}
+
+/// Appends `0x` and the number in hexadecimal.
+#[inline]
+pub fn hex(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(hex_digits(&mut [0; 18], value));
+}
+
+/// The two hexadecimal digits of a byte.
+#[inline]
+pub fn pair(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)])
 }
 
 /// Appends the number in decimal.
 #[inline]
 pub fn decimal(out: &mut Vec<u8>, value: u64) {
+    // Most are a size.
     if value < 10 {
-        return out.push(b'0' + value as u8);
+        return out.push(DIGITS[(value % 10) as usize]);
     }
     let mut buffer = [0; 20];
     let mut at = buffer.len();
     let mut rest = value;
     while rest > 0 {
         at -= 1;
-        buffer[at] = b'0' + (rest % 10) as u8;
+        buffer[at] = DIGITS[(rest % 10) as usize];
         rest /= 10;
     }
     out.extend_from_slice(&buffer[at..]);
-}
-
-/// A JSON string.
-pub fn json_string(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// Why recording stopped, in words.
@@ -76,10 +73,5 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&h), format!("{value:#x}"));
             assert_eq!(String::from_utf8_lossy(&d), format!("{value}"));
         }
-    }
-
-    #[test]
-    fn json_strings_escape() {
-        assert_eq!(json_string("a\"b\\\n"), "\"a\\\"b\\\\\\u000a\"");
     }
 }

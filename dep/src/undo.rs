@@ -3,18 +3,146 @@
 use std::io::Write;
 
 use abi::ids::LiveAddr;
-use trace::undo::{Item, Items, Log, Store};
+use serde::{Serialize, Serializer};
+use trace::undo::{Item, Items, Log};
 use trace::{undo, Error, Trace};
 
 use crate::args::UndoSelection;
+use crate::row::{Form, Hex, HexBytes, Row};
 use crate::symbols::Symbols;
-use crate::text::{hex, json_string, loss_reason};
+use crate::text::{decimal, hex, loss_reason};
 use crate::Stop;
 
 const NAMES: [&str; 16] = [
     "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
     "r14", "r15",
 ];
+
+/// Something that a log holds.
+#[derive(Serialize)]
+struct UndoRow<'a> {
+    tid: u32,
+    #[serde(flatten)]
+    what: What<'a>,
+    /// Which function did it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What<'a> {
+    Store {
+        pc: Hex,
+        address: Hex,
+        size: u32,
+        old: HexBytes<'a>,
+    },
+    Enter {
+        pc: Hex,
+        enter: Hex,
+        #[serde(flatten)]
+        registers: Registers,
+    },
+    Lost {
+        pc: Hex,
+        lost: Hex,
+        size: u64,
+        why: &'a str,
+    },
+    Stopped {
+        stopped: &'static str,
+    },
+    Forgotten {
+        forgotten: bool,
+    },
+}
+
+/// By their names.
+struct Registers([u64; 16]);
+
+impl Serialize for Registers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(NAMES.iter().zip(self.0.map(Hex)))
+    }
+}
+
+impl<'a> UndoRow<'a> {
+    fn new(tid: u32, item: &'a Item, items: &'a Items, function: Option<&'a str>) -> UndoRow<'a> {
+        let what = match item {
+            Item::Store(store) => What::Store {
+                pc: store.pc.into(),
+                address: store.address.into(),
+                size: store.size,
+                old: HexBytes(items.old(store)),
+            },
+            Item::Enter(entered) => What::Enter {
+                pc: entered.pc.into(),
+                enter: entered.to.into(),
+                registers: Registers(entered.registers),
+            },
+            Item::Lost { pc, start, len, why } => {
+                What::Lost { pc: (*pc).into(), lost: (*start).into(), size: *len, why }
+            }
+            Item::Stopped(why) => What::Stopped { stopped: loss_reason(*why) },
+            Item::Forgotten => What::Forgotten { forgotten: true },
+        };
+        UndoRow { tid, what, function }
+    }
+}
+
+impl Row for UndoRow<'_> {
+    fn text(&self, out: &mut Vec<u8>) {
+        decimal(out, u64::from(self.tid));
+        out.push(b' ');
+        match &self.what {
+            What::Store { pc, address, size, old } => {
+                hex(out, pc.0);
+                out.push(b' ');
+                hex(out, address.0);
+                out.push(b' ');
+                decimal(out, u64::from(*size));
+                out.push(b' ');
+                old.append(out);
+            }
+            What::Enter { pc, enter, registers } => {
+                hex(out, pc.0);
+                out.extend_from_slice(b" enter ");
+                hex(out, enter.0);
+                for (name, value) in NAMES.iter().zip(registers.0) {
+                    out.push(b' ');
+                    out.extend_from_slice(name.as_bytes());
+                    out.push(b'=');
+                    hex(out, value);
+                }
+            }
+            What::Lost { pc, lost, size, why } => {
+                hex(out, pc.0);
+                out.extend_from_slice(b" lost ");
+                if *size == 0 {
+                    out.extend_from_slice(b"somewhere");
+                } else {
+                    hex(out, lost.0);
+                    out.extend_from_slice(b"..");
+                    hex(out, lost.0.saturating_add(*size));
+                }
+                out.push(b' ');
+                out.extend_from_slice(why.as_bytes());
+            }
+            What::Stopped { stopped } => {
+                out.extend_from_slice(b"recording stopped: ");
+                out.extend_from_slice(stopped.as_bytes());
+            }
+            What::Forgotten { .. } => {
+                out.extend_from_slice(b"forgotten what it did before (ring)");
+            }
+        }
+        if let Some(name) = self.function {
+            out.push(b' ');
+            out.extend_from_slice(name.as_bytes());
+        }
+    }
+}
 
 pub fn list(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
@@ -27,6 +155,7 @@ pub fn list(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result
 }
 
 fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
+    let form = Form::new(what.common.json);
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut result = Ok(());
     let mut line = Vec::new();
@@ -39,11 +168,8 @@ fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Resu
             }
             left -= 1;
             line.clear();
-            match what.common.json {
-                true => json(&mut line, tid, item, &items, None),
-                false => text(&mut line, tid, item, &items, None),
-            }
-            result = out.write_all(&line);
+            let row = UndoRow::new(tid, item, &items, None);
+            result = form.append(&row, &mut line).and_then(|()| out.write_all(&line));
             if result.is_err() {
                 return false;
             }
@@ -68,6 +194,7 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
             pair.pcs[0], pair.pcs[1], pair.address
         );
     }
+    let form = Form::new(what.common.json);
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut line = Vec::new();
     for (thread, item) in log.newest_first() {
@@ -87,99 +214,8 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
         let name = pc.filter(|_| what.address.is_some());
         let name = name.map(|pc| symbols.name(pc).unwrap_or_else(|| "?".into()));
         line.clear();
-        match what.common.json {
-            true => json(&mut line, tid, item, &log.threads[thread], name.as_deref()),
-            false => text(&mut line, tid, item, &log.threads[thread], name.as_deref()),
-        }
+        form.append(&UndoRow::new(tid, item, &log.threads[thread], name.as_deref()), &mut line)?;
         out.write_all(&line)?;
     }
     Ok(())
-}
-
-fn bytes(line: &mut Vec<u8>, old: &[u8]) {
-    for byte in old {
-        let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
-        line.extend([digit(byte >> 4), digit(byte & 15)]);
-    }
-}
-
-fn text(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&str>) {
-    line.extend_from_slice(format!("{tid} ").as_bytes());
-    match item {
-        Item::Store(store) => {
-            let Store { pc, address, size, .. } = *store;
-            hex(line, pc.0);
-            line.push(b' ');
-            hex(line, address.0);
-            line.extend_from_slice(format!(" {size} ").as_bytes());
-            bytes(line, items.old(store));
-        }
-        Item::Enter(entered) => {
-            hex(line, entered.pc.0);
-            line.extend_from_slice(b" enter ");
-            hex(line, entered.to.0);
-            for (name, value) in NAMES.iter().zip(entered.registers) {
-                line.extend_from_slice(format!(" {name}=").as_bytes());
-                hex(line, value);
-            }
-        }
-        Item::Lost { pc, start, len, why } => {
-            hex(line, pc.0);
-            line.extend_from_slice(b" lost ");
-            if *len == 0 {
-                line.extend_from_slice(b"somewhere");
-            } else {
-                hex(line, start.0);
-                line.extend_from_slice(b"..");
-                hex(line, start.0.saturating_add(*len));
-            }
-            line.extend_from_slice(format!(" {why}").as_bytes());
-        }
-        Item::Stopped(why) => {
-            line.extend_from_slice(format!("recording stopped: {}", loss_reason(*why)).as_bytes());
-        }
-        Item::Forgotten => line.extend_from_slice(b"forgotten what it did before (ring)"),
-    }
-    if let Some(name) = name {
-        line.extend_from_slice(format!(" {name}").as_bytes());
-    }
-    line.push(b'\n');
-}
-
-fn json(line: &mut Vec<u8>, tid: u32, item: &Item, items: &Items, name: Option<&str>) {
-    line.extend_from_slice(format!("{{\"tid\":{tid}").as_bytes());
-    let mut field = |name: &str, value: u64| {
-        line.extend_from_slice(format!(",\"{name}\":\"{value:#x}\"").as_bytes());
-    };
-    match item {
-        Item::Store(store) => {
-            field("pc", store.pc.0);
-            field("address", store.address.0);
-            line.extend_from_slice(format!(",\"size\":{},\"old\":\"", store.size).as_bytes());
-            bytes(line, items.old(store));
-            line.push(b'"');
-        }
-        Item::Enter(entered) => {
-            field("pc", entered.pc.0);
-            field("enter", entered.to.0);
-            for (name, value) in NAMES.iter().zip(entered.registers) {
-                field(name, value);
-            }
-        }
-        Item::Lost { pc, start, len, why } => {
-            field("pc", pc.0);
-            field("lost", start.0);
-            line.extend_from_slice(format!(",\"size\":{len},\"why\":").as_bytes());
-            line.extend_from_slice(json_string(why).as_bytes());
-        }
-        Item::Stopped(why) => {
-            let why = json_string(loss_reason(*why));
-            line.extend_from_slice(format!(",\"stopped\":{why}").as_bytes());
-        }
-        Item::Forgotten => line.extend_from_slice(b",\"forgotten\":true"),
-    }
-    if let Some(name) = name {
-        line.extend_from_slice(format!(",\"function\":{}", json_string(name)).as_bytes());
-    }
-    line.extend_from_slice(b"}\n");
 }
