@@ -7,6 +7,7 @@ use abi::event::{End, Left};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
 use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use trace::events::Event;
 use trace::Trace;
 
@@ -198,9 +199,10 @@ impl Share {
     }
 }
 
-/// More digits would be noise.
+/// More digits would be noise, and fewer would look like a count.
 fn six_digits<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((value * 1e6).round() / 1e6)
+    let digits = RawValue::from_string(format!("{value:.6}"));
+    digits.map_err(serde::ser::Error::custom)?.serialize(serializer)
 }
 
 pub fn info(
