@@ -29,8 +29,11 @@ pub mod flags {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImageHeader {
+    /// [`MAGIC`].
     pub magic: [u8; 8],
+    /// [`VERSION`].
     pub version: u32,
+    /// Bits of [`flags`].
     pub flags: u32,
     /// [`crate::options::Options::to_word`].
     pub options: u64,
@@ -38,6 +41,7 @@ pub struct ImageHeader {
     pub entry: u64,
     /// The program's own program headers, where they lie in its first segment.
     pub program_headers: u64,
+    /// Number of the program headers.
     pub program_header_count: u64,
     /// Path in the program's PT_INTERP (zero-terminated), 0 if it has none.
     pub interpreter: u64,
@@ -53,6 +57,7 @@ pub struct ImageHeader {
     pub elf_header: u64,
     /// Executable ranges of the program: three u64 each (start, end, 1 if writable, too).
     pub exec_ranges: u64,
+    /// Number of the ranges.
     pub exec_range_count: u64,
     /// The program's translation, as mapped. The unit descriptions are read from the file, not from
     /// memory: they count from the header, in the file as in memory, as `strip` and `objcopy` move
@@ -60,6 +65,7 @@ pub struct ImageHeader {
     pub tables: Tables,
     /// Translations of libraries ([`crate::library`]), one behind the other.
     pub libraries: u64,
+    /// Number of the translations.
     pub library_count: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
@@ -67,6 +73,7 @@ pub struct ImageHeader {
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
     pub runtime: u64,
+    /// First byte behind the runtime.
     pub runtime_end: u64,
 }
 

@@ -17,6 +17,7 @@ pub const TABLE_BASE: u64 = 0x7fff_f000;
 /// memory, and others when a look-up first meets them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableShape {
+    /// Where the entry of address 0 lies.
     pub base: u64,
     /// Bytes of an entry: 8, which is the live address, or 4, its low half.
     pub entry: u64,
@@ -47,7 +48,9 @@ pub const JUMP_BIAS: i32 = 0x7fff_ffff;
 /// Undo log: one page in front of the tables, reached without a base register. Threads take the
 /// lock (zero: free) around each synchronising instruction, and count them.
 pub const SYNC_PAGE: u64 = TABLE_BASE - PAGE;
+/// The lock.
 pub const SYNC_LOCK: u64 = SYNC_PAGE;
+/// The count, in a cache line of its own.
 pub const SYNC_COUNT: u64 = SYNC_PAGE + 64;
 
 /// First address behind the tables.
@@ -62,6 +65,7 @@ pub const ADDED_FIXED: u64 = 0x3800_0000;
 /// Size of the JIT's code cache. It lies first in the area that the runtime reserves in the window,
 /// and ends within 2 GiB of the window's start, so that pc-relative operands reach everywhere.
 pub const ARENA_LEN: u64 = 128 << 20;
+/// The code cache ends here at the latest, relative to the window.
 pub const ARENA_END: u64 = 0x8000_0000;
 
 /// The area for code cache and libraries ends here at the latest, relative to the window.
@@ -71,6 +75,7 @@ pub const AREA_END_FIXED: u64 = 0x7ff0_0000;
 /// It starts at a multiple of this.
 pub const AREA_STEP: u64 = 16 << 20;
 
+/// Bytes of a page.
 pub const PAGE: u64 = 4096;
 
 /// Rounds up to a multiple of the page size.

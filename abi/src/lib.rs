@@ -7,6 +7,7 @@
 //! does to memory ([`syscalls`]).
 #![no_std]
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 extern crate alloc;
 #[cfg(test)]

@@ -39,6 +39,7 @@ pub const SECTION: &str = ".deprewrite.libraries";
 /// Packs in files of their own use the unit windows from here on, each starting at a multiple of
 /// [`WINDOW_STEP`] that its content chooses; packs in an output lie below, behind the program's.
 pub const FIRST_SHARED_WINDOW: u32 = 0x8000;
+/// Distance of two windows at which packs in files of their own start.
 pub const WINDOW_STEP: u32 = 64;
 
 /// Bits of [`PackHeader::flags`].
@@ -53,6 +54,7 @@ pub mod flags {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackHeader {
+    /// [`MAGIC`].
     pub magic: [u8; 8],
     /// Bytes of the whole pack, a multiple of the page size.
     pub len: u64,
@@ -66,14 +68,19 @@ pub struct PackHeader {
     pub content: [u64; 2],
     /// The executable segment: address, offset in the library's file, bytes in the file.
     pub segment: u64,
+    /// Offset of the segment in the library's file.
     pub segment_offset: u64,
+    /// Bytes of the segment in the file.
     pub segment_len: u64,
     /// From the load address to the code.
     pub code_distance: u64,
     /// Offset of the first thunk in the code; direct ones, then indirect ones.
     pub thunks: u64,
+    /// Number of thunks of direct calls.
     pub direct_thunks: u64,
+    /// Number of thunks of indirect calls.
     pub indirect_thunks: u64,
+    /// The translation.
     pub tables: Tables,
     /// Copy of the executable segment.
     pub text: u64,

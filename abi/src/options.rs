@@ -85,12 +85,17 @@ pub const LOG_MOST: u32 = (1 << 22) - 1;
 /// Everything that is decided when rewriting: what changes the generated code, and how much is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
+    /// What is inserted.
     pub instrument: Instrument,
+    /// How control flow is recorded.
     pub control_flow: ControlFlow,
+    /// How memory references are recorded.
     pub memory: Memory,
+    /// Where the buffer pointers are.
     pub pointers: Pointers,
     /// Bits of [`torture`].
     pub torture: u8,
+    /// Whether dead registers keep their values.
     pub dead_registers: DeadRegisters,
     /// The oldest chunks give way to new ones, instead of recording coming to an end.
     pub ring: bool,

@@ -17,7 +17,9 @@ pub use resolve::{described, effects, may_write};
 /// A system call of x86-64 Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Syscall {
+    /// In rax.
     pub number: u16,
+    /// As the manual calls it.
     pub name: &'static str,
     /// What the kernel reads.
     pub reads: &'static [Range],
@@ -30,18 +32,22 @@ pub struct Syscall {
 pub struct Range {
     /// Position of the argument that holds the address, from 0.
     pub argument: u8,
+    /// How much memory.
     pub extent: Extent,
 }
 
 /// How much memory. Arguments are named by their position, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
+    /// So many bytes.
     Bytes(u32),
     /// The length is in another argument (its low 32 bits).
     Argument(u8),
     /// The length is in another argument, behind a header of `header` bytes.
     ArgumentAndHeader {
+        /// Which argument has the length.
         argument: u8,
+        /// Bytes of the header.
         header: u32,
     },
     /// As many bytes as the result says.
@@ -50,20 +56,29 @@ pub enum Extent {
     ResultUpTo(u8),
     /// As many bytes as the result says, behind a header of this many bytes.
     ResultAndHeader(u32),
+    /// As many elements as the argument says.
     Array {
+        /// Which argument has the number of elements.
         count_argument: u8,
+        /// Bytes of an element.
         size: u32,
     },
     /// As many elements as the result says, but at most as many as the argument says.
     ResultArray {
+        /// Which argument has the largest number of elements.
         count_argument: u8,
+        /// Bytes of an element.
         size: u32,
     },
     /// `length` bytes at `offset` in each element of an array.
     Fields {
+        /// Where the number of elements is.
         count: Count,
+        /// Bytes of an element.
         size: u32,
+        /// Where the field is in its element.
         offset: u32,
+        /// Bytes of the field.
         length: u32,
     },
     /// A set of as many bits as the argument says, in 8-byte words.
@@ -76,7 +91,9 @@ pub enum Extent {
     Strings,
     /// What a vector of `struct iovec` points to; not the vector.
     IoVec {
+        /// Which argument has the number of vectors.
         count: u8,
+        /// The result says how many bytes there were.
         limited_by_result: bool,
     },
     /// An address and a length (16 bytes), and what they say.
@@ -87,10 +104,12 @@ pub enum Extent {
     MessageHeader,
     /// `struct mmsghdr`, as many as the result says, each as [`Extent::Message`].
     Messages {
+        /// Which argument has the largest number.
         count: u8,
     },
     /// `struct mmsghdr`, as many as the argument says, each as [`Extent::MessageHeader`].
     MessageHeaders {
+        /// Which argument has the number.
         count: u8,
     },
     /// The argument points to a u32 length (`socklen_t`), which is looked at after the call.
@@ -104,14 +123,18 @@ pub enum Extent {
 /// Where the number of elements is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Count {
+    /// In this argument.
     Argument(u8),
+    /// In the result.
     Result,
 }
 
 /// What the kernel does with memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
+    /// It reads.
     Read,
+    /// It writes.
     Write,
 }
 

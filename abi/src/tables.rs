@@ -7,23 +7,28 @@
 pub struct Tables {
     /// Translated code.
     pub code: u64,
+    /// Its bytes.
     pub code_len: u64,
     /// Entry table: pairs of u32 (original address, translated address), ascending; both are low
     /// halves relative to the load address.
     pub entries: u64,
+    /// Number of pairs.
     pub entry_count: u64,
     /// For each ahead-of-time unit in the order of its number (and of its code): u32 start of its
     /// code relative to `code`, u32 start of its recipe relative to `recipes`; one entry more
     /// closes the last unit.
     pub units: u64,
+    /// Number of units.
     pub unit_count: u64,
     /// Original address of each unit: u32.
     pub unit_addresses: u64,
     /// Recipes, see the instrumenter's `recipe` module.
     pub recipes: u64,
+    /// Their bytes.
     pub recipes_len: u64,
     /// Unit descriptions for the reader of traces ([`crate::unit::encode_static`]).
     pub descriptions: u64,
+    /// Their bytes.
     pub descriptions_len: u64,
     /// Window number of the first unit.
     pub first_window: u64,

@@ -16,7 +16,9 @@ pub const MEM_STEPS: usize = 48;
 pub struct Registers {
     /// rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 .. r15 (hardware numbering).
     pub gpr: [u64; 16],
+    /// The instruction pointer.
     pub rip: u64,
+    /// The flags.
     pub rflags: u64,
 }
 
@@ -24,10 +26,13 @@ pub struct Registers {
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Increment {
+    /// To the pointer to the control-flow stream.
     pub control_flow: u64,
+    /// To the pointer to the memory stream.
     pub memory: u64,
 }
 
+/// What belongs to a thread and is reached by generated code: `gs` points here.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct ThreadBlock {
@@ -66,6 +71,7 @@ pub struct ThreadBlock {
     /// The program's zmm30 and zmm31 while translated code runs: xmm30 is scratch then, and xmm31
     /// holds the buffer pointers.
     pub program_vectors: [[u64; 8]; 2],
+    /// The program's registers, while the runtime works.
     pub registers: Registers,
     /// Addends: `increments[cf_index][memory words]`, see [`CF_LENGTHS`].
     pub increments: [[Increment; MEM_STEPS]; CF_LENGTHS.len()],
@@ -80,7 +86,8 @@ pub struct ThreadBlock {
 
 macro_rules! offsets {
     ($($name:ident = $($field:tt).+ => $value:expr;)*) => {
-        $(pub const $name: i32 = offset_of!(ThreadBlock, $($field).+) as i32;
+        $(#[doc = concat!("Offset of `", stringify!($($field).+), "` in the [`ThreadBlock`].")]
+        pub const $name: i32 = offset_of!(ThreadBlock, $($field).+) as i32;
         const _: () = assert!($name == $value);)*
     };
 }
@@ -110,6 +117,7 @@ offsets! {
     SYNC_HELD = sync_held => 0x16a0;
 }
 
+/// Offset of the program's zmm31 in the [`ThreadBlock`].
 pub const PROGRAM_ZMM31: i32 = PROGRAM_ZMM30 + 64;
 
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.

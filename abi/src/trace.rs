@@ -13,6 +13,7 @@ pub const VERSION: u32 = 1;
 /// `thread` of frames that belong to the whole process.
 pub const PROCESS: u32 = u32::MAX;
 
+/// What a frame holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum FrameKind {
@@ -27,6 +28,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
+    /// The kind with this number.
     pub fn from_u16(x: u16) -> Option<FrameKind> {
         Some(match x {
             1 => FrameKind::File,
@@ -47,7 +49,9 @@ pub const SEALED: u16 = 1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHeader {
+    /// [`FRAME_MAGIC`].
     pub magic: u32,
+    /// A [`FrameKind`].
     pub kind: u16,
     /// [`OPEN`] or [`SEALED`].
     pub state: u16,
@@ -71,9 +75,11 @@ pub struct FrameHeader {
     pub header_checksum: u32,
     /// Record: the `tags` format's current window where the control-flow stream starts.
     pub window: u32,
+    /// Zero.
     pub reserved: u32,
 }
 
+/// Bytes of a [`FrameHeader`].
 pub const HEADER_SIZE: usize = 64;
 const _: () = assert!(core::mem::size_of::<FrameHeader>() == HEADER_SIZE);
 
@@ -90,14 +96,19 @@ pub const RECORD_DATA: usize = 4096;
 pub struct RegisterState {
     /// Hardware numbering: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 .. r15.
     pub gpr: [u64; 16],
+    /// The instruction pointer.
     pub rip: u64,
+    /// The flags.
     pub rflags: u64,
+    /// Base of the segment fs.
     pub fs_base: u64,
+    /// Base of the segment gs.
     pub gs_base: u64,
     /// Bit i: `gpr[i]` is the program's value; a clear bit marks a register that was dead here.
     pub valid: u64,
 }
 
+/// Bytes of a [`RegisterState`].
 pub const REGISTER_STATE_SIZE: usize = 21 * 8;
 const _: () = assert!(core::mem::size_of::<RegisterState>() == REGISTER_STATE_SIZE);
 
@@ -114,6 +125,7 @@ pub mod tags {
 /// Control-flow stream of the `full-pc` format: 8-byte words, `address | version << 48`; 0 ends.
 /// Ahead-of-time units have version 0.
 pub mod full_pc {
+    /// Bits of the address in a word.
     pub const ADDRESS_BITS: u32 = 48;
 }
 
@@ -123,9 +135,13 @@ pub mod full_pc {
 /// `full-pc` word; a unit that ends with a conditional branch (including `loop` and `jrcxz`) adds
 /// one byte with the outcome in its lowest bit. Everything else follows from the code.
 pub mod bits {
+    /// Behind the last record.
     pub const END: u8 = 0;
+    /// A unit is announced.
     pub const TARGET: u8 = 1;
+    /// The branch was not taken.
     pub const NOT_TAKEN: u8 = 2;
+    /// The branch was taken.
     pub const TAKEN: u8 = 3;
 }
 
@@ -210,6 +226,7 @@ impl FrameHeader {
         crc32c(crc, &self.window.to_le_bytes())
     }
 
+    /// The header as it is in the file.
     pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
         let mut out = [0; HEADER_SIZE];
         out[0..4].copy_from_slice(&self.magic.to_le_bytes());
@@ -267,6 +284,7 @@ impl RegisterState {
         words
     }
 
+    /// The state as it is in the file.
     pub fn to_bytes(&self) -> [u8; REGISTER_STATE_SIZE] {
         let mut out = [0; REGISTER_STATE_SIZE];
         for (slot, word) in out.chunks_exact_mut(8).zip(self.words()) {
@@ -275,6 +293,7 @@ impl RegisterState {
         out
     }
 
+    /// The state at the start of `bytes`; `None` if there are too few.
     pub fn from_bytes(bytes: &[u8]) -> Option<RegisterState> {
         let mut words = [0u64; 21];
         for (word, slot) in words.iter_mut().zip(bytes.get(..REGISTER_STATE_SIZE)?.chunks_exact(8))

@@ -37,6 +37,7 @@ pub fn unit_number(first_window: u32, id: UnitId) -> Option<u32> {
 pub struct Record {
     /// Index of the instruction in its unit.
     pub insn: u8,
+    /// The value.
     pub what: What,
 }
 
@@ -60,6 +61,7 @@ pub enum What {
 }
 
 impl What {
+    /// The byte of a description.
     pub fn to_byte(self) -> u8 {
         match self {
             What::Before(r) => r & 15,
@@ -72,6 +74,7 @@ impl What {
         }
     }
 
+    /// The value that this byte of a description says.
     pub fn from_byte(byte: u8) -> Option<What> {
         Some(match byte {
             0..=15 => What::Before(byte),
@@ -120,6 +123,7 @@ pub enum JitReason {
 }
 
 impl JitReason {
+    /// The reason with this number.
     pub fn from_byte(byte: u8) -> Option<JitReason> {
         Some(match byte {
             1 => JitReason::Library,
@@ -208,12 +212,16 @@ pub struct JitUnit {
     pub address: LiveAddr,
     /// Counts the translations of this address; `full-pc` records carry it in their top 16 bits.
     pub version: u16,
+    /// Why it came from the JIT.
     pub reason: JitReason,
+    /// What it records.
     pub body: UnitBody,
+    /// Its original code.
     pub code: Vec<u8>,
 }
 
 impl JitUnit {
+    /// Appends the description to a list.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);

@@ -26,19 +26,24 @@ pub struct CompiledUnit {
     pub origin: Origin,
     /// What one execution claims of the memory stream.
     pub memory_bytes: u32,
+    /// What an execution does, in order.
     pub steps: Vec<Step>,
     /// Offsets at which blocks start inside of the unit.
     pub inner_blocks: Vec<u16>,
     /// Where each instruction starts, and one more for the end.
     pub starts: Vec<Start>,
+    /// Where it leads.
     pub exit: Exit,
     /// The last instruction transfers control, so that a block starts behind it.
     pub transfers: bool,
 }
 
+/// Where an instruction starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
+    /// In the code of the unit.
     pub offset: u16,
+    /// In the steps of the unit.
     pub step: u32,
 }
 
@@ -63,21 +68,30 @@ pub enum Exit {
 /// A reference whose address is computed from registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Simple {
+    /// Constant part of the address.
     pub displacement: u64,
     /// Offset of the instruction in the unit.
     pub offset: u16,
+    /// Bytes.
     pub size: u16,
     /// 16 and above: none.
     pub base: u8,
+    /// The same, of the register that is scaled.
     pub index: u8,
+    /// Factor of the index.
     pub scale: u8,
+    /// It writes.
     pub write: bool,
+    /// Whose base is added.
     pub segment: Segment,
+    /// The address without its base has 32 bits.
     pub address32: bool,
 }
 
+/// [`Simple::base`], [`Simple::index`]: no register.
 pub const NO_REGISTER: u8 = 16;
 
+/// Part of what recovering one execution of a unit costs.
 #[derive(Debug)]
 pub enum Step {
     /// A block starts at this offset (only inside of units).
@@ -90,35 +104,52 @@ pub enum Step {
     Hold(u8),
     /// What [`Step::Hold`] held becomes the register's value.
     Release(u8),
+    /// The next 64 recorded bytes are the value of a vector register.
     TakeVector(u8),
+    /// The next recorded word is the value of a mask register.
     TakeMask(u8),
+    /// The instruction changes registers in a way that follows.
     Effect(Effect),
     /// A segment base becomes the value of a register.
     Base {
+        /// Which.
         segment: Segment,
+        /// From which register.
         from: u8,
+        /// Only its low half.
         narrow: bool,
     },
+    /// A reference.
     Plain(Simple),
     /// As recorded by [`Step::TakeAddress`].
     Recorded {
+        /// Which recorded address.
         operand: u8,
+        /// Of the instruction in the unit.
         offset: u16,
+        /// Bytes.
         size: u16,
+        /// It writes.
         write: bool,
     },
     /// Up to two references once per iteration; `pointer` moved to the value held.
     Repeat {
+        /// The register that moves.
         pointer: u8,
+        /// Made first.
         first: Simple,
+        /// Made behind it.
         second: Option<Simple>,
     },
     /// Undo log: the next recorded words are what the store overwrites.
     Old(Simple),
     /// The same, at the address of an operand that was recorded.
     OldRecorded {
+        /// Which recorded address.
         operand: u8,
+        /// Of the instruction in the unit.
         offset: u16,
+        /// Bytes.
         size: u16,
     },
     /// Undo log: the next recorded word is the instruction's number in the order of all threads.
@@ -127,13 +158,18 @@ pub enum Step {
     Ordered,
     /// Undo log: a call with all registers; its target if the instruction says it.
     Enter {
+        /// Of the instruction in the unit.
         offset: u16,
+        /// The procedure.
         to: Option<LiveAddr>,
     },
     /// Anything rarer; the address (without index) may have been recorded.
     Rare {
+        /// As the instruction makes it.
         reference: Box<Reference>,
+        /// Of the instruction in the unit.
         offset: u16,
+        /// Its address was recorded.
         recorded: bool,
     },
 }
@@ -141,7 +177,9 @@ pub enum Step {
 /// What a trace tells about memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tells {
+    /// No memory references.
     Nothing,
+    /// All of them.
     References,
     /// What stores overwrite, and registers at calls.
     Stores,

@@ -18,18 +18,23 @@ const STEP: u64 = 4096;
 /// A frame whose header is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// In the file.
     pub offset: u64,
+    /// What it holds.
     pub kind: FrameKind,
+    /// Its header.
     pub header: FrameHeader,
     /// Bytes of the frame that the file really has.
     pub present: u64,
 }
 
 impl Frame {
+    /// Whether it is complete.
     pub fn is_sealed(&self) -> bool {
         self.header.state == SEALED
     }
 
+    /// Whether the file ends inside of it.
     pub fn is_truncated(&self) -> bool {
         self.present < self.header.frame_len
     }
@@ -38,7 +43,9 @@ impl Frame {
 /// Something that a whole trace does not have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
+    /// In the file.
     pub offset: u64,
+    /// What is wrong there.
     pub what: String,
 }
 
@@ -52,8 +59,11 @@ impl std::fmt::Display for Damage {
 #[derive(Debug)]
 pub struct TraceFile {
     file: File,
+    /// Bytes of the file.
     pub len: u64,
+    /// All frames, in file order.
     pub frames: Vec<Frame>,
+    /// What is damaged.
     pub damage: Vec<Damage>,
 }
 
@@ -65,10 +75,12 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// The control-flow stream.
     pub fn control_flow(&self) -> &[u8] {
         &self.bytes[self.control_flow.0..self.control_flow.1]
     }
 
+    /// The memory stream.
     pub fn memory(&self) -> &[u8] {
         &self.bytes[self.memory.0..self.memory.1]
     }
@@ -81,6 +93,11 @@ impl Streams {
         }
         sum.finish()
     }
+}
+
+/// A number of bytes in memory.
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Adds bytes and the zeros that fill the last word.
@@ -105,7 +122,7 @@ impl TraceFile {
             return false;
         }
         let from = self.frames.iter().map(|f| f.offset + f.header.frame_len).max().unwrap_or(0);
-        let mut rest = vec![0; self.len.saturating_sub(from) as usize];
+        let mut rest = vec![0; size(self.len.saturating_sub(from))];
         self.file.read_exact_at(&mut rest, from).is_ok() && rest.iter().all(|&byte| byte == 0)
     }
 
@@ -199,7 +216,7 @@ impl TraceFile {
 
     fn read(&self, at: u64, len: u64) -> Result<Vec<u8>, Error> {
         // What a header claims is no reason to ask for memory that the file does not fill.
-        let mut bytes = vec![0; len.min(self.len.saturating_sub(at)) as usize];
+        let mut bytes = vec![0; size(len.min(self.len.saturating_sub(at)))];
         let n = self
             .read_some(at, &mut bytes)
             .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;

@@ -12,6 +12,7 @@
 //!
 //! The file is never trusted: damage is reported with its place, and what is intact is read.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::cast_possible_truncation, clippy::wildcard_imports)]
 
 pub mod compile;
 pub mod events;

@@ -19,7 +19,9 @@ use crate::Error;
 /// One Record frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk {
+    /// Where it is.
     pub frame: Frame,
+    /// Registers with which it starts.
     pub registers: RegisterState,
 }
 
@@ -50,12 +52,18 @@ impl Thread {
     }
 }
 
+/// The ahead-of-time units of the program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StaticUnits {
+    /// Load address of the window.
     pub load: LiveAddr,
+    /// Of the output file.
     pub identity: [u64; 2],
+    /// First window of tags of the units.
     pub first_window: u32,
+    /// First window of tags of the JIT.
     pub jit_window: u32,
+    /// Number of units.
     pub count: u64,
 }
 
@@ -68,18 +76,30 @@ pub struct Xsave {
     pub components: Vec<XsaveComponent>,
 }
 
+/// A trace whose frames, events and units have been read.
 #[derive(Debug)]
 pub struct Trace {
+    /// The file.
     pub file: TraceFile,
+    /// How it was recorded.
     pub options: Options,
+    /// Process id.
     pub pid: u64,
+    /// When the process started, in nanoseconds since the epoch.
     pub start_ns: u64,
+    /// The output file that ran.
     pub program: PathBuf,
+    /// Its arguments.
     pub arguments: Vec<Vec<u8>>,
+    /// Its ahead-of-time units.
     pub statics: Option<StaticUnits>,
+    /// How large the state is that XSAVE saves.
     pub xsave: Option<Xsave>,
+    /// All units that the streams can name.
     pub units: Units,
+    /// By their dense index.
     pub threads: Vec<Thread>,
+    /// What happened to the process.
     pub process_events: Vec<Placed>,
     /// The recording ended before the process: what is translated later is not described.
     pub is_lossy: bool,
@@ -102,6 +122,7 @@ fn owner(thread: u32) -> String {
 }
 
 impl Trace {
+    /// Opens the trace; the output file is where it ran.
     pub fn open(path: &Path) -> Result<Trace, Error> {
         Trace::open_with(path, None)
     }

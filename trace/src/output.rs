@@ -31,6 +31,7 @@ struct Segment {
 pub struct Translation {
     file: File,
     segments: Vec<Segment>,
+    /// Descriptions of the units, in the order of their numbers.
     pub descriptions: Vec<u8>,
     /// Addresses that the image takes, relative to where it is loaded.
     pub image: Range<OrigAddr>,

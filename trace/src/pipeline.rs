@@ -16,7 +16,9 @@ const QUEUE: usize = 4;
 /// A chunk to recover: positions in [`Trace::threads`] and in its chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
+    /// In [`Trace::threads`].
     pub thread: usize,
+    /// In the thread's chunks.
     pub chunk: usize,
 }
 
@@ -80,6 +82,7 @@ impl<B> Outlet<B> {
 
 /// A sink that collects what it is told into batches.
 pub trait BatchSink: Sink {
+    /// What it sends.
     type Batch: Send;
     /// Sends what is left and returns the outlet.
     fn finish(self) -> Outlet<Self::Batch>;
@@ -87,6 +90,7 @@ pub trait BatchSink: Sink {
 
 /// What the consumer gets, in the order of the jobs.
 pub enum Piece<B> {
+    /// The next batch of the chunk.
     Batch(B),
     /// The chunk is complete, or was found wrong behind what the batches told.
     End(Box<Result<ChunkEnd, Violation>>),

@@ -11,20 +11,32 @@ use abi::unit::{JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 /// A trace under construction.
 #[derive(Default)]
 pub struct TraceWriter {
+    /// The file.
     pub bytes: Vec<u8>,
 }
 
 /// One Record frame.
 #[derive(Clone, Default)]
 pub struct Record {
+    /// Dense index of the thread.
     pub thread: u32,
+    /// Counts the frames of the thread.
     pub seq: u32,
+    /// At the start.
     pub registers: RegisterState,
+    /// The control-flow stream.
     pub control_flow: Vec<u8>,
+    /// The memory stream.
     pub memory: Vec<u8>,
     /// Current window at the start of the control-flow stream.
     pub window: u32,
+    /// It is not complete.
     pub open: bool,
+}
+
+/// A number that is small in a test.
+fn small<From, To: TryFrom<From>>(number: From) -> To {
+    To::try_from(number).unwrap_or_else(|_| unreachable!("samples are small"))
 }
 
 /// An event with this payload, which need not make sense.
@@ -32,7 +44,7 @@ pub fn event(kind: Kind, chunk: u32, control_flow: u64, insn: u32, payload: &[u8
     let mut payload = payload.to_vec();
     payload.resize(payload.len().next_multiple_of(8), 0);
     let position = Position { chunk, control_flow: StreamOff(control_flow), insn };
-    let header = EventHeader { kind: kind as u16, len: payload.len() as u32, position };
+    let header = EventHeader { kind: kind as u16, len: small(payload.len()), position };
     [header.to_bytes().as_slice(), &payload].concat()
 }
 
@@ -52,7 +64,7 @@ impl TraceWriter {
         header.frame_len = (start + body.len() + 8).next_multiple_of(4096) as u64;
         header.header_checksum = header.fixed_checksum();
         let at = self.bytes.len();
-        self.bytes.resize(at + header.frame_len as usize, 0);
+        self.bytes.resize(at + usize::try_from(header.frame_len).expect("small"), 0);
         self.bytes[at..at + HEADER_SIZE].copy_from_slice(&header.to_bytes());
         self.bytes[at + start..at + start + body.len()].copy_from_slice(body);
     }
@@ -100,11 +112,13 @@ impl TraceWriter {
 
 /// What [`sample`] varies.
 pub struct Sample {
+    /// How it is recorded.
     pub options: abi::options::Options,
     /// Where the recording is split into chunks: after this many units.
     pub split: usize,
     /// Chunks start with the window that was current, instead of none.
     pub carry_window: bool,
+    /// The last chunk is not complete.
     pub open: bool,
 }
 
@@ -118,7 +132,9 @@ pub const SAMPLE_CALLS: [(u64, [u64; 6], i64); 4] = [
 
 /// Addresses of the sample's units.
 pub const A: u64 = 0x40_1000;
+/// A procedure that the first one calls.
 pub const B: u64 = 0x40_2000;
+/// The loop in it.
 pub const C: u64 = 0x40_200c;
 
 fn unit(id: u32, address: u64, wide: bool, records: &[(u8, What)], code: &[u8]) -> JitUnit {
@@ -129,7 +145,7 @@ fn unit(id: u32, address: u64, wide: bool, records: &[(u8, What)], code: &[u8]) 
         version: 0,
         reason: JitReason::Library,
         body: UnitBody {
-            code_len: code.len() as u16,
+            code_len: small(code.len()),
             flags: if wide { abi::unit::flags::WIDE } else { 0 },
             records,
         },
@@ -140,7 +156,7 @@ fn unit(id: u32, address: u64, wide: bool, records: &[(u8, What)], code: &[u8]) 
 /// The units of [`sample`]: A calls B; B copies three bytes and falls through to C, which counts
 /// rcx down with `loop` to itself and returns to A's second half.
 pub fn sample_units() -> Vec<JitUnit> {
-    let call_b = (B as i32 - (A as i32 + 13)).to_le_bytes();
+    let call_b = small::<_, i32>(B - (A + 13)).to_le_bytes();
     let mut a = vec![0x55, 0x48, 0x8b, 0x47, 0x08, 0xff, 0x30]; // push rbp; mov rax,[rdi+8]; push [rax]
     a.extend_from_slice(&[0x90, 0xe8]); // nop; call B
     a.extend_from_slice(&call_b);
@@ -291,7 +307,7 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
 
     // mov [rdi],eax; lock inc dword [rsi]; mov [rdi+8],rax; call B
     let mut code = vec![0x89, 0x07, 0xf0, 0xff, 0x06, 0x48, 0x89, 0x47, 0x08, 0xe8];
-    code.extend_from_slice(&(B as i32 - (A as i32 + 14)).to_le_bytes());
+    code.extend_from_slice(&small::<_, i32>(B - (A + 14)).to_le_bytes());
     let mut records = vec![(0, What::Before(7)), (0, What::Old(1)), (1, What::Before(6))];
     records.extend([(1, What::Order), (1, What::Old(1)), (2, What::Old(1))]);
     let others = [0u8, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];

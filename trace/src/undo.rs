@@ -20,6 +20,7 @@ use crate::{Error, Thread};
 /// Something that the log of a thread holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Item {
+    /// Something was overwritten.
     Store(Store),
     /// A procedure was entered with these registers.
     Enter(Box<Entered>),
@@ -29,7 +30,9 @@ pub enum Item {
         pc: LiveAddr,
         /// Where.
         start: LiveAddr,
+        /// Bytes.
         len: u64,
+        /// What did it.
         why: String,
     },
     /// Recording stopped, with the reason of the loss.
@@ -38,6 +41,7 @@ pub enum Item {
     Forgotten,
 }
 
+/// Something was overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Store {
     /// The instruction.
@@ -67,6 +71,7 @@ impl Place {
 /// Items of one thread, in order.
 #[derive(Debug, Default)]
 pub struct Items {
+    /// The items.
     pub items: Vec<Item>,
     /// Of each item.
     places: Vec<Place>,
@@ -76,6 +81,7 @@ pub struct Items {
 }
 
 impl Items {
+    /// What the store overwrote.
     pub fn old(&self, store: &Store) -> &[u8] {
         &self.bytes[store.at..store.at + store.size as usize]
     }
@@ -248,6 +254,7 @@ pub struct Log {
 pub struct Unordered {
     /// Positions in [`Log::threads`], and the stores' pcs.
     pub threads: [usize; 2],
+    /// The stores.
     pub pcs: [LiveAddr; 2],
     /// Where.
     pub address: LiveAddr,

@@ -12,9 +12,12 @@ use abi::unit::{
 use crate::output::Translation;
 use crate::Error;
 
+/// Where a unit came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
+    /// It was translated ahead of time.
     Static,
+    /// It was translated when it ran.
     Jit(JitReason),
 }
 
@@ -45,6 +48,7 @@ struct Statics {
     entries: Vec<(OrigAddr, u32)>,
 }
 
+/// All units that a trace can name.
 #[derive(Debug, Default)]
 pub struct Units {
     jit: HashMap<UnitId, JitUnit>,
@@ -62,7 +66,9 @@ pub struct Units {
 pub enum Predecessor {
     /// It is the first of its chunk.
     None,
+    /// An ahead-of-time unit.
     Static,
+    /// A unit of the JIT.
     Jit,
 }
 
@@ -138,10 +144,12 @@ impl Units {
         self.jit.values()
     }
 
+    /// Number of units of the JIT.
     pub fn jit_count(&self) -> usize {
         self.jit.len()
     }
 
+    /// Number of ahead-of-time units.
     pub fn static_count(&self) -> usize {
         self.statics.values().map(|s| s.entries.len()).sum()
     }

@@ -11,11 +11,17 @@ use crate::Error;
 /// What a trace that passed amounts to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    /// Frames of the file.
     pub frames: u64,
+    /// Chunks that were walked through.
     pub chunks: u64,
+    /// Units that were executed.
     pub units: u64,
+    /// Instructions that were executed.
     pub instructions: u64,
+    /// Blocks that were executed.
     pub blocks: u64,
+    /// Memory references, or stores of an undo log.
     pub references: u64,
 }
 

@@ -8,7 +8,9 @@ pub type Effects = Option<(&'static [Range], &'static [Range])>;
 /// Bytes at an ioctl's argument that the kernel reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoctlEffect {
+    /// Bytes that the kernel reads.
     pub reads: u32,
+    /// Bytes that the kernel writes.
     pub writes: u32,
     /// False: the sizes are those that the request's own number claims. Some drivers pass a value
     /// instead of an address, or an address inside of the structure.
