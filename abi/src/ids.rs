@@ -23,6 +23,12 @@ macro_rules! number {
                 write!(f, $format, self.0)
             }
         }
+
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
     };
 }
 

@@ -6,11 +6,12 @@
 //! answers are facts about the code's bytes, and are kept.
 
 use crate::liveness::use_def;
-use crate::transfer::is_transfer;
 use crate::translate::Source;
+use abi::ids::OrigAddr;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+use lifter::flow::Flow;
 use lifter::regs::GprSet;
 
 const MOST_BLOCKS: usize = 300;
@@ -137,22 +138,17 @@ fn block(
         let effect = use_def(&insn, factory);
         node.used = node.used.union(effect.used.minus(node.defined));
         node.defined = node.defined.union(effect.defined);
-        if !is_transfer(&insn) {
+        let (flow, next) = (Flow::of(&insn), OrigAddr(insn.next_ip()));
+        if !flow.ends_unit() {
             continue;
         }
-        match insn.flow_control() {
-            FlowControl::UnconditionalBranch => {
-                node.next = [Some(insn.near_branch_target()), None];
-                node.all = false;
-            }
-            FlowControl::ConditionalBranch => {
-                node.next = [Some(insn.near_branch_target()), Some(insn.next_ip())];
-                node.all = false;
-            }
-            FlowControl::Call | FlowControl::IndirectCall => queue.push(insn.next_ip()),
-            _ => {}
+        if flow.comes_back() {
+            queue.push(next.0);
         }
-        queue.extend(node.next.into_iter().flatten());
+        node.next = flow.successors(next).map(|next| next.map(|next| next.0));
+        node.all = node.next == [None; 2];
+        // What follows a branch is looked at before what it goes to.
+        queue.extend(node.next.into_iter().rev().flatten());
         break;
     }
     node

@@ -16,6 +16,7 @@ pub mod explore;
 pub mod liveness;
 pub mod plan;
 pub mod recipe;
+pub mod refusal;
 pub mod transfer;
 pub mod translate;
 mod undo;

@@ -7,10 +7,10 @@
 
 use crate::explore::LiveMap;
 use crate::translate::Source;
+use abi::ids::OrigAddr;
 use alloc::vec::Vec;
-use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
-};
+use iced_x86::{Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess};
+use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
 
 /// What one instruction reads and certainly overwrites.
@@ -151,12 +151,7 @@ impl Liveness {
 /// Where control goes behind `span`, as far as that is known.
 pub fn successors(insns: &[Instruction], span: &Span) -> [Option<u64>; 2] {
     let Some(last) = insns[span.first..span.first + span.count].last() else { return [None; 2] };
-    match last.flow_control() {
-        FlowControl::Next => [Some(last.next_ip()), None],
-        FlowControl::UnconditionalBranch => [Some(last.near_branch_target()), None],
-        FlowControl::ConditionalBranch => [Some(last.next_ip()), Some(last.near_branch_target())],
-        _ => [None; 2],
-    }
+    Flow::of(last).successors(OrigAddr(last.next_ip())).map(|next| next.map(|next| next.0))
 }
 
 fn inside(spans: &[Span], address: u64) -> Option<usize> {

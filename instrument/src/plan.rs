@@ -24,7 +24,8 @@ use abi::options::{ControlFlow, Memory, Options};
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
 use core::ops::Range;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory};
+use iced_x86::{Instruction, InstructionInfoFactory};
+use lifter::flow::Flow;
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
 use lifter::recompute::{effects, Effect, Known};
@@ -128,7 +129,7 @@ impl Planner {
     ) {
         self.references.clear();
         references(insn, factory, &mut self.references);
-        let undo = options.undo() && crate::transfer::refusal(insn).is_none();
+        let undo = options.undo() && crate::refusal::refusal(insn).is_none();
         let store = options.undo().then(|| match undo {
             true => stores(insn, &self.references),
             false => Stores::None,
@@ -150,7 +151,7 @@ impl Planner {
             }
         }
         let mut wanted = needs(insn, factory, &self.rest);
-        if undo && is_call(insn) {
+        if undo && Flow::of(insn).is_call() {
             wanted.registers = GprSet::ALL;
         }
         let mut before: Vec<What> =
@@ -375,11 +376,6 @@ fn changed(effect: &Effect) -> GprSet {
         | Effect::Unary { to, .. } => GprSet::of(to),
         Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
     }
-}
-
-/// Calls of the program's own code: there the undo log has all registers.
-pub fn is_call(insn: &Instruction) -> bool {
-    insn.is_call_near() || insn.flow_control() == FlowControl::IndirectCall
 }
 
 /// Whether `lea` can compute the reference's address.

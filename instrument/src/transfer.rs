@@ -17,6 +17,7 @@
 
 use crate::emit::{At, LookUp, RCX, RSP};
 use crate::recipe::Kind;
+use crate::refusal::refusal;
 use crate::translate::{Branch, Cold, Fragment, Pending, Thunks, Translator};
 use crate::weave::{memory_operand, Weaver};
 use abi::layout::{TableShape, WINDOW_SIZE};
@@ -24,75 +25,9 @@ use abi::library;
 use abi::options::{ControlFlow, Instrument};
 use abi::thread::{self, refuse};
 use abi::trace::bits;
-use iced_x86::{Code as Op, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code as Op, Instruction, OpKind, Register};
+use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
-
-/// Whether a unit ends with this instruction.
-pub fn is_transfer(insn: &Instruction) -> bool {
-    match insn.flow_control() {
-        FlowControl::Next | FlowControl::Exception => false,
-        FlowControl::Interrupt => refusal(insn).is_some(),
-        // Calls of a hypervisor and the like do what they do where they stand.
-        FlowControl::Call => {
-            insn.op0_kind() == OpKind::NearBranch64
-                || insn.mnemonic() == Mnemonic::Syscall
-                || refusal(insn).is_some()
-        }
-        _ => true,
-    }
-}
-
-/// Conditional branches of all kinds, `loop` and `jrcxz` included.
-pub fn is_conditional(insn: &Instruction) -> bool {
-    insn.flow_control() == FlowControl::ConditionalBranch
-}
-
-/// Why an instruction cannot be run translated, if so.
-pub fn refusal(insn: &Instruction) -> Option<u32> {
-    if insn.segment_prefix() == Register::GS
-        && insn.op_kinds().any(has_segment)
-        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
-    {
-        return Some(refuse::GS);
-    }
-    match insn.mnemonic() {
-        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase | Mnemonic::Lgs => Some(refuse::GS),
-        Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => Some(refuse::GS),
-        // Others are faults and traps, at the same instruction as natively.
-        Mnemonic::Int if insn.immediate8() == 0x80 => Some(refuse::OLD_SYSCALL),
-        Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
-        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Retf => {
-            Some(refuse::FAR_TRANSFER)
-        }
-        Mnemonic::Xbegin => Some(refuse::TRANSACTION),
-        mnemonic if insn.flow_control() == FlowControl::Return && mnemonic != Mnemonic::Ret => {
-            Some(refuse::FAR_TRANSFER)
-        }
-        _ if insn.is_call_far()
-            || insn.is_jmp_far()
-            || insn.is_call_far_indirect()
-            || insn.is_jmp_far_indirect() =>
-        {
-            Some(refuse::FAR_TRANSFER)
-        }
-        _ => None,
-    }
-}
-
-/// Memory operands that a segment prefix applies to.
-fn has_segment(kind: OpKind) -> bool {
-    use OpKind::*;
-    matches!(
-        kind,
-        Memory
-            | MemorySegSI
-            | MemorySegESI
-            | MemorySegRSI
-            | MemorySegDI
-            | MemorySegEDI
-            | MemorySegRDI
-    )
-}
 
 impl Weaver<'_, '_, '_> {
     /// Emits the transfer that ends the unit; `next`: original address of the block behind.
@@ -101,36 +36,36 @@ impl Weaver<'_, '_, '_> {
             self.boundary(insn, Kind::SavedRcx, &[]);
             return self.refuse(insn, why);
         }
-        match insn.flow_control() {
-            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
+        match Flow::of(insn) {
+            Flow::Branch(target) if insn.is_jcc_short_or_near() => {
                 self.outcome_of_jcc(insn, i);
                 self.boundary(insn, Kind::Plain, &[]);
-                self.branch(Some(condition_of(insn)), insn.near_branch_target());
+                self.branch(Some(condition_of(insn)), target.0);
                 self.fall_through(insn.next_ip(), next);
             }
-            FlowControl::ConditionalBranch => self.loop_or_jrcxz(insn, next),
-            FlowControl::UnconditionalBranch => {
+            Flow::Branch(_) => self.loop_or_jrcxz(insn, next),
+            Flow::Jump(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
-                self.fall_through(insn.near_branch_target(), next);
+                self.fall_through(target.0, next);
             }
-            FlowControl::Call if insn.mnemonic() == Mnemonic::Syscall => {
+            Flow::Syscall => {
                 self.boundary(insn, Kind::Plain, &[]);
                 let next_ip = insn.next_ip();
                 self.code().address_of(RCX, next_ip);
                 self.code().jump_gs(thread::STUB_SYSCALL);
             }
-            FlowControl::Call => self.direct_call(insn, next),
-            FlowControl::IndirectCall => {
+            Flow::Call(_) => self.direct_call(insn, next),
+            Flow::IndirectCall => {
                 self.indirect(insn);
                 let at = self.code().call();
                 self.t.cold.push(Cold::IndirectCall { at, return_address: insn.next_ip() });
                 self.fall_through(insn.next_ip(), next);
             }
-            FlowControl::IndirectBranch => {
+            Flow::IndirectJump => {
                 self.indirect(insn);
                 self.code().jump_gs(thread::JUMP);
             }
-            FlowControl::Return => self.ret(insn),
+            Flow::Return => self.ret(insn),
             _ => {
                 self.boundary(insn, Kind::SavedRcx, &[]);
                 self.refuse(insn, refuse::FAR_TRANSFER);

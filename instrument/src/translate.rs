@@ -8,12 +8,12 @@ use crate::explore::LiveMap;
 use crate::liveness::{Beyond, Liveness, Span};
 use crate::plan::{PlanBlock, Planner, UnitPlan};
 use crate::recipe;
-use crate::transfer::is_conditional;
 use crate::weave::Weaver;
 use abi::options::{ControlFlow, DeadRegisters, Options};
 use abi::unit::{flags, UnitBody};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory};
+use lifter::flow::Flow;
 use lifter::regs::GprSet;
 use lifter::stores::at_run_time;
 
@@ -430,7 +430,7 @@ pub fn control_flow_bytes(options: Options, wide: bool, last: Option<&Instructio
         ControlFlow::Tags => 2,
         ControlFlow::FullPc => 8,
         ControlFlow::Bits => {
-            let outcome = last.is_some_and(is_conditional);
+            let outcome = last.is_some_and(|last| Flow::of(last).is_conditional());
             u32::from(outcome) + if wide { 9 } else { 0 }
         }
     }

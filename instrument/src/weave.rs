@@ -10,13 +10,14 @@
 use crate::emit::{At, Code, RSP};
 use crate::liveness::{use_def, UseDef};
 use crate::recipe::{self, Kind};
-use crate::transfer;
+use crate::refusal::refusal;
 use crate::translate::{control_flow_bytes, gate_of, may_enter, Block, Fragment, Translator, GATE};
 use abi::options::{ControlFlow, Options, Pointers};
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
 use abi::unit::{Record, UnitBody, What};
 use iced_x86::{Code as Op, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use lifter::flow::Flow;
 use lifter::regs::GprSet;
 
 /// A scratch register for a few instructions.
@@ -161,7 +162,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
                 _ => self.record(insn, i, self.t.liveness.before(self.first + i), record),
             }
         }
-        if i + 1 == self.insns.len() && transfer::is_transfer(insn) {
+        if i + 1 == self.insns.len() && Flow::of(insn).ends_unit() {
             self.transfer(insn, i, next);
             return true;
         }
@@ -473,7 +474,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
     }
 
     fn moved(&mut self, insn: &Instruction, i: usize) {
-        if let Some(why) = transfer::refusal(insn) {
+        if let Some(why) = refusal(insn) {
             self.boundary(insn, Kind::SavedRcx, &[]);
             return self.refuse(insn, why);
         }

@@ -17,8 +17,8 @@ use iced_x86::{
 };
 use instrument::liveness::{use_def, UseDef};
 use instrument::recipe::{Entry, Kind};
-use instrument::transfer::is_transfer;
 use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
 
 /// Where the original code lies.
@@ -196,7 +196,7 @@ fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
             });
         }
         blocks.last_mut().expect("a block").len += insn.len() as u32;
-        fresh = is_transfer(insn);
+        fresh = Flow::of(insn).ends_unit();
     }
     blocks
 }

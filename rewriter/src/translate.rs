@@ -9,8 +9,8 @@ use instrument::translate::{
     may_enter, starts_unit, Block, Fragment, Inspected, Placement, Source, Thunks, Translator,
 };
 use lifter::cut::cut_before;
-use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
+use lifter::program::{Function, Program};
 use std::collections::HashMap;
 
 /// Translated code with everything that is said about it; see [`Tables`].
@@ -110,7 +110,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     let mut previous = 0;
     let mut blocks = Vec::new();
     for function in &program.functions {
-        let Some(source) = source_of(image, function.start) else { continue };
+        let Some(source) = source_of(image, function.start.0) else { continue };
         blocks.clear();
         blocks.extend(numbering.blocks(function));
         translator.translate(&blocks, source, &mut out);
@@ -164,9 +164,9 @@ pub fn inspect(
     };
     let mut translator = Translator::new(options, placement);
     for function in functions {
-        let Some(source) = source_of(image, function.start) else { continue };
+        let Some(source) = source_of(image, function.start.0) else { continue };
         let blocks: Vec<Block> = numbering.blocks(function).collect();
-        let mut fragment = Fragment::new(function.start);
+        let mut fragment = Fragment::new(function.start.0);
         let inspected = translator.inspect(&blocks, source);
         translator.translate(&blocks, source, &mut fragment);
         each(function, Inspection { blocks: inspected, fragment });
@@ -202,10 +202,11 @@ impl Addresses {
 
 impl Numbering {
     fn new(program: &Program, image: &Image, first_window: u32) -> Numbering {
-        let functions = || program.functions.iter().filter(|f| source_of(image, f.start).is_some());
+        let functions =
+            || program.functions.iter().filter(|f| source_of(image, f.start.0).is_some());
         let blocks = || functions().flat_map(|f| &f.blocks);
         let mut numbers: Vec<(u32, u32)> =
-            blocks().zip(0..).map(|(b, n)| (b.start as u32, n)).collect();
+            blocks().zip(0..).map(|(b, n)| (b.start.low(), n)).collect();
         numbers.sort_unstable();
         let mut numbering = Numbering {
             first_window,
@@ -220,20 +221,13 @@ impl Numbering {
             for block in &function.blocks {
                 let window = unit_id(first_window, n) >> 16;
                 n += 1;
-                let next = block.start + u64::from(block.len);
-                let targets = match block.end {
-                    End::Jump(target) => [Some(target), None],
-                    End::Branch(target) => [Some(target), Some(next)],
-                    End::FallThrough => [Some(next), None],
-                    _ => [None, None],
-                };
-                for target in targets.into_iter().flatten() {
-                    let Some(m) = numbering.find(target) else { continue };
+                for target in block.end.successors(block.behind()).into_iter().flatten() {
+                    let Some(m) = numbering.find(target.0) else { continue };
                     if unit_id(first_window, m) >> 16 != window {
-                        wide.push(target as u32);
+                        wide.push(target.low());
                     }
                     if !own.contains(&m) {
-                        open.push(target as u32);
+                        open.push(target.low());
                     }
                 }
             }
@@ -246,12 +240,12 @@ impl Numbering {
     /// The blocks of a function as the translator takes them.
     fn blocks<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = Block> + 'a {
         function.blocks.iter().map(|block| Block {
-            start: block.start,
+            start: block.start.0,
             len: block.len,
-            id: self.id(block.start),
+            id: self.id(block.start.0),
             version: 0,
-            wide: block.indirect || self.wide.contains(block.start),
-            open: self.open.contains(block.start),
+            wide: block.indirect || self.wide.contains(block.start.0),
+            open: self.open.contains(block.start.0),
         })
     }
 

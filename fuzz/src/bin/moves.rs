@@ -16,6 +16,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use instrument::emit::LookUp;
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use lifter::flow::Flow;
 
 const PAGE: usize = 4096;
 /// What the machine itself executes when it starts.
@@ -117,7 +118,7 @@ fn way(byte: u8, state: u64) -> Way {
 /// decide, or takes what belongs to the comparison itself.
 fn is_tame(insn: &Instruction) -> bool {
     use Mnemonic::*;
-    if insn.is_invalid() || insn.is_privileged() || instrument::transfer::refusal(insn).is_some() {
+    if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
         return false;
     }
     let flow_is_tame = match insn.flow_control() {
@@ -224,7 +225,7 @@ fn tame(code: &[u8], at: u64) -> Vec<Instruction> {
             break;
         }
         list.push(insn);
-        if instrument::transfer::is_transfer(&insn) {
+        if Flow::of(&insn).ends_unit() {
             break;
         }
     }
@@ -390,7 +391,7 @@ impl Target for Moves {
         if let End::Fault { at, stop } = expected.end {
             // The processor checks a target's form before it goes there, the look-up does not.
             let kernel = stop.signal == libc::SIGSEGV && stop.code == libc::SI_KERNEL;
-            if kernel && at == last.ip() && instrument::transfer::is_transfer(last) {
+            if kernel && at == last.ip() && Flow::of(last).ends_unit() {
                 return refused("a target that is no address");
             }
         }

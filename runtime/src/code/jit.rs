@@ -15,6 +15,7 @@ use crate::code::packs::Packs;
 use crate::code::statics;
 use crate::code::table::{For, Tables};
 use crate::recording::trace_file::trace;
+use abi::ids::OrigAddr;
 use abi::layout::{page_down, page_up, PAGE};
 use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
@@ -22,11 +23,11 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
 use instrument::translate::{
     gate_of, may_enter, Block, Fragment, Placement, Source, Translator, GATE,
 };
+use lifter::region::{self, Link};
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +193,7 @@ fn pages(start: u64, end: u64) -> Range<u64> {
 /// The part of the range that code at `target` may lie in: behind the end of a mapped file nothing
 /// can be read, let alone executed. `None`: not even that.
 fn readable_part(target: u64, range: ExecRange) -> Option<ExecRange> {
-    const FAR: u64 = LONGEST_INSN * MAX_INSNS as u64;
+    const FAR: u64 = LONGEST_INSN * region::CHAIN_INSNS as u64;
     let readable = |at: u64| crate::base::program::read_program_bytes(at, &mut [0]);
     readable(target).then_some(())?;
     let next = page_down(target) + PAGE;
@@ -209,9 +210,6 @@ fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {
 }
 
 const LONGEST_INSN: u64 = 15;
-const MAX_BLOCKS: usize = 8;
-const MAX_INSNS: usize = 64;
-const MAX_BLOCK_INSNS: usize = 60;
 
 /// Whether any page of the program's is write-protected.
 pub fn has_protected_pages() -> bool {
@@ -804,85 +802,34 @@ impl Jit {
         }
     }
 
-    /// The blocks that are translated together with the one at `start`: what lies behind it,
-    /// as long as control can get there without leaving.
+    /// The blocks that are translated together with the one at `start`.
     fn chain(&mut self, start: u64, source: Source, wide: bool) -> Vec<Block> {
-        let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
-        let mut leaders: Vec<u64> = Vec::new();
-        let mut indirect: Vec<u64> = Vec::new();
-        let bytes = source.slice(start, usize::MAX);
-        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-        let mut reachable = true;
-        while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
-            let at = decoder.ip();
-            if !reachable && !leaders.contains(&at) {
-                break;
-            }
-            if at != start && self.map.get(at).is_some() {
-                break;
-            }
-            reachable = true;
-            let insn = decoder.decode();
-            if self.translator().starts_unit(&insn) && at != start {
-                leaders.push(at);
-            }
-            if insn.is_invalid() {
-                if ends.is_empty() {
-                    ends.push((at + insn.len().max(1) as u64, true));
-                }
-                break;
-            }
-            let next = insn.next_ip();
-            let transfer = instrument::transfer::is_transfer(&insn);
-            ends.push((next, transfer));
-            match insn.flow_control() {
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    leaders.push(insn.near_branch_target());
-                    reachable = insn.flow_control() == FlowControl::ConditionalBranch;
-                }
-                FlowControl::Call | FlowControl::IndirectCall if transfer => {
-                    leaders.push(next);
-                    indirect.push(next);
-                }
-                FlowControl::Next => {}
-                FlowControl::Interrupt => {}
-                _ => reachable = false,
-            }
-        }
-        self.cut(start, wide, &ends, &leaders, &indirect)
+        self.translator();
+        let (map, mut translator) = (&self.map, self.translator.as_mut());
+        let links = region::chain(
+            OrigAddr(start),
+            source.slice(start, usize::MAX),
+            |address| map.get(address.0).is_some(),
+            |insn| translator.as_mut().is_some_and(|t| t.starts_unit(insn)),
+        );
+        links.into_iter().map(|link| self.block(link, start, wide)).collect()
     }
 
-    fn cut(
-        &mut self,
-        start: u64,
-        wide: bool,
-        ends: &[(u64, bool)],
-        leaders: &[u64],
-        indirect: &[u64],
-    ) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let (mut from, mut insns) = (start, 0);
-        for (i, &(end, transfer)) in ends.iter().enumerate() {
-            insns += 1;
-            let last = i + 1 == ends.len();
-            if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
-                let n = self.count;
-                self.count += 1;
-                let all_wide = n >= TAGS_PER_WINDOW - 256;
-                blocks.push(Block {
-                    start: from,
-                    len: (end - from) as u32,
-                    id: unit_id(facts().header.jit_window as u32, n),
-                    version: self.next_version(from),
-                    wide: all_wide || (from == start && wide) || indirect.contains(&from),
-                    // What `bits` does not announce must be the only one at its address: it may
-                    // be entered from everywhere, so that nobody translates it again.
-                    open: from == start || self.options.control_flow == ControlFlow::Bits,
-                });
-                (from, insns) = (end, 0);
-            }
+    /// The next unit: `link`, of a chain that starts at `start`.
+    fn block(&mut self, link: Link, start: u64, wide: bool) -> Block {
+        let (n, first) = (self.count, link.start.0 == start);
+        self.count += 1;
+        let all_wide = n >= TAGS_PER_WINDOW - 256;
+        Block {
+            start: link.start.0,
+            len: link.len,
+            id: unit_id(facts().header.jit_window as u32, n),
+            version: self.next_version(link.start.0),
+            wide: all_wide || (first && wide) || link.indirect,
+            // What `bits` does not announce must be the only one at its address: it may be entered
+            // from everywhere, so that nobody translates it again.
+            open: first || self.options.control_flow == ControlFlow::Bits,
         }
-        blocks
     }
 
     /// Each translation of an address has a version of its own, from 1.
