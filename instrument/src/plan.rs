@@ -96,7 +96,7 @@ impl Planner {
         options: Options,
         factory: &mut InstructionInfoFactory,
     ) -> Vec<UnitPlan> {
-        if !options.records_memory() && !options.undo() {
+        if !options.recording.records_memory() && !options.recording.undo() {
             return blocks.iter().map(|_| UnitPlan::default()).collect();
         }
         self.compiled.clear();
@@ -108,8 +108,8 @@ impl Planner {
             blocks.iter().all(|b| b.insns.clone().skip(1).all(|i| !self.compiled[i].starts_unit)),
             "a store that is logged at run time is not the first instruction of its unit"
         );
-        let across =
-            options.memory == Memory::Registers && options.control_flow != ControlFlow::Bits;
+        let across = options.recording.memory == Memory::Registers
+            && options.recording.control_flow != ControlFlow::Bits;
         let facts = self.solve(blocks, across);
         blocks
             .iter()
@@ -129,8 +129,8 @@ impl Planner {
     ) {
         self.references.clear();
         references(insn, factory, &mut self.references);
-        let undo = options.undo() && crate::refusal::refusal(insn).is_none();
-        let store = options.undo().then(|| match undo {
+        let undo = options.recording.undo() && crate::refusal::refusal(insn).is_none();
+        let store = options.recording.undo().then(|| match undo {
             true => stores(insn, &self.references),
             false => Stores::None,
         });
@@ -144,7 +144,9 @@ impl Planner {
         let mut addresses = 0u8;
         for reference in &self.references {
             match reference.operand {
-                Some(n) if options.memory == Memory::Addresses && has_address(reference) => {
+                Some(n)
+                    if options.recording.memory == Memory::Addresses && has_address(reference) =>
+                {
                     addresses |= 1 << n;
                 }
                 _ => self.rest.push(*reference),
@@ -321,7 +323,7 @@ impl Planner {
             let record = |what| Record { insn: i as u8, what };
             let last = i + 1 == count;
             let mut wanted = compiled.needs;
-            if options.memory == Memory::Registers {
+            if options.recording.memory == Memory::Registers {
                 wanted = wanted.minus(known.known);
             }
             if last {

@@ -156,8 +156,8 @@ impl Weaver<'_, '_, '_> {
     }
 
     fn records_outcomes(&self) -> bool {
-        self.options().instrument != Instrument::None
-            && self.options().control_flow == ControlFlow::Bits
+        self.options().recording.instrument != Instrument::None
+            && self.options().recording.control_flow == ControlFlow::Bits
     }
 
     fn write_outcome(&mut self, avoid: GprSet, outcome: u8) {
@@ -199,7 +199,7 @@ impl Weaver<'_, '_, '_> {
         if let Some(table) = self.options().return_table() {
             return self.merged_return(insn, table);
         }
-        let (undo, table) = (self.options().undo(), self.options().jump_table());
+        let (undo, table) = (self.options().recording.undo(), self.options().jump_table());
         let popped = 8 + if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);

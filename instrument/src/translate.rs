@@ -222,10 +222,10 @@ impl Translator {
     ) -> (Vec<Instruction>, Vec<Span>, Vec<UnitPlan>) {
         self.decode(blocks, source);
         // Without records no scratch register is asked for.
-        let everything = !self.options.records()
+        let everything = !self.options.recording.records()
             || self.placement.exact_registers
-            || self.options.dead_registers == DeadRegisters::Preserve
-            || self.options.torture & abi::options::torture::SPILL != 0;
+            || self.options.process.dead_registers == DeadRegisters::Preserve
+            || self.options.process.torture & abi::options::torture::SPILL != 0;
         let insns = core::mem::take(&mut self.insns);
         let spans = core::mem::take(&mut self.spans);
         let mut beyond = Beyond { map: &mut self.live_map, source };
@@ -409,23 +409,23 @@ pub fn starts_unit(
     insn: &Instruction,
     factory: &mut InstructionInfoFactory,
 ) -> bool {
-    options.undo() && at_run_time(insn, factory, &mut Vec::new())
+    options.recording.undo() && at_run_time(insn, factory, &mut Vec::new())
 }
 
 /// Whether a unit may be entered by a direct branch from unit `from`: a narrow tag is only right
 /// where the current window is the unit's own.
 pub fn may_enter(options: Options, from: u32, id: u32, wide: bool) -> bool {
-    wide || !options.records()
-        || options.control_flow != ControlFlow::Tags
+    wide || !options.recording.records()
+        || options.recording.control_flow != ControlFlow::Tags
         || from >> 16 == id >> 16
 }
 
 /// Bytes that the unit adds to the control-flow stream.
 pub fn control_flow_bytes(options: Options, wide: bool, last: Option<&Instruction>) -> u32 {
-    if !options.records() {
+    if !options.recording.records() {
         return 0;
     }
-    match options.control_flow {
+    match options.recording.control_flow {
         ControlFlow::Tags if wide => 6,
         ControlFlow::Tags => 2,
         ControlFlow::FullPc => 8,

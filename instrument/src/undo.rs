@@ -19,7 +19,7 @@ use lifter::stores::{at_run_time, stores, Stores};
 impl Weaver<'_, '_, '_> {
     /// Whether the unit starts with a store that the runtime logs.
     pub(crate) fn stores_at_run_time(&mut self) -> bool {
-        let undo = self.options().undo();
+        let undo = self.options().recording.undo();
         let first = self.insns.first().filter(|_| undo);
         first.is_some_and(|insn| at_run_time(insn, &mut self.t.factory, &mut Vec::new()))
     }

@@ -123,7 +123,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             records = rest;
             let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
             let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
-            if self.options().undo() && before.iter().any(|r| r.what == What::Order) {
+            if self.options().recording.undo() && before.iter().any(|r| r.what == What::Order) {
                 self.synchronising(&insn, i, before);
             } else if self.instruction(&insn, i, before, next) {
                 return;
@@ -152,7 +152,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         let mut own_vectors = [None; 2];
         let registers = before.iter().take_while(|r| matches!(r.what, What::Before(_))).count();
         let (registers, before) =
-            before.split_at(if self.options().undo() { registers } else { 0 });
+            before.split_at(if self.options().recording.undo() { registers } else { 0 });
         self.registers(insn, i, registers);
         for record in before {
             match record.what {
@@ -200,7 +200,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
 
     /// Whether xmm30 and xmm31 are not the program's while translated code runs.
     fn claims_vectors(&self) -> bool {
-        self.options().pointers == Pointers::Vector
+        self.options().process.pointers == Pointers::Vector
     }
 
     // --- prologue ---
@@ -223,8 +223,8 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         };
         if cf_len > 0 || memory > 0 {
             let pointer = self.take(live_in, GprSet::EMPTY, 0);
-            let second = (options.control_flow == ControlFlow::FullPc
-                || options.control_flow == ControlFlow::Bits && self.block.wide)
+            let second = (options.recording.control_flow == ControlFlow::FullPc
+                || options.recording.control_flow == ControlFlow::Bits && self.block.wide)
                 .then(|| {
                     let mut avoid = GprSet::EMPTY;
                     avoid.insert(pointer.reg);
@@ -255,7 +255,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
         let (id, wide, word) =
             (self.block.id, self.block.wide, u64::from(self.block.version) << 48);
         let start = self.block.start;
-        match (self.options().control_flow, second) {
+        match (self.options().recording.control_flow, second) {
             (ControlFlow::Tags, _) if wide => {
                 // The high part first: until the first word is there, the stream ends here.
                 self.code().write_imm(At(p, 4), id >> 16);
@@ -343,7 +343,7 @@ impl<'t, 'o, 'b> Weaver<'t, 'o, 'b> {
             What::Vector(v) => {
                 // The processor may lack AVX-512, unless the instruction itself needs it.
                 let narrow = v < 16
-                    && self.options().pointers == Pointers::ThreadBlock
+                    && self.options().process.pointers == Pointers::ThreadBlock
                     && insn.encoding() != EncodingKind::EVEX;
                 self.code().write_vector(place, v, narrow);
             }

@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::options::{
+    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+};
 use abi::thread;
 use abi::unit::{UnitBody, What};
 use iced_x86::code_asm::*;
@@ -506,16 +508,22 @@ fn assemble(write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedE
     a.assemble(ORIGINAL).expect("code")
 }
 
-fn registers_format() -> Options {
-    Options::default()
+fn registers_format() -> RecordingOptions {
+    RecordingOptions::default()
 }
 
-fn control_flow_only() -> Options {
-    Options { memory: Memory::None, ..Options::default() }
+fn control_flow_only() -> RecordingOptions {
+    RecordingOptions { memory: Memory::None, ..RecordingOptions::default() }
 }
 
 fn nothing() -> Options {
-    Options { instrument: Instrument::None, ..Options::default() }
+    RecordingOptions { instrument: Instrument::None, ..RecordingOptions::default() }.into()
+}
+
+/// The recording, with every register live.
+fn spilling(recording: RecordingOptions) -> Options {
+    let process = ProcessOptions { torture: torture::SPILL, ..ProcessOptions::default() };
+    Options { process, recording }
 }
 
 macro_rules! snapshot {
@@ -769,7 +777,7 @@ snapshot!(
 
 fn two_blocks(control_flow: ControlFlow) -> Case {
     Case {
-        options: Options { control_flow, ..control_flow_only() },
+        options: RecordingOptions { control_flow, ..control_flow_only() }.into(),
         narrow: &[1, 2],
         ..Case::default()
     }
@@ -807,18 +815,17 @@ snapshot!(
 
 snapshot!(
     formats_with_everything_live,
-    Case { options: Options { torture: torture::SPILL, ..control_flow_only() }, ..Case::default() },
+    Case { options: spilling(control_flow_only()), ..Case::default() },
     |a| { formats!(a) }
 );
 
 snapshot!(
     full_pc_with_everything_live,
     Case {
-        options: Options {
-            torture: torture::SPILL,
+        options: spilling(RecordingOptions {
             control_flow: ControlFlow::FullPc,
             ..control_flow_only()
-        },
+        }),
         ..Case::default()
     },
     |a| { formats!(a) }
@@ -827,11 +834,10 @@ snapshot!(
 snapshot!(
     bits_with_everything_live,
     Case {
-        options: Options {
-            torture: torture::SPILL,
+        options: spilling(RecordingOptions {
             control_flow: ControlFlow::Bits,
             ..control_flow_only()
-        },
+        }),
         ..Case::default()
     },
     |a| { formats!(a) }
@@ -855,10 +861,15 @@ macro_rules! in_thread_block {
             $name,
             Case {
                 options: Options {
-                    control_flow: $control_flow,
-                    pointers: Pointers::ThreadBlock,
-                    torture: $torture,
-                    ..registers_format()
+                    process: ProcessOptions {
+                        pointers: Pointers::ThreadBlock,
+                        torture: $torture,
+                        ..ProcessOptions::default()
+                    },
+                    recording: RecordingOptions {
+                        control_flow: $control_flow,
+                        ..registers_format()
+                    },
                 },
                 narrow: &[1, 2],
                 ..Case::default()
@@ -886,7 +897,7 @@ in_thread_block!(
 snapshot!(
     bits_of_units_that_only_add_memory,
     Case {
-        options: Options { control_flow: ControlFlow::Bits, ..registers_format() },
+        options: RecordingOptions { control_flow: ControlFlow::Bits, ..registers_format() }.into(),
         narrow: &[1, 2],
         ..Case::default()
     },
@@ -920,7 +931,9 @@ macro_rules! loads {
 }
 
 fn memory(memory: Memory, pointers: Pointers, torture: u8) -> Case {
-    let options = Options { memory, pointers, torture, ..Options::default() };
+    let process = ProcessOptions { pointers, torture, ..ProcessOptions::default() };
+    let recording = RecordingOptions { memory, ..RecordingOptions::default() };
+    let options = Options { process, recording };
     Case { options, ..Case::default() }
 }
 
@@ -1098,7 +1111,7 @@ snapshot!(
 
 snapshot!(
     registers_that_may_keep_their_values_are_live,
-    Case { options: registers_format(), ..Case::default() },
+    Case { options: registers_format().into(), ..Case::default() },
     [
         // mov rax,[rdi]; bsf ecx,esi; bsr edx,esi; lsl ebx,esi; cmovne r8d,esi; mov r9b,1;
         &[0x48, 0x8b, 0x07][..],
@@ -1120,16 +1133,16 @@ snapshot!(
 
 // --- the undo log ---
 
-fn undo() -> Options {
-    Options { instrument: Instrument::Undo, ..Options::default() }
+fn undo() -> RecordingOptions {
+    RecordingOptions { instrument: Instrument::Undo, ..RecordingOptions::default() }
 }
 
 fn undo_case() -> Case {
-    Case { options: undo(), ..Case::default() }
+    Case { options: undo().into(), ..Case::default() }
 }
 
 fn undo_spills() -> Case {
-    Case { options: Options { torture: torture::SPILL, ..undo() }, ..Case::default() }
+    Case { options: spilling(undo()), ..Case::default() }
 }
 
 snapshot!(undo_stores_of_all_sizes, undo_case(), |a| {
@@ -1166,7 +1179,13 @@ snapshot!(undo_without_a_dead_register, undo_spills(), |a| {
 snapshot!(
     undo_keeps_dead_registers_if_asked,
     Case {
-        options: Options { dead_registers: abi::options::DeadRegisters::Preserve, ..undo() },
+        options: Options {
+            process: ProcessOptions {
+                dead_registers: abi::options::DeadRegisters::Preserve,
+                ..ProcessOptions::default()
+            },
+            recording: undo(),
+        },
         ..Case::default()
     },
     |a| {
@@ -1230,7 +1249,10 @@ snapshot!(undo_store_of_xmm31, undo_case(), |a| {
 
 snapshot!(
     undo_recorded_addresses,
-    Case { options: Options { memory: Memory::Addresses, ..undo() }, ..Case::default() },
+    Case {
+        options: RecordingOptions { memory: Memory::Addresses, ..undo() }.into(),
+        ..Case::default()
+    },
     |a| {
         a.mov(qword_ptr(rdi + rsi * 8), rcx)?;
         a.mov(rcx, qword_ptr(rdi + rsi * 8))?;

@@ -155,7 +155,7 @@ impl Description<'_> {
         let code = place(&translated.code, PAGE as usize);
         let len = place(&[], PAGE as usize);
         let mut bits = 0;
-        if self.options.pointers == Pointers::Vector {
+        if self.options.process.pointers == Pointers::Vector {
             bits |= flags::NEEDS_AVX512VL;
         }
         if self.fixed {

@@ -71,7 +71,7 @@ pub const FIRST_WINDOW: u32 = 1;
 
 /// Blocks as the instrument needs them.
 pub fn cut(program: Program, image: &Image, options: Options) -> Program {
-    if !options.undo() {
+    if !options.recording.undo() {
         return program;
     }
     let mut factory = InstructionInfoFactory::new();
@@ -119,7 +119,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
             result.unit_addresses.push(unit.start as u32);
             encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
             previous = unit.start;
-            let dropped = options.torture & torture::DROP != 0 && unit.start % 11 == 3;
+            let dropped = options.process.torture & torture::DROP != 0 && unit.start % 11 == 3;
             let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
             if unit.closed {
                 continue;

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::options::{
+    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
@@ -96,12 +98,21 @@ fn way(byte: u8, state: u64) -> Way {
     };
     Way {
         options: Options {
-            instrument: if state.is_multiple_of(8) { Instrument::None } else { Instrument::Dep },
-            control_flow,
-            memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
-            pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
-            torture: if bit(4) { torture::SPILL } else { 0 },
-            ..Options::default()
+            recording: RecordingOptions {
+                instrument: if state.is_multiple_of(8) {
+                    Instrument::None
+                } else {
+                    Instrument::Dep
+                },
+                control_flow,
+                memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
+                ..RecordingOptions::default()
+            },
+            process: ProcessOptions {
+                pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
+                torture: if bit(4) { torture::SPILL } else { 0 },
+                ..ProcessOptions::default()
+            },
         },
         placement: Placement {
             window_high: (!state.is_multiple_of(5)).then_some(0),
@@ -448,8 +459,8 @@ impl Target for Moves {
         let agree = ended.and_then(|(end, entry)| {
             // In front of a fault a register that is dead may hold anything.
             let exact = way.placement.exact_registers
-                || way.options.torture != 0
-                || way.options.instrument == Instrument::None
+                || way.options.process.torture != 0
+                || way.options.recording.instrument == Instrument::None
                 || entry.is_none();
             put_back(&mut got, entry, &way);
             // In the middle of a look-up nothing but the target is there to be compared.
@@ -659,7 +670,7 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
 fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize); 2]> {
     let part = component(7).filter(|part| part.end <= state.vectors.len())?;
     let place = |behind: usize| part.end - behind..part.end - behind + 64;
-    (way.options.pointers == Pointers::Vector).then(|| {
+    (way.options.process.pointers == Pointers::Vector).then(|| {
         [(place(128), thread::PROGRAM_ZMM30 as usize), (place(64), thread::PROGRAM_ZMM31 as usize)]
     })
 }

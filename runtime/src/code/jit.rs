@@ -763,7 +763,7 @@ impl Jit {
 
     /// Publishes the units in the trace, before they run.
     fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
-        if !self.options.records() {
+        if !self.options.recording.records() {
             return;
         }
         let Some(first) = out.units.first() else { return };
@@ -828,7 +828,7 @@ impl Jit {
             wide: all_wide || (first && wide) || link.indirect,
             // What `bits` does not announce must be the only one at its address: it may be entered
             // from everywhere, so that nobody translates it again.
-            open: first || self.options.control_flow == ControlFlow::Bits,
+            open: first || self.options.recording.control_flow == ControlFlow::Bits,
         }
     }
 

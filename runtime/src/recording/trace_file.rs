@@ -102,8 +102,8 @@ pub fn trace() -> &'static TraceFile {
 impl TraceFile {
     pub fn new(mode: Mode, fd: i32, options: Options) -> TraceFile {
         TraceFile {
-            limit: options.log_bytes().unwrap_or(u64::MAX),
-            ring: options.ring,
+            limit: options.recording.log_bytes().unwrap_or(u64::MAX),
+            ring: options.recording.ring,
             mode: AtomicU32::new(mode as u32),
             fd: AtomicI32::new(fd),
             state: Lock::new(State {

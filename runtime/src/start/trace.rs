@@ -12,7 +12,7 @@ use abi::trace::{PROCESS, VERSION};
 
 /// Opens the trace file that `DEP_FILE` names.
 pub fn open_trace(start: &Start, options: Options) -> TraceFile {
-    if !options.records() {
+    if !options.recording.records() {
         return TraceFile::new(Mode::Off, -1, options);
     }
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
