@@ -82,6 +82,14 @@ number! {
     CodeOff(u32), "{:#x}"
 }
 
+impl CodeOff {
+    /// The offset this many bytes behind this one.
+    #[must_use]
+    pub const fn plus(self, bytes: u32) -> CodeOff {
+        CodeOff(self.0 + bytes)
+    }
+}
+
 number! {
     /// An offset in one stream of a chunk, in bytes.
     StreamOff(u64), "{}"

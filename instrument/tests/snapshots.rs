@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use abi::ids::{CodeOff, OrigAddr, UnitId};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
 };
@@ -17,9 +18,11 @@ use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, InstructionInfoFactory, IntelFormatter,
     Mnemonic, OpKind, Register, RflagsBits, SymbolResolver, SymbolResult,
 };
-use instrument::liveness::{use_def, UseDef};
+use instrument::block::{Block, Placement, Source};
+use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
-use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use instrument::translate::Translator;
+use instrument::use_def::{use_def, UseDef};
 use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
 
@@ -189,9 +192,9 @@ fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
             let number = blocks.len();
             let window = if number >= case.other_window { 2 } else { 1 };
             blocks.push(Block {
-                start: insn.ip(),
+                start: OrigAddr(insn.ip()),
                 len: 0,
-                id: window << 16 | (16 + number as u32),
+                id: UnitId::new(window, 16 + number as u16),
                 version: 0,
                 wide: !case.narrow.contains(&number),
                 open: true,
@@ -208,13 +211,13 @@ fn listing(case: &Case, code: &[u8]) -> String {
     let blocks = blocks(case, &insns);
     let mut fragment = Fragment::new(case.translated);
     let mut translator = Translator::new(case.options, case.placement);
-    let source = Source { start: case.original, bytes: code };
+    let source = Source { start: OrigAddr(case.original), bytes: code };
     translator.translate(&blocks, source, &mut fragment);
 
     let mut original_places = BTreeMap::new();
     let mut places = BTreeMap::new();
     for (block, unit) in blocks.iter().zip(&fragment.units) {
-        original_places.insert(block.start, format!("{:x}", block.start));
+        original_places.insert(block.start.0, format!("{:x}", block.start));
         places.insert(fragment.code.address(unit.entry), format!("unit_{:x}", unit.start));
     }
     // What is patched while others run it is written in one piece.
@@ -225,9 +228,9 @@ fn listing(case: &Case, code: &[u8]) -> String {
     // Branches out of the region show the original address that they are waiting for.
     let mut bytes = fragment.code.bytes.clone();
     for (n, branch) in fragment.branches.iter().enumerate() {
-        let place = fragment.code.address(bytes.len() as u32) + 0x1000 + n as u64;
-        let distance = place.wrapping_sub(fragment.code.address(branch.at + 4)) as i32;
-        bytes[branch.at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+        let place = fragment.code.address(CodeOff(bytes.len() as u32)) + 0x1000 + n as u64;
+        let distance = place.wrapping_sub(fragment.code.address(branch.at.plus(4))) as i32;
+        bytes[branch.at.0 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
         places.insert(place, format!("original {:x}", branch.target));
     }
     let emitted = decode(&bytes, case.translated);
@@ -250,7 +253,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
     for (block, unit) in blocks.iter().zip(&fragment.units) {
         let list: Vec<_> = insns
             .iter()
-            .filter(|i| (block.start..block.start + u64::from(block.len)).contains(&i.ip()))
+            .filter(|i| (block.start..block.behind()).contains(&OrigAddr(i.ip())))
             .collect();
         let recipe = recipe_of(unit, &fragment.recipes).expect("a recipe");
         let entries: Vec<_> = recipe.entries().collect();
@@ -311,7 +314,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             leaves_flags_alone(insn, &list);
         }
-        for entry in entries.iter().filter(|e| e.code == unit.end - unit.entry) {
+        for entry in entries.iter().filter(|e| e.code == unit.end.0 - unit.entry.0) {
             let original = text(&mut original_text, list[entry.insn as usize]);
             line(&mut out, &original, "", "nothing to do");
         }

@@ -94,9 +94,9 @@ pub fn code(function: &Function, inspection: &Inspection) -> String {
     let mut out = format!("function {:x}\n", function.start);
     for (block, unit) in inspection.blocks.iter().zip(&fragment.units) {
         let _ = writeln!(out, " unit {:x} id {:x}", unit.start, unit.id);
-        let bytes = &fragment.code.bytes[unit.entry as usize..unit.end as usize];
+        let bytes = &fragment.code.bytes[unit.entry.0 as usize..unit.end.0 as usize];
         let base = fragment.code.address(unit.entry);
-        let mut starts = instrument::translate::recipe_of(unit, &fragment.recipes)
+        let mut starts = instrument::fragment::recipe_of(unit, &fragment.recipes)
             .map(|recipe| recipe.entries().map(|e| (e.code, e.insn)).collect::<Vec<_>>())
             .unwrap_or_default()
             .into_iter()

@@ -172,7 +172,7 @@ impl Description<'_> {
             segment_offset: segment.offset,
             segment_len: segment.file_size,
             code_distance: self.code_distance,
-            thunks: translated.thunks.start.into(),
+            thunks: translated.thunks.start.0.into(),
             direct_thunks: translated.thunks.direct.into(),
             indirect_thunks: translated.thunks.indirect.into(),
             tables: Tables { code, first_window: self.first_window.into(), ..tables },

@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use abi::ids::{OrigAddr, UnitId};
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
@@ -15,9 +16,11 @@ use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use instrument::block::{Block, Placement, Source};
 use instrument::emit::LookUp;
+use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
-use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use instrument::translate::Translator;
 use lifter::flow::Flow;
 
 const PAGE: usize = 4096;
@@ -409,20 +412,24 @@ impl Target for Moves {
 
         // The translation.
         let block = Block {
-            start,
+            start: OrigAddr(start),
             len: code.len() as u32,
-            id: 0x1_0010,
+            id: UnitId::new(1, 16),
             version: 0,
             wide: way.wide,
             open: true,
         };
         let mut fragment = Fragment::new(TRANSLATED.start);
         let mut translator = Translator::new(way.options, way.placement);
-        translator.translate(&[block], Source { start, bytes: code }, &mut fragment);
+        translator.translate(
+            &[block],
+            Source { start: OrigAddr(start), bytes: code },
+            &mut fragment,
+        );
         for (n, branch) in fragment.branches.iter().enumerate() {
             let distance =
-                EXITS.start + 16 * n as u64 - (TRANSLATED.start + u64::from(branch.at) + 4);
-            let at = branch.at as usize;
+                EXITS.start + 16 * n as u64 - (TRANSLATED.start + u64::from(branch.at.0) + 4);
+            let at = branch.at.0 as usize;
             fragment.code.bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
         }
         TRANSLATED.bytes().fill(0xcc);
@@ -432,7 +439,7 @@ impl Target for Moves {
         look_up();
         let mut got = state.clone();
         thread_block(&mut got, &way);
-        got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
+        got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry.0);
         let mut stop = machine.run(&mut got).map_err(trouble)?;
         let table = way.options.return_table();
         if let Some(look_up) = table.and_then(|table| missed(&stop, &got.registers, table)) {
@@ -806,7 +813,7 @@ fn translated_end(
     if stop.signal == libc::SIGTRAP && EXITS.contains(rip.wrapping_sub(1)) {
         let number = (rip - 1 - EXITS.start) as usize / 16;
         let branch = fragment.branches.get(number).ok_or("an exit that is none")?;
-        return Ok((End::To(branch.target), None));
+        return Ok((End::To(branch.target.0), None));
     }
     if stop.address == rip && rip >> 32 != 0 {
         // A return has kept its high half.
@@ -822,7 +829,7 @@ fn translated_end(
     let unit = &fragment.units[0];
     let recipe = recipe_of(unit, &fragment.recipes).ok_or("no recipe")?;
     let offset = (rip - TRANSLATED.start) as u32;
-    let entry = recipe.at(offset - unit.entry).ok_or(format!("{stop:x?} in the prologue"))?;
+    let entry = recipe.at(offset - unit.entry.0).ok_or(format!("{stop:x?} in the prologue"))?;
     let mut stop = stop;
     let high_half = registers.rsp.wrapping_add(4);
     if returns && entry.kind == Kind::SavedRcx && stop.address == high_half {

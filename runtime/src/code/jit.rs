@@ -15,18 +15,20 @@ use crate::code::packs::Packs;
 use crate::code::statics;
 use crate::code::table::{For, Tables};
 use crate::recording::trace_file::trace;
-use abi::ids::OrigAddr;
+use abi::ids::{OrigAddr, UnitId};
 use abi::layout::{page_down, page_up, PAGE};
-use abi::options::{ControlFlow, Options};
+use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use instrument::block::{Block, Placement, Source};
+use instrument::emit::{gate_of, GATE};
+use instrument::fragment::Fragment;
+use instrument::planner::{all_open, may_enter};
 use instrument::recipe::Recipe;
-use instrument::translate::{
-    gate_of, may_enter, Block, Fragment, Placement, Source, Translator, GATE,
-};
+use instrument::translate::Translator;
 use lifter::region::{self, Link};
 
 /// Executable memory of the program, as the program believes it to be.
@@ -643,7 +645,8 @@ impl Jit {
             return Some(code);
         }
         let unit = self.units[self.map.get(target)? as usize];
-        may_enter(self.options, from, unit.id, unit.wide).then(|| self.arena.live(unit.entry))
+        may_enter(self.options.recording, UnitId(from), UnitId(unit.id), unit.wide)
+            .then(|| self.arena.live(unit.entry))
     }
 
     /// The unit whose code `pc` lies in.
@@ -677,7 +680,7 @@ impl Jit {
             let len = (end - range.start) as usize;
             core::slice::from_raw_parts(range.start as *const u8, len)
         };
-        let source = Source { start: range.start, bytes };
+        let source = Source { start: OrigAddr(range.start), bytes };
         let mut blocks = self.chain(target, source, wide);
         if range.shared {
             blocks.truncate(1);
@@ -693,26 +696,26 @@ impl Jit {
         let offset = self.arena.used();
         self.units.reserve(out.units.len());
         for unit in &out.units {
-            let number = self.units.len() as u32;
+            let (start, number) = (unit.start.0, self.units.len() as u32);
             if !unit.closed {
-                self.map.set(unit.start, number);
+                self.map.set(start, number);
             }
             let len = u32::from(unit.body.code_len);
-            for page in unit.start / PAGE..=(unit.start + u64::from(len.max(1)) - 1) / PAGE {
+            for page in start / PAGE..=(start + u64::from(len.max(1)) - 1) / PAGE {
                 self.by_page.entry(page).or_default().push(number);
             }
             let original = self.originals.len() as u32;
             self.originals.extend_from_slice(source.slice(unit.start, len as usize));
             self.units.push(Unit {
-                start: unit.start,
+                start,
                 len,
-                id: unit.id,
+                id: unit.id.0,
                 wide: unit.wide,
                 state: Life::Open,
                 stub: 0,
                 original,
-                entry: offset + unit.entry,
-                end: offset + unit.end,
+                entry: offset + unit.entry.0,
+                end: offset + unit.end.0,
                 recipe: self.recipes.len() as u32 + unit.recipe,
                 recipe_end: self.recipes.len() as u32 + unit.recipe_end,
             });
@@ -744,15 +747,15 @@ impl Jit {
         use abi::thread::{EXIT_ID, STUB_EXIT};
         let offset = self.arena.used();
         for branch in core::mem::take(&mut out.branches) {
-            let known = self.enterable(branch.target, branch.from);
+            let known = self.enterable(branch.target.0, branch.from.0);
             if known.is_some_and(|code| out.code.patch_rel32(branch.at, code)) {
                 continue;
             }
             let id = self.exits.len() as u32;
             self.exits.push(Exit {
-                at: Site::Branch(offset + branch.at),
-                target: branch.target,
-                from: branch.from,
+                at: Site::Branch(offset + branch.at.0),
+                target: branch.target.0,
+                from: branch.from.0,
             });
             let stub = out.code.here();
             out.code.bind(branch.at, stub);
@@ -767,13 +770,13 @@ impl Jit {
             return;
         }
         let Some(first) = out.units.first() else { return };
-        let reason = self.reason(first.start, range);
+        let reason = self.reason(first.start.0, range);
         self.encoded.clear();
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
             JitUnit {
-                id: unit.id,
-                address: unit.start,
+                id: unit.id.0,
+                address: unit.start.0,
                 version: unit.version,
                 reason,
                 body: unit.body.clone(),
@@ -808,7 +811,7 @@ impl Jit {
         let (map, mut translator) = (&self.map, self.translator.as_mut());
         let links = region::chain(
             OrigAddr(start),
-            source.slice(start, usize::MAX),
+            source.slice(OrigAddr(start), usize::MAX),
             |address| map.get(address.0).is_some(),
             |insn| translator.as_mut().is_some_and(|t| t.starts_unit(insn)),
         );
@@ -821,14 +824,12 @@ impl Jit {
         self.count += 1;
         let all_wide = n >= TAGS_PER_WINDOW - 256;
         Block {
-            start: link.start.0,
+            start: link.start,
             len: link.len,
-            id: unit_id(facts().header.jit_window as u32, n),
+            id: UnitId(unit_id(facts().header.jit_window as u32, n)),
             version: self.next_version(link.start.0),
             wide: all_wide || (first && wide) || link.indirect,
-            // What `bits` does not announce must be the only one at its address: it may be entered
-            // from everywhere, so that nobody translates it again.
-            open: first || self.options.recording.control_flow == ControlFlow::Bits,
+            open: first || all_open(self.options.recording),
         }
     }
 
