@@ -23,6 +23,12 @@ macro_rules! number {
                 write!(f, $format, self.0)
             }
         }
+
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
     };
 }
 
@@ -74,6 +80,14 @@ address!(CodeAddr);
 number! {
     /// An offset in translated code: from the start of its fragment, or of the whole output's code.
     CodeOff(u32), "{:#x}"
+}
+
+impl CodeOff {
+    /// The offset this many bytes behind this one.
+    #[must_use]
+    pub const fn plus(self, bytes: u32) -> CodeOff {
+        CodeOff(self.0 + bytes)
+    }
 }
 
 number! {

@@ -319,7 +319,7 @@ pub fn info(
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    let (threads, wrong) = match trace.options.records_memory() {
+    let (threads, wrong) = match trace.options.recording.records_memory() {
         true => count::<true>(trace, warnings),
         false => count::<false>(trace, warnings),
     };
@@ -360,10 +360,10 @@ impl Report<'_> {
         writeln!(
             out,
             "options        {}, control flow {}, memory {}{}",
-            instrument_name(trace.options.instrument),
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
-            if trace.options.ring { ", the newest part only" } else { "" }
+            instrument_name(trace.options.recording.instrument),
+            control_flow_name(trace.options.recording.control_flow),
+            memory_name(trace.options.recording.memory),
+            if trace.options.recording.ring { ", the newest part only" } else { "" }
         )?;
         writeln!(out, "process        {}, ended: {}", trace.pid, ending(trace))?;
         for loss in losses(trace) {
@@ -479,10 +479,10 @@ impl Report<'_> {
              {},\"not_recovered\":{}}}",
             text(trace.program.as_os_str().as_encoded_bytes()),
             list(trace.arguments.iter().map(|a| text(a)).collect()),
-            instrument_name(trace.options.instrument),
-            trace.options.ring,
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
+            instrument_name(trace.options.recording.instrument),
+            trace.options.recording.ring,
+            control_flow_name(trace.options.recording.control_flow),
+            memory_name(trace.options.recording.memory),
             trace.pid,
             json_string(&ending(trace)),
             list(losses(trace).iter().map(|l| json_string(l)).collect()),

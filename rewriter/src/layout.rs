@@ -137,7 +137,7 @@ pub fn tables(
     for (bit, on) in [
         (flags::PIE, input.pie),
         (flags::DYNAMIC, dynamic),
-        (flags::NEEDS_AVX512VL, options.pointers == Pointers::Vector),
+        (flags::NEEDS_AVX512VL, options.process.pointers == Pointers::Vector),
         (flags::EXECUTABLE_STACK, stack.is_some_and(|p| p.is_executable())),
     ] {
         bits |= if on { bit } else { 0 };

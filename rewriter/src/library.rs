@@ -10,7 +10,8 @@ use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
 use abi::tables::Tables;
-use lifter::discover::{discover, Program};
+use lifter::discover::discover;
+use lifter::program::Program;
 use object::elf;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -153,7 +154,7 @@ impl Description<'_> {
         let code = place(&translated.code, PAGE as usize);
         let len = place(&[], PAGE as usize);
         let mut bits = 0;
-        if self.options.pointers == Pointers::Vector {
+        if self.options.process.pointers == Pointers::Vector {
             bits |= flags::NEEDS_AVX512VL;
         }
         if self.fixed {
@@ -170,7 +171,7 @@ impl Description<'_> {
             segment_offset: segment.offset,
             segment_len: segment.file_size,
             code_distance: self.code_distance,
-            thunks: translated.thunks.start.into(),
+            thunks: translated.thunks.start.0.into(),
             direct_thunks: translated.thunks.direct.into(),
             indirect_thunks: translated.thunks.indirect.into(),
             tables: Tables { code, first_window: self.first_window.into(), ..tables },

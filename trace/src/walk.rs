@@ -226,8 +226,8 @@ impl<'t> Walker<'t> {
             windows: HashMap::new(),
             current: (0, usize::MAX),
             tells: match trace.options {
-                options if options.undo() => Tells::Stores,
-                options if options.records_memory() => Tells::References,
+                options if options.recording.undo() => Tells::Stores,
+                options if options.recording.records_memory() => Tells::References,
                 _ => Tells::Nothing,
             },
         }
@@ -254,7 +254,7 @@ impl<'t> Walker<'t> {
             control_flow: streams.control_flow(),
             at: 0,
             window: Some(chunk.frame.header.window).filter(|&window| window != 0),
-            bits: self.trace.options.control_flow == options::ControlFlow::Bits,
+            bits: self.trace.options.recording.control_flow == options::ControlFlow::Bits,
             started: false,
             behind: match chunk.frame.header.window {
                 0 => Predecessor::None,
@@ -297,7 +297,7 @@ impl<'t> Walker<'t> {
             inside: false,
         };
         walk.cursor.set(&chunk.registers);
-        let result = match self.trace.options.control_flow {
+        let result = match self.trace.options.recording.control_flow {
             options::ControlFlow::Tags => walk.run(self, sink, Walk::next_tag),
             options::ControlFlow::FullPc => walk.run(self, sink, Walk::next_pc),
             options::ControlFlow::Bits => walk.run(self, sink, Walk::next_bits),

@@ -15,18 +15,21 @@ use crate::code::packs::Packs;
 use crate::code::statics;
 use crate::code::table::{For, Tables};
 use crate::recording::trace_file::trace;
+use abi::ids::{OrigAddr, UnitId};
 use abi::layout::{page_down, page_up, PAGE};
-use abi::options::{ControlFlow, Options};
+use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use instrument::block::{Block, Placement, Source};
+use instrument::emit::{gate_of, GATE};
+use instrument::fragment::Fragment;
+use instrument::planner::{all_open, may_enter};
 use instrument::recipe::Recipe;
-use instrument::translate::{
-    gate_of, may_enter, Block, Fragment, Placement, Source, Translator, GATE,
-};
+use instrument::translate::Translator;
+use lifter::region::{self, Link};
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +195,7 @@ fn pages(start: u64, end: u64) -> Range<u64> {
 /// The part of the range that code at `target` may lie in: behind the end of a mapped file nothing
 /// can be read, let alone executed. `None`: not even that.
 fn readable_part(target: u64, range: ExecRange) -> Option<ExecRange> {
-    const FAR: u64 = LONGEST_INSN * MAX_INSNS as u64;
+    const FAR: u64 = LONGEST_INSN * region::CHAIN_INSNS as u64;
     let readable = |at: u64| crate::base::program::read_program_bytes(at, &mut [0]);
     readable(target).then_some(())?;
     let next = page_down(target) + PAGE;
@@ -209,9 +212,6 @@ fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {
 }
 
 const LONGEST_INSN: u64 = 15;
-const MAX_BLOCKS: usize = 8;
-const MAX_INSNS: usize = 64;
-const MAX_BLOCK_INSNS: usize = 60;
 
 /// Whether any page of the program's is write-protected.
 pub fn has_protected_pages() -> bool {
@@ -645,7 +645,8 @@ impl Jit {
             return Some(code);
         }
         let unit = self.units[self.map.get(target)? as usize];
-        may_enter(self.options, from, unit.id, unit.wide).then(|| self.arena.live(unit.entry))
+        may_enter(self.options.recording, UnitId(from), UnitId(unit.id), unit.wide)
+            .then(|| self.arena.live(unit.entry))
     }
 
     /// The unit whose code `pc` lies in.
@@ -679,7 +680,7 @@ impl Jit {
             let len = (end - range.start) as usize;
             core::slice::from_raw_parts(range.start as *const u8, len)
         };
-        let source = Source { start: range.start, bytes };
+        let source = Source { start: OrigAddr(range.start), bytes };
         let mut blocks = self.chain(target, source, wide);
         if range.shared {
             blocks.truncate(1);
@@ -695,26 +696,26 @@ impl Jit {
         let offset = self.arena.used();
         self.units.reserve(out.units.len());
         for unit in &out.units {
-            let number = self.units.len() as u32;
+            let (start, number) = (unit.start.0, self.units.len() as u32);
             if !unit.closed {
-                self.map.set(unit.start, number);
+                self.map.set(start, number);
             }
             let len = u32::from(unit.body.code_len);
-            for page in unit.start / PAGE..=(unit.start + u64::from(len.max(1)) - 1) / PAGE {
+            for page in start / PAGE..=(start + u64::from(len.max(1)) - 1) / PAGE {
                 self.by_page.entry(page).or_default().push(number);
             }
             let original = self.originals.len() as u32;
             self.originals.extend_from_slice(source.slice(unit.start, len as usize));
             self.units.push(Unit {
-                start: unit.start,
+                start,
                 len,
-                id: unit.id,
+                id: unit.id.0,
                 wide: unit.wide,
                 state: Life::Open,
                 stub: 0,
                 original,
-                entry: offset + unit.entry,
-                end: offset + unit.end,
+                entry: offset + unit.entry.0,
+                end: offset + unit.end.0,
                 recipe: self.recipes.len() as u32 + unit.recipe,
                 recipe_end: self.recipes.len() as u32 + unit.recipe_end,
             });
@@ -746,15 +747,15 @@ impl Jit {
         use abi::thread::{EXIT_ID, STUB_EXIT};
         let offset = self.arena.used();
         for branch in core::mem::take(&mut out.branches) {
-            let known = self.enterable(branch.target, branch.from);
+            let known = self.enterable(branch.target.0, branch.from.0);
             if known.is_some_and(|code| out.code.patch_rel32(branch.at, code)) {
                 continue;
             }
             let id = self.exits.len() as u32;
             self.exits.push(Exit {
-                at: Site::Branch(offset + branch.at),
-                target: branch.target,
-                from: branch.from,
+                at: Site::Branch(offset + branch.at.0),
+                target: branch.target.0,
+                from: branch.from.0,
             });
             let stub = out.code.here();
             out.code.bind(branch.at, stub);
@@ -765,17 +766,17 @@ impl Jit {
 
     /// Publishes the units in the trace, before they run.
     fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
-        if !self.options.records() {
+        if !self.options.recording.records() {
             return;
         }
         let Some(first) = out.units.first() else { return };
-        let reason = self.reason(first.start, range);
+        let reason = self.reason(first.start.0, range);
         self.encoded.clear();
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
             JitUnit {
-                id: unit.id,
-                address: unit.start,
+                id: unit.id.0,
+                address: unit.start.0,
                 version: unit.version,
                 reason,
                 body: unit.body.clone(),
@@ -804,85 +805,32 @@ impl Jit {
         }
     }
 
-    /// The blocks that are translated together with the one at `start`: what lies behind it,
-    /// as long as control can get there without leaving.
+    /// The blocks that are translated together with the one at `start`.
     fn chain(&mut self, start: u64, source: Source, wide: bool) -> Vec<Block> {
-        let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
-        let mut leaders: Vec<u64> = Vec::new();
-        let mut indirect: Vec<u64> = Vec::new();
-        let bytes = source.slice(start, usize::MAX);
-        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-        let mut reachable = true;
-        while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
-            let at = decoder.ip();
-            if !reachable && !leaders.contains(&at) {
-                break;
-            }
-            if at != start && self.map.get(at).is_some() {
-                break;
-            }
-            reachable = true;
-            let insn = decoder.decode();
-            if self.translator().starts_unit(&insn) && at != start {
-                leaders.push(at);
-            }
-            if insn.is_invalid() {
-                if ends.is_empty() {
-                    ends.push((at + insn.len().max(1) as u64, true));
-                }
-                break;
-            }
-            let next = insn.next_ip();
-            let transfer = instrument::transfer::is_transfer(&insn);
-            ends.push((next, transfer));
-            match insn.flow_control() {
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    leaders.push(insn.near_branch_target());
-                    reachable = insn.flow_control() == FlowControl::ConditionalBranch;
-                }
-                FlowControl::Call | FlowControl::IndirectCall if transfer => {
-                    leaders.push(next);
-                    indirect.push(next);
-                }
-                FlowControl::Next => {}
-                FlowControl::Interrupt => {}
-                _ => reachable = false,
-            }
-        }
-        self.cut(start, wide, &ends, &leaders, &indirect)
+        self.translator();
+        let (map, mut translator) = (&self.map, self.translator.as_mut());
+        let links = region::chain(
+            OrigAddr(start),
+            source.slice(OrigAddr(start), usize::MAX),
+            |address| map.get(address.0).is_some(),
+            |insn| translator.as_mut().is_some_and(|t| t.starts_unit(insn)),
+        );
+        links.into_iter().map(|link| self.block(link, start, wide)).collect()
     }
 
-    fn cut(
-        &mut self,
-        start: u64,
-        wide: bool,
-        ends: &[(u64, bool)],
-        leaders: &[u64],
-        indirect: &[u64],
-    ) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let (mut from, mut insns) = (start, 0);
-        for (i, &(end, transfer)) in ends.iter().enumerate() {
-            insns += 1;
-            let last = i + 1 == ends.len();
-            if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
-                let n = self.count;
-                self.count += 1;
-                let all_wide = n >= TAGS_PER_WINDOW - 256;
-                blocks.push(Block {
-                    start: from,
-                    len: (end - from) as u32,
-                    id: unit_id(facts().header.jit_window as u32, n),
-                    version: self.next_version(from),
-                    wide: all_wide || (from == start && wide) || indirect.contains(&from),
-                    // What `bits` does not announce must be the only one at its address: it may
-                    // be entered from everywhere, so that nobody translates it again.
-                    open: from == start || self.options.control_flow == ControlFlow::Bits,
-                });
-                (from, insns) = (end, 0);
-            }
+    /// The next unit: `link`, of a chain that starts at `start`.
+    fn block(&mut self, link: Link, start: u64, wide: bool) -> Block {
+        let (n, first) = (self.count, link.start.0 == start);
+        self.count += 1;
+        let all_wide = n >= TAGS_PER_WINDOW - 256;
+        Block {
+            start: link.start,
+            len: link.len,
+            id: UnitId(unit_id(facts().header.jit_window as u32, n)),
+            version: self.next_version(link.start.0),
+            wide: all_wide || (first && wide) || link.indirect,
+            open: first || all_open(self.options.recording),
         }
-        blocks
     }
 
     /// Each translation of an address has a version of its own, from 1.

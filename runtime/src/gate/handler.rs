@@ -520,7 +520,7 @@ fn valid_at(place: &At, recipe: &Recipe, entry: &Entry) -> u64 {
     let mut decoder = Decoder::with_ip(64, bytes, place.start, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
-        decoder.can_decode().then(|| instrument::liveness::use_def(&decoder.decode(), &mut factory))
+        decoder.can_decode().then(|| instrument::use_def::use_def(&decoder.decode(), &mut factory))
     })
     .collect();
     let done = (entry.insn as usize).min(effects.len());

@@ -39,8 +39,8 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = u32::from(facts().options.pointers == Pointers::Vector);
-    if !facts().options.records() {
+    thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
+    if !facts().options.recording.records() {
         return;
     }
     let registers = &thread.block.registers;

@@ -111,9 +111,9 @@ impl TraceFile {
     /// A recording with these options that has no file.
     pub fn new(options: Options) -> TraceFile {
         TraceFile {
-            limit: options.log_bytes().unwrap_or(u64::MAX),
-            ring: options.ring,
-            life: Lifecycle::new(options.records()),
+            limit: options.recording.log_bytes().unwrap_or(u64::MAX),
+            ring: options.recording.ring,
+            life: Lifecycle::new(options.recording.records()),
             fd: AtomicI32::new(-1),
             state: Lock::new(State::new()),
             loss: AtomicU64::new(0),

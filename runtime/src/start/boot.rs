@@ -58,7 +58,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let statics =
         header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
     if !avx512vl {
-        options.pointers = Pointers::ThreadBlock;
+        options.process.pointers = Pointers::ThreadBlock;
     }
     let pie = header.flags & flags::PIE != 0;
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
@@ -103,8 +103,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             runtime,
             added,
             xsave,
-            tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
-            pauses: options.torture & torture::PAUSES != 0,
+            tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
+            pauses: options.process.torture & torture::PAUSES != 0,
             entries,
         });
     }

@@ -29,7 +29,7 @@ fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let table = if facts.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    let table = if facts.options.recording.undo() { SYNC_PAGE } else { TABLE_BASE };
     [facts.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
         || statics::code_in(start, end)
 }
@@ -136,7 +136,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         }
     }
     drop(jit);
-    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.records() {
+    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.recording.records() {
         report_descriptor(start, len, offset as u64, prot as u32, fd);
     }
     result
@@ -284,7 +284,7 @@ pub fn report_file(start: u64, len: u64, offset: u64, path: &[u8]) {
 }
 
 fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
-    if !facts().options.records() {
+    if !facts().options.recording.records() {
         return;
     }
     let mut id = [0u8; BUILD_ID_SIZE];
