@@ -91,6 +91,22 @@ impl CodeOff {
 }
 
 number! {
+    /// An offset in an ELF file; an address of what is loaded from there is another number.
+    FileOff(u64), "{:#x}"
+}
+
+impl FileOff {
+    /// The offset this many bytes behind this one, if there is one.
+    #[must_use]
+    pub const fn checked_plus(self, bytes: u64) -> Option<FileOff> {
+        match self.0.checked_add(bytes) {
+            Some(offset) => Some(FileOff(offset)),
+            None => None,
+        }
+    }
+}
+
+number! {
     /// An offset in one stream of a chunk, in bytes.
     StreamOff(u64), "{}"
 }

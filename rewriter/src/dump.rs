@@ -1,5 +1,6 @@
 //! Stages as text.
 
+use crate::convert::low;
 use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
 use crate::translate::Inspection;
@@ -102,7 +103,7 @@ pub fn code(function: &Function, inspection: &Inspection) -> String {
             .into_iter()
             .peekable();
         for insn in &mut iced_x86::Decoder::with_ip(64, bytes, base, 0) {
-            let at = (insn.ip() - base) as u32;
+            let at = low(insn.ip() - base);
             let mut original = String::new();
             while let Some((_, i)) = starts.next_if(|&(code, _)| code <= at) {
                 original = block.insns.get(i as usize).map(text).unwrap_or_default();
