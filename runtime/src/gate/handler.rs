@@ -11,10 +11,11 @@ use crate::kernel::brk::is_reserved;
 use crate::kernel::interruptible::abort_of;
 use crate::kernel::signals::deliver::{deliver, interrupted, Kernel, State};
 use crate::kernel::signals::frame::UContext;
-use crate::kernel::signals::pending::{hold, queue_held};
+use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::logs::log;
 use crate::logs::moment::Fault;
 use crate::recording::trace_file::trace;
+use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
@@ -38,36 +39,54 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel leaves the program's alignment check on; this is code of ours. The stack
     // below the frame is free.
     unsafe { core::arch::asm!("pushfq", "and dword ptr [rsp], ~0x40000", "popfq") };
-    // SAFETY: gs points to the thread's block as long as it lives; the kernel's frame is ours.
-    let (thread, info, uc) = unsafe { (Thread::current(), &mut *info, &mut *uc) };
+    // SAFETY: gs points to the thread as long as it lives; the kernel's frame is ours.
+    let (mailbox, info, uc) = unsafe { (Thread::mailbox_here(), &mut *info, &mut *uc) };
     let pc = uc.context.rip;
-    if thread.unaligned && signal == SIGTRAP && info.code() == TRAP_TRACE {
-        thread.unaligned = false;
-        uc.context.rflags |= ALIGNMENT_FLAG;
-        if !thread.stepping {
-            uc.context.rflags &= !TRAP_FLAG;
-            uc.mask = thread.mask_of_unaligned;
-            return;
+    if signal == SIGTRAP && info.code() == TRAP_TRACE {
+        if let Some(mask) = mailbox.take_unaligned() {
+            uc.context.rflags |= ALIGNMENT_FLAG;
+            if !mailbox.is_stepping() {
+                uc.context.rflags &= !TRAP_FLAG;
+                uc.mask = mask;
+                return;
+            }
         }
     }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
-    let let_in = uc.mask & bit(signal) != 0 || thread.let_in == signal;
+    let let_in = uc.mask & bit(signal) != 0 || mailbox.lets_in(signal);
     let raised = is_fault(signal, info, pc);
     let sent = bit(signal) & SYNCHRONOUS != 0 && !raised;
     // The kernel's mask does not say that of a signal that faults raise.
-    let blocked = sent && thread.mask & bit(signal) != 0;
-    if sent && !let_in && (thread.stepping || blocked) {
-        return hold(thread, signal, info);
+    let blocked = sent && mailbox.blocks(signal);
+    if sent && !let_in && (mailbox.is_stepping() || blocked) {
+        return mailbox.hold(PendingSignal { number: signal, info: *info });
     }
-    if stubs::in_tail(pc) && !thread.stepping {
-        return in_tail(thread, signal, info, uc);
-    }
-    if facts().runtime.contains(&pc) {
+    let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
+    if !in_tail && facts().runtime.contains(&pc) {
         if blocked {
-            thread.let_in = signal;
+            mailbox.let_in(signal);
         }
-        return in_runtime(thread, signal, info, uc, raised);
+        return in_runtime(mailbox, signal, info, uc, raised);
     }
+    // SAFETY: the thread was in translated code or at the tail. Each `&mut Thread` of the runtime ends
+    // before that: with the return from `dispatch` to the stub that called it. Signals are blocked, so
+    // this one ends before the next.
+    let thread = unsafe { &mut *Thread::here() };
+    if in_tail {
+        return deliver_in_tail(thread, signal, info, uc);
+    }
+    translated(thread, signal, info, uc, raised)
+}
+
+/// The thread was in translated code.
+fn translated(
+    thread: &mut Thread,
+    signal: i32,
+    info: &mut SigInfo,
+    uc: &mut UContext,
+    raised: bool,
+) {
+    let (mailbox, pc) = (thread.mailbox, uc.context.rip);
     // What is reported behind itself may be in the next unit already.
     let behind = is_behind(signal, info, uc);
     let place = locate(pc - u64::from(behind));
@@ -76,17 +95,17 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return leave_window(thread, uc);
     }
     let Some(place) = place else {
-        if thread.stepping || !raised {
+        if mailbox.is_stepping() || !raised {
             // Cold code between units: on to the next boundary.
-            return step_on(thread, signal, info, uc);
+            return step_on(mailbox, signal, info, uc);
         }
         return lost(signal, info, uc);
     };
     if signal == SIGBUS && info.code() == BUS_ALIGNMENT && boundary(&place, pc).is_none() {
-        return step_unaligned(thread, uc);
+        return step_unaligned(mailbox, uc);
     }
     take_pointers(thread, uc, &place);
-    if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
+    if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
         return stepped(thread, uc, &place);
     }
     if raised {
@@ -97,7 +116,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
             let state = state_at(thread, uc, &place, &entry, pc);
             resume(thread, signal, info, uc, state);
         }
-        None => step_on(thread, signal, info, uc),
+        None => step_on(mailbox, signal, info, uc),
     }
 }
 
@@ -471,7 +490,7 @@ fn is_code_write(thread: &mut Thread, uc: &mut UContext, place: &At, address: u6
     let pages = page_down(place.start)..page_up(place.start + u64::from(place.original_len()));
     if pages.contains(&address) {
         // What follows may have changed: only this instruction, and then a look at it.
-        thread.stepping = true;
+        thread.mailbox.set_stepping(true);
         uc.context.rflags |= TRAP_FLAG;
         uc.mask = !SYNCHRONOUS;
     }
@@ -551,10 +570,10 @@ fn resume(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext, s
 }
 
 fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
-    thread.stepping = false;
+    thread.mailbox.set_stepping(false);
     uc.context.set_gpr(&next.gpr);
     uc.context.rflags = next.rflags & !TRAP_FLAG;
-    uc.mask = thread.real_mask;
+    uc.mask = thread.mailbox.real_mask();
     let resolved = jit().resolve(next.rip, None);
     match resolved {
         Some(code) => uc.context.rip = code,
@@ -568,10 +587,10 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
     give_pointers(thread, uc);
-    queue_held(thread);
+    queue_held(thread.mailbox);
 }
 
-fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
+fn deliver_in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
     let state = State {
         gpr: thread.block.registers.gpr,
         rip: thread.resume_original,
@@ -580,17 +599,16 @@ fn in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) 
         valid: 0xffff,
     };
     thread.transfer_undone = false;
-    thread.unblock = 0;
-    thread.let_in = 0;
+    thread.mailbox.leave_tail();
     resume(thread, signal, info, uc, state);
 }
 
-fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext, raised: bool) {
+fn in_runtime(mailbox: &Mailbox, signal: i32, info: &SigInfo, uc: &mut UContext, raised: bool) {
     let pc = uc.context.rip;
-    if thread.stepping && signal == SIGTRAP && info.code() == TRAP_TRACE {
+    if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
         // The step led into the runtime: the signal waits for the way back.
-        thread.stepping = false;
-        thread.pending = 1;
+        mailbox.set_stepping(false);
+        mailbox.set_pending();
         uc.context.rflags &= !TRAP_FLAG;
         return;
     }
@@ -600,25 +618,26 @@ fn in_runtime(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContex
     if let Some(other) = abort_of(pc).or_else(|| stubs::late_of(pc)) {
         uc.context.rip = other;
     }
-    thread.waiting = Some(PendingSignal { number: signal, info: *info });
-    thread.pending = 1;
+    wait(mailbox, PendingSignal { number: signal, info: *info });
     uc.mask = !0;
 }
 
 /// Lets the thread run to the next instruction, and looks again.
-fn step_on(thread: &mut Thread, signal: i32, info: &SigInfo, uc: &mut UContext) {
-    if !thread.stepping {
-        thread.waiting = Some(PendingSignal { number: signal, info: *info });
-        thread.stepping = true;
+fn step_on(mailbox: &Mailbox, signal: i32, info: &SigInfo, uc: &mut UContext) {
+    if !mailbox.is_stepping() {
+        let here = PendingSignal { number: signal, info: *info };
+        if !mailbox.waiting.put(here) {
+            queue(&here);
+        }
+        mailbox.set_stepping(true);
     }
     uc.context.rflags |= TRAP_FLAG;
     uc.mask = !SYNCHRONOUS;
 }
 
 /// A record is not aligned, and the program has alignment checked: one step without.
-fn step_unaligned(thread: &mut Thread, uc: &mut UContext) {
-    thread.unaligned = true;
-    thread.mask_of_unaligned = uc.mask;
+fn step_unaligned(mailbox: &Mailbox, uc: &mut UContext) {
+    mailbox.step_unaligned(uc.mask);
     uc.context.rflags = uc.context.rflags & !ALIGNMENT_FLAG | TRAP_FLAG;
     uc.mask = !SYNCHRONOUS;
 }
@@ -627,9 +646,9 @@ fn stepped(thread: &mut Thread, uc: &mut UContext, place: &At) {
     let pc = uc.context.rip;
     let Some(entry) = boundary(place, pc) else { return };
     uc.context.rflags &= !TRAP_FLAG;
-    thread.stepping = false;
+    thread.mailbox.set_stepping(false);
     let state = state_at(thread, uc, place, &entry, pc);
-    let Some(waiting) = thread.waiting.take() else {
+    let Some(waiting) = thread.mailbox.waiting.take() else {
         // The unit may have changed itself: on with what is there now. Writable code keeps all
         // registers.
         let state = State { valid: u64::from(GprSet::ALL.bits()), ..state };

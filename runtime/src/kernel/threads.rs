@@ -154,7 +154,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     if stack != 0 {
         thread.block.registers.gpr[4] = stack;
     }
-    thread.held = [None; 6];
+    thread.mailbox.drop_held(|_| true);
     let mut pointers = thread.block.pointers;
     thread.recorder.forked(&mut pointers);
     thread.block.pointers = pointers;
@@ -181,10 +181,9 @@ fn share(
     }
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
-    child.mask = thread.mask;
+    child.mailbox.set_mask(thread.mailbox.mask());
     child.filter = thread.filter;
     child.kernel_filter = thread.kernel_filter;
-    child.real_mask = thread.real_mask;
     child.parent = thread.index;
     child.resume_original = next;
     child.clear_tid = request.clear_tid;

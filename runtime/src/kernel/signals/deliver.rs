@@ -53,12 +53,12 @@ pub fn deliver(
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
-    let mask = thread.handler_mask.take().unwrap_or(thread.mask);
+    let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
     loop {
         let action = take_action(thread, signal);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
-        let blocked = thread.mask & bit(signal) != 0;
+        let blocked = thread.mailbox.blocks(signal);
         let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
         if (action.handler == SIG_IGN || immortal) && !forced {
             return state;
@@ -71,7 +71,7 @@ pub fn deliver(
         }
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
-            thread.set_mask(mask | action.mask | own);
+            thread.mailbox.set_mask(mask | action.mask | own);
             record(thread, signal, &info, &state, &next);
             return next;
         }
@@ -218,10 +218,16 @@ fn build(
     context.rip = state.rip;
     context.rflags = state.rflags;
     context.fpstate = fpstate;
-    context.old_mask = thread.mask;
+    context.old_mask = thread.mailbox.mask();
     let frame = Frame {
         restorer: action.restorer,
-        ucontext: UContext { flags: FRAME_FLAGS, link: 0, stack: alt, context, mask: thread.mask },
+        ucontext: UContext {
+            flags: FRAME_FLAGS,
+            link: 0,
+            stack: alt,
+            context,
+            mask: thread.mailbox.mask(),
+        },
         info: *info,
     };
     // SAFETY: the frame that the kernel would write there.
