@@ -30,7 +30,8 @@ pub struct State {
 
 /// What the kernel told us besides.
 pub struct Kernel<'a> {
-    pub fpstate: u64,
+    /// The floating-point state in its frame.
+    pub floating: &'a [u8],
     pub context: &'a Context,
 }
 
@@ -137,7 +138,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
         die_of(signal);
     }
     if thread.vector != 0 {
-        let _ = write_own_vectors(thread, kernel.fpstate);
+        let _ = write_own_vectors(thread, kernel.floating.as_ptr() as u64);
     }
     let mut context = *kernel.context;
     context.set_gpr(&state.gpr);
@@ -192,14 +193,9 @@ fn build(
     if entering {
         sp = alt.sp + alt.size;
     }
-    // SAFETY: the kernel's own frame on our stack.
-    let legacy = unsafe { &*(kernel.fpstate as *const [u8; 512]) };
-    let size = software(legacy).map_or(512, |s| u64::from(s.extended_size));
+    let size = kernel.floating.len() as u64;
     sp = (sp - size) & !63;
     let fpstate = sp;
-    // SAFETY: as above; `size` bytes are the kernel's.
-    let floating =
-        unsafe { core::slice::from_raw_parts(kernel.fpstate as *const u8, size as usize) };
     sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
     if (nested || entering) && !alt.contains(sp) {
         // It would overwrite what lies in front of the alternate stack.
@@ -209,7 +205,7 @@ fn build(
         moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
     log().before_frame(thread, &written);
     // SAFETY: as the kernel would, below the program's stack pointer.
-    unsafe { write_program(fpstate, floating) }.then_some(())?;
+    unsafe { write_program(fpstate, kernel.floating) }.then_some(())?;
     if thread.vector != 0 {
         write_own_vectors(thread, fpstate)?;
     }
