@@ -4,7 +4,7 @@ pub mod ending;
 pub mod mailbox;
 
 use crate::base::facts::facts;
-use crate::base::own::anonymous;
+use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
 use crate::base::sys;
 use crate::recording::recorder::Recorder;
@@ -80,10 +80,10 @@ impl Thread {
     /// Memory for a thread: `[guard | stack | guard | handler stack | Home]`. It stays.
     pub fn create() -> Result<&'static mut Thread, i32> {
         let total = GUARD + STACK + GUARD + HANDLER_STACK + home_size();
-        let base = anonymous(total)?;
+        let mut memory = Mapping::anonymous(total)?;
+        let base = memory.start();
         for guard in [base, base + GUARD + STACK] {
-            // SAFETY: inside the mapping that was just made.
-            unsafe { sys::call(sys::nr::MPROTECT, &[guard as usize, GUARD as usize, 0]) }?;
+            memory.protect(guard, GUARD, 0)?;
         }
         let runtime_stack = base + GUARD + STACK;
         let handler_stack = runtime_stack + GUARD;
