@@ -1,6 +1,7 @@
 //! Threads and child processes.
 
 use crate::base::facts::facts;
+use crate::base::lock::Forked;
 use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
 use crate::base::{census, heap, program};
@@ -141,12 +142,14 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
         }
         return result;
     }
-    heap::after_fork();
-    trace().forked();
+    // SAFETY: a forked child has one thread; the one guard that it holds is that of the code.
+    let forked = &unsafe { Forked::child() };
+    heap::after_fork(forked);
+    trace().forked(forked);
     log().forked();
-    actions::forked();
-    filters::forked();
-    brk::forked();
+    actions::forked(forked);
+    filters::forked(forked);
+    brk::forked(forked);
     census::forked();
     jit.forked();
     drop(jit);

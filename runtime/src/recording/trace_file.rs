@@ -4,7 +4,7 @@
 //! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
 //! (what is stored survives the process) and not inherited by children.
 
-use crate::base::lock::Lock;
+use crate::base::lock::{Forked, Lock};
 use crate::base::mapping::Mapping;
 use crate::base::once::Once;
 use crate::base::sys::{self, nr};
@@ -163,9 +163,9 @@ impl TraceFile {
     }
 
     /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
-    pub fn forked(&self) {
+    pub fn forked(&self, forked: &Forked) {
         self.life.forked();
-        self.state.force_unlock();
+        self.state.force_unlock(forked);
         *self.state.lock() = State::new();
     }
 

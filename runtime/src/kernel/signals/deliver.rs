@@ -132,7 +132,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     if !thread.vfork_child && !log().leaves_memory_alone() {
         show_output_headers();
     }
-    set_kernel_action(signal, &Action::default());
+    set_default_action(signal);
     let queued = queue(&PendingSignal { number: signal, info: *info });
     if !queued || sys::getpid() == FIRST_PROCESS {
         die_of(signal);

@@ -42,7 +42,10 @@ fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
     match new.handler {
         // One that is ignored interrupts nothing.
         SIG_IGN if bit(number) & SYNCHRONOUS != 0 => install_with(number, SA_RESTART),
-        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => set_kernel_action(number, new),
+        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => {
+            // SAFETY: no handler.
+            unsafe { set_kernel_action(number, new) }
+        }
         _ => install_with(number, new.flags),
     }
     old
