@@ -151,6 +151,5 @@ pub extern "C" fn started(thread: &mut Thread) {
     let parent = thread.parent;
     begin_recording(thread, parent);
     prepare(thread, thread.resume_original);
-    thread.tail_mask = thread.real_mask;
-    thread.unblock = 1;
+    thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

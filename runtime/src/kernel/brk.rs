@@ -1,6 +1,6 @@
 //! The program's heap end.
 
-use crate::base::lock::{Guard, Lock};
+use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::base::own::reserve;
 use crate::base::sys;
@@ -23,8 +23,8 @@ pub fn brk() -> Guard<'static, Brk> {
 }
 
 /// In the only thread of a forked child.
-pub fn forked() {
-    place().force_unlock();
+pub fn forked(forked: &Forked) {
+    place().force_unlock(forked);
 }
 
 fn place() -> &'static Lock<Brk> {

@@ -228,7 +228,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     thread.block.registers.gpr[4] = start.stack as u64;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
-    thread.mask = current_mask();
+    thread.mailbox.set_mask(current_mask());
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
     // SAFETY: gs points to the block, whose registers and resume address are set.
