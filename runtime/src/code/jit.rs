@@ -4,7 +4,6 @@
 //! store, after the code they lead to is in place.
 
 use crate::base::census;
-use crate::base::facts::facts;
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
 use crate::base::sys;
@@ -14,19 +13,16 @@ use crate::code::found::Found;
 use crate::code::packs::Packs;
 use crate::code::statics;
 use crate::code::table::{For, Tables};
-use crate::recording::trace_file::trace;
+use crate::code::translation::MAX_INSNS;
 use abi::layout::{page_down, page_up, PAGE};
-use abi::options::{ControlFlow, Options};
-use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
+use abi::options::Options;
+use abi::unit::TAGS_PER_WINDOW;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use instrument::recipe::Recipe;
-use instrument::translate::{
-    gate_of, may_enter, Block, Fragment, Placement, Source, Translator, GATE,
-};
+use instrument::translate::{gate_of, may_enter, Placement, Translator, GATE};
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, Debug)]
@@ -54,27 +50,27 @@ impl ExecRange {
 
 /// A unit in the code cache.
 #[derive(Clone, Copy)]
-struct Unit {
-    start: u64,
-    len: u32,
-    id: u32,
-    wide: bool,
-    state: Life,
+pub(super) struct Unit {
+    pub(super) start: u64,
+    pub(super) len: u32,
+    pub(super) id: u32,
+    pub(super) wide: bool,
+    pub(super) state: Life,
     /// Offsets in the arena.
-    entry: u32,
-    end: u32,
+    pub(super) entry: u32,
+    pub(super) end: u32,
     /// Offset in the arena of the stub that its gate leads to while it is closed, or 0.
-    stub: u32,
+    pub(super) stub: u32,
     /// Offset in `originals` of the bytes that it was translated from.
-    original: u32,
+    pub(super) original: u32,
     /// Range in `recipes`.
-    recipe: u32,
-    recipe_end: u32,
+    pub(super) recipe: u32,
+    pub(super) recipe_end: u32,
 }
 
 /// Whether a unit may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
+pub(super) enum Life {
     Open,
     /// Its code may have changed: it is compared before it runs again.
     Closed,
@@ -84,15 +80,15 @@ enum Life {
 
 /// A direct branch that still leads to the runtime.
 #[derive(Clone, Copy)]
-struct Exit {
-    at: Site,
-    target: u64,
-    from: u32,
+pub(super) struct Exit {
+    pub(super) at: Site,
+    pub(super) target: u64,
+    pub(super) from: u32,
 }
 
 /// Where an exit is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Site {
+pub(super) enum Site {
     /// The branch whose distance has this offset in the arena.
     Branch(u32),
     /// The gate of this unit.
@@ -100,42 +96,42 @@ enum Site {
 }
 
 pub struct Jit {
-    options: Options,
-    placement: Placement,
+    pub(super) options: Options,
+    pub(super) placement: Placement,
     /// Made when it is first needed: decoder and encoder fill a megabyte of tables.
-    translator: Option<Translator>,
+    pub(super) translator: Option<Translator>,
     pub arena: Arena,
     pub tables: Tables,
-    exec: Vec<ExecRange>,
+    pub(super) exec: Vec<ExecRange>,
     /// Shared mappings and stacks that are not executable: they may become so.
-    shared_maps: Vec<(u64, u64)>,
+    pub(super) shared_maps: Vec<(u64, u64)>,
     /// Units that may be entered from anywhere, by address.
-    map: AddressMap,
+    pub(super) map: AddressMap,
     /// Last version of each address.
-    versions: AddressMap,
-    units: Vec<Unit>,
+    pub(super) versions: AddressMap,
+    pub(super) units: Vec<Unit>,
     /// The units that are not dead, by the pages of their original code.
-    by_page: BTreeMap<u64, Vec<u32>>,
+    pub(super) by_page: BTreeMap<u64, Vec<u32>>,
     /// Pages that the program may write, write-protected while units of theirs are open.
-    protected: ProtectedPages,
+    pub(super) protected: ProtectedPages,
     /// The original code of all units.
-    originals: Vec<u8>,
-    recipes: Vec<u8>,
-    exits: Vec<Exit>,
+    pub(super) originals: Vec<u8>,
+    pub(super) recipes: Vec<u8>,
+    pub(super) exits: Vec<Exit>,
     /// The units of code that may change unnoticed, by address: what is there now may be what one of
     /// them was made of.
-    variants: BTreeMap<u64, Vec<u32>>,
+    pub(super) variants: BTreeMap<u64, Vec<u32>>,
     /// The dead units whose gates lead to a unit, by its number.
-    forwarded: BTreeMap<u32, Vec<u32>>,
+    pub(super) forwarded: BTreeMap<u32, Vec<u32>>,
     /// How often all of that was forgotten.
-    flushes: u32,
+    pub(super) flushes: u32,
     /// Units of the JIT so far.
-    count: u32,
+    pub(super) count: u32,
     /// Translations of libraries.
     pub packs: Packs,
     /// Libraries are placed below this.
     pub library_top: u64,
-    encoded: Vec<u8>,
+    pub(super) encoded: Vec<u8>,
 }
 
 /// Where an exit leads.
@@ -148,7 +144,7 @@ pub struct Linked {
 
 /// Numbers of pages; how many they are can be asked without the lock.
 #[derive(Default)]
-struct ProtectedPages(BTreeSet<u64>);
+pub(super) struct ProtectedPages(BTreeSet<u64>);
 
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -208,10 +204,7 @@ fn set_protection(start: u64, len: u64, prot: usize) -> sys::Result {
     unsafe { sys::call(sys::nr::MPROTECT, &[start as usize, len as usize, prot]) }
 }
 
-const LONGEST_INSN: u64 = 15;
-const MAX_BLOCKS: usize = 8;
-const MAX_INSNS: usize = 64;
-const MAX_BLOCK_INSNS: usize = 60;
+pub(super) const LONGEST_INSN: u64 = 15;
 
 /// Whether any page of the program's is write-protected.
 pub fn has_protected_pages() -> bool {
@@ -448,7 +441,7 @@ impl Jit {
     }
 
     /// The stub that the unit's gate leads to while it is closed.
-    fn make_stub(&mut self, i: usize) {
+    pub(super) fn make_stub(&mut self, i: usize) {
         let unit = self.units[i];
         if unit.stub == 0 {
             let exit = self.exits.len() as u32;
@@ -637,7 +630,7 @@ impl Jit {
     }
 
     /// A translation of `target` that unit `from` may branch to directly.
-    fn enterable(&self, target: u64, from: u32) -> Option<u64> {
+    pub(super) fn enterable(&self, target: u64, from: u32) -> Option<u64> {
         if self.executable(target).is_none_or(|range| range.shared) {
             return None;
         }
@@ -663,238 +656,9 @@ impl Jit {
         })
     }
 
-    // --- translation ---
-
-    fn translate(&mut self, target: u64, wide: bool, range: ExecRange) -> u64 {
-        self.make_room();
-        // Of what is protected, the page with the first instruction and what it may reach into.
-        let end = match range.writable && !range.shared {
-            true => (page_down(target + LONGEST_INSN - 1) + PAGE).min(range.end),
-            false => range.end,
-        };
-        self.protect(target, end, range);
-        // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
-        // as they are (it is not writable, or write-protected by `protect`).
-        let bytes = unsafe {
-            let len = (end - range.start) as usize;
-            core::slice::from_raw_parts(range.start as *const u8, len)
-        };
-        let source = Source { start: range.start, bytes };
-        let mut blocks = self.chain(target, source, wide);
-        if range.shared {
-            blocks.truncate(1);
-        }
-        let base = self.arena.live(self.arena.used());
-        let mut out = Fragment::new(base);
-        let translator = self.translator();
-        // Code that is generated or written may be closed or dropped at any instruction.
-        translator.placement.exact_registers = !range.file || range.writable || range.shared;
-        translator.translate(&blocks, source, &mut out);
-        self.describe(&out, source, range);
-        let first = self.units.len();
-        let offset = self.arena.used();
-        self.units.reserve(out.units.len());
-        for unit in &out.units {
-            let number = self.units.len() as u32;
-            if !unit.closed {
-                self.map.set(unit.start, number);
-            }
-            let len = u32::from(unit.body.code_len);
-            for page in unit.start / PAGE..=(unit.start + u64::from(len.max(1)) - 1) / PAGE {
-                self.by_page.entry(page).or_default().push(number);
-            }
-            let original = self.originals.len() as u32;
-            self.originals.extend_from_slice(source.slice(unit.start, len as usize));
-            self.units.push(Unit {
-                start: unit.start,
-                len,
-                id: unit.id,
-                wide: unit.wide,
-                state: Life::Open,
-                stub: 0,
-                original,
-                entry: offset + unit.entry,
-                end: offset + unit.end,
-                recipe: self.recipes.len() as u32 + unit.recipe,
-                recipe_end: self.recipes.len() as u32 + unit.recipe_end,
-            });
-        }
-        self.recipes.extend_from_slice(&out.recipes);
-        self.link_new(&mut out);
-        self.arena.append(&out.code.bytes);
-        if !range.file {
-            // Where there may be no room for them any more, units must still close.
-            (first..self.units.len()).for_each(|i| self.make_stub(i));
-        }
-        // What is entered indirectly behind the first unit is where calls return to.
-        for i in first + 1..self.units.len() {
-            let unit = self.units[i];
-            if unit.wide && !range.shared {
-                self.tables.set(For::Return, unit.start, self.arena.live(unit.entry));
-            }
-        }
-        self.arena.live(self.units[first].entry)
-    }
-
-    fn translator(&mut self) -> &mut Translator {
-        let (options, placement) = (self.options, self.placement);
-        self.translator.get_or_insert_with(|| Translator::new(options, placement))
-    }
-
-    /// Points the branches of a new fragment at what exists, or at exits behind it.
-    fn link_new(&mut self, out: &mut Fragment) {
-        use abi::thread::{EXIT_ID, STUB_EXIT};
-        let offset = self.arena.used();
-        for branch in core::mem::take(&mut out.branches) {
-            let known = self.enterable(branch.target, branch.from);
-            if known.is_some_and(|code| out.code.patch_rel32(branch.at, code)) {
-                continue;
-            }
-            let id = self.exits.len() as u32;
-            self.exits.push(Exit {
-                at: Site::Branch(offset + branch.at),
-                target: branch.target,
-                from: branch.from,
-            });
-            let stub = out.code.here();
-            out.code.bind(branch.at, stub);
-            out.code.store_imm(EXIT_ID, id);
-            out.code.jump_gs(STUB_EXIT);
-        }
-    }
-
-    /// Publishes the units in the trace, before they run.
-    fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
-        if !self.options.records() {
-            return;
-        }
-        let Some(first) = out.units.first() else { return };
-        let reason = self.reason(first.start, range);
-        self.encoded.clear();
-        for unit in &out.units {
-            let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
-            JitUnit {
-                id: unit.id,
-                address: unit.start,
-                version: unit.version,
-                reason,
-                body: unit.body.clone(),
-                code,
-            }
-            .encode(&mut self.encoded);
-        }
-        trace().add_units(&self.encoded);
-    }
-
-    fn reason(&self, target: u64, range: ExecRange) -> JitReason {
-        let (header, window) = (&facts().header, facts().window);
-        let image = window + header.image_start..window + header.image_end;
-        if !range.file {
-            JitReason::Anonymous
-        } else if statics::module_of(target).is_some() {
-            JitReason::Missed
-        } else if !image.contains(&target) {
-            JitReason::Library
-        } else if header.flags & abi::image::flags::DYNAMIC != 0 {
-            JitReason::Dynamic
-        } else if statics::has_program() {
-            JitReason::Modified
-        } else {
-            JitReason::Processor
-        }
-    }
-
-    /// The blocks that are translated together with the one at `start`: what lies behind it,
-    /// as long as control can get there without leaving.
-    fn chain(&mut self, start: u64, source: Source, wide: bool) -> Vec<Block> {
-        let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
-        let mut leaders: Vec<u64> = Vec::new();
-        let mut indirect: Vec<u64> = Vec::new();
-        let bytes = source.slice(start, usize::MAX);
-        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-        let mut reachable = true;
-        while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
-            let at = decoder.ip();
-            if !reachable && !leaders.contains(&at) {
-                break;
-            }
-            if at != start && self.map.get(at).is_some() {
-                break;
-            }
-            reachable = true;
-            let insn = decoder.decode();
-            if self.translator().starts_unit(&insn) && at != start {
-                leaders.push(at);
-            }
-            if insn.is_invalid() {
-                if ends.is_empty() {
-                    ends.push((at + insn.len().max(1) as u64, true));
-                }
-                break;
-            }
-            let next = insn.next_ip();
-            let transfer = instrument::transfer::is_transfer(&insn);
-            ends.push((next, transfer));
-            match insn.flow_control() {
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    leaders.push(insn.near_branch_target());
-                    reachable = insn.flow_control() == FlowControl::ConditionalBranch;
-                }
-                FlowControl::Call | FlowControl::IndirectCall if transfer => {
-                    leaders.push(next);
-                    indirect.push(next);
-                }
-                FlowControl::Next => {}
-                FlowControl::Interrupt => {}
-                _ => reachable = false,
-            }
-        }
-        self.cut(start, wide, &ends, &leaders, &indirect)
-    }
-
-    fn cut(
-        &mut self,
-        start: u64,
-        wide: bool,
-        ends: &[(u64, bool)],
-        leaders: &[u64],
-        indirect: &[u64],
-    ) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let (mut from, mut insns) = (start, 0);
-        for (i, &(end, transfer)) in ends.iter().enumerate() {
-            insns += 1;
-            let last = i + 1 == ends.len();
-            if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
-                let n = self.count;
-                self.count += 1;
-                let all_wide = n >= TAGS_PER_WINDOW - 256;
-                blocks.push(Block {
-                    start: from,
-                    len: (end - from) as u32,
-                    id: unit_id(facts().header.jit_window as u32, n),
-                    version: self.next_version(from),
-                    wide: all_wide || (from == start && wide) || indirect.contains(&from),
-                    // What `bits` does not announce must be the only one at its address: it may
-                    // be entered from everywhere, so that nobody translates it again.
-                    open: from == start || self.options.control_flow == ControlFlow::Bits,
-                });
-                (from, insns) = (end, 0);
-            }
-        }
-        blocks
-    }
-
-    /// Each translation of an address has a version of its own, from 1.
-    fn next_version(&mut self, address: u64) -> u16 {
-        let version = self.versions.get(address).map_or(1, |v| v as u16 + 1).max(1);
-        self.versions.set(address, u32::from(version));
-        version
-    }
-
     /// Write-protects the pages with `start..end`, if the program may write them: they stay so while
     /// units of theirs are open.
-    fn protect(&mut self, start: u64, end: u64, range: ExecRange) {
+    pub(super) fn protect(&mut self, start: u64, end: u64, range: ExecRange) {
         if !range.writable || range.shared {
             return;
         }
@@ -951,7 +715,7 @@ impl Jit {
 
     /// Starts over if there is hardly any room left, and no other thread that may be in the midst
     /// of something.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         const ENOUGH: u64 = 1 << 20;
         if self.arena.room() < ENOUGH && census::live() == 1 {
             self.flush();

@@ -7,5 +7,6 @@ pub mod jit;
 pub mod packs;
 pub mod statics;
 pub mod table;
+mod translation;
 pub mod window;
 pub mod writing;
