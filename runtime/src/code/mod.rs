@@ -2,11 +2,18 @@
 
 pub mod address_map;
 pub mod arena;
+pub mod executable;
 pub mod found;
+pub mod guarded;
 pub mod jit;
+pub mod links;
 pub mod packs;
+pub mod process;
+pub mod span;
 pub mod statics;
 pub mod table;
-mod translation;
+pub mod translation;
+pub mod units;
 pub mod window;
+pub mod world;
 pub mod writing;

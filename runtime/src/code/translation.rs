@@ -1,91 +1,128 @@
 //! Which blocks are translated together, and what becomes of their code.
 
-use crate::base::facts::facts;
-use crate::code::jit::{ExecRange, Exit, Jit, Life, Site, Unit, LONGEST_INSN};
-use crate::code::statics;
-use crate::code::table::For;
-use crate::recording::trace_file::trace;
-use abi::layout::{page_down, PAGE};
-use abi::options::ControlFlow;
+use crate::code::address_map::AddressMap;
+use crate::code::executable::ExecRange;
+use crate::code::links::{put_stub, Exit, Links, Site};
+use crate::code::span::Span;
+use crate::code::units::NewUnit;
+use crate::code::world::AheadOfTime;
+use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
+use abi::image::ImageHeader;
+use abi::options::{ControlFlow, Options};
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
-use instrument::translate::{Block, Fragment, Source, Translator};
+use instrument::translate::{self, Block, Fragment, Placement, Source, Translator};
 
+const LONGEST_INSN: u64 = 15;
 const MAX_BLOCKS: usize = 8;
-pub(super) const MAX_INSNS: usize = 64;
+const MAX_INSNS: usize = 64;
 const MAX_BLOCK_INSNS: usize = 60;
+/// From this one on, all units are wide: the first window's may be narrow.
+const FIRST_WIDE: u32 = TAGS_PER_WINDOW - 256;
 
-impl Jit {
-    pub(super) fn translate(&mut self, target: u64, wide: bool, range: ExecRange) -> u64 {
-        self.make_room();
-        // Of what is protected, the page with the first instruction and what it may reach into.
-        let end = match range.writable && !range.shared {
-            true => (page_down(target + LONGEST_INSN - 1) + PAGE).min(range.end),
-            false => range.end,
+/// Code that is translated together reaches no further.
+pub const REACH: u64 = LONGEST_INSN * MAX_INSNS as u64;
+
+/// What the rewriter said about the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// Start of the code window.
+    pub window: LiveAddr,
+    /// The program itself.
+    pub span: Span,
+    /// Number window of the first unit that is translated here.
+    pub first_window: u32,
+    /// It was asked for no ahead-of-time code.
+    pub dynamic: bool,
+}
+
+impl Image {
+    pub fn new(header: &ImageHeader, window: u64) -> Image {
+        Image {
+            window: LiveAddr(window),
+            span: Span::new(window + header.image_start, window + header.image_end),
+            first_window: header.jit_window as u32,
+            dynamic: header.flags & abi::image::flags::DYNAMIC != 0,
+        }
+    }
+}
+
+/// Makes fragments of original code, and numbers them.
+///
+/// No two units get the same number, nor two translations of one address the same version, however
+/// often all code is forgotten: the trace has them all.
+pub struct Translation {
+    options: Options,
+    image: Image,
+    placement: Placement,
+    /// Made when it is first needed: decoder and encoder fill a megabyte of tables.
+    translator: Option<Translator>,
+    /// Last version of each address.
+    versions: AddressMap,
+    /// Units so far.
+    count: u32,
+    encoded: Vec<u8>,
+}
+
+/// The end of what is guarded for code at `target`: of what may be written, the page with the
+/// first instruction and what it may reach into.
+pub fn end_of_guarded(target: LiveAddr) -> LiveAddr {
+    Span::page_of(target.plus(LONGEST_INSN - 1)).end
+}
+
+impl Translation {
+    pub fn new(options: Options, image: Image) -> Translation {
+        let placement = Placement {
+            window_high: Some((image.window.0 >> 32) as u32),
+            patchable: true,
+            movable: false,
+            exact_registers: false,
         };
-        self.protect(target, end, range);
-        // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
-        // as they are (it is not writable, or write-protected by `protect`).
-        let bytes = unsafe {
-            let len = (end - range.start) as usize;
-            core::slice::from_raw_parts(range.start as *const u8, len)
-        };
-        let source = Source { start: range.start, bytes };
-        let mut blocks = self.chain(target, source, wide);
+        Translation {
+            options,
+            image,
+            placement,
+            translator: None,
+            versions: AddressMap::default(),
+            count: 0,
+            encoded: Vec::new(),
+        }
+    }
+
+    /// Whether all units are wide from now on.
+    pub fn makes_wide(&self) -> bool {
+        self.count >= FIRST_WIDE
+    }
+
+    /// Some code has changed: what was concluded from it may be wrong.
+    pub fn forget_conclusions(&mut self) {
+        if let Some(translator) = &mut self.translator {
+            translator.live_map.forget();
+        }
+    }
+
+    /// Translates the code at `target` and what belongs together with it; the result will be at
+    /// `base`. `source` lies in `range`. `is_known`: there is a unit already.
+    pub fn translate(
+        &mut self,
+        target: LiveAddr,
+        wide: bool,
+        range: ExecRange,
+        source: Source,
+        base: CodeAddr,
+        is_known: impl Fn(LiveAddr) -> bool,
+    ) -> Fragment {
+        let mut blocks = self.chain(target.0, source, wide, is_known);
         if range.shared {
             blocks.truncate(1);
         }
-        let base = self.arena.live(self.arena.used());
-        let mut out = Fragment::new(base);
+        let mut out = Fragment::new(base.0);
         let translator = self.translator();
         // Code that is generated or written may be closed or dropped at any instruction.
         translator.placement.exact_registers = !range.file || range.writable || range.shared;
         translator.translate(&blocks, source, &mut out);
-        self.describe(&out, source, range);
-        let first = self.units.len();
-        let offset = self.arena.used();
-        self.units.reserve(out.units.len());
-        for unit in &out.units {
-            let number = self.units.len() as u32;
-            if !unit.closed {
-                self.map.set(unit.start, number);
-            }
-            let len = u32::from(unit.body.code_len);
-            for page in unit.start / PAGE..=(unit.start + u64::from(len.max(1)) - 1) / PAGE {
-                self.by_page.entry(page).or_default().push(number);
-            }
-            let original = self.originals.len() as u32;
-            self.originals.extend_from_slice(source.slice(unit.start, len as usize));
-            self.units.push(Unit {
-                start: unit.start,
-                len,
-                id: unit.id,
-                wide: unit.wide,
-                state: Life::Open,
-                stub: 0,
-                original,
-                entry: offset + unit.entry,
-                end: offset + unit.end,
-                recipe: self.recipes.len() as u32 + unit.recipe,
-                recipe_end: self.recipes.len() as u32 + unit.recipe_end,
-            });
-        }
-        self.recipes.extend_from_slice(&out.recipes);
-        self.link_new(&mut out);
-        self.arena.append(&out.code.bytes);
-        if !range.file {
-            // Where there may be no room for them any more, units must still close.
-            (first..self.units.len()).for_each(|i| self.make_stub(i));
-        }
-        // What is entered indirectly behind the first unit is where calls return to.
-        for i in first + 1..self.units.len() {
-            let unit = self.units[i];
-            if unit.wide && !range.shared {
-                self.tables.set(For::Return, unit.start, self.arena.live(unit.entry));
-            }
-        }
-        self.arena.live(self.units[first].entry)
+        out
     }
 
     fn translator(&mut self) -> &mut Translator {
@@ -93,35 +130,16 @@ impl Jit {
         self.translator.get_or_insert_with(|| Translator::new(options, placement))
     }
 
-    /// Points the branches of a new fragment at what exists, or at exits behind it.
-    fn link_new(&mut self, out: &mut Fragment) {
-        use abi::thread::{EXIT_ID, STUB_EXIT};
-        let offset = self.arena.used();
-        for branch in core::mem::take(&mut out.branches) {
-            let known = self.enterable(branch.target, branch.from);
-            if known.is_some_and(|code| out.code.patch_rel32(branch.at, code)) {
-                continue;
-            }
-            let id = self.exits.len() as u32;
-            self.exits.push(Exit {
-                at: Site::Branch(offset + branch.at),
-                target: branch.target,
-                from: branch.from,
-            });
-            let stub = out.code.here();
-            out.code.bind(branch.at, stub);
-            out.code.store_imm(EXIT_ID, id);
-            out.code.jump_gs(STUB_EXIT);
-        }
-    }
-
-    /// Publishes the units in the trace, before they run.
-    fn describe(&mut self, out: &Fragment, source: Source, range: ExecRange) {
-        if !self.options.records() {
-            return;
-        }
-        let Some(first) = out.units.first() else { return };
-        let reason = self.reason(first.start, range);
+    /// The units as the trace describes them; `None` if nothing is recorded.
+    pub fn describe(
+        &mut self,
+        out: &Fragment,
+        source: Source,
+        range: ExecRange,
+        ahead: &impl AheadOfTime,
+    ) -> Option<&[u8]> {
+        let first = out.units.first().filter(|_| self.options.records())?;
+        let reason = self.reason(LiveAddr(first.start), range, ahead);
         self.encoded.clear();
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
@@ -135,21 +153,19 @@ impl Jit {
             }
             .encode(&mut self.encoded);
         }
-        trace().add_units(&self.encoded);
+        Some(&self.encoded)
     }
 
-    fn reason(&self, target: u64, range: ExecRange) -> JitReason {
-        let (header, window) = (&facts().header, facts().window);
-        let image = window + header.image_start..window + header.image_end;
+    fn reason(&self, target: LiveAddr, range: ExecRange, ahead: &impl AheadOfTime) -> JitReason {
         if !range.file {
             JitReason::Anonymous
-        } else if statics::module_of(target).is_some() {
+        } else if ahead.has(target) {
             JitReason::Missed
-        } else if !image.contains(&target) {
+        } else if !self.image.span.contains(target) {
             JitReason::Library
-        } else if header.flags & abi::image::flags::DYNAMIC != 0 {
+        } else if self.image.dynamic {
             JitReason::Dynamic
-        } else if statics::has_program() {
+        } else if ahead.has_program() {
             JitReason::Modified
         } else {
             JitReason::Processor
@@ -157,8 +173,15 @@ impl Jit {
     }
 
     /// The blocks that are translated together with the one at `start`: what lies behind it,
-    /// as long as control can get there without leaving.
-    fn chain(&mut self, start: u64, source: Source, wide: bool) -> Vec<Block> {
+    /// as long as control can get there without leaving. Where there is a unit already (`is_known`),
+    /// they end.
+    fn chain(
+        &mut self,
+        start: u64,
+        source: Source,
+        wide: bool,
+        is_known: impl Fn(LiveAddr) -> bool,
+    ) -> Vec<Block> {
         let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
         let mut leaders: Vec<u64> = Vec::new();
         let mut indirect: Vec<u64> = Vec::new();
@@ -170,7 +193,7 @@ impl Jit {
             if !reachable && !leaders.contains(&at) {
                 break;
             }
-            if at != start && self.map.get(at).is_some() {
+            if at != start && is_known(LiveAddr(at)) {
                 break;
             }
             reachable = true;
@@ -220,11 +243,11 @@ impl Jit {
             if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
                 let n = self.count;
                 self.count += 1;
-                let all_wide = n >= TAGS_PER_WINDOW - 256;
+                let all_wide = n >= FIRST_WIDE;
                 blocks.push(Block {
                     start: from,
                     len: (end - from) as u32,
-                    id: unit_id(facts().header.jit_window as u32, n),
+                    id: unit_id(self.image.first_window, n),
                     version: self.next_version(from),
                     wide: all_wide || (from == start && wide) || indirect.contains(&from),
                     // What `bits` does not announce must be the only one at its address: it may
@@ -239,8 +262,49 @@ impl Jit {
 
     /// Each translation of an address has a version of its own, from 1.
     fn next_version(&mut self, address: u64) -> u16 {
-        let version = self.versions.get(address).map_or(1, |v| v as u16 + 1).max(1);
-        self.versions.set(address, u32::from(version));
+        let version = self.versions.get(LiveAddr(address)).map_or(1, |v| v as u16 + 1).max(1);
+        self.versions.set(LiveAddr(address), u32::from(version));
         version
+    }
+}
+
+/// Points the branches of a new fragment, which will be at `offset`, at what exists (`enterable`, by
+/// target and the unit it comes from), or at exits behind it.
+pub fn link_new(
+    out: &mut Fragment,
+    offset: CodeOff,
+    links: &mut Links,
+    enterable: impl Fn(LiveAddr, UnitId) -> Option<CodeAddr>,
+) {
+    for branch in core::mem::take(&mut out.branches) {
+        let (target, from) = (LiveAddr(branch.target), UnitId(branch.from));
+        let known = enterable(target, from);
+        if known.is_some_and(|code| out.code.patch_rel32(branch.at, code.0)) {
+            continue;
+        }
+        let at = Site::Branch(CodeOff(offset.0 + branch.at));
+        let exit = links.add(Exit { at, target, from });
+        let stub = out.code.here();
+        out.code.bind(branch.at, stub);
+        put_stub(&mut out.code, exit);
+    }
+}
+
+/// A unit of `out`, which will be at `offset`.
+pub fn new_unit<'a>(
+    unit: &translate::Unit,
+    out: &'a Fragment,
+    offset: CodeOff,
+    source: Source<'a>,
+) -> NewUnit<'a> {
+    NewUnit {
+        start: LiveAddr(unit.start),
+        id: UnitId(unit.id),
+        wide: unit.wide,
+        internal: unit.closed,
+        entry: CodeOff(offset.0 + unit.entry),
+        end: CodeOff(offset.0 + unit.end),
+        original: source.slice(unit.start, usize::from(unit.body.code_len)),
+        recipe: &out.recipes[unit.recipe as usize..unit.recipe_end as usize],
     }
 }

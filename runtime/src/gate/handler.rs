@@ -13,6 +13,7 @@ use crate::kernel::signals::deliver::{deliver, interrupted, Kernel, State};
 use crate::kernel::signals::frame::UContext;
 use crate::kernel::signals::pending::{hold, queue_held};
 use crate::thread::Thread;
+use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
 use abi::thread::SAVED_RCX;
 use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
@@ -123,9 +124,9 @@ fn copy(found: Found) -> At {
     let bytes = found.recipe.bytes();
     let n = bytes.len().min(MAX_RECIPE);
     let mut at = At {
-        start: found.start,
+        start: found.start.0,
         window: found.window,
-        entry: found.entry,
+        entry: found.entry.0,
         recipe: [0; MAX_RECIPE],
         recipe_len: n,
     };
@@ -137,7 +138,7 @@ fn locate(pc: u64) -> Option<At> {
     if let Some(found) = crate::code::statics::find(pc) {
         return Some(copy(found));
     }
-    jit().find(pc).map(copy)
+    jit().find(CodeAddr(pc)).map(copy)
 }
 
 /// The instruction boundary at exactly `pc`.
@@ -549,9 +550,9 @@ fn go(thread: &mut Thread, uc: &mut UContext, next: &State) {
     uc.context.set_gpr(&next.gpr);
     uc.context.rflags = next.rflags & !TRAP_FLAG;
     uc.mask = thread.real_mask;
-    let resolved = jit().resolve(next.rip, None);
+    let resolved = jit().resolve(LiveAddr(next.rip), None);
     match resolved {
-        Some(code) => uc.context.rip = code,
+        Some(code) => uc.context.rip = code.0,
         None => {
             // The handler's own address is not executable: by way of the runtime, which says so.
             thread.block.target = next.rip;
