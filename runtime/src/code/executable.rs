@@ -162,3 +162,112 @@ impl ExecRange {
         (self.writable, self.shared) == (other.writable, other.shared)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::test_support::{page, pages, FakeWorld};
+
+    fn range(span: Span) -> ExecRange {
+        ExecRange { span, writable: false, file: false, shared: false }
+    }
+
+    fn spans(executable: &Executable) -> Vec<Span> {
+        let mut spans: Vec<Span> = executable.ranges().iter().map(|r| r.span).collect();
+        spans.sort();
+        spans
+    }
+
+    #[test]
+    fn a_hole_splits_a_range_and_leaves_its_rights() {
+        let mut executable = Executable::default();
+        let whole = ExecRange { writable: true, ..range(pages(0, 6)) };
+        executable.add(whole);
+        assert_eq!(executable.remove(pages(2, 4)), [pages(2, 4)]);
+        assert_eq!(spans(&executable), [pages(0, 2), pages(4, 6)]);
+        assert!(executable.at(page(2).start).is_none());
+        assert_eq!(executable.at(page(5).start), Some(ExecRange { span: pages(4, 6), ..whole }));
+        assert!(!executable.touches(pages(2, 4)));
+        assert!(executable.touches(pages(3, 5)));
+    }
+
+    #[test]
+    fn what_overlaps_several_ranges_takes_a_piece_of_each() {
+        let mut executable = Executable::default();
+        executable.add(ExecRange { file: true, ..range(pages(0, 3)) });
+        executable.add(ExecRange { writable: true, ..range(pages(3, 5)) });
+        executable.add(range(pages(6, 8)));
+        assert_eq!(executable.remove(pages(2, 7)), [page(2), pages(3, 5), page(6)]);
+        assert_eq!(spans(&executable), [pages(0, 2), page(7)]);
+        assert_eq!(executable.remove(pages(2, 7)), []);
+    }
+
+    #[test]
+    fn anonymous_pieces_with_the_same_rights_join_on_both_sides() {
+        let mut executable = Executable::default();
+        executable.add(range(page(0)));
+        executable.add(range(page(2)));
+        executable.add(range(page(1)));
+        assert_eq!(spans(&executable), [pages(0, 3)]);
+        // Not with other rights, nor across a gap.
+        executable.add(ExecRange { writable: true, ..range(page(3)) });
+        executable.add(range(page(5)));
+        assert_eq!(spans(&executable), [pages(0, 3), page(3), page(5)]);
+    }
+
+    #[test]
+    fn pieces_of_files_stay_apart() {
+        let mut executable = Executable::default();
+        executable.add(ExecRange { file: true, ..range(page(0)) });
+        executable.add(ExecRange { file: true, ..range(page(1)) });
+        executable.add(range(page(2)));
+        assert_eq!(spans(&executable), [page(0), page(1), page(2)]);
+        assert_eq!(executable.files_around(pages(0, 2)), pages(0, 2));
+        assert_eq!(executable.files_around(page(1)), page(1));
+        assert!(executable.files_around(page(2)).is_empty());
+    }
+
+    #[test]
+    fn only_what_cannot_have_been_written_is_known() {
+        let mut executable = Executable::default();
+        executable.add(range(pages(0, 4)));
+        assert!(executable.has(range(pages(1, 4))));
+        assert!(!executable.has(range(pages(1, 5))));
+        assert!(!executable.has(ExecRange { shared: true, ..range(page(1)) }));
+        executable.distrust(page(2));
+        assert!(executable.at(page(0).start).unwrap().writable);
+        assert!(!executable.has(range(page(1))));
+        assert!(!executable.has(ExecRange { writable: true, ..range(page(1)) }));
+    }
+
+    #[test]
+    fn memory_is_shared_until_all_of_it_is_replaced() {
+        let mut executable = Executable::default();
+        executable.set_shared(pages(0, 4), true);
+        assert!(executable.is_shared(page(3).start));
+        assert!(!executable.is_shared(page(4).start));
+        executable.set_shared(pages(0, 2), false);
+        assert!(executable.is_shared(page(3).start));
+        executable.set_shared(pages(0, 5), false);
+        assert!(!executable.is_shared(page(3).start));
+        executable.add(ExecRange { shared: true, ..range(page(7)) });
+        assert!(executable.is_shared(page(7).start));
+    }
+
+    #[test]
+    fn code_reaches_no_further_than_what_can_be_read() {
+        let mut world = FakeWorld::new();
+        let range = range(pages(0, 4));
+        let at = |n| LiveAddr(page(n).start.0 + PAGE - 16);
+        let part = |world: &FakeWorld, at| range.readable_part(at, 100, world).map(|r| r.span);
+        assert_eq!(part(&world, at(1)), Some(pages(0, 4)));
+        world.set_readable(pages(2, 4), false);
+        assert_eq!(part(&world, at(1)), Some(pages(0, 2)));
+        // What is far from the end is not asked about.
+        assert_eq!(part(&world, page(1).start), Some(pages(0, 4)));
+        assert_eq!(part(&world, at(2)), None);
+        let stack = ExecRange { shared: true, ..range };
+        let part = stack.readable_part(at(1), 100, &world).map(|r| r.span);
+        assert_eq!(part, Some(page(1)));
+    }
+}

@@ -76,3 +76,63 @@ impl Guarded {
         self.count.store(self.pages.len(), Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::test_support::{page, pages, FakeWorld};
+    use alloc::boxed::Box;
+
+    fn guarded() -> Guarded {
+        Guarded::new(Box::leak(Box::new(AtomicUsize::new(0))))
+    }
+
+    fn range(span: Span) -> ExecRange {
+        ExecRange { span, writable: true, file: false, shared: false }
+    }
+
+    fn count(guarded: &Guarded) -> usize {
+        guarded.count.load(Relaxed)
+    }
+
+    #[test]
+    fn pages_are_protected_and_counted_once() {
+        let (mut guarded, mut world) = (guarded(), FakeWorld::new());
+        let range = range(pages(0, 8));
+        let inside = Span { start: page(1).start.plus(9), end: page(2).start.plus(1) };
+        guarded.guard(inside, range, &mut world).unwrap();
+        assert_eq!(count(&guarded), 2);
+        guarded.guard(page(2), range, &mut world).unwrap();
+        assert_eq!(count(&guarded), 2);
+        let writable: Vec<bool> = (0..4).map(|n| world.is_writable(page(n).start)).collect();
+        assert_eq!(writable, [true, false, false, true]);
+        assert_eq!(guarded.within(pages(2, 8)), [page(2).start.0 / abi::layout::PAGE]);
+        guarded.release(pages(2, 8));
+        assert_eq!(count(&guarded), 1);
+        guarded.release(inside);
+        assert_eq!(count(&guarded), 0);
+    }
+
+    #[test]
+    fn a_released_page_is_protected_again() {
+        let (mut guarded, mut world) = (guarded(), FakeWorld::new());
+        let range = range(pages(0, 8));
+        guarded.guard(page(3), range, &mut world).unwrap();
+        guarded.release(page(3));
+        world.set_rights(page(3), true);
+        guarded.guard(page(3), range, &mut world).unwrap();
+        assert!(!world.is_writable(page(3).start));
+    }
+
+    #[test]
+    fn without_mappings_all_of_the_range_is_protected() {
+        let (mut guarded, mut world) = (guarded(), FakeWorld::new());
+        world.no_more_mappings = true;
+        guarded.guard(page(3), range(pages(2, 6)), &mut world).unwrap();
+        assert_eq!(count(&guarded), 4);
+        let writable: Vec<bool> = (1..7).map(|n| world.is_writable(page(n).start)).collect();
+        assert_eq!(writable, [true, false, false, false, false, true]);
+        world.sealed = true;
+        assert!(guarded.guard(page(7), range(pages(7, 8)), &mut world).is_err());
+    }
+}

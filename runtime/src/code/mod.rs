@@ -17,3 +17,6 @@ pub mod units;
 pub mod window;
 pub mod world;
 pub mod writing;
+
+#[cfg(test)]
+mod test_support;

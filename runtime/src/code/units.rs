@@ -294,3 +294,187 @@ impl Units {
         self.forwarded.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::test_support::{FakeCode, Gate, MEMORY};
+    use abi::layout::PAGE;
+
+    #[derive(Default)]
+    struct Lab {
+        units: Units,
+        links: Links,
+    }
+
+    /// A unit at `start` made of these bytes, whose code is only a gate.
+    fn add(lab: &mut Lab, code: &mut FakeCode, start: u64, original: &[u8]) -> UnitIndex {
+        let entry = code.used();
+        code.append(&GATE);
+        let (start, id) = (LiveAddr(start), UnitId::new(1, entry.0 as u16));
+        let end = CodeOff(entry.0 + 5);
+        let (wide, internal) = (true, false);
+        let recipe = &[];
+        lab.units.add(NewUnit { start, id, wide, internal, entry, end, original, recipe })
+    }
+
+    fn gate(lab: &Lab, code: &FakeCode, i: UnitIndex) -> Gate {
+        code.gate(lab.units.get(i).entry)
+    }
+
+    fn entry(lab: &Lab, code: &FakeCode, i: UnitIndex) -> CodeAddr {
+        code.live(lab.units.get(i).entry)
+    }
+
+    /// The gate that the exit belongs to which the unit's gate leads to.
+    fn waits_at(lab: &Lab, code: &FakeCode, i: UnitIndex) -> Option<UnitIndex> {
+        let Gate::LeadsTo(stub) = gate(lab, code, i) else { return None };
+        let exit = lab.links.get(code.stub(code.offset(stub)?)?);
+        match exit.at {
+            Site::Gate(at) if exit.target == lab.units.get(at).start => Some(at),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_gate_closes_and_opens() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let i = add(&mut lab, &mut code, MEMORY, &[1, 2]);
+        assert_eq!(gate(&lab, &code, i), Gate::LetsThrough);
+        lab.units.close(i, &mut lab.links, &mut code);
+        assert_eq!((lab.units.get(i).state, waits_at(&lab, &code, i)), (Life::Closed, Some(i)));
+        lab.units.reopen(i, &mut code);
+        assert_eq!((lab.units.get(i).state, gate(&lab, &code, i)), (Life::Open, Gate::LetsThrough));
+        // It has its stub already.
+        let used = code.used();
+        lab.units.close(i, &mut lab.links, &mut code);
+        assert_eq!((code.used(), waits_at(&lab, &code, i)), (used, Some(i)));
+    }
+
+    #[test]
+    fn a_dead_unit_never_opens() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let i = add(&mut lab, &mut code, MEMORY, &[1]);
+        assert_eq!(lab.units.kill(i, &mut lab.links, &mut code), Some(LiveAddr(MEMORY)));
+        lab.units.reopen(i, &mut code);
+        assert_eq!((lab.units.get(i).state, waits_at(&lab, &code, i)), (Life::Dead, Some(i)));
+        assert_eq!(lab.units.at(LiveAddr(MEMORY)), None);
+    }
+
+    #[test]
+    fn a_unit_that_was_replaced_leaves_the_map_alone() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let old = add(&mut lab, &mut code, MEMORY, &[1]);
+        let new = add(&mut lab, &mut code, MEMORY, &[1]);
+        assert_eq!(lab.units.kill(old, &mut lab.links, &mut code), None);
+        assert_eq!(lab.units.at(LiveAddr(MEMORY)), Some(new));
+    }
+
+    #[test]
+    fn who_is_forwarded_and_forwarded_again_comes_back_when_that_one_dies() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let at = LiveAddr(MEMORY);
+        let first = add(&mut lab, &mut code, MEMORY, &[1]);
+        assert!(lab.units.kill(first, &mut lab.links, &mut code).is_some());
+        let second = add(&mut lab, &mut code, MEMORY, &[2]);
+        let to = entry(&lab, &code, second);
+        lab.units.forward(first, at, to, &mut code);
+        assert_eq!(gate(&lab, &code, first), Gate::LeadsTo(to));
+        // The second one dies: nobody goes through its gate to wherever that leads.
+        assert!(lab.units.kill(second, &mut lab.links, &mut code).is_some());
+        assert_eq!(waits_at(&lab, &code, first), Some(first));
+        let third = add(&mut lab, &mut code, MEMORY, &[3]);
+        let to = entry(&lab, &code, third);
+        lab.units.forward(second, at, to, &mut code);
+        lab.units.forward(first, at, to, &mut code);
+        for i in [first, second] {
+            assert_eq!(gate(&lab, &code, i), Gate::LeadsTo(to));
+        }
+        assert!(lab.units.kill(third, &mut lab.links, &mut code).is_some());
+        for i in [first, second, third] {
+            assert_eq!(waits_at(&lab, &code, i), Some(i));
+        }
+    }
+
+    #[test]
+    fn only_what_is_the_unit_at_the_address_is_forwarded_to() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let at = LiveAddr(MEMORY);
+        let old = add(&mut lab, &mut code, MEMORY, &[1]);
+        assert!(lab.units.kill(old, &mut lab.links, &mut code).is_some());
+        let new = add(&mut lab, &mut code, MEMORY, &[1]);
+        // Ahead-of-time code, or whatever else.
+        lab.units.forward(old, at, entry(&lab, &code, new).plus(4), &mut code);
+        assert_eq!(waits_at(&lab, &code, old), Some(old));
+    }
+
+    #[test]
+    fn units_are_found_by_each_page_of_their_code_and_by_no_other() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let before = add(&mut lab, &mut code, MEMORY + PAGE - 8, &[0; 6]);
+        let across = add(&mut lab, &mut code, MEMORY + PAGE - 2, &[0; 4]);
+        let behind = add(&mut lab, &mut code, MEMORY + PAGE + 2, &[0; 4]);
+        let span = |from, to| Span::new(MEMORY + from, MEMORY + to);
+        assert_eq!(lab.units.within(span(0, PAGE)), [before, across]);
+        assert_eq!(lab.units.within(span(PAGE, 2 * PAGE)), [across, behind]);
+        assert_eq!(lab.units.within(span(0, 2 * PAGE)), [before, across, behind]);
+        assert_eq!(lab.units.within(span(PAGE + 1, PAGE + 2)), [across]);
+        assert_eq!(lab.units.within(span(PAGE, PAGE)), []);
+        assert_eq!(lab.units.within(Span::ALL), [before, across, behind]);
+        let _ = lab.units.kill(across, &mut lab.links, &mut code);
+        assert_eq!(lab.units.within(span(0, 2 * PAGE)), [before, behind]);
+    }
+
+    #[test]
+    fn each_unit_remembers_its_own_bytes_and_code() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let a = add(&mut lab, &mut code, MEMORY, &[1, 2, 3]);
+        let b = add(&mut lab, &mut code, MEMORY + 3, &[4, 5]);
+        assert!(lab.units.is_made_of(a, &[1, 2, 3]) && lab.units.is_made_of(b, &[4, 5]));
+        assert!(!lab.units.is_made_of(a, &[1, 2, 4]) && !lab.units.is_made_of(b, &[4]));
+        let at = |lab: &Lab, i| lab.units.get(i).entry;
+        let found = |lab: &Lab, at: CodeOff| lab.units.find(at).map(|u| u.start.0 - MEMORY);
+        assert_eq!(found(&lab, at(&lab, b)), Some(3));
+        assert_eq!(found(&lab, CodeOff(at(&lab, b).0 - 1)), None);
+        assert_eq!(found(&lab, CodeOff(at(&lab, a).0 + 4)), Some(0));
+        assert_eq!(found(&lab, CodeOff(at(&lab, a).0 - 1)), None);
+    }
+
+    #[test]
+    fn dead_variants_are_forgotten() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let at = LiveAddr(MEMORY);
+        let a = add(&mut lab, &mut code, MEMORY, &[1]);
+        let b = add(&mut lab, &mut code, MEMORY, &[2]);
+        lab.units.keep_variants(at, alloc::vec![a, b]);
+        let _ = lab.units.kill(a, &mut lab.links, &mut code);
+        assert_eq!(lab.units.take_variants(at), [b]);
+        assert_eq!(lab.units.take_variants(at), []);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_is_cleared() {
+        let (mut lab, mut code) = (Lab::default(), FakeCode::new());
+        let at = LiveAddr(MEMORY);
+        let a = add(&mut lab, &mut code, MEMORY, &[1]);
+        let _ = lab.units.kill(a, &mut lab.links, &mut code);
+        let b = add(&mut lab, &mut code, MEMORY, &[2]);
+        lab.units.forward(a, at, entry(&lab, &code, b), &mut code);
+        lab.units.keep_variants(at, alloc::vec![b]);
+        lab.units.clear();
+        lab.links.clear();
+        code.restart();
+        assert_eq!(lab.units.at(at), None);
+        assert_eq!(lab.units.within(Span::ALL), []);
+        assert_eq!(lab.units.take_variants(at), []);
+        assert!(lab.units.find(CodeOff(64)).is_none());
+        // Numbers begin again: what was said of those of before is not true of these.
+        add(&mut lab, &mut code, MEMORY, &[3]);
+        let second = add(&mut lab, &mut code, MEMORY + 1, &[4]);
+        assert_eq!(second, b);
+        let changes = code.changes.len();
+        let _ = lab.units.kill(second, &mut lab.links, &mut code);
+        assert_eq!(code.changes.len(), changes + 2, "its stub and its gate, nobody else's");
+        assert!(lab.units.is_made_of(second, &[4]));
+    }
+}
