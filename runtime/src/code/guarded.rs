@@ -60,6 +60,12 @@ impl Guarded {
         }
     }
 
+    /// How many they are, as is published.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
     /// False if it is among them already.
     fn add(&mut self, page: u64) -> bool {
         let new = self.pages.insert(page);
@@ -91,26 +97,22 @@ mod tests {
         ExecRange { span, writable: true, file: false, shared: false }
     }
 
-    fn count(guarded: &Guarded) -> usize {
-        guarded.count.load(Relaxed)
-    }
-
     #[test]
     fn pages_are_protected_and_counted_once() {
         let (mut guarded, mut world) = (guarded(), FakeWorld::new());
         let range = range(pages(0, 8));
         let inside = Span { start: page(1).start.plus(9), end: page(2).start.plus(1) };
         guarded.guard(inside, range, &mut world).unwrap();
-        assert_eq!(count(&guarded), 2);
+        assert_eq!(guarded.count(), 2);
         guarded.guard(page(2), range, &mut world).unwrap();
-        assert_eq!(count(&guarded), 2);
+        assert_eq!(guarded.count(), 2);
         let writable: Vec<bool> = (0..4).map(|n| world.is_writable(page(n).start)).collect();
         assert_eq!(writable, [true, false, false, true]);
         assert_eq!(guarded.within(pages(2, 8)), [page(2).start.0 / abi::layout::PAGE]);
         guarded.release(pages(2, 8));
-        assert_eq!(count(&guarded), 1);
+        assert_eq!(guarded.count(), 1);
         guarded.release(inside);
-        assert_eq!(count(&guarded), 0);
+        assert_eq!(guarded.count(), 0);
     }
 
     #[test]
@@ -129,7 +131,7 @@ mod tests {
         let (mut guarded, mut world) = (guarded(), FakeWorld::new());
         world.no_more_mappings = true;
         guarded.guard(page(3), range(pages(2, 6)), &mut world).unwrap();
-        assert_eq!(count(&guarded), 4);
+        assert_eq!(guarded.count(), 4);
         let writable: Vec<bool> = (1..7).map(|n| world.is_writable(page(n).start)).collect();
         assert_eq!(writable, [true, false, false, false, false, true]);
         world.sealed = true;

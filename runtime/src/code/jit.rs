@@ -145,6 +145,9 @@ impl<W: World> Jit<W> {
             return;
         }
         self.drop_executable(range.span);
+        if !range.shared {
+            self.units.forget_variants(range.span);
+        }
         self.tables.cover(range.span);
         self.executable.add(range);
     }
@@ -526,3 +529,6 @@ impl<W: World> Ways<'_, W> {
         enters.then(|| self.arena.live(unit.entry))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,11 @@ impl Links {
         self.exits[id.0 as usize]
     }
 
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.exits.len()
+    }
+
     /// Forgets all; no stub of theirs is ever taken again.
     pub fn clear(&mut self) {
         self.exits.clear();

@@ -82,7 +82,7 @@ pub struct Units {
     originals: Vec<u8>,
     recipes: Vec<u8>,
     /// Those of code that may change unnoticed, by address: what is there now may be what one of
-    /// them was made of.
+    /// them was made of. No branch and no table leads to them.
     variants: BTreeMap<LiveAddr, Vec<UnitIndex>>,
     /// The dead units whose gates lead to a unit that is not.
     forwarded: BTreeMap<UnitIndex, Vec<UnitIndex>>,
@@ -281,6 +281,15 @@ impl Units {
 
     pub fn keep_variants(&mut self, target: LiveAddr, known: Vec<UnitIndex>) {
         self.variants.insert(target, known);
+    }
+
+    /// Code in `span` does not change unnoticed any more: its units may be linked from now on.
+    pub fn forget_variants(&mut self, span: Span) {
+        let inside: Vec<LiveAddr> =
+            self.variants.range(span.start..span.end).map(|(&at, _)| at).collect();
+        for at in inside {
+            self.variants.remove(&at);
+        }
     }
 
     /// Forgets all.
