@@ -53,7 +53,7 @@ impl Links {
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.exits.len()
     }
 

@@ -101,7 +101,7 @@ impl Lab {
     }
 
     fn exits(&self) -> impl Iterator<Item = ExitId> {
-        (0..self.links.len() as u32).map(ExitId)
+        (0..self.links.count() as u32).map(ExitId)
     }
 
     fn protected(&self) -> usize {
