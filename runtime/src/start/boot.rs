@@ -7,11 +7,14 @@ use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::code::arena::Arena;
+use crate::code::executable::ExecRange;
 use crate::code::jit as translator;
-use crate::code::jit::{jit, ExecRange, Jit};
+use crate::code::jit::{jit, Jit};
 use crate::code::packs::Packs;
+use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::code::table::Tables;
+use crate::code::translation::Image;
 use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
@@ -84,7 +87,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
     let entries = entries();
     let tables = Tables::new(window, options, entries, start.stack as u64);
-    let all_code = Jit::new(options, window, packs, arena, tables, top);
+    let all_code = Jit::new(options, Image::new(&header, window), packs, arena, tables, top);
     if let Err(why) = log_of(options).start() {
         crate::die!("{why}");
     }
@@ -175,8 +178,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
     let mut jit = jit();
     for &[start, end, writable] in ranges {
         jit.add_executable(ExecRange {
-            start: page_down(window + start),
-            end: page_up(window + end),
+            span: Span::new(window + start, window + end).whole_pages(),
             writable: writable != 0,
             file: true,
             shared: false,

@@ -15,6 +15,7 @@ use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
+use abi::ids::LiveAddr;
 use lifter::regs::GprSet;
 
 // --- to the program ---
@@ -36,9 +37,9 @@ fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     at.context.set_gpr(&next.gpr);
     at.context.rflags = next.rflags & !TRAP_FLAG;
     at.mask = thread.mailbox.real_mask();
-    let resolved = jit().resolve(next.rip, None);
+    let resolved = jit().resolve(LiveAddr(next.rip), None);
     match resolved {
-        Some(code) => at.context.rip = code,
+        Some(code) => at.context.rip = code.0,
         None => {
             // The handler's own address is not executable: by way of the runtime, which says so.
             thread.block.target = next.rip;

@@ -3,6 +3,7 @@
 use crate::code::found::Found;
 use crate::code::jit::jit;
 use crate::code::statics;
+use abi::ids::CodeAddr;
 use instrument::recipe::{Entry, Recipe};
 
 /// Longest recipe that is copied.
@@ -30,17 +31,17 @@ pub fn locate(pc: u64) -> Option<Place> {
         return Some(copy(found, pc));
     }
     // The lock is the code's: only translated code was interrupted, which holds none.
-    jit().find(pc).map(|found| copy(found, pc))
+    jit().find(CodeAddr(pc)).map(|found| copy(found, pc))
 }
 
 fn copy(found: Found, pc: u64) -> Place {
     let bytes = found.recipe.bytes();
     let n = bytes.len().min(MAX_RECIPE);
     let mut place = Place {
-        start: found.start,
+        start: found.start.0,
         window: found.window,
-        entry: found.entry,
-        end: found.end,
+        entry: found.entry.0,
+        end: found.end.0,
         pc,
         recipe: [0; MAX_RECIPE],
         recipe_len: n,

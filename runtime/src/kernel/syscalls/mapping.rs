@@ -4,7 +4,9 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words};
-use crate::code::jit::{jit, ExecRange};
+use crate::code::executable::ExecRange;
+use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::window::{map_in_window, map_library};
 use crate::logs::dropped::drops;
@@ -125,8 +127,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     }
     if exec {
         jit.add_executable(ExecRange {
-            start,
-            end: start + len,
+            span: Span::new(start, start + len),
             writable: prot & sys::PROT_WRITE != 0,
             file,
             shared: unnoticed,
@@ -207,7 +208,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
         // From there on down, the whole stack.
         let stack = ExecRange::stack(start + len);
         match prot & sys::PROT_EXEC {
-            0 => jit.remove_executable(stack.start, stack.end),
+            0 => jit.remove_executable(stack.span.start.0, stack.span.end.0),
             _ => jit.add_executable(stack),
         }
         return result;
@@ -217,7 +218,12 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     let shared = jit.is_shared(start);
     if prot & sys::PROT_EXEC != 0 {
         let writable = prot & sys::PROT_WRITE != 0;
-        jit.add_executable(ExecRange { start, end: start + len, writable, file, shared });
+        jit.add_executable(ExecRange {
+            span: Span::new(start, start + len),
+            writable,
+            file,
+            shared,
+        });
     } else if jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
     }
@@ -260,7 +266,7 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     }
     if let Some(range) = range {
         jit.remove_executable(start, start + old);
-        jit.add_executable(ExecRange { start: at, end: at + new, ..range });
+        jit.add_executable(ExecRange { span: Span::new(at, at + new), ..range });
     }
     result
 }
