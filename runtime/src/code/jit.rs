@@ -66,18 +66,13 @@ pub fn has_protected_pages() -> bool {
 static JIT: Once<Lock<Jit>> = Once::new();
 
 /// Puts the translator in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`jit`].
-pub unsafe fn install(jit: Jit) {
-    // SAFETY: as promised.
-    unsafe { JIT.install(Lock::new(jit)) };
+pub fn install(jit: Jit) {
+    JIT.install(Lock::new(jit));
 }
 
 /// All that is known about code.
 pub fn jit() -> Guard<'static, Jit> {
-    // SAFETY: boot installs it before translated code runs.
-    unsafe { JIT.get() }.lock()
+    JIT.get().lock()
 }
 
 impl Jit {

@@ -9,12 +9,8 @@ use abi::layout::page_up;
 static BRK: Once<Lock<Brk>> = Once::new();
 
 /// Puts the program's heap in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`brk`].
-pub unsafe fn install(brk: Brk) {
-    // SAFETY: as promised.
-    unsafe { BRK.install(Lock::new(brk)) };
+pub fn install(brk: Brk) {
+    BRK.install(Lock::new(brk));
 }
 
 /// The program's heap.
@@ -28,8 +24,7 @@ pub fn forked(forked: &Forked) {
 }
 
 fn place() -> &'static Lock<Brk> {
-    // SAFETY: boot installs it before translated code runs.
-    unsafe { BRK.get() }
+    BRK.get()
 }
 
 /// The virtual `brk`: the heap stays behind the program's own segments, where it would be without

@@ -588,7 +588,8 @@ mod tests {
         let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
         execute(&mut pointers, &[16]);
         // What a child does first.
-        trace.forked();
+        // SAFETY: as in a child: nobody holds a lock of this trace.
+        trace.forked(&unsafe { crate::base::lock::Forked::child() });
         recorder.forked(&mut pointers);
         execute(&mut pointers, &[17; 20]);
         recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));

@@ -93,18 +93,13 @@ const UNITS_FRAME: u64 = 256 << 10;
 static TRACE: Once<TraceFile> = Once::new();
 
 /// Puts the trace in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`trace`].
-pub unsafe fn install(trace: TraceFile) {
-    // SAFETY: as promised.
-    unsafe { TRACE.install(trace) };
+pub fn install(trace: TraceFile) {
+    TRACE.install(trace);
 }
 
 /// The trace of this process.
 pub fn trace() -> &'static TraceFile {
-    // SAFETY: boot installs it before anything is recorded.
-    unsafe { TRACE.get() }
+    TRACE.get()
 }
 
 impl TraceFile {

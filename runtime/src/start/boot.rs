@@ -93,24 +93,21 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&start, window, window + params[1]..runtime.end);
-    // SAFETY: the only thread, and nothing has asked for any of it.
-    unsafe {
-        brk::install(program_break(&header, window, added.start));
-        translator::install(all_code);
-        trace_file::install(trace);
-        actions::start();
-        install(Facts {
-            header,
-            window,
-            options,
-            runtime,
-            added,
-            xsave,
-            tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
-            pauses: options.process.torture & torture::PAUSES != 0,
-            entries,
-        });
-    }
+    brk::install(program_break(&header, window, added.start));
+    translator::install(all_code);
+    trace_file::install(trace);
+    actions::start();
+    install(Facts {
+        header,
+        window,
+        options,
+        runtime,
+        added,
+        xsave,
+        tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
+        pauses: options.process.torture & torture::PAUSES != 0,
+        entries,
+    });
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);

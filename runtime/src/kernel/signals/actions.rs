@@ -9,12 +9,8 @@ use crate::thread::Thread;
 static ACTIONS: Once<Lock<Actions>> = Once::new();
 
 /// Puts the program's actions in place: what the kernel left us.
-///
-/// # Safety
-/// Called once, while there is one thread, and before anything else of this module.
-pub unsafe fn start() {
-    // SAFETY: as promised.
-    unsafe { ACTIONS.install(Lock::new(Actions::new())) };
+pub fn start() {
+    ACTIONS.install(Lock::new(Actions::new()));
 }
 
 /// In the only thread of a forked child.
@@ -23,8 +19,7 @@ pub fn forked(forked: &Forked) {
 }
 
 fn place() -> &'static Lock<Actions> {
-    // SAFETY: boot starts it before translated code runs.
-    unsafe { ACTIONS.get() }
+    ACTIONS.get()
 }
 
 fn of_all() -> Guard<'static, Actions> {
