@@ -175,7 +175,9 @@ impl Planner {
             before.push(What::Order);
         }
         if let Some(Stores::One(reference)) = store {
-            before.push(What::Old(reference.size.div_ceil(8) as u8));
+            // At most 64 bytes.
+            let words = u8::try_from(reference.size.div_ceil(8)).unwrap_or(8);
+            before.push(What::Old(words));
         }
         let start = self.effects.len();
         let list = &mut self.effects;
@@ -330,7 +332,9 @@ impl Planner {
         let mut known = Known { known: facts.known_in, ..Known::default() };
         let count = block.insns.len();
         for (i, compiled) in self.compiled[block.insns.clone()].iter().enumerate() {
-            let record = |what| Record { insn: i as u8, what };
+            // Blocks have far fewer instructions than that.
+            let insn = u8::try_from(i).unwrap_or(u8::MAX);
+            let record = |what| Record { insn, what };
             let last = i + 1 == count;
             let mut wanted = compiled.needs;
             if recording.memory == Memory::Registers {

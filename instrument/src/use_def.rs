@@ -50,7 +50,9 @@ mod tests {
     /// What no operand shows: registers that are read, and those that may keep their values.
     #[test]
     fn implicit_registers_are_known() {
-        let cases: &[(&str, &[u8], &[u8], &[u8])] = &[
+        // Name, code, what it uses, what it defines.
+        type Case<'a> = (&'a str, &'a [u8], &'a [u8], &'a [u8]);
+        let cases: &[Case] = &[
             ("xsavec [rsp+40h]", &[0x0f, 0xc7, 0x64, 0x24, 0x40], &[RAX, RDX, RSP], &[]),
             ("xsave [rdi]", &[0x0f, 0xae, 0x27], &[RAX, RDX, RDI], &[]),
             ("xrstor [rdi]", &[0x0f, 0xae, 0x2f], &[RAX, RDX, RDI], &[]),

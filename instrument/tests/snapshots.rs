@@ -4,6 +4,8 @@
 //! Each listing is also checked for what can be checked mechanically: inserted code leaves flags
 //! and live registers alone, and each record is written once, in its place, from its register.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers and low halves of a test")]
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

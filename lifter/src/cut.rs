@@ -30,8 +30,10 @@ pub(crate) fn cut_block(
         decoder.decode_out(&mut insn);
         (!insn.is_invalid()).then(|| Step { len: length(&insn), flow: Flow::of(&insn) })
     };
-    let offset = |address: OrigAddr| at + address.from_start(start) as usize;
-    let leads = |address| marks.get(offset(address)).is_some_and(|mark| mark & LEADER != 0);
+    let leads = |address: OrigAddr| {
+        let offset = usize::try_from(address.from_start(start)).ok();
+        offset.and_then(|o| marks.get(at + o)).is_some_and(|mark| mark & LEADER != 0)
+    };
     let extent = region::block(start, Rules::AHEAD_OF_TIME, step, leads)?;
     if extent.cut {
         marks[at + extent.len as usize] |= LEADER;

@@ -367,7 +367,9 @@ impl<'a, 'p> Search<'a, 'p> {
         let next = bounds.get(bounds.partition_point(|b| *b <= table)).copied();
         let limit = match dispatch.entries {
             Some(n) => n as usize,
-            None => next.map_or(usize::MAX, |n| (n - table) as usize / 4),
+            None => {
+                next.map_or(usize::MAX, |n| usize::try_from((n - table) / 4).unwrap_or(usize::MAX))
+            }
         };
         let around = self.surroundings(from);
         let fits = |this: &Self, target: u64| {
@@ -491,5 +493,6 @@ fn padding_len(bytes: &[u8]) -> usize {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "numbers of a test")]
 #[path = "discover_tests.rs"]
 mod tests;

@@ -163,7 +163,6 @@ pub(crate) fn length(insn: &Instruction) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
 
     const START: OrigAddr = OrigAddr(0x1000);
 
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn chains_are_limited() {
-        assert_eq!(links(&vec![0x90; 200]), [(0, 60, false), (60, 4, false)]);
+        assert_eq!(links(&[0x90; 200]), [(0, 60, false), (60, 4, false)]);
         // Each call adds a start; the eighth is the last.
         let calls: Vec<u8> = [0xe8, 0, 0, 0, 0].repeat(20);
         assert_eq!(links(&calls).len(), 8);

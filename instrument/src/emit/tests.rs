@@ -22,7 +22,8 @@ fn text(emit: impl Fn(&mut Code)) -> String {
 /// A disassembler says what was meant.
 #[test]
 fn every_form_disassembles_to_what_its_name_says() {
-    let cases: &[(&str, &dyn Fn(&mut Code))] = &[
+    type Emit<'a> = &'a dyn Fn(&mut Code);
+    let cases: &[(&str, Emit)] = &[
         ("mov rax,gs:[28h]", &|c| c.load(0, 0x28)),
         ("mov r15,gs:[28h]", &|c| c.load(15, 0x28)),
         ("mov ecx,gs:[30h]", &|c| c.load32(1, 0x30)),

@@ -204,3 +204,17 @@ fn no_written_register_is_overlooked() {
     }
     assert!(valid > 100_000);
 }
+
+/// The effect of an executed instruction on known registers.
+fn step(insn: &Instruction, factory: &mut InstructionInfoFactory, regs: &mut [Option<u64>; 16]) {
+    let mut state = Known::default();
+    for (number, value) in (0..).zip(regs.iter()) {
+        if let Some(value) = *value {
+            state.set(number, value);
+        }
+    }
+    effects(insn, factory, &mut |effect| state.apply(&effect));
+    for (number, slot) in (0..).zip(regs) {
+        *slot = state.get(number);
+    }
+}
