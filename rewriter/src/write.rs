@@ -370,3 +370,14 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_header_cannot_count_is_refused() {
+        assert!(matches!(half(65279), Ok(65279)));
+        assert!(half(65280).is_err() && half(65536).is_err());
+    }
+}
