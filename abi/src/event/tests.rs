@@ -148,7 +148,7 @@ fn kinds_and_reasons_have_one_number_each() {
         assert_eq!(Loss::from_u32(number).to_u32(), number);
     }
     assert!(!End::ALL.iter().any(|reason| matches!(reason, End::Unknown(_))));
-    assert_eq!(Loss::from_u32(6), Loss::Unknown(6));
+    assert_eq!(Loss::from_u32(7), Loss::Unknown(7));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::code::test_support::{page, pages, Change, FakeCode, FakeModule, FakeT
 use crate::code::test_support::{Gate, CODE, MEMORY, WINDOW};
 use abi::ids::CodeOff;
 use abi::options::Instrument;
+use abi::options::RecordingOptions;
 use abi::unit::{JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -347,7 +348,10 @@ fn a_narrow_unit_is_only_entered_from_its_own_window() {
 
 #[test]
 fn where_nothing_is_recorded_all_units_may_be_entered() {
-    let mut lab = lab_with(Options::from(RecordingOptions { instrument: Instrument::None, ..RecordingOptions::default() }));
+    let mut lab = lab_with(Options::from(RecordingOptions {
+        instrument: Instrument::None,
+        ..RecordingOptions::default()
+    }));
     lab.add_executable(code(pages(0, 2)));
     lab.world.put(at(0, 0), &jumps(at(0, 0), at(1, 0)));
     lab.world.put(at(0, 64), &jumps(at(0, 64), at(1, 0)));
