@@ -211,7 +211,7 @@ pub fn info(
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    let (threads, wrong) = match trace.options.records_memory() {
+    let (threads, wrong) = match trace.options.recording.records_memory() {
         true => count::<true>(trace, warnings),
         false => count::<false>(trace, warnings),
     };
@@ -272,10 +272,10 @@ impl Report {
         Report {
             program: trace.program.to_string_lossy().into_owned(),
             arguments: trace.arguments.iter().map(|a| lossy(a)).collect(),
-            instrument: instrument_name(trace.options.instrument),
-            ring: trace.options.ring,
-            control_flow: control_flow_name(trace.options.control_flow),
-            memory: memory_name(trace.options.memory),
+            instrument: instrument_name(trace.options.recording.instrument),
+            ring: trace.options.recording.ring,
+            control_flow: control_flow_name(trace.options.recording.control_flow),
+            memory: memory_name(trace.options.recording.memory),
             pid: trace.pid,
             ended: ending(trace),
             losses: losses(trace),

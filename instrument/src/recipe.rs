@@ -151,12 +151,12 @@ impl Writer {
     ) {
         let delta = code - self.last;
         self.last = code;
-        let second = (length as u8) << 4 | kind as u8;
+        let second = u8::try_from(length).unwrap_or(15) << 4 | kind as u8;
         match u8::try_from(delta) {
             Ok(delta) if delta != 0xff => out.extend_from_slice(&[delta, second]),
             _ => {
                 out.extend_from_slice(&[0xff, second]);
-                out.extend_from_slice(&(delta.min(0xffff) as u16).to_le_bytes());
+                out.extend_from_slice(&u16::try_from(delta).unwrap_or(u16::MAX).to_le_bytes());
             }
         }
         debug_assert_eq!(operands.len(), kind.operands());

@@ -3,8 +3,11 @@
 /// Bytes of the program at their original addresses. Never relocated: what the file holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
+    /// Where they lie.
     pub address: u64,
+    /// Them.
     pub bytes: &'a [u8],
+    /// The program may execute them.
     pub executable: bool,
 }
 
@@ -18,7 +21,9 @@ impl Segment<'_> {
 /// Everything that discovery starts from.
 #[derive(Clone, Debug, Default)]
 pub struct Image<'a> {
+    /// What the file loads.
     pub segments: alloc::vec::Vec<Segment<'a>>,
+    /// Where the program starts.
     pub entry: u64,
     /// Start and size (0: unknown) of functions, from frame descriptions and symbols.
     pub functions: alloc::vec::Vec<(u64, u64)>,

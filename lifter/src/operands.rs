@@ -8,7 +8,7 @@
 //!   are contiguous: these have their full width), gathers and scatters count per enabled element;
 //! * hints and addresses that are only computed do not count (prefetch, nop, lea, clflush, ...).
 //!
-//! AMX tile loads and stores are not described: [`is_supported`] says so.
+//! AMX tile loads and stores are not described.
 
 use alloc::vec::Vec;
 
@@ -22,57 +22,80 @@ use crate::regs::{gpr_number, RBP, RDI, RSI, RSP};
 /// One memory reference (or, by its [`Shape`], a row of them).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reference {
+    /// It is written, not read.
     pub write: bool,
     /// Bytes of each reference; 0 for [`Shape::Xsave`].
     pub size: u32,
+    /// The base register.
     pub base: Option<u8>,
+    /// What is added to the base.
     pub index: Index,
     /// For a pc-relative operand the absolute address.
     pub displacement: i64,
+    /// The segment whose base is added.
     pub segment: Segment,
     /// The offset is truncated to 32 bits before the segment base is added.
     pub address32: bool,
     /// Number of the explicit memory operand; `None` for implicit ones.
     pub operand: Option<u8>,
+    /// How many references it stands for.
     pub shape: Shape,
 }
 
+/// What a reference adds to its base register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Index {
+    /// Nothing.
     None,
+    /// A register, scaled.
     Gpr {
+        /// The register.
         number: u8,
+        /// 1, 2, 4 or 8.
         scale: u8,
     },
     /// The lowest byte of a register, zero-extended (`xlat`).
     LowByte {
+        /// The register.
         number: u8,
     },
     /// `bt` and its kin with a bit offset in a register: adds
     /// `(signed offset >> log2(bits of the operand)) * operand_bytes`. The operand may have an
     /// index of its own: (number, scale).
     BitOffset {
+        /// The register with the bit offset.
         number: u8,
+        /// Bytes of the operand.
         operand_bytes: u8,
+        /// The operand's own index.
         index: Option<(u8, u8)>,
     },
     /// Elements of a vector register, sign-extended.
     Vector {
+        /// The vector register.
         number: u8,
+        /// 1, 2, 4 or 8.
         scale: u8,
+        /// 4 or 8.
         element_bytes: u8,
     },
 }
 
+/// A segment with a base of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Segment {
+    /// None: the base is 0.
     None,
+    /// `fs`.
     Fs,
+    /// `gs`.
     Gs,
 }
 
+/// How many references one operand makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
+    /// One.
     Plain,
     /// A string instruction, which moves the address on by the direction flag.
     String,
@@ -80,11 +103,14 @@ pub enum Shape {
     Repeated,
     /// Once per enabled element, from element 0 on (scatters too).
     Gather {
+        /// How many elements there are.
         elements: u8,
+        /// Which of them are enabled.
         mask: GatherMask,
     },
     /// One reference whose size follows from the requested components, see [`xsave_size`].
     Xsave {
+        /// In the compacted form.
         compacted: bool,
     },
 }
@@ -96,12 +122,6 @@ pub enum GatherMask {
     Bits(u8),
     /// The sign bit of element i of a vector register; elements have the size of the reference.
     Signs(u8),
-}
-
-/// Whether [`references`] describes all references of the instruction.
-pub fn is_supported(insn: &Instruction) -> bool {
-    use Mnemonic::*;
-    !matches!(insn.mnemonic(), Tileloadd | Tileloaddt1 | Tilestored)
 }
 
 /// Bytes that an XSAVE-family instruction references: `requested` is edx:eax, `xcr0` and
@@ -231,7 +251,7 @@ fn explicit(
         // maskmovq, maskmovdqu: stores through (e)di.
         access = (false, true);
         let address32 = insn.op_kind(operand) == OpKind::MemorySegEDI;
-        let mut reference = stack(true, RDI, 0, insn.memory_size().size() as u32);
+        let mut reference = stack(true, RDI, 0, bytes(insn.memory_size().size()));
         reference.segment = segment(insn);
         reference.address32 = address32;
         return Some((reference, access));
@@ -253,7 +273,7 @@ fn explicit(
         displacement: insn.memory_displacement64() as i64,
         segment: segment(insn),
         address32,
-        operand: Some(operand as u8),
+        operand: Some(small(operand)),
         shape: shape(insn),
     };
     if let Shape::Xsave { .. } = reference.shape {
@@ -273,15 +293,15 @@ fn size(insn: &Instruction) -> u32 {
             .filter(|&n| insn.op_kind(n) == OpKind::Register)
             .map(|n| insn.op_register(n))
             .find(|r| r.is_vector_register())
-            .map_or(0, |r| r.size() as u32)
+            .map_or(0, |r| bytes(r.size()))
     };
     match insn.mnemonic() {
         // Contiguous, of the full width whatever the mask says.
         Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
         | Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq | Vexpandps | Vexpandpd => vector(),
         Fxsave | Fxsave64 | Fxrstor | Fxrstor64 => 512,
-        _ if insn.is_broadcast() => insn.memory_size().element_size() as u32,
-        _ => insn.memory_size().size() as u32,
+        _ if insn.is_broadcast() => bytes(insn.memory_size().element_size()),
+        _ => bytes(insn.memory_size().size()),
     }
 }
 
@@ -304,11 +324,11 @@ fn shape(insn: &Instruction) -> Shape {
         if insn.op0_kind() == OpKind::Register { insn.op0_register() } else { insn.op1_register() };
     let data_elements = data.size() / insn.memory_size().element_size().max(1);
     let mask = if insn.has_op_mask() {
-        GatherMask::Bits(insn.op_mask().number() as u8)
+        GatherMask::Bits(small(insn.op_mask().number()))
     } else {
-        GatherMask::Signs(insn.op2_register().number() as u8)
+        GatherMask::Signs(small(insn.op2_register().number()))
     };
-    Shape::Gather { elements: index_elements.min(data_elements) as u8, mask }
+    Shape::Gather { elements: small(index_elements.min(data_elements)), mask }
 }
 
 fn is_save(insn: &Instruction) -> bool {
@@ -325,7 +345,7 @@ fn vsib_bytes(insn: &Instruction) -> usize {
 }
 
 fn index(insn: &Instruction, operand: u32) -> Index {
-    let scale = insn.memory_index_scale() as u8;
+    let scale = small(insn.memory_index_scale());
     let register = insn.memory_index();
     let plain = gpr_number(register).map(|number| (number, scale));
     if insn.mnemonic() == Mnemonic::Xlatb {
@@ -337,16 +357,16 @@ fn index(insn: &Instruction, operand: u32) -> Index {
         let offset = insn.op1_register();
         return Index::BitOffset {
             number: gpr_number(offset).unwrap_or(0),
-            operand_bytes: offset.size() as u8,
+            operand_bytes: small(offset.size()),
             index: plain,
         };
     }
     match plain {
         Some((number, scale)) => Index::Gpr { number, scale },
         None if register.is_vector_register() => Index::Vector {
-            number: register.number() as u8,
+            number: small(register.number()),
             scale,
-            element_bytes: vsib_bytes(insn) as u8,
+            element_bytes: small(vsib_bytes(insn)),
         },
         None => Index::None,
     }
@@ -375,8 +395,19 @@ fn stack(write: bool, base: u8, displacement: i64, size: u32) -> Reference {
     }
 }
 
+/// A number that fits into a byte: of an operand or a register, a scale, a size.
+fn small<T: TryInto<u8>>(number: T) -> u8 {
+    number.try_into().unwrap_or(u8::MAX)
+}
+
+/// A size of an operand.
+fn bytes(size: usize) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}
+
 /// What the bit offset in a register adds to the address of `bt` and its kin, in bytes (see
 /// [`Index::BitOffset`]).
+#[allow(clippy::cast_possible_truncation, reason = "the operand's width says how much counts")]
 pub fn bit_word_offset(bits: u64, operand_bytes: u8) -> u64 {
     let (signed, shift) = match operand_bytes {
         2 => (i64::from(bits as i16), 4),
@@ -449,12 +480,12 @@ fn string(insn: &Instruction, out: &mut Vec<Reference>) {
             .is_some_and(|n| matches!(insn.op_kind(n), OpKind::MemorySegESI | OpKind::MemoryESEDI));
         let size = match insn.memory_size() {
             MemorySize::Unknown => 1,
-            known => known.size() as u32,
+            known => bytes(known.size()),
         };
         Reference {
             segment: if base == RSI { segment(insn) } else { Segment::None },
             address32,
-            operand: operand.map(|n| n as u8),
+            operand: operand.map(small),
             shape,
             ..stack(write, base, 0, size)
         }

@@ -14,87 +14,139 @@ use crate::regs::{gpr_number, GprSet, R11, RAX, RBP, RCX, RDX, RSP};
 pub enum Effect {
     /// These become unknown.
     Forget(GprSet),
+    /// `to = value`
     Set {
+        /// The register that changes.
         to: u8,
+        /// Its new value.
         value: u64,
     },
     /// `to = base + index * scale + displacement`: mov, lea, add, stack pointer moves.
     Lea {
+        /// The register that changes.
         to: u8,
+        /// The base register.
         base: u8,
+        /// Register and scale.
         index: Option<(u8, u8)>,
+        /// What is added.
         displacement: u64,
+        /// See [`Effect`].
         narrow: bool,
     },
+    /// `to = left operation right`
     Binary {
+        /// The register that changes.
         to: u8,
+        /// A register.
         left: u8,
+        /// A register.
         right: u8,
+        /// What is computed.
         operation: Binary,
+        /// See [`Effect`].
         narrow: bool,
     },
+    /// `to = left operation constant`
     Immediate {
+        /// The register that changes.
         to: u8,
+        /// A register.
         left: u8,
+        /// The constant.
         right: u64,
+        /// What is computed.
         operation: Binary,
+        /// See [`Effect`].
         narrow: bool,
     },
+    /// `to = operation from`
     Unary {
+        /// The register that changes.
         to: u8,
+        /// A register.
         from: u8,
+        /// What is computed.
         operation: Unary,
+        /// See [`Effect`].
         narrow: bool,
     },
+    /// Two registers exchange their values.
     Swap {
+        /// One of them.
         a: u8,
+        /// The other one.
         b: u8,
+        /// See [`Effect`].
         narrow: bool,
     },
 }
 
+/// What is computed of two values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Binary {
+    /// Left minus right.
     Subtract,
+    /// Bitwise and.
     And,
+    /// Bitwise or.
     Or,
+    /// Bitwise exclusive or.
     Xor,
+    /// The low half of the product.
     Multiply,
+    /// Left, by as many bits as right says.
     ShiftLeft,
+    /// Right, with zeros.
     ShiftRight,
+    /// Right, with the sign.
     ShiftRightSigned,
 }
 
+/// What is computed of one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unary {
+    /// Two's complement.
     Negate,
+    /// One's complement.
     Not,
+    /// Bytes in the other order.
     SwapBytes,
     /// All bits are the sign bit (cdq, cqo).
     Sign,
+    /// The lowest byte, zero-extended.
     Zero8,
     /// The second lowest byte (ah .. bh).
     ZeroHigh8,
+    /// The two lowest bytes, zero-extended.
     Zero16,
+    /// The lowest byte, sign-extended.
     Sign8,
+    /// The second lowest byte, sign-extended.
     SignHigh8,
+    /// The two lowest bytes, sign-extended.
     Sign16,
+    /// The low half, sign-extended.
     Sign32,
 }
 
 /// Register values of which some are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Known {
+    /// By register; of those that are not known, anything.
     pub values: [u64; 16],
+    /// Which are known.
     pub known: GprSet,
 }
 
 impl Known {
+    /// The register's value, if it is known.
     #[inline]
     pub fn get(&self, number: u8) -> Option<u64> {
         self.known.contains(number).then(|| self.values[usize::from(number & 15)])
     }
 
+    /// The register becomes known.
     #[inline]
     pub fn set(&mut self, number: u8, value: u64) {
         self.values[usize::from(number & 15)] = value;
@@ -161,6 +213,7 @@ impl Known {
 
 impl Binary {
     #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "narrow effects compute in 32 bits")]
     fn compute(self, left: u64, right: u64, narrow: bool) -> u64 {
         let count = right as u32 & if narrow { 31 } else { 63 };
         match self {
@@ -180,6 +233,7 @@ impl Binary {
 
 impl Unary {
     #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "the low parts are asked for")]
     fn compute(self, from: u64, narrow: bool) -> u64 {
         match self {
             Unary::Negate => from.wrapping_neg(),
@@ -196,24 +250,6 @@ impl Unary {
             Unary::Sign16 => from as i16 as u64,
             Unary::Sign32 => from as i32 as u64,
         }
-    }
-}
-
-/// The effect of an executed instruction on known registers.
-pub fn step(
-    insn: &Instruction,
-    factory: &mut InstructionInfoFactory,
-    regs: &mut [Option<u64>; 16],
-) {
-    let mut state = Known::default();
-    for (number, value) in regs.iter().enumerate() {
-        if let Some(value) = *value {
-            state.set(number as u8, value);
-        }
-    }
-    effects(insn, factory, &mut |effect| state.apply(&effect));
-    for (number, slot) in regs.iter_mut().enumerate() {
-        *slot = state.get(number as u8);
     }
 }
 
@@ -395,7 +431,8 @@ fn lea(insn: &Instruction, to: u8, narrow: bool) -> Option<Effect> {
     let (base, index) = (insn.memory_base(), insn.memory_index());
     let address32 = base.is_gpr32() || index.is_gpr32() || base == Register::EIP;
     let narrow = narrow || address32;
-    let index = gpr_number(index).map(|number| (number, insn.memory_index_scale() as u8));
+    let index = gpr_number(index)
+        .map(|number| (number, u8::try_from(insn.memory_index_scale()).unwrap_or(1)));
     match (gpr_number(base), index) {
         (Some(base), index) => Some(Effect::Lea { to, base, index, displacement, narrow }),
         // One register times a scale: as base plus the rest.
@@ -450,4 +487,5 @@ fn stack(insn: &Instruction, emit: &mut impl FnMut(Effect)) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "numbers of a test")]
 mod tests;

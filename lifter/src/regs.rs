@@ -2,14 +2,23 @@
 
 use iced_x86::Register;
 
+/// rax
 pub const RAX: u8 = 0;
+/// rcx
 pub const RCX: u8 = 1;
+/// rdx
 pub const RDX: u8 = 2;
+/// rbx
 pub const RBX: u8 = 3;
+/// rsp
 pub const RSP: u8 = 4;
+/// rbp
 pub const RBP: u8 = 5;
+/// rsi
 pub const RSI: u8 = 6;
+/// rdi
 pub const RDI: u8 = 7;
+/// r11
 pub const R11: u8 = 11;
 
 /// A set of general-purpose registers.
@@ -17,7 +26,9 @@ pub const R11: u8 = 11;
 pub struct GprSet(pub u16);
 
 impl GprSet {
+    /// No register.
     pub const EMPTY: GprSet = GprSet(0);
+    /// All of them.
     pub const ALL: GprSet = GprSet(0xffff);
 
     /// The set with one member.
@@ -26,45 +37,53 @@ impl GprSet {
         GprSet(1 << (number & 15))
     }
 
-    #[inline]
     /// Bit i stands for register i.
+    #[inline]
     pub const fn bits(self) -> u16 {
         self.0
     }
 
+    /// Inverse of [`GprSet::bits`].
     pub const fn from_bits(bits: u16) -> GprSet {
         GprSet(bits)
     }
 
+    /// Adds a member.
     pub fn insert(&mut self, number: u8) {
         self.0 |= GprSet::of(number).0;
     }
 
+    /// Takes a member out.
     #[inline]
     pub fn remove(&mut self, number: u8) {
         self.0 &= !GprSet::of(number).0;
     }
 
+    /// Whether the register is a member.
     #[inline]
     pub const fn contains(self, number: u8) -> bool {
         self.0 & GprSet::of(number).0 != 0
     }
 
+    /// What is in either.
     #[inline]
     pub const fn union(self, other: GprSet) -> GprSet {
         GprSet(self.0 | other.0)
     }
 
+    /// What is in both.
     #[inline]
     pub const fn intersection(self, other: GprSet) -> GprSet {
         GprSet(self.0 & other.0)
     }
 
+    /// What is in this one only.
     #[inline]
     pub const fn minus(self, other: GprSet) -> GprSet {
         GprSet(self.0 & !other.0)
     }
 
+    /// Whether it has no member.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -90,7 +109,10 @@ impl core::fmt::Debug for GprSet {
 
 /// Hardware number of a general-purpose register of any width (ah, ch, dh, bh are part of rax..rbx).
 pub fn gpr_number(register: Register) -> Option<u8> {
-    register.is_gpr().then(|| register.full_register().number() as u8)
+    match register.is_gpr() {
+        true => u8::try_from(register.full_register().number()).ok(),
+        false => None,
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@ use crate::operands::{Index, Reference, Shape};
 /// What one instruction stores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stores {
+    /// Nothing.
     None,
+    /// This, and nothing else.
     One(Reference),
     /// Repeated, masked, scattered, more than one piece, or more than 64 bytes.
     AtRunTime,

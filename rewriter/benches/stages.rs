@@ -6,9 +6,10 @@
 use abi::options::Options;
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{black_box, Bencher};
-use instrument::translate::Fragment;
-use lifter::discover::{discover, Program};
+use instrument::fragment::Fragment;
+use lifter::discover::discover;
 use lifter::image::Image;
+use lifter::program::Program;
 use rewriter::input::{read_file, Input};
 use rewriter::roots;
 use rewriter::translate::{inspector, regions};

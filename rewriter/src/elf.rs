@@ -1,5 +1,6 @@
 //! The two ELF tables as plain data: read with `object`, changed freely, written back.
 
+use abi::ids::FileOff;
 use object::elf::{
     FileHeader64, ProgramFlags, ProgramHeader64, ProgramType, SectionFlags, SectionHeader64,
     SectionType,
@@ -17,7 +18,7 @@ pub const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>(
 pub struct ProgramHeader {
     pub kind: u32,
     pub flags: u32,
-    pub offset: u64,
+    pub offset: FileOff,
     pub address: u64,
     pub physical: u64,
     pub file_size: u64,
@@ -30,7 +31,7 @@ impl ProgramHeader {
         ProgramHeader {
             kind: raw.p_type.get(LE).0,
             flags: raw.p_flags.get(LE).0,
-            offset: raw.p_offset.get(LE),
+            offset: FileOff(raw.p_offset.get(LE)),
             address: raw.p_vaddr.get(LE),
             physical: raw.p_paddr.get(LE),
             file_size: raw.p_filesz.get(LE),
@@ -43,7 +44,7 @@ impl ProgramHeader {
         let raw = ProgramHeader64 {
             p_type: U32::new(LE, ProgramType(self.kind)),
             p_flags: U32::new(LE, ProgramFlags(self.flags)),
-            p_offset: U64::new(LE, self.offset),
+            p_offset: U64::new(LE, self.offset.0),
             p_vaddr: U64::new(LE, self.address),
             p_paddr: U64::new(LE, self.physical),
             p_filesz: U64::new(LE, self.file_size),
@@ -77,7 +78,7 @@ pub struct SectionHeader {
     pub kind: u32,
     pub flags: u64,
     pub address: u64,
-    pub offset: u64,
+    pub offset: FileOff,
     pub size: u64,
     pub link: u32,
     pub info: u32,
@@ -92,7 +93,7 @@ impl SectionHeader {
             kind: raw.sh_type.get(LE).0,
             flags: raw.sh_flags.get(LE).0,
             address: raw.sh_addr.get(LE),
-            offset: raw.sh_offset.get(LE),
+            offset: FileOff(raw.sh_offset.get(LE)),
             size: raw.sh_size.get(LE),
             link: raw.sh_link.get(LE),
             info: raw.sh_info.get(LE),
@@ -107,7 +108,7 @@ impl SectionHeader {
             sh_type: U32::new(LE, SectionType(self.kind)),
             sh_flags: U64::new(LE, SectionFlags(self.flags)),
             sh_addr: U64::new(LE, self.address),
-            sh_offset: U64::new(LE, self.offset),
+            sh_offset: U64::new(LE, self.offset.0),
             sh_size: U64::new(LE, self.size),
             sh_link: U32::new(LE, self.link),
             sh_info: U32::new(LE, self.info),

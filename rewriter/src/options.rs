@@ -1,7 +1,8 @@
 //! The command line, as typed and as meant.
 
 use abi::options::{
-    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, LOG_MOST, LOG_STEP,
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
+    RecordingOptions, LOG_MOST, LOG_STEP,
 };
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
@@ -154,37 +155,22 @@ impl Arguments {
 
     /// What cannot be had together.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
-        let options = self.options();
-        if options.undo() && options.control_flow == ControlFlow::Bits {
+        let recording = self.options().recording;
+        if recording.undo() && recording.control_flow == ControlFlow::Bits {
             return Err("--instrument undo needs --control-flow tags or full-pc");
         }
-        if options.undo() && options.memory == Memory::None {
+        if recording.undo() && recording.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
         // A chunk and its events take more than 40 KiB.
-        if options.ring && options.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
+        if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
         }
         Ok(())
     }
 
     pub fn options(&self) -> Options {
-        Options {
-            instrument: match self.instrument {
-                InstrumentArg::Dep => Instrument::Dep,
-                InstrumentArg::None => Instrument::None,
-                InstrumentArg::Undo => Instrument::Undo,
-            },
-            control_flow: match self.control_flow {
-                ControlFlowArg::Tags => ControlFlow::Tags,
-                ControlFlowArg::FullPc => ControlFlow::FullPc,
-                ControlFlowArg::Bits => ControlFlow::Bits,
-            },
-            memory: match self.memory {
-                MemoryArg::Registers => Memory::Registers,
-                MemoryArg::Addresses => Memory::Addresses,
-                MemoryArg::None => Memory::None,
-            },
+        let process = ProcessOptions {
             pointers: match self.pointers {
                 PointersArg::Vector => Pointers::Vector,
                 PointersArg::ThreadBlock => Pointers::ThreadBlock,
@@ -201,9 +187,27 @@ impl Arguments {
                 DeadRegistersArg::Reuse => DeadRegisters::Reuse,
                 DeadRegistersArg::Preserve => DeadRegisters::Preserve,
             },
+        };
+        let recording = RecordingOptions {
+            instrument: match self.instrument {
+                InstrumentArg::Dep => Instrument::Dep,
+                InstrumentArg::None => Instrument::None,
+                InstrumentArg::Undo => Instrument::Undo,
+            },
+            control_flow: match self.control_flow {
+                ControlFlowArg::Tags => ControlFlow::Tags,
+                ControlFlowArg::FullPc => ControlFlow::FullPc,
+                ControlFlowArg::Bits => ControlFlow::Bits,
+            },
+            memory: match self.memory {
+                MemoryArg::Registers => Memory::Registers,
+                MemoryArg::Addresses => Memory::Addresses,
+                MemoryArg::None => Memory::None,
+            },
             ring: self.ring,
             log_size: self.log_size.unwrap_or(0),
-        }
+        };
+        Options { process, recording }
     }
 }
 
@@ -226,7 +230,8 @@ mod tests {
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());
         let options = check(&["--ring", "--log-size", "1000000"]).expect("options");
+        let RecordingOptions { ring, .. } = options.recording;
         // In whole steps, and never less than was asked for.
-        assert_eq!((options.ring, options.log_bytes()), (true, Some(1_015_808)));
+        assert_eq!((ring, options.recording.log_bytes()), (true, Some(1_015_808)));
     }
 }

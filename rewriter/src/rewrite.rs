@@ -10,8 +10,9 @@ use crate::say;
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
-use lifter::discover::{discover, Function, Program};
+use lifter::discover::discover;
 use lifter::image::Image;
+use lifter::program::{Function, Program};
 use std::path::{Path, PathBuf};
 
 /// Inputs above this size get a progress bar.
@@ -248,7 +249,7 @@ fn discover_with_bar(image: &Image, size: usize, quiet: bool) -> Program {
 fn writable_code(input: &Input, program: &Program) -> Result<Option<u64>> {
     let mut first = None;
     for p in input.loads().filter(|p| p.is_executable() && p.is_writable()) {
-        let lifted = program.functions.iter().any(|f| (p.address..p.end()).contains(&f.start));
+        let lifted = program.functions.iter().any(|f| (p.address..p.end()).contains(&f.start.0));
         if !lifted {
             return Err(unsupported!(
                 "the segment at {:#x} is filled with code at run time: the program is packed",

@@ -204,10 +204,10 @@ fn boundaries(elf: &[u8]) -> std::collections::BTreeSet<usize> {
     use rewriter::elf::{FileHeader, ProgramHeader, SectionHeader, LE};
     let header = FileHeader::parse(elf).expect("an ELF file");
     let segments = header.program_headers(LE, elf).expect("segments").iter();
-    let segments = segments.map(ProgramHeader::read).map(|p| (p.offset, p.file_size));
+    let segments = segments.map(ProgramHeader::read).map(|p| (p.offset.0, p.file_size));
     let sections = header.section_headers(LE, elf).expect("sections").iter();
     let sections = sections.map(SectionHeader::read).filter(|s| s.has_bytes());
-    let parts = segments.chain(sections.map(|s| (s.offset, s.size))).chain([(0, 64)]);
+    let parts = segments.chain(sections.map(|s| (s.offset.0, s.size))).chain([(0, 64)]);
     let ends = parts.flat_map(|(start, size)| [start, start + size]);
     let places = ends.chain([header.e_shoff.get(LE)]).flat_map(|at| [at, at.saturating_sub(1)]);
     places.map(|at| at as usize).filter(|&at| at < elf.len()).collect()

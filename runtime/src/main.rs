@@ -4,6 +4,7 @@
 
 use core::arch::naked_asm;
 use runtime::base::heap::Heap;
+use runtime::base::lock::Forked;
 
 #[global_allocator]
 static HEAP: Heap = Heap::new();
@@ -67,7 +68,7 @@ unsafe extern "C" fn relocate(
             // ld.so hands over a function, and has relocated the program already.
             runtime::die!("started by ld.so: start this file itself, it loads what it needs");
         }
-        let hook: fn() = || HEAP.reset_lock();
+        let hook: fn(&Forked) = |forked| HEAP.reset_lock(forked);
         runtime::base::heap::set_after_fork(hook);
         runtime::start::boot::boot(stack, base, DEPREWRITE_PARAMS)
     }

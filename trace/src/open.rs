@@ -183,7 +183,7 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
-        if trace.options.ring {
+        if trace.options.recording.ring {
             trace.forget_what_gave_way();
         }
         Ok((trace, true))
@@ -340,7 +340,7 @@ impl Trace {
 
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
     fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
-        let by_address = self.options.control_flow != ControlFlow::Tags;
+        let by_address = self.options.recording.control_flow != ControlFlow::Tags;
         let mut libraries = BTreeMap::new();
         for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
             if let Event::Library { first_window, .. } = event {

@@ -243,7 +243,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
         }
         let unit = &all[index];
         let out = &mut record.control_flow;
-        match what.options.control_flow {
+        match what.options.recording.control_flow {
             abi::options::ControlFlow::Tags => {
                 let wide = unit.body.flags != 0 || window != Some(unit.id.window());
                 if wide {
@@ -320,7 +320,7 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
 
     for (thread, [start, lock, end]) in [(0u32, [1, 5, 6]), (1, [2, 3, 4])] {
         // In a ring, what came first of thread 0 is gone.
-        let seq = u32::from(options.ring && thread == 0);
+        let seq = u32::from(options.recording.ring && thread == 0);
         let registers = RegisterState { rip: A, valid: 0xffff, ..Default::default() };
         let mut begin = (77 + thread).to_le_bytes().to_vec();
         begin.extend_from_slice(&0u32.to_le_bytes());

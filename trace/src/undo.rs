@@ -190,14 +190,14 @@ pub fn read(
     wanted: impl Fn(&Thread) -> bool,
     mut consume: impl FnMut(usize, Items) -> bool,
 ) -> Result<(), Error> {
-    if !trace.options.undo() {
+    if !trace.options.recording.undo() {
         return Err(Error("the trace was recorded without an undo log".into()));
     }
     let make = |_, outlet| Collector { outlet, batch: Items::default(), place: Place::default() };
     let mut result = Ok(());
     let forgotten = |thread: &Thread| {
         let first = thread.chunks.first().map(|chunk| chunk.frame.header.seq);
-        trace.options.ring && first != Some(0)
+        trace.options.recording.ring && first != Some(0)
     };
     // When it ended is not known, either.
     for (i, thread) in trace.threads.iter().enumerate() {

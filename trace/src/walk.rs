@@ -62,7 +62,7 @@ impl<'t> Walker<'t> {
     ) -> Result<ChunkEnd, Violation> {
         let (trace, units) = (self.trace, &mut self.units);
         let Decoders { tags, full_pc, bits } = &mut self.decoders;
-        match trace.options.control_flow {
+        match trace.options.recording.control_flow {
             ControlFlow::Tags => walk(trace, thread, number, tags, units, sink),
             ControlFlow::FullPc => walk(trace, thread, number, full_pc, units, sink),
             ControlFlow::Bits => walk(trace, thread, number, bits, units, sink),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use abi::event::{Kind, WHOLE_UNIT};
 use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::{self, ImageHeader};
-use abi::options::{Memory, Options};
+use abi::options::{Memory, Options, RecordingOptions};
 use abi::tables::Tables;
 use abi::trace::{tags, words_check, FrameKind, RegisterState, PROCESS};
 use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
@@ -80,7 +80,8 @@ fn output_file() -> Vec<u8> {
 
 fn trace_of(program: &Path) -> Vec<u8> {
     let mut writer = TraceWriter::default();
-    let options = Options { memory: Memory::Registers, ..Options::default() };
+    let options: Options =
+        RecordingOptions { memory: Memory::Registers, ..RecordingOptions::default() }.into();
     let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &words(&[1, options.to_word(), 1, 0]));
     let path = program.to_str().expect("a path").as_bytes();
     file.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, path));

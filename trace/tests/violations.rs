@@ -4,7 +4,7 @@ use std::io::Write;
 
 use abi::event::{Kind, WHOLE_UNIT};
 use abi::ids::{LiveAddr, UnitId};
-use abi::options::{ControlFlow, Memory, Options};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use abi::trace::{bits, tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
@@ -47,7 +47,9 @@ fn open_as(
 ) -> Trace {
     let mut writer = TraceWriter::default();
     let mut process = 1u64.to_le_bytes().to_vec();
-    let options = Options { memory: Memory::Registers, control_flow, ..Options::default() };
+    let options: Options =
+        RecordingOptions { memory: Memory::Registers, control_flow, ..RecordingOptions::default() }
+            .into();
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use abi::event::{Kind, WHOLE_UNIT};
 use abi::ids::{LiveAddr, UnitId};
-use abi::options::{ControlFlow, Memory, Options};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use abi::trace::{tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
 use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
@@ -55,7 +55,8 @@ impl Target for Traces {
                 (Memory::None, 2, true),
                 (Memory::Registers, 2, false),
             ] {
-                let options = Options { control_flow, memory, ..Options::default() };
+                let options: Options =
+                    RecordingOptions { control_flow, memory, ..RecordingOptions::default() }.into();
                 seeds.push(sample(&Sample { options, split, carry_window: split == 2, open }));
             }
         }

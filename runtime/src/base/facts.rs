@@ -47,16 +47,11 @@ pub struct Entries {
 static FACTS: Once<Facts> = Once::new();
 
 /// Puts the facts in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`facts`].
-pub unsafe fn install(facts: Facts) {
-    // SAFETY: as promised.
-    unsafe { FACTS.install(facts) };
+pub fn install(facts: Facts) {
+    FACTS.install(facts);
 }
 
 /// The facts about this process.
 pub fn facts() -> &'static Facts {
-    // SAFETY: boot installs them before anything asks.
-    unsafe { FACTS.get() }
+    FACTS.get()
 }

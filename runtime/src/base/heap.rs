@@ -3,7 +3,7 @@
 //! Freed blocks are kept for the next allocation of their class. Large blocks are mapped and
 //! unmapped. Callers hold no other lock of the runtime while they wait here.
 
-use crate::base::lock::Lock;
+use crate::base::lock::{Forked, Lock};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -31,8 +31,8 @@ impl Heap {
     }
 
     /// Gives up the lock in a child that was forked while another thread held it.
-    pub fn reset_lock(&self) {
-        self.0.force_unlock();
+    pub fn reset_lock(&self, forked: &Forked) {
+        self.0.force_unlock(forked);
     }
 }
 
@@ -40,17 +40,17 @@ impl Heap {
 static AFTER_FORK: AtomicUsize = AtomicUsize::new(0);
 
 /// Names the function that unlocks the heap in a forked child.
-pub fn set_after_fork(hook: fn()) {
+pub fn set_after_fork(hook: fn(&Forked)) {
     AFTER_FORK.store(hook as usize, Relaxed);
 }
 
 /// In a forked child: other threads do not hold the heap any more.
-pub fn after_fork() {
+pub fn after_fork(forked: &Forked) {
     let hook = AFTER_FORK.load(Relaxed);
     if hook != 0 {
         // SAFETY: `set_after_fork` stored a function of this type.
-        let hook: fn() = unsafe { core::mem::transmute(hook) };
-        hook();
+        let hook: fn(&Forked) = unsafe { core::mem::transmute(hook) };
+        hook(forked);
     }
 }
 

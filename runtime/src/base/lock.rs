@@ -16,6 +16,18 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 pub struct Guard<'a, T>(&'a Lock<T>);
 
+/// Proof that this is a forked child: nobody is left who could hold a lock.
+pub struct Forked(());
+
+impl Forked {
+    /// # Safety
+    /// Called in the only thread of a forked child, which holds no guard of a lock that is unlocked
+    /// with it.
+    pub unsafe fn child() -> Forked {
+        Forked(())
+    }
+}
+
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
@@ -35,8 +47,8 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
-    /// In the only thread of a forked child: whoever held the lock is not there any more.
-    pub fn force_unlock(&self) {
+    /// Whoever held the lock is not there any more.
+    pub fn force_unlock(&self, _: &Forked) {
         self.state.store(0, Release);
     }
 }

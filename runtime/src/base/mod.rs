@@ -7,6 +7,7 @@ pub mod facts;
 pub mod heap;
 pub mod last_words;
 pub mod lock;
+pub mod mapping;
 pub mod once;
 pub mod own;
 pub mod processor;

@@ -12,7 +12,11 @@ const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
 /// What is next, relative to the start of [`OWN`].
 static NEXT_OWN: AtomicU64 = AtomicU64::new(0);
 
-/// Maps memory for the runtime, behind a gap. Addresses are not used again until all have been.
+/// Flags of memory that is anonymous and private, and counts when it is used.
+pub const KEPT_FREE: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+
+/// Maps memory for the runtime where nothing is, whatever `flags` say, and behind a gap. Addresses are
+/// not used again until all have been.
 pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<u64, i32> {
     const TRIES: u64 = 64;
     const STEP: u64 = 1 << 30;
@@ -22,7 +26,8 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
         let first = random() % (size / 2 / PAGE) * PAGE;
         let _ = NEXT_OWN.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
     }
-    let flags = flags | sys::MAP_FIXED_NOREPLACE;
+    let anywhere = flags & !(sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE);
+    let flags = anywhere | sys::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
         let at = NEXT_OWN.fetch_add(len + PAGE, Relaxed) % size;
         if at + len > size {
@@ -35,13 +40,12 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
         };
     }
     // SAFETY: new memory at a place that the kernel chooses.
-    unsafe { sys::mmap(0, len, prot, flags & !sys::MAP_FIXED_NOREPLACE, fd, offset) }
+    unsafe { sys::mmap(0, len, prot, anywhere, fd, offset) }
 }
 
 /// Anonymous private memory for the runtime.
 pub fn anonymous(len: u64) -> Result<u64, i32> {
-    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-    own(len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)
+    own(len, sys::PROT_READ | sys::PROT_WRITE, KEPT_FREE, -1, 0)
 }
 
 /// Leaves memory of the runtime out of core dumps.
@@ -53,7 +57,7 @@ pub fn not_in_dumps(at: u64, len: u64) {
 
 /// Keeps `start..start + len` free of anything else; false if something is there.
 pub fn reserve(start: u64, len: u64) -> bool {
-    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    let flags = KEPT_FREE;
     // SAFETY: NOREPLACE: nothing is there.
     match unsafe { sys::mmap(start, len, 0, flags | sys::MAP_FIXED_NOREPLACE, -1, 0) } {
         Ok(at) if at == start => true,

@@ -12,6 +12,10 @@ pub unsafe trait Plain: Copy {}
 // SAFETY: numbers.
 unsafe impl Plain for u8 {}
 // SAFETY: numbers.
+unsafe impl Plain for u16 {}
+// SAFETY: numbers.
+unsafe impl Plain for u32 {}
+// SAFETY: numbers.
 unsafe impl Plain for u64 {}
 // SAFETY: of plain data, without gaps.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}

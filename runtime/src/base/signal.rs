@@ -18,6 +18,9 @@ pub const SI_KERNEL: i32 = 0x80;
 pub const SEGV_MAPERR: i32 = 1;
 pub const SEGV_ACCERR: i32 = 2;
 
+/// si_code of SIGTRAP: a step.
+pub const TRAP_TRACE: i32 = 2;
+
 pub const SA_NOCLDSTOP: u64 = 1;
 pub const SA_NOCLDWAIT: u64 = 2;
 pub const SA_SIGINFO: u64 = 4;
@@ -70,10 +73,20 @@ impl Default for Actions {
     }
 }
 
-pub fn set_kernel_action(signal: i32, action: &Action) {
+/// What the kernel does when `signal` comes.
+///
+/// # Safety
+/// The handler is none (default, ignore), or the runtime's own, with its restorer.
+pub unsafe fn set_kernel_action(signal: i32, action: &Action) {
     let at = action as *const Action as usize;
-    // SAFETY: the kernel reads one action; the handler is ours or none.
+    // SAFETY: the kernel reads one action; the rest is as promised.
     let _ = unsafe { sys::call(nr::RT_SIGACTION, &[signal as usize, at, 0, 8]) };
+}
+
+/// The kernel does what it does by default when `signal` comes.
+pub fn set_default_action(signal: i32) {
+    // SAFETY: no handler.
+    unsafe { set_kernel_action(signal, &Action::default()) };
 }
 
 const SIG_SETMASK: usize = 2;
@@ -111,7 +124,7 @@ pub fn current_mask() -> u64 {
 
 /// The process dies of `signal`, as it would natively: default action, raised again.
 pub fn die_of(signal: i32) -> ! {
-    set_kernel_action(signal, &Action::default());
+    set_default_action(signal);
     set_real_mask(!bit(signal));
     let args = [sys::getpid() as usize, sys::gettid() as usize, signal as usize];
     // SAFETY: the signal's default action ends the process.

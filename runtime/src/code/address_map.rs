@@ -1,12 +1,13 @@
-//! Open-addressing map from original addresses to unit numbers.
+//! Open-addressing map from original addresses to numbers, of units or of versions.
 
+use abi::ids::LiveAddr;
 use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    address: u64,
-    /// Unit number + 1; 0: never used.
-    unit: u32,
+    address: LiveAddr,
+    /// The number + 1; 0: never used.
+    number: u32,
     removed: bool,
 }
 
@@ -17,37 +18,37 @@ pub struct AddressMap {
 }
 
 impl AddressMap {
-    fn place(&self, address: u64) -> usize {
+    fn place(&self, address: LiveAddr) -> usize {
         let mask = self.slots.len() - 1;
-        let mut i = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
-        while self.slots[i].unit != 0 && self.slots[i].address != address {
+        let mut i = (address.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        while self.slots[i].number != 0 && self.slots[i].address != address {
             i = (i + 1) & mask;
         }
         i
     }
 
-    /// The live unit at `address`.
-    pub fn get(&self, address: u64) -> Option<u32> {
-        self.find(address).filter(|slot| !slot.removed).map(|slot| slot.unit - 1)
+    /// The number that `address` has.
+    pub fn get(&self, address: LiveAddr) -> Option<u32> {
+        self.find(address).filter(|slot| !slot.removed).map(|slot| slot.number - 1)
     }
 
-    fn find(&self, address: u64) -> Option<&Slot> {
+    fn find(&self, address: LiveAddr) -> Option<&Slot> {
         if self.slots.is_empty() {
             return None;
         }
-        Some(&self.slots[self.place(address)]).filter(|slot| slot.unit != 0)
+        Some(&self.slots[self.place(address)]).filter(|slot| slot.number != 0)
     }
 
-    pub fn set(&mut self, address: u64, unit: u32) {
+    pub fn set(&mut self, address: LiveAddr, number: u32) {
         if self.used * 2 >= self.slots.len() {
             self.grow();
         }
         let i = self.place(address);
-        self.used += usize::from(self.slots[i].unit == 0);
-        self.slots[i] = Slot { address, unit: unit + 1, removed: false };
+        self.used += usize::from(self.slots[i].number == 0);
+        self.slots[i] = Slot { address, number: number + 1, removed: false };
     }
 
-    pub fn remove(&mut self, address: u64) {
+    pub fn remove(&mut self, address: LiveAddr) {
         if !self.slots.is_empty() {
             let i = self.place(address);
             self.slots[i].removed = true;
@@ -57,7 +58,7 @@ impl AddressMap {
     fn grow(&mut self) {
         let len = (self.slots.len() * 2).max(4096);
         let old = core::mem::replace(&mut self.slots, alloc::vec![Slot::default(); len]);
-        for slot in old.into_iter().filter(|slot| slot.unit != 0) {
+        for slot in old.into_iter().filter(|slot| slot.number != 0) {
             let i = self.place(slot.address);
             self.slots[i] = slot;
         }
@@ -71,15 +72,15 @@ mod tests {
     #[test]
     fn keeps_what_was_set_and_forgets_what_was_removed() {
         let mut map = AddressMap::default();
-        assert_eq!(map.get(1), None);
+        assert_eq!(map.get(LiveAddr(1)), None);
         for i in 0..10_000u32 {
-            map.set(u64::from(i) * 3, i);
+            map.set(LiveAddr(u64::from(i) * 3), i);
         }
-        map.remove(30);
-        assert_eq!(map.get(30), None);
-        map.set(30, 77);
-        assert_eq!(map.get(30), Some(77));
-        assert_eq!(map.get(9_999 * 3), Some(9_999));
-        assert_eq!(map.get(1), None);
+        map.remove(LiveAddr(30));
+        assert_eq!(map.get(LiveAddr(30)), None);
+        map.set(LiveAddr(30), 77);
+        assert_eq!(map.get(LiveAddr(30)), Some(77));
+        assert_eq!(map.get(LiveAddr(9_999 * 3)), Some(9_999));
+        assert_eq!(map.get(LiveAddr(1)), None);
     }
 }

@@ -5,12 +5,14 @@
 
 use crate::base::own::{not_in_dumps, own};
 use crate::base::sys::{self, nr};
+use crate::code::world::CodeMemory;
+use abi::ids::{CodeAddr, CodeOff};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 pub struct Arena {
     /// Where the code runs.
     execute: u64,
-    /// Where it is written; the first word counts changes (see [`Arena::copy_after_fork`]).
+    /// Where it is written; the first word counts changes (see [`CodeMemory::copy_after_fork`]).
     write: u64,
     len: u64,
     used: u32,
@@ -53,44 +55,10 @@ impl Arena {
         self.execute..self.execute + self.len
     }
 
-    /// Bytes that are left.
-    pub fn room(&self) -> u64 {
-        self.len - u64::from(self.used)
-    }
-
-    pub fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// Live address of the code at `offset`.
-    pub fn live(&self, offset: u32) -> u64 {
-        self.execute + u64::from(offset)
-    }
-
-    /// Offset of live address `pc`, if it lies here.
-    pub fn offset(&self, pc: u64) -> Option<u32> {
-        let offset = pc.wrapping_sub(self.execute);
-        (offset < u64::from(self.used)).then_some(offset as u32)
-    }
-
     fn change(&mut self) {
         self.changes += 1;
         // SAFETY: the first word of our mapping.
         unsafe { (*(self.write as *const AtomicU64)).store(self.changes, Release) };
-    }
-
-    /// Appends code; what follows starts at a multiple of 16.
-    pub fn append(&mut self, code: &[u8]) {
-        let end = (self.used as usize + code.len()).next_multiple_of(16);
-        if end as u64 + 64 > self.len {
-            crate::die!(
-                "the code cache of {} MiB is full, and several threads run",
-                self.len >> 20
-            );
-        }
-        self.populate(end as u32);
-        self.write(self.used, code);
-        self.used = end as u32;
     }
 
     /// Gets the pages up to `end` at once, rather than by a fault each.
@@ -118,12 +86,34 @@ impl Arena {
         // SAFETY: inside the mapping.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), to as *mut u8, code.len()) };
     }
+}
 
-    /// Overwrites the five bytes at `offset`, which lie inside of eight aligned ones, in one store:
-    /// they may be running.
-    pub fn replace(&mut self, offset: u32, code: [u8; 5]) {
+impl CodeMemory for Arena {
+    fn append(&mut self, code: &[u8]) {
+        let end = (self.used as usize + code.len()).next_multiple_of(16);
+        if end as u64 + 64 > self.len {
+            crate::die!(
+                "the code cache of {} MiB is full, and several threads run",
+                self.len >> 20
+            );
+        }
+        self.populate(end as u32);
+        self.write(self.used, code);
+        self.used = end as u32;
+    }
+
+    /// The distance never crosses a cache line.
+    fn patch(&mut self, at: CodeOff, target: CodeAddr) {
+        let next = self.live(at).plus(4);
+        let Ok(distance) = i32::try_from(target.from_start(next) as i64) else { return };
         self.change();
-        let (at, past) = (offset & !7, offset & 7);
+        // SAFETY: inside the mapping; a 4-byte store within a cache line is not torn.
+        unsafe { ((self.write + u64::from(at.0)) as *mut i32).write_unaligned(distance) };
+    }
+
+    fn replace(&mut self, at: CodeOff, code: [u8; 5]) {
+        self.change();
+        let (at, past) = (at.0 & !7, at.0 & 7);
         debug_assert!(past + 5 <= 8);
         // SAFETY: inside the mapping, and aligned.
         let word = unsafe { &*((self.write + u64::from(at)) as *const AtomicU64) };
@@ -132,18 +122,29 @@ impl Arena {
         word.store(u64::from_le_bytes(bytes), Release);
     }
 
-    /// Points the rel32 at `offset` to `target`, in one store: it never crosses a cache line.
-    pub fn patch(&mut self, offset: u32, target: u64) {
-        let next = self.live(offset) + 4;
-        let Ok(distance) = i32::try_from(target.wrapping_sub(next) as i64) else { return };
-        self.change();
-        // SAFETY: inside the mapping; a 4-byte store within a cache line is not torn.
-        unsafe { ((self.write + u64::from(offset)) as *mut i32).write_unaligned(distance) };
+    fn live(&self, at: CodeOff) -> CodeAddr {
+        CodeAddr(self.execute + u64::from(at.0))
     }
 
-    /// In a forked child, whose mappings are still the parent's: makes a copy of its own at the
-    /// same addresses. False if the parent has changed the code since the fork.
-    pub fn copy_after_fork(&mut self) -> bool {
+    fn offset(&self, pc: CodeAddr) -> Option<CodeOff> {
+        let offset = pc.from_start(CodeAddr(self.execute));
+        (offset < u64::from(self.used)).then_some(CodeOff(offset as u32))
+    }
+
+    fn used(&self) -> CodeOff {
+        CodeOff(self.used)
+    }
+
+    fn room(&self) -> u64 {
+        self.len - u64::from(self.used)
+    }
+
+    fn restart(&mut self) {
+        self.used = FIRST;
+    }
+
+    /// The mappings are still the parent's: the copy takes their addresses.
+    fn copy_after_fork(&mut self) -> bool {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
@@ -167,10 +168,5 @@ impl Arena {
             crate::die!("no memory for the code cache of a child");
         }
         same
-    }
-
-    /// Forgets all code.
-    pub fn restart(&mut self) {
-        self.used = FIRST;
     }
 }

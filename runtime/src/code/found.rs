@@ -1,15 +1,16 @@
 //! Where a host pc lies.
 
+use abi::ids::{CodeAddr, LiveAddr};
 use instrument::recipe::Recipe;
 
 /// Where a host pc lies.
 pub struct Found<'a> {
     /// Original start of the unit.
-    pub start: u64,
+    pub start: LiveAddr,
     /// Number window of the unit's id.
     pub window: u32,
     /// Live address of its code.
-    pub entry: u64,
-    pub end: u64,
+    pub entry: CodeAddr,
+    pub end: CodeAddr,
     pub recipe: Recipe<'a>,
 }

@@ -2,10 +2,21 @@
 
 pub mod address_map;
 pub mod arena;
+pub mod executable;
 pub mod found;
+pub mod guarded;
 pub mod jit;
+pub mod links;
 pub mod packs;
+pub mod process;
+pub mod span;
 pub mod statics;
 pub mod table;
+pub mod translation;
+pub mod units;
 pub mod window;
+pub mod world;
 pub mod writing;
+
+#[cfg(test)]
+mod test_support;

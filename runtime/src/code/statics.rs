@@ -5,6 +5,7 @@
 
 use crate::base::facts::facts;
 use crate::code::found::Found;
+use abi::ids::{CodeAddr, LiveAddr};
 use abi::image::ImageHeader;
 use abi::library::PackHeader;
 use abi::tables::Tables;
@@ -140,10 +141,10 @@ impl Module {
         let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
         let next = self.units.get(i + 1)?;
         Some(Found {
-            start: self.base + u64::from(*self.unit_addresses.get(i)?),
+            start: LiveAddr(self.base + u64::from(*self.unit_addresses.get(i)?)),
             window: abi::unit::unit_id(self.first_window, i as u32).window(),
-            entry: self.code.start + u64::from(self.units[i][0]),
-            end: self.code.start + u64::from(next[0]),
+            entry: CodeAddr(self.code.start + u64::from(self.units[i][0])),
+            end: CodeAddr(self.code.start + u64::from(next[0])),
             recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,
         })
     }

@@ -6,6 +6,9 @@
 
 use crate::base::facts::Entries;
 use crate::base::sys::{self, nr};
+use crate::code::span::Span;
+use crate::code::world::{For, LookUpTables};
+use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
@@ -24,13 +27,6 @@ const MOST_PIECES: u32 = 256;
 const MOST_LANDINGS: usize = 64;
 /// Landing pages keep this far away from the stack, which grows.
 const STACK_ROOM: u64 = 16 << 30;
-
-/// What a look-up was for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum For {
-    Return,
-    Jump,
-}
 
 /// All tables of the process.
 pub struct Tables {
@@ -105,13 +101,8 @@ impl Tables {
         [&self.jumps].into_iter().chain(&self.returns)
     }
 
-    fn in_window(&self, address: u64) -> bool {
-        address.wrapping_sub(self.window) < WINDOW_SIZE
-    }
-
-    /// Bytes of code whose entries share a page of the table for `what`.
-    pub fn code_of_page(&self, what: For) -> u64 {
-        PAGE / self.table(what).shape.entry
+    fn in_window(&self, address: LiveAddr) -> bool {
+        address.0.wrapping_sub(self.window) < WINDOW_SIZE
     }
 
     fn table(&self, what: For) -> &Table {
@@ -121,25 +112,10 @@ impl Tables {
         }
     }
 
-    /// The part of `start..end` that lies in the window.
-    fn part_in_window(&self, start: u64, end: u64) -> Option<(u64, u64)> {
-        let (start, end) = (start.max(self.window), end.min(self.window + WINDOW_SIZE));
-        (start < end).then_some((start, end))
-    }
-
-    /// Makes entries for the part of `start..end` (page-aligned) that lies in the window: all of
-    /// them miss.
-    pub fn cover(&self, start: u64, end: u64) {
-        if let Some((start, end)) = self.part_in_window(start, end) {
-            self.each().for_each(|table| table.cover(self.fd, start, end));
-        }
-    }
-
-    /// Drops the entries for `start..end`.
-    pub fn uncover(&self, start: u64, end: u64) {
-        if let Some((start, end)) = self.part_in_window(start, end) {
-            self.each().for_each(|table| table.uncover(start, end));
-        }
+    /// The part of `span` that lies in the window.
+    fn part_in_window(&self, span: Span) -> Option<(u64, u64)> {
+        let part = span.common(Span::new(self.window, self.window + WINDOW_SIZE));
+        (!part.is_empty()).then_some((part.start.0, part.end.0))
     }
 
     /// Maps the piece of a table around `address` that a look-up did not find: the low half of code
@@ -173,20 +149,6 @@ impl Tables {
         })
     }
 
-    /// Points the entry of `address`, which [`Tables::cover`] has made, at `code`.
-    pub fn set(&self, what: For, address: u64, code: u64) {
-        if self.in_window(address) {
-            self.table(what).set(address, code);
-        }
-    }
-
-    /// Lets `address` miss again.
-    pub fn clear(&self, address: u64) {
-        if self.in_window(address) {
-            self.each().for_each(|table| table.set(address, table.miss));
-        }
-    }
-
     /// A return to code outside the window has kept its high half and faulted at `address`. If the
     /// low half is that of the miss stub, the next one lands there on a page of ours that goes on to
     /// the runtime. Where there can be none (the place is taken), each of them faults, and the
@@ -204,6 +166,37 @@ impl Tables {
         }
         self.landings.push(high);
         let _ = landing(address, high);
+    }
+}
+
+/// Only addresses in the window have entries.
+impl LookUpTables for Tables {
+    fn cover(&self, span: Span) {
+        if let Some((start, end)) = self.part_in_window(span) {
+            self.each().for_each(|table| table.cover(self.fd, start, end));
+        }
+    }
+
+    fn uncover(&self, span: Span) {
+        if let Some((start, end)) = self.part_in_window(span) {
+            self.each().for_each(|table| table.uncover(start, end));
+        }
+    }
+
+    fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
+        if self.in_window(address) {
+            self.table(what).set(address.0, code.0);
+        }
+    }
+
+    fn clear(&self, address: LiveAddr) {
+        if self.in_window(address) {
+            self.each().for_each(|table| table.set(address.0, table.miss));
+        }
+    }
+
+    fn code_of_page(&self, what: For) -> u64 {
+        PAGE / self.table(what).shape.entry
     }
 }
 
@@ -253,7 +246,7 @@ impl Table {
         FILE_ENTRIES * self.shape.entry
     }
 
-    /// As [`Tables::cover`].
+    /// Makes entries for `start..end`: all of them miss.
     fn cover(&self, fd: i32, start: u64, end: u64) {
         let first = self.shape.entry_of(start);
         let last = first + self.shape.entry * (end - start);

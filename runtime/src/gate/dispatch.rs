@@ -4,7 +4,8 @@ use crate::base::facts::facts;
 use crate::base::signal::{self, SigInfo};
 use crate::base::{program, sys};
 use crate::code::jit::jit;
-use crate::code::table::For;
+use crate::code::links::ExitId;
+use crate::code::world::For;
 use crate::code::writing;
 use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
 use crate::kernel::brk::is_reserved;
@@ -14,6 +15,7 @@ use crate::kernel::threads::begin_recording;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
+use abi::ids::LiveAddr;
 use abi::thread::refuse;
 
 /// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
@@ -27,13 +29,13 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             go_on(thread, target, Some(what));
         }
         EXIT => {
-            let linked = jit().link(thread.block.exit_id as u32);
+            let linked = jit().link(ExitId(thread.block.exit_id as u32));
             match linked.code {
                 Some(code) => {
-                    thread.block.resume = code;
-                    thread.resume_original = linked.target;
+                    thread.block.resume = code.0;
+                    thread.resume_original = linked.target.0;
                 }
-                None => not_executable(thread, linked.target),
+                None => not_executable(thread, linked.target.0),
             }
         }
         SYSCALL => {
@@ -63,9 +65,9 @@ pub fn prepare(thread: &mut Thread, target: u64) {
 /// As [`prepare`]; `missed`: the look-up that found nothing.
 fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
     thread.resume_original = target;
-    let resolved = jit().resolve(target, missed);
+    let resolved = jit().resolve(LiveAddr(target), missed);
     match resolved {
-        Some(code) => thread.block.resume = code,
+        Some(code) => thread.block.resume = code.0,
         None => not_executable(thread, target),
     }
 }
@@ -151,6 +153,5 @@ pub extern "C" fn started(thread: &mut Thread) {
     let parent = thread.parent;
     begin_recording(thread, parent);
     prepare(thread, thread.resume_original);
-    thread.tail_mask = thread.real_mask;
-    thread.unblock = 1;
+    thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

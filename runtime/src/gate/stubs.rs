@@ -14,7 +14,7 @@
 //! `resume`. In the tail ([`in_tail`]) the thread block (with `resume_original` as pc) is the
 //! program's whole integer state, so a signal may be delivered there.
 
-use crate::thread::Thread;
+use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn leave() -> ! {
         "jmp {tail}",
         ".globl deprewrite_leave_first",
         ".globl deprewrite_leave_last",
-        pending = const offset_of!(Thread, pending),
+        pending = const PENDING,
         late = sym late,
         xmm = const offset_of!(Thread, xmm),
         vector = const offset_of!(Thread, vector),
@@ -221,8 +221,8 @@ pub unsafe extern "C" fn tail_start() -> ! {
         "jmp qword ptr gs:[{resume}]",
         ".globl deprewrite_tail_last",
         r = const REGISTERS,
-        unblock = const offset_of!(Thread, unblock),
-        mask = const offset_of!(Thread, tail_mask),
+        unblock = const UNBLOCK,
+        mask = const TAIL_MASK,
         this = const THIS,
         rflags = const RFLAGS,
         resume = const RESUME,

@@ -1,6 +1,6 @@
 //! The program's heap end.
 
-use crate::base::lock::{Guard, Lock};
+use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::base::own::reserve;
 use crate::base::sys;
@@ -9,12 +9,8 @@ use abi::layout::page_up;
 static BRK: Once<Lock<Brk>> = Once::new();
 
 /// Puts the program's heap in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`brk`].
-pub unsafe fn install(brk: Brk) {
-    // SAFETY: as promised.
-    unsafe { BRK.install(Lock::new(brk)) };
+pub fn install(brk: Brk) {
+    BRK.install(Lock::new(brk));
 }
 
 /// The program's heap.
@@ -23,13 +19,12 @@ pub fn brk() -> Guard<'static, Brk> {
 }
 
 /// In the only thread of a forked child.
-pub fn forked() {
-    place().force_unlock();
+pub fn forked(forked: &Forked) {
+    place().force_unlock(forked);
 }
 
 fn place() -> &'static Lock<Brk> {
-    // SAFETY: boot installs it before translated code runs.
-    unsafe { BRK.get() }
+    BRK.get()
 }
 
 /// The virtual `brk`: the heap stays behind the program's own segments, where it would be without

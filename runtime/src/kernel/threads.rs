@@ -1,6 +1,7 @@
 //! Threads and child processes.
 
 use crate::base::facts::facts;
+use crate::base::lock::Forked;
 use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
 use crate::base::{census, heap, program};
@@ -39,8 +40,8 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = u32::from(facts().options.pointers == Pointers::Vector);
-    if !facts().options.records() {
+    thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
+    if !facts().options.recording.records() {
         return;
     }
     let registers = &thread.block.registers;
@@ -141,12 +142,14 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
         }
         return result;
     }
-    heap::after_fork();
-    trace().forked();
+    // SAFETY: a forked child has one thread; the one guard that it holds is that of the code.
+    let forked = &unsafe { Forked::child() };
+    heap::after_fork(forked);
+    trace().forked(forked);
     log().forked();
-    actions::forked();
-    filters::forked();
-    brk::forked();
+    actions::forked(forked);
+    filters::forked(forked);
+    brk::forked(forked);
     census::forked();
     jit.forked();
     drop(jit);
@@ -154,7 +157,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     if stack != 0 {
         thread.block.registers.gpr[4] = stack;
     }
-    thread.held = [None; 6];
+    thread.mailbox.drop_held(|_| true);
     let mut pointers = thread.block.pointers;
     thread.recorder.forked(&mut pointers);
     thread.block.pointers = pointers;
@@ -181,10 +184,9 @@ fn share(
     }
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
-    child.mask = thread.mask;
+    child.mailbox.set_mask(thread.mailbox.mask());
     child.filter = thread.filter;
     child.kernel_filter = thread.kernel_filter;
-    child.real_mask = thread.real_mask;
     child.parent = thread.index;
     child.resume_original = next;
     child.clear_tid = request.clear_tid;

@@ -17,7 +17,7 @@ impl Log for NoLog {}
 
 /// The log that a recording with these options keeps.
 pub fn log_of(options: Options) -> &'static dyn Log {
-    match options.undo() {
+    match options.recording.undo() {
         true => &undo::UndoLog,
         false => &NoLog,
     }

@@ -12,9 +12,10 @@
 //! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
 //! goes to the guard, so that the next unit ends the chunk.
 
-use crate::base::sys::{self, nr};
+use crate::base::mapping::Mapping;
+use crate::base::sys;
 use crate::recording::lifecycle::Phase;
-use crate::recording::trace_file::{add_memory, seal_header, Appender, Place, Sealed, TraceFile};
+use crate::recording::trace_file::{add_words, seal_header, Appender, Place, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::*;
@@ -55,8 +56,8 @@ pub struct Recorder {
     tiny: bool,
     /// The recording that `events` and the chunk belong to.
     epoch: u32,
-    /// Not zero: generated code of this thread records.
-    region: u64,
+    /// Not empty: generated code of this thread records.
+    region: Mapping,
     memory_start: u64,
     flow_start: u64,
     frame: u64,
@@ -86,7 +87,7 @@ pub type Pointers = [u64; 2];
 
 impl Recorder {
     pub fn active(&self) -> bool {
-        self.region != 0
+        !self.region.is_empty()
     }
 
     /// Whether what is recorded is kept.
@@ -99,12 +100,12 @@ impl Recorder {
         if !self.active() {
             return false;
         }
-        (REGION - GUARD..REGION).contains(&address.wrapping_sub(self.region))
+        (REGION - GUARD..REGION).contains(&address.wrapping_sub(self.region.start()))
     }
 
     /// Whether a fault at `address` is a memory stream that has met its end.
     pub fn is_overflow(&self, address: u64) -> bool {
-        let offset = address.wrapping_sub(self.region);
+        let offset = address.wrapping_sub(self.region.start());
         self.active() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
     }
 
@@ -127,7 +128,7 @@ impl Recorder {
         self.parked = Some(pointers[0]);
         // One byte in, so that the byte before it, where a unit may still store an outcome, is
         // part of the guard, too.
-        pointers[0] = self.region + REGION - GUARD + 1;
+        pointers[0] = self.region.start() + REGION - GUARD + 1;
     }
 
     /// The control-flow pointer, if it is parked.
@@ -135,10 +136,9 @@ impl Recorder {
         self.parked
     }
 
-    fn protect_overflow(&self, prot: usize) {
-        let at = self.region + MEMORY_MAX - OVERFLOW;
-        // SAFETY: our own region.
-        let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, OVERFLOW as usize, prot]) };
+    fn protect_overflow(&mut self, prot: usize) {
+        let at = self.region.start() + MEMORY_MAX - OVERFLOW;
+        let _ = self.region.protect(at, OVERFLOW, prot);
     }
 
     fn flow_pointer(&self, pointers: &Pointers) -> u64 {
@@ -154,8 +154,7 @@ impl Recorder {
         registers: &RegisterState,
         tiny: bool,
     ) -> Result<(), i32> {
-        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-        self.region = crate::base::own::own(REGION, 0, flags, -1, 0)?;
+        self.region = Mapping::reserve(REGION)?;
         self.next_size = if tiny { TINY } else { FIRST };
         (self.trace, self.thread, self.tiny) = (Some(trace), thread, tiny);
         if trace.phase().describes() {
@@ -239,9 +238,11 @@ impl Recorder {
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
         let split = 4096 + memory;
         let place: Place = trace.allocate(split + flow)?;
-        let frame = trace.map(self.region + MEMORY_MAX - split, place, 0, split)?;
-        let flow_at = self.region + REGION - GUARD - flow;
-        self.flow_start = trace.map(flow_at, place, split, flow)?;
+        let frame = self.region.start() + MEMORY_MAX - split;
+        trace.map_into(&mut self.region, frame, place, 0, split)?;
+        let flow_at = self.region.start() + REGION - GUARD - flow;
+        trace.map_into(&mut self.region, flow_at, place, split, flow)?;
+        self.flow_start = flow_at;
         self.frame = frame;
         (self.place, self.gap) = (Some(place), None);
         (self.event_bytes, self.ends) = (0, false);
@@ -258,12 +259,8 @@ impl Recorder {
             ..FrameHeader::default()
         };
         header.header_checksum = header.fixed_checksum();
-        // SAFETY: the header page was just mapped.
-        unsafe {
-            let state = (frame + RECORD_REGISTERS as u64) as *mut [u8; REGISTER_STATE_SIZE];
-            state.write_volatile(registers.to_bytes());
-            (frame as *mut [u8; HEADER_SIZE]).write_volatile(header.to_bytes());
-        }
+        self.region.store(frame + RECORD_REGISTERS as u64, registers.to_bytes());
+        self.region.store(frame, header.to_bytes());
         self.seq += 1;
         self.to_file = true;
         if !self.tiny {
@@ -279,17 +276,15 @@ impl Recorder {
         }
         self.to_file = false;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
         let (memory, flow) = match self.tiny {
             true => (8192, 4096),
             false => ((LARGEST / 5 * 4) & !4095, (LARGEST / 5) & !4095),
         };
         let memory = memory + OVERFLOW;
-        self.memory_start = self.region + MEMORY_MAX - memory;
-        self.flow_start = self.region + REGION - GUARD - flow;
+        self.memory_start = self.region.start() + MEMORY_MAX - memory;
+        self.flow_start = self.region.start() + REGION - GUARD - flow;
         for (at, len) in [(self.memory_start, memory), (self.flow_start, flow)] {
-            // SAFETY: inside our region.
-            if unsafe { sys::mmap(at, len, prot, flags, -1, 0) }.is_err() {
+            if self.region.put_anonymous(at, len, prot).is_err() {
                 crate::die!("no memory for a thread's buffers");
             }
         }
@@ -302,16 +297,20 @@ impl Recorder {
         }
         let (flow, memory) = self.used(pointers);
         // A record that was begun in the last bytes and belongs to the next chunk.
-        let flow_end = self.region + REGION - GUARD;
+        let flow_end = self.region.start() + REGION - GUARD;
         let end = self.flow_pointer(pointers);
         let clear = (flow_end - end).min(16);
-        // SAFETY: inside the chunk.
-        unsafe { core::ptr::write_bytes(end as *mut u8, 0, clear as usize) };
+        self.region.clear(end, clear);
+        let registers = self.frame + RECORD_REGISTERS as u64;
         let mut sum = Checksum::default();
-        add_memory(&mut sum, self.frame + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64);
-        add_memory(&mut sum, self.memory_start, memory.next_multiple_of(8));
-        add_memory(&mut sum, self.flow_start, flow.next_multiple_of(8));
-        seal_header(self.frame, flow, memory, sum.finish());
+        for (at, len) in [
+            (registers, REGISTER_STATE_SIZE as u64),
+            (self.memory_start, memory.next_multiple_of(8)),
+            (self.flow_start, flow.next_multiple_of(8)),
+        ] {
+            add_words(&mut sum, self.region.words(at, len));
+        }
+        seal_header(&mut self.region, self.frame, flow, memory, sum.finish());
         self.frame = 0;
         if let Some(place) = self.place.take() {
             let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
@@ -407,9 +406,8 @@ impl Recorder {
         if let Some(events) = self.events.take() {
             self.seal_events(trace, events);
         }
-        // SAFETY: the region is ours, and generated code of this thread is over.
-        let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };
-        *self = Recorder::default();
+        // Generated code of this thread is over.
+        core::mem::take(self).region.unmap();
     }
 
     /// In a forked child: the mappings of the chunk did not come along; what follows is discarded.
@@ -417,10 +415,8 @@ impl Recorder {
         if !self.active() {
             return;
         }
-        let prot = 0;
-        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
-        // SAFETY: our region, part of which is unmapped in the child.
-        let _ = unsafe { sys::mmap(self.region, REGION, prot, flags, -1, 0) };
+        // Part of it is unmapped in the child.
+        let _ = self.region.put_anonymous(self.region.start(), REGION, 0);
         self.events = None;
         self.frame = 0;
         self.to_file = false;
@@ -453,7 +449,7 @@ mod tests {
     /// An empty file that only its descriptor leads to, and a second descriptor for the recording.
     fn file() -> File {
         // SAFETY: the kernel reads the name.
-        let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[c"trace".as_ptr() as usize, 0]) };
+        let fd = unsafe { sys::call(sys::nr::MEMFD_CREATE, &[c"trace".as_ptr() as usize, 0]) };
         // SAFETY: made just now.
         unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.expect("a memory file") as i32) }
     }
@@ -592,7 +588,8 @@ mod tests {
         let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
         execute(&mut pointers, &[16]);
         // What a child does first.
-        trace.forked();
+        // SAFETY: as in a child: nobody holds a lock of this trace.
+        trace.forked(&unsafe { crate::base::lock::Forked::child() });
         recorder.forked(&mut pointers);
         execute(&mut pointers, &[17; 20]);
         recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));

@@ -4,9 +4,9 @@
 //! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
 //! (what is stored survives the process) and not inherited by children.
 
-use crate::base::lock::Lock;
+use crate::base::lock::{Forked, Lock};
+use crate::base::mapping::Mapping;
 use crate::base::once::Once;
-use crate::base::own;
 use crate::base::sys::{self, nr};
 use crate::recording::lifecycle::{Lifecycle, Phase};
 use abi::event::{Event, EventHeader, EventRef, Loss, Position, Sink, EVENT_HEADER_SIZE};
@@ -14,6 +14,7 @@ use abi::layout::page_up;
 use abi::options::Options;
 use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, PROCESS, SEALED};
 use alloc::collections::VecDeque;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// The trace of a process: the file that threads take frames of, and how far its recording is.
@@ -72,9 +73,8 @@ pub struct Sealed {
 
 /// A mapped frame that small items are appended to.
 pub struct Appender {
-    pub at: u64,
-    pub len: u64,
-    pub used: u64,
+    memory: Mapping,
+    used: u64,
     pub place: Place,
 }
 
@@ -93,27 +93,22 @@ const UNITS_FRAME: u64 = 256 << 10;
 static TRACE: Once<TraceFile> = Once::new();
 
 /// Puts the trace in place.
-///
-/// # Safety
-/// Called once, while there is one thread, and before [`trace`].
-pub unsafe fn install(trace: TraceFile) {
-    // SAFETY: as promised.
-    unsafe { TRACE.install(trace) };
+pub fn install(trace: TraceFile) {
+    TRACE.install(trace);
 }
 
 /// The trace of this process.
 pub fn trace() -> &'static TraceFile {
-    // SAFETY: boot installs it before anything is recorded.
-    unsafe { TRACE.get() }
+    TRACE.get()
 }
 
 impl TraceFile {
     /// A recording with these options that has no file.
     pub fn new(options: Options) -> TraceFile {
         TraceFile {
-            limit: options.log_bytes().unwrap_or(u64::MAX),
-            ring: options.ring,
-            life: Lifecycle::new(options.records()),
+            limit: options.recording.log_bytes().unwrap_or(u64::MAX),
+            ring: options.recording.ring,
+            life: Lifecycle::new(options.recording.records()),
             fd: AtomicI32::new(-1),
             state: Lock::new(State::new()),
             loss: AtomicU64::new(0),
@@ -163,9 +158,9 @@ impl TraceFile {
     }
 
     /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
-    pub fn forked(&self) {
+    pub fn forked(&self, forked: &Forked) {
         self.life.forked();
-        self.state.force_unlock();
+        self.state.force_unlock(forked);
         *self.state.lock() = State::new();
     }
 
@@ -270,22 +265,16 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Maps part of a frame; at `at` if that is not 0.
-    pub fn map(&self, at: u64, place: Place, from: u64, len: u64) -> Result<u64, i32> {
-        let fd = self.fd.load(Relaxed);
-        let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED | sys::MAP_POPULATE;
-        let offset = place.offset + from;
-        let at = match at {
-            0 => own::own(len, prot, flags, fd, offset)?,
-            // SAFETY: a place in the recorder's own region.
-            at => unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }?,
-        };
-        const MADV_DONTFORK: usize = 10;
-        // SAFETY: the mapping was just made.
-        let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
-        own::not_in_dumps(at, len);
-        Ok(at)
+    /// Maps part of a frame in place of what is at `at` in `region`.
+    pub fn map_into(
+        &self,
+        region: &mut Mapping,
+        at: u64,
+        place: Place,
+        from: u64,
+        len: u64,
+    ) -> Result<(), i32> {
+        region.put_file(at, len, self.fd.load(Relaxed), place.offset + from)
     }
 
     /// Keeps the File frame, in which a loss can be noted when there is no room anywhere else.
@@ -360,7 +349,7 @@ impl TraceFile {
     ) -> Result<Appender, i32> {
         let len = frame_len(kind, least);
         let place = self.allocate_locked(state, len)?;
-        let at = self.map(0, place, 0, len)?;
+        let mut memory = Mapping::of_file(len, self.fd.load(Relaxed), place.offset)?;
         let mut header = FrameHeader {
             magic: FRAME_MAGIC,
             kind: kind as u16,
@@ -370,9 +359,8 @@ impl TraceFile {
             ..FrameHeader::default()
         };
         header.header_checksum = header.fixed_checksum();
-        // SAFETY: the mapping is `len` bytes and ours alone.
-        unsafe { (at as *mut [u8; 64]).write_volatile(header.to_bytes()) };
-        Ok(Appender { at, len, used: 0, place })
+        memory.store(memory.start(), header.to_bytes());
+        Ok(Appender { memory, used: 0, place })
     }
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.
@@ -491,17 +479,18 @@ impl Sink for Payload<'_> {
 }
 
 impl Appender {
+    fn payload(&self) -> u64 {
+        self.memory.start() + PAYLOAD as u64
+    }
+
     /// Whether `bytes` fit, and the zero that ends the list behind them.
     pub fn has_room(&self, bytes: usize) -> bool {
-        PAYLOAD as u64 + self.used + bytes as u64 + 8 <= self.len
+        PAYLOAD as u64 + self.used + bytes as u64 + 8 <= self.memory.len()
     }
 
     fn put(&mut self, at: u64, bytes: &[u8]) {
-        // SAFETY: `has_room` was asked; the mapping is ours.
-        unsafe {
-            let to = (self.at + PAYLOAD as u64 + at) as *mut u8;
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
+        let to = self.payload() + at;
+        self.memory.write(to, bytes);
     }
 
     /// Appends items that start with a non-zero word, which is written last.
@@ -528,33 +517,23 @@ impl Appender {
     }
 
     /// Completes the frame and unmaps it.
-    pub fn seal(self) {
+    pub fn seal(mut self) {
         let padded = self.used.next_multiple_of(8);
-        // SAFETY: inside the mapping, which is ours.
-        let payload = unsafe {
-            core::slice::from_raw_parts(
-                (self.at + PAYLOAD as u64) as *const u64,
-                (padded / 8) as usize,
-            )
-        };
         let mut sum = abi::trace::Checksum::default();
-        sum.add_with(payload.iter().copied(), fast_crc);
-        seal_header(self.at, self.used, 0, sum.finish());
-        // SAFETY: nobody else knows the mapping.
-        let _ = unsafe { sys::call(nr::MUNMAP, &[self.at as usize, self.len as usize]) };
+        add_words(&mut sum, self.memory.words(self.payload(), padded));
+        let frame = self.memory.start();
+        seal_header(&mut self.memory, frame, self.used, 0, sum.finish());
+        self.memory.unmap();
     }
 }
 
-/// Fills in the fields of a sealed frame; the state comes last.
-pub fn seal_header(at: u64, used: u64, used_memory: u64, checksum: u32) {
-    let header = at as *mut FrameHeader;
-    // SAFETY: `at` is the first byte of a mapped frame of this process.
-    unsafe {
-        (&raw mut (*header).used).write_volatile(used);
-        (&raw mut (*header).used_memory).write_volatile(used_memory);
-        (&raw mut (*header).checksum).write_volatile(checksum);
-        (&raw mut (*header).state).write_volatile(SEALED);
-    }
+/// Fills in the fields of the sealed frame at `frame`; the state comes last.
+pub fn seal_header(memory: &mut Mapping, frame: u64, used: u64, used_memory: u64, checksum: u32) {
+    let at = |offset: usize| frame + offset as u64;
+    memory.store(at(offset_of!(FrameHeader, used)), used);
+    memory.store(at(offset_of!(FrameHeader, used_memory)), used_memory);
+    memory.store(at(offset_of!(FrameHeader, checksum)), checksum);
+    memory.store(at(offset_of!(FrameHeader, state)), SEALED);
 }
 
 /// One step of [`crc32c`] over a word, in hardware where there is SSE 4.2.
@@ -572,9 +551,7 @@ pub fn fast_crc(crc: u32, word: u64) -> u32 {
     }
 }
 
-/// Adds the words at `at..at + len` (`len` a multiple of 8).
-pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
-    // SAFETY: the caller's own mapping.
-    let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
+/// Adds words of a frame.
+pub fn add_words(sum: &mut abi::trace::Checksum, words: &[u64]) {
     sum.add_with(words.iter().copied(), fast_crc);
 }

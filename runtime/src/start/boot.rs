@@ -7,11 +7,14 @@ use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::code::arena::Arena;
+use crate::code::executable::ExecRange;
 use crate::code::jit as translator;
-use crate::code::jit::{jit, ExecRange, Jit};
+use crate::code::jit::{jit, Jit};
 use crate::code::packs::Packs;
+use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::code::table::Tables;
+use crate::code::translation::Image;
 use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
@@ -58,7 +61,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let statics =
         header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
     if !avx512vl {
-        options.pointers = Pointers::ThreadBlock;
+        options.process.pointers = Pointers::ThreadBlock;
     }
     let pie = header.flags & flags::PIE != 0;
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
@@ -84,30 +87,27 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
     let entries = entries();
     let tables = Tables::new(window, options, entries, start.stack as u64);
-    let all_code = Jit::new(options, window, packs, arena, tables, top);
+    let all_code = Jit::new(options, Image::new(&header, window), packs, arena, tables, top);
     if let Err(why) = log_of(options).start() {
         crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&start, window, window + params[1]..runtime.end);
-    // SAFETY: the only thread, and nothing has asked for any of it.
-    unsafe {
-        brk::install(program_break(&header, window, added.start));
-        translator::install(all_code);
-        trace_file::install(trace);
-        actions::start();
-        install(Facts {
-            header,
-            window,
-            options,
-            runtime,
-            added,
-            xsave,
-            tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
-            pauses: options.torture & torture::PAUSES != 0,
-            entries,
-        });
-    }
+    brk::install(program_break(&header, window, added.start));
+    translator::install(all_code);
+    trace_file::install(trace);
+    actions::start();
+    install(Facts {
+        header,
+        window,
+        options,
+        runtime,
+        added,
+        xsave,
+        tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
+        pauses: options.process.torture & torture::PAUSES != 0,
+        entries,
+    });
     describe(&start, &header);
     restore_elf_header(&header, window);
     add_program_code(&header, window);
@@ -175,8 +175,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
     let mut jit = jit();
     for &[start, end, writable] in ranges {
         jit.add_executable(ExecRange {
-            start: page_down(window + start),
-            end: page_up(window + end),
+            span: Span::new(window + start, window + end).whole_pages(),
             writable: writable != 0,
             file: true,
             shared: false,
@@ -228,7 +227,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     thread.block.registers.gpr[4] = start.stack as u64;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
-    thread.mask = current_mask();
+    thread.mailbox.set_mask(current_mask());
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
     // SAFETY: gs points to the block, whose registers and resume address are set.

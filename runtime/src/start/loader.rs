@@ -1,7 +1,9 @@
 //! Maps the program's interpreter (`ld.so`) as the kernel would, in the window.
 
 use crate::base::sys::{self, nr};
-use crate::code::jit::{jit, ExecRange};
+use crate::code::executable::ExecRange;
+use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::code::window::map_in_window;
 use crate::kernel::syscalls::mapping::report_file;
 use abi::layout::{page_down, page_up};
@@ -96,8 +98,7 @@ fn map_segment(fd: i32, base: u64, s: &ProgramHeader) -> Result<(), i32> {
     if prot & sys::PROT_EXEC != 0 {
         let mut jit = jit();
         jit.add_executable(ExecRange {
-            start,
-            end: page_up(file_end),
+            span: Span::new(start, page_up(file_end)),
             writable: prot & sys::PROT_WRITE != 0,
             file: true,
             shared: false,

@@ -2,7 +2,9 @@
 
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
-use crate::code::jit::{jit, ExecRange};
+use crate::code::executable::ExecRange;
+use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::start::stack::at::SYSINFO_EHDR;
 use crate::start::stack::Start;
 use abi::layout::{page_up, PAGE};
@@ -26,7 +28,7 @@ pub fn add(start: &Start) {
     // SAFETY: stays readable. A kernel that has sealed it may refuse; nothing leads there then but an
     // address that the program has made up.
     let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, (end - at) as usize, sys::PROT_READ]) };
-    let range = ExecRange { start: at, end, writable: false, file: true, shared: false };
+    let range = ExecRange { span: Span::new(at, end), writable: false, file: true, shared: false };
     jit().add_executable(range);
 }
 

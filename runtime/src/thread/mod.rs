@@ -1,15 +1,34 @@
 //! A thread as the runtime knows it, and the memory that belongs to it.
 
 pub mod ending;
+pub mod mailbox;
+
 use crate::base::facts::facts;
-use crate::base::own::anonymous;
-use crate::base::signal::{Actions, AltStack, PendingSignal, SS_AUTODISARM};
+use crate::base::mapping::Mapping;
+use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
 use crate::base::sys;
 use crate::recording::recorder::Recorder;
 use abi::event::EventRef;
 use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
+use core::mem::offset_of;
+use mailbox::Mailbox;
+
+/// A thread and its mailbox, one behind the other: gs points here.
+///
+/// Two things, because there is one `&mut Thread` while the runtime runs on the thread, and the
+/// handler of a signal that comes in meanwhile uses the mailbox.
+#[repr(C)]
+pub struct Home {
+    thread: Thread,
+    mailbox: Mailbox,
+}
+
+/// Where naked code finds the parts of the mailbox, from gs on.
+pub const PENDING: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, pending);
+pub const UNBLOCK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, unblock);
+pub const TAIL_MASK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, tail_mask);
 
 /// The block first: gs points to it.
 #[repr(C, align(64))]
@@ -18,26 +37,11 @@ pub struct Thread {
     pub xmm: [[u64; 2]; 16],
     /// Not zero: while translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch.
     pub vector: u32,
-    /// Not zero: signals are blocked beyond the program's mask, and let in at the tail.
-    pub unblock: u32,
-    /// The program's mask without the synchronous signals: what the kernel knows.
-    pub real_mask: u64,
-    /// What the tail sets if `unblock` is set.
-    pub tail_mask: u64,
-    /// Not zero: `waiting` holds a signal.
-    pub pending: u32,
-    pub waiting: Option<PendingSignal>,
-    /// Signals of the kinds that faults raise, which the kernel never blocks for us, but which were
-    /// sent while a step was under way, or while the program blocks them: one of each, as the
-    /// kernel keeps them.
-    pub held: [Option<PendingSignal>; 6],
-    /// The signal in `waiting` that the program blocks, but not during the call that it came in, or 0.
-    pub let_in: i32,
+    /// How signals stand with the thread.
+    pub mailbox: &'static Mailbox,
     /// What the next handler's mask is made of, if that is not `mask`: the mask of the call that its
     /// signal has ended.
     pub handler_mask: Option<u64>,
-    /// The program's mask as it believes it to be.
-    pub mask: u64,
     /// Original pc of `block.resume`.
     pub resume_original: u64,
     /// `resume_original` is the last instruction of the last recorded unit, which faulted.
@@ -45,11 +49,6 @@ pub struct Thread {
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
-    /// Stepping to an instruction boundary with a signal in `waiting`.
-    pub stepping: bool,
-    /// A record is being stored with the program's alignment check off.
-    pub unaligned: bool,
-    pub mask_of_unaligned: u64,
     pub index: u32,
     pub parent: u32,
     pub tid: u32,
@@ -73,59 +72,73 @@ const STACK: u64 = 512 << 10;
 const HANDLER_STACK: u64 = 512 << 10;
 const GUARD: u64 = 4096;
 
-fn struct_size() -> u64 {
-    abi::layout::page_up(core::mem::size_of::<Thread>() as u64)
+fn home_size() -> u64 {
+    abi::layout::page_up(core::mem::size_of::<Home>() as u64)
 }
 
 impl Thread {
-    /// Memory for a thread: `[guard | stack | guard | handler stack | Thread]`.
+    /// Memory for a thread: `[guard | stack | guard | handler stack | Home]`. It stays.
     pub fn create() -> Result<&'static mut Thread, i32> {
-        let total = GUARD + STACK + GUARD + HANDLER_STACK + struct_size();
-        let base = anonymous(total)?;
+        let total = GUARD + STACK + GUARD + HANDLER_STACK + home_size();
+        let mut memory = Mapping::anonymous(total)?;
+        let base = memory.start();
         for guard in [base, base + GUARD + STACK] {
-            // SAFETY: inside the mapping that was just made.
-            unsafe { sys::call(sys::nr::MPROTECT, &[guard as usize, GUARD as usize, 0]) }?;
+            memory.protect(guard, GUARD, 0)?;
         }
-        let at = base + GUARD + STACK + GUARD + HANDLER_STACK;
-        // SAFETY: fresh zeroed memory, aligned to a page, of this size; all-zero bytes are a valid
-        // Thread but for the fields set here.
-        let thread = unsafe { &mut *(at as *mut Thread) };
-        thread.block.runtime_stack = base + GUARD + STACK;
-        thread.handler_stack = base + GUARD + STACK + GUARD;
-        thread.reset();
-        Ok(thread)
+        let runtime_stack = base + GUARD + STACK;
+        let handler_stack = runtime_stack + GUARD;
+        let home = (handler_stack + HANDLER_STACK) as *mut Home;
+        // SAFETY: fresh memory of this size, aligned to a page, that nobody else knows and that is
+        // never given back. The two references cover different parts of it.
+        unsafe {
+            (&raw mut (*home).mailbox).write(Mailbox::new());
+            let mailbox = &(*home).mailbox;
+            let thread = &raw mut (*home).thread;
+            thread.write(Thread::new(thread as u64, mailbox, runtime_stack, handler_stack));
+            Ok(&mut *thread)
+        }
     }
 
-    /// As new, in the same memory.
-    pub fn reset(&mut self) {
-        let stack = self.block.runtime_stack;
-        let this = self as *mut Thread as u64;
+    /// A thread at `this`, with its stacks, that has done nothing yet.
+    fn new(this: u64, mailbox: &'static Mailbox, runtime_stack: u64, handler_stack: u64) -> Thread {
         let entries = &facts().entries;
-        self.block = ThreadBlock::new();
-        let block = &mut self.block;
-        block.runtime_stack = stack;
+        let mut block = ThreadBlock::new();
+        block.runtime_stack = runtime_stack;
         block.stub_miss = entries.miss;
         block.stub_syscall = entries.syscall;
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;
         block.stub_store = entries.store;
         block.this = this;
-        self.waiting = None;
-        self.held = [None; 6];
-        self.let_in = 0;
-        self.handler_mask = None;
-        self.filter = 0;
-        self.kernel_filter = 0;
-        self.pending = 0;
-        self.unblock = 0;
-        self.stepping = false;
-        self.transfer_undone = false;
-        self.vector = 0;
-        self.vfork_child = false;
-        self.clear_tid = 0;
-        self.alt_stack = AltStack::DISABLED;
-        self.recorder = Recorder::default();
-        self.own_actions = None;
+        Thread {
+            block,
+            xmm: [[0; 2]; 16],
+            vector: 0,
+            mailbox,
+            handler_mask: None,
+            resume_original: 0,
+            transfer_undone: false,
+            syscall_pc: 0,
+            alt_stack: AltStack::DISABLED,
+            index: 0,
+            parent: 0,
+            tid: 0,
+            recorder: Recorder::default(),
+            vfork_child: false,
+            clear_tid: 0,
+            filter: 0,
+            kernel_filter: 0,
+            own_actions: None,
+            next_spare: 0,
+            handler_stack,
+        }
+    }
+
+    /// As new, in the same memory.
+    pub fn reset(&mut self) {
+        self.mailbox.reset();
+        let (stack, handler_stack) = (self.block.runtime_stack, self.handler_stack);
+        *self = Thread::new(self.block.this, self.mailbox, stack, handler_stack);
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
@@ -157,16 +170,29 @@ impl Thread {
         }
     }
 
-    /// The calling thread.
+    /// Where the calling thread lives. Nothing is said about who uses it.
     ///
     /// # Safety
-    /// gs points to a thread block, and no other reference to it is in use.
-    pub unsafe fn current() -> &'static mut Thread {
+    /// gs points to a thread that was made by [`Thread::create`].
+    pub unsafe fn here() -> *mut Thread {
         let at: *mut Thread;
         // SAFETY: the first word of the block is its own address.
         unsafe {
             core::arch::asm!("mov {}, gs:[0]", out(reg) at, options(nostack, readonly, preserves_flags));
-            &mut *at
+        }
+        at
+    }
+
+    /// The mailbox of the calling thread.
+    ///
+    /// # Safety
+    /// gs points to a thread that was made by [`Thread::create`].
+    pub unsafe fn mailbox_here() -> &'static Mailbox {
+        // SAFETY: as promised, a thread lives in its home, which stays. Nothing but the mailbox is
+        // borrowed, and a mailbox is only ever shared.
+        unsafe {
+            let home = Thread::here().cast::<Home>();
+            &(*home).mailbox
         }
     }
 

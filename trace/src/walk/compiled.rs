@@ -41,7 +41,7 @@ pub(super) struct CompiledUnits<'t> {
 
 impl<'t> CompiledUnits<'t> {
     pub fn new(trace: &'t Trace) -> CompiledUnits<'t> {
-        let tells = match trace.options {
+        let tells = match trace.options.recording {
             options if options.undo() => Tells::Stores,
             options if options.records_memory() => Tells::References,
             _ => Tells::Nothing,

@@ -1,7 +1,7 @@
 //! What the program wants done when a signal comes, and what the kernel is told of it.
 
 use crate::base::facts::facts;
-use crate::base::lock::{Guard, Lock};
+use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::base::signal::*;
 use crate::thread::Thread;
@@ -9,22 +9,17 @@ use crate::thread::Thread;
 static ACTIONS: Once<Lock<Actions>> = Once::new();
 
 /// Puts the program's actions in place: what the kernel left us.
-///
-/// # Safety
-/// Called once, while there is one thread, and before anything else of this module.
-pub unsafe fn start() {
-    // SAFETY: as promised.
-    unsafe { ACTIONS.install(Lock::new(Actions::new())) };
+pub fn start() {
+    ACTIONS.install(Lock::new(Actions::new()));
 }
 
 /// In the only thread of a forked child.
-pub fn forked() {
-    place().force_unlock();
+pub fn forked(forked: &Forked) {
+    place().force_unlock(forked);
 }
 
 fn place() -> &'static Lock<Actions> {
-    // SAFETY: boot starts it before translated code runs.
-    unsafe { ACTIONS.get() }
+    ACTIONS.get()
 }
 
 fn of_all() -> Guard<'static, Actions> {
@@ -69,5 +64,6 @@ pub fn install_with(signal: i32, flags: u64) {
         // Nothing nests: what was sent waits in the kernel meanwhile.
         mask: !0,
     };
-    set_kernel_action(signal, &action);
+    // SAFETY: the addresses are those of the gate's handler and of its restorer.
+    unsafe { set_kernel_action(signal, &action) };
 }

@@ -30,7 +30,8 @@ pub struct State {
 
 /// What the kernel told us besides.
 pub struct Kernel<'a> {
-    pub fpstate: u64,
+    /// The floating-point state in its frame.
+    pub floating: &'a [u8],
     pub context: &'a Context,
 }
 
@@ -53,12 +54,12 @@ pub fn deliver(
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
-    let mask = thread.handler_mask.take().unwrap_or(thread.mask);
+    let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
     loop {
         let action = take_action(thread, signal);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
-        let blocked = thread.mask & bit(signal) != 0;
+        let blocked = thread.mailbox.blocks(signal);
         let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
         if (action.handler == SIG_IGN || immortal) && !forced {
             return state;
@@ -71,7 +72,7 @@ pub fn deliver(
         }
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
-            thread.set_mask(mask | action.mask | own);
+            thread.mailbox.set_mask(mask | action.mask | own);
             record(thread, signal, &info, &state, &next);
             return next;
         }
@@ -131,13 +132,13 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     if !thread.vfork_child && !log().leaves_memory_alone() {
         show_output_headers();
     }
-    set_kernel_action(signal, &Action::default());
+    set_default_action(signal);
     let queued = queue(&PendingSignal { number: signal, info: *info });
     if !queued || sys::getpid() == FIRST_PROCESS {
         die_of(signal);
     }
     if thread.vector != 0 {
-        let _ = write_own_vectors(thread, kernel.fpstate);
+        let _ = write_own_vectors(thread, kernel.floating.as_ptr() as u64);
     }
     let mut context = *kernel.context;
     context.set_gpr(&state.gpr);
@@ -192,14 +193,9 @@ fn build(
     if entering {
         sp = alt.sp + alt.size;
     }
-    // SAFETY: the kernel's own frame on our stack.
-    let legacy = unsafe { &*(kernel.fpstate as *const [u8; 512]) };
-    let size = software(legacy).map_or(512, |s| u64::from(s.extended_size));
+    let size = kernel.floating.len() as u64;
     sp = (sp - size) & !63;
     let fpstate = sp;
-    // SAFETY: as above; `size` bytes are the kernel's.
-    let floating =
-        unsafe { core::slice::from_raw_parts(kernel.fpstate as *const u8, size as usize) };
     sp = ((sp - core::mem::size_of::<Frame>() as u64) & !15) - 8;
     if (nested || entering) && !alt.contains(sp) {
         // It would overwrite what lies in front of the alternate stack.
@@ -209,7 +205,7 @@ fn build(
         moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
     log().before_frame(thread, &written);
     // SAFETY: as the kernel would, below the program's stack pointer.
-    unsafe { write_program(fpstate, floating) }.then_some(())?;
+    unsafe { write_program(fpstate, kernel.floating) }.then_some(())?;
     if thread.vector != 0 {
         write_own_vectors(thread, fpstate)?;
     }
@@ -218,10 +214,16 @@ fn build(
     context.rip = state.rip;
     context.rflags = state.rflags;
     context.fpstate = fpstate;
-    context.old_mask = thread.mask;
+    context.old_mask = thread.mailbox.mask();
     let frame = Frame {
         restorer: action.restorer,
-        ucontext: UContext { flags: FRAME_FLAGS, link: 0, stack: alt, context, mask: thread.mask },
+        ucontext: UContext {
+            flags: FRAME_FLAGS,
+            link: 0,
+            stack: alt,
+            context,
+            mask: thread.mailbox.mask(),
+        },
         info: *info,
     };
     // SAFETY: the frame that the kernel would write there.

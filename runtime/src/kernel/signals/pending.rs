@@ -1,69 +1,75 @@
 //! Signals that wait: raised by the runtime, arrived where they could not be delivered, or blocked
-//! by the program and not by the kernel.
+//! by the program and not by the kernel. They wait in the thread's [`Mailbox`]; what the kernel is
+//! asked for on their behalf is here.
 
 use crate::base::signal::*;
 use crate::base::sys::{self, nr};
+use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 
 impl Thread {
-    /// The program's mask changes.
-    pub fn set_mask(&mut self, mask: u64) {
-        self.mask = mask & !(bit(SIGKILL) | bit(SIGSTOP));
-        self.real_mask = self.mask & !SYNCHRONOUS;
-        if self.held.iter().flatten().any(|signal| self.mask & bit(signal.number) == 0) {
-            // To be let in on the way back.
-            self.pending = 1;
-        }
-    }
-
     /// Runs a system call while the kernel knows the program's mask as it is, and which signals wait
     /// behind it.
     pub fn with_true_mask<T>(&mut self, call: impl FnOnce(&mut Thread) -> T) -> T {
-        if self.mask & SYNCHRONOUS == 0 || self.pending != 0 {
+        let mailbox = self.mailbox;
+        if mailbox.mask() & SYNCHRONOUS == 0 || mailbox.is_pending() {
             return call(self);
         }
-        set_real_mask(self.mask);
-        for signal in self.held.iter_mut().filter_map(Option::take) {
+        set_real_mask(mailbox.mask());
+        while let Some(signal) = mailbox.take_held(|_| true) {
             queue(&signal);
         }
         let result = call(self);
-        if self.pending == 0 {
-            set_real_mask(self.real_mask);
-        }
+        apply_mask(mailbox);
         result
+    }
+}
+
+/// Tells the kernel the thread's mask, unless all is blocked until what waits is let in.
+///
+/// A signal may come in between the look and the call, which then unblocks others behind it: they
+/// find one waiting, and are sent again (see [`wait`]).
+pub fn apply_mask(mailbox: &Mailbox) {
+    if !mailbox.is_pending() {
+        set_real_mask(mailbox.real_mask());
+    }
+}
+
+/// The signal waits for the way back. There is room for one: another waits in the kernel, so all
+/// signals are to be blocked from here on.
+pub fn wait(mailbox: &Mailbox, signal: PendingSignal) {
+    if !mailbox.wait(signal) {
+        queue(&signal);
     }
 }
 
 /// The runtime raises a signal for the program, which has not gone on yet.
 pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
-    // There is room for one: another waits in the kernel.
-    match thread.waiting.take() {
-        Some(earlier) => {
-            queue(&earlier);
-        }
-        None => {
-            block_all();
-        }
+    block_all();
+    // What is raised comes first.
+    let earlier = thread.mailbox.waiting.take();
+    thread.mailbox.wait(PendingSignal { number, info });
+    if let Some(earlier) = earlier {
+        queue(&earlier);
     }
-    thread.waiting = Some(PendingSignal { number, info });
-    thread.pending = 1;
 }
 
 /// Last thing on the way back to translated code: lets a waiting signal in there.
 pub extern "C" fn before_leaving(thread: &mut Thread) {
-    if thread.pending == 0 {
+    let mailbox = thread.mailbox;
+    if !mailbox.is_pending() {
         return;
     }
     block_all();
-    thread.pending = 0;
-    thread.unblock = 1;
-    thread.tail_mask = thread.real_mask;
-    if let Some(signal) = thread.waiting.take() {
-        // It came in under a mask that a system call had set for a moment (sigsuspend, ppoll).
-        thread.tail_mask = thread.real_mask & !bit(signal.number);
+    mailbox.clear_pending();
+    let waiting = mailbox.waiting.take();
+    // It may have come in under a mask that a system call had set for a moment (sigsuspend, ppoll).
+    let beyond_mask = waiting.map_or(0, |signal| bit(signal.number));
+    mailbox.let_in_at_tail(mailbox.real_mask() & !beyond_mask);
+    if let Some(signal) = waiting {
         queue(&signal);
     }
-    queue_held(thread);
+    queue_held(mailbox);
 }
 
 /// Sends `signal` to this thread once more, which has it blocked. False if there is no room for it.
@@ -74,21 +80,9 @@ pub fn queue(signal: &PendingSignal) -> bool {
     unsafe { sys::call(nr::RT_TGSIGQUEUEINFO, &args) }.is_ok()
 }
 
-/// Keeps a signal for [`queue_held`], unless one of its number is kept already.
-pub fn hold(thread: &mut Thread, number: i32, info: &SigInfo) {
-    let same =
-        |slot: &&mut Option<PendingSignal>| slot.as_ref().is_none_or(|held| held.number == number);
-    if let Some(slot) = thread.held.iter_mut().find(same) {
-        slot.get_or_insert(PendingSignal { number, info: *info });
-    }
-}
-
 /// Sends what was kept and is not blocked (any more).
-pub fn queue_held(thread: &mut Thread) {
-    let blocked = thread.mask;
-    for slot in &mut thread.held {
-        if let Some(signal) = slot.take_if(|signal| blocked & bit(signal.number) == 0) {
-            queue(&signal);
-        }
+pub fn queue_held(mailbox: &Mailbox) {
+    while let Some(signal) = mailbox.take_held(|number| !mailbox.blocks(number)) {
+        queue(&signal);
     }
 }

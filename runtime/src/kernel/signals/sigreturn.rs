@@ -2,8 +2,9 @@
 
 use crate::base::facts::facts;
 use crate::base::program::{read_program_bytes, read_program_value};
-use crate::base::signal::{set_real_mask, AltStack};
+use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext};
+use crate::kernel::signals::pending;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 
@@ -13,10 +14,8 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
         + core::mem::offset_of!(Frame, ucontext) as u64;
     let mut uc = UContext::default();
     read_program_value(at, &mut uc).then_some(())?;
-    thread.set_mask(uc.mask);
-    if thread.pending == 0 {
-        set_real_mask(thread.real_mask);
-    }
+    thread.mailbox.set_mask(uc.mask);
+    pending::apply_mask(thread.mailbox);
     if uc.context.fpstate != 0 {
         restore_floating(thread, uc.context.fpstate)?;
     }

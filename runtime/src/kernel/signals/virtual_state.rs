@@ -5,6 +5,7 @@ use crate::base::signal::*;
 use crate::base::sys::{self, failed};
 use crate::code::writing::write_program_value;
 use crate::kernel::signals::actions::{self, install_with};
+use crate::kernel::signals::pending;
 use crate::thread::Thread;
 
 /// `rt_sigaction(signal, new, old, size)`
@@ -23,9 +24,7 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
     }
     let old = actions::with(thread, number, |slot| change(slot, number, new_at != 0, &new));
     if new_at != 0 && new.handler == SIG_IGN {
-        for slot in &mut thread.held {
-            let _ = slot.take_if(|held| held.number == number);
-        }
+        thread.mailbox.drop_held(|held| held == number);
     }
     // SAFETY: the program wants it there.
     if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
@@ -43,7 +42,10 @@ fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
     match new.handler {
         // One that is ignored interrupts nothing.
         SIG_IGN if bit(number) & SYNCHRONOUS != 0 => install_with(number, SA_RESTART),
-        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => set_kernel_action(number, new),
+        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => {
+            // SAFETY: no handler.
+            unsafe { set_kernel_action(number, new) }
+        }
         _ => install_with(number, new.flags),
     }
     old
@@ -55,7 +57,7 @@ pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if size != 8 {
         return failed(sys::EINVAL);
     }
-    let old = thread.mask;
+    let old = thread.mailbox.mask();
     if new_at != 0 {
         let mut new = 0u64;
         if !read_program_value(new_at as u64, &mut new) {
@@ -67,10 +69,8 @@ pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
             2 => new,
             _ => return failed(sys::EINVAL),
         };
-        thread.set_mask(mask);
-        if thread.pending == 0 {
-            set_real_mask(thread.real_mask);
-        }
+        thread.mailbox.set_mask(mask);
+        pending::apply_mask(thread.mailbox);
     }
     // SAFETY: the program wants it there.
     if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {

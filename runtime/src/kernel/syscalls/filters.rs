@@ -1,6 +1,6 @@
 //! The filters of system calls that the program has installed, and their answer.
 
-use crate::base::lock::{Guard, Lock};
+use crate::base::lock::{Forked, Guard, Lock};
 use crate::kernel::syscalls::bpf::{action, run, Data, Insn};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,8 +18,8 @@ static FILTERS: Lock<Vec<Filter>> = Lock::new(Vec::new());
 static FILTER_OF_ALL: AtomicU32 = AtomicU32::new(0);
 
 /// In the only thread of a forked child.
-pub fn forked() {
-    FILTERS.force_unlock();
+pub fn forked(forked: &Forked) {
+    FILTERS.force_unlock(forked);
 }
 
 /// All filters.

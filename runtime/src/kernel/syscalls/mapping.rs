@@ -4,7 +4,9 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words};
-use crate::code::jit::{jit, ExecRange};
+use crate::code::executable::ExecRange;
+use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::window::{map_in_window, map_library};
 use crate::logs::dropped::drops;
@@ -29,7 +31,7 @@ fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let table = if facts.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    let table = if facts.options.recording.undo() { SYNC_PAGE } else { TABLE_BASE };
     [facts.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
         || statics::code_in(start, end)
 }
@@ -125,8 +127,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     }
     if exec {
         jit.add_executable(ExecRange {
-            start,
-            end: start + len,
+            span: Span::new(start, start + len),
             writable: prot & sys::PROT_WRITE != 0,
             file,
             shared: unnoticed,
@@ -136,7 +137,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         }
     }
     drop(jit);
-    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.records() {
+    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.recording.records() {
         report_descriptor(start, len, offset as u64, prot as u32, fd);
     }
     result
@@ -207,7 +208,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
         // From there on down, the whole stack.
         let stack = ExecRange::stack(start + len);
         match prot & sys::PROT_EXEC {
-            0 => jit.remove_executable(stack.start, stack.end),
+            0 => jit.remove_executable(stack.span.start.0, stack.span.end.0),
             _ => jit.add_executable(stack),
         }
         return result;
@@ -217,7 +218,12 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     let shared = jit.is_shared(start);
     if prot & sys::PROT_EXEC != 0 {
         let writable = prot & sys::PROT_WRITE != 0;
-        jit.add_executable(ExecRange { start, end: start + len, writable, file, shared });
+        jit.add_executable(ExecRange {
+            span: Span::new(start, start + len),
+            writable,
+            file,
+            shared,
+        });
     } else if jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
     }
@@ -260,7 +266,7 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     }
     if let Some(range) = range {
         jit.remove_executable(start, start + old);
-        jit.add_executable(ExecRange { start: at, end: at + new, ..range });
+        jit.add_executable(ExecRange { span: Span::new(at, at + new), ..range });
     }
     result
 }
@@ -284,7 +290,7 @@ pub fn report_file(start: u64, len: u64, offset: u64, path: &[u8]) {
 }
 
 fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
-    if !facts().options.records() {
+    if !facts().options.recording.records() {
         return;
     }
     let mut id = [0u8; BUILD_ID_SIZE];

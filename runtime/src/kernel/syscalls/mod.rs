@@ -146,12 +146,13 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 /// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     // SAFETY: the program's own call with the program's own arguments.
-    let result =
-        thread.with_true_mask(|thread| unsafe { interruptible(&thread.pending, number, args) });
+    let result = thread.with_true_mask(|thread| unsafe {
+        interruptible(thread.mailbox.pending_word(), number, args)
+    });
     if result == NOT_STARTED {
         return Outcome::Again;
     }
-    if result == failed(sys::EINTR) && thread.pending != 0 {
+    if result == failed(sys::EINTR) && thread.mailbox.is_pending() {
         thread.handler_mask = temporary_mask(number, args);
     }
     Outcome::Done(result)
@@ -277,7 +278,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let deadly = (1..32).contains(&signal)
         && !matches!(signal, 17 | 18 | 19 | 20 | 21 | 22 | 23 | 28)
         && actions::of(thread).0[signal].handler == signal::SIG_DFL
-        && thread.mask & signal::bit(signal as i32) == 0;
+        && !thread.mailbox.blocks(signal as i32);
     if own && deadly && !thread.vfork_child {
         if signal == 9 {
             end_recording(thread, End::Signal, signal as i32, 0);

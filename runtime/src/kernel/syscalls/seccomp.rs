@@ -63,7 +63,7 @@ fn die(thread: &mut Thread, signal: i32) -> ! {
 /// SIGSYS for the program's handler, or its death.
 fn trap(thread: &mut Thread, number: usize, next: u64, errno: u32) -> usize {
     const SYS_SECCOMP: i32 = 1;
-    let blocked = thread.mask & signal::bit(SIGSYS) != 0;
+    let blocked = thread.mailbox.blocks(SIGSYS);
     if blocked || actions::of(thread).0[SIGSYS as usize].handler <= SIG_IGN {
         die(thread, SIGSYS);
     }

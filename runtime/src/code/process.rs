@@ -1,0 +1,82 @@
+//! The process around the code cache: its pages, its memory, its ahead-of-time code, its trace.
+
+use crate::base::census;
+use crate::base::program::read_program_bytes;
+use crate::base::sys;
+use crate::code::arena::Arena;
+use crate::code::span::Span;
+use crate::code::statics;
+use crate::code::table::Tables;
+use crate::code::world::{AheadOfTime, ProgramBytes, Protection, World};
+use crate::recording::trace_file::trace;
+use abi::ids::{CodeAddr, LiveAddr};
+use alloc::vec::Vec;
+
+/// The process that the runtime is part of.
+pub struct Process;
+
+impl Protection for Process {
+    fn set_writable(&mut self, span: Span, writable: bool) -> Result<(), i32> {
+        let prot = if writable { sys::PROT_READ | sys::PROT_WRITE } else { sys::PROT_READ };
+        let args = [span.start.0 as usize, span.len() as usize, prot];
+        // SAFETY: the program's own pages, which stay readable, with no more rights than it asked
+        // for.
+        unsafe { sys::call(sys::nr::MPROTECT, &args) }.map(|_| ())
+    }
+}
+
+impl ProgramBytes for Process {
+    fn is_readable(&self, address: LiveAddr) -> bool {
+        read_program_bytes(address.0, &mut [0])
+    }
+
+    unsafe fn bytes(&self, span: Span) -> &[u8] {
+        // SAFETY: as promised by the caller.
+        unsafe { core::slice::from_raw_parts(span.start.0 as *const u8, span.len() as usize) }
+    }
+}
+
+impl AheadOfTime for Process {
+    fn entry(&self, target: LiveAddr) -> Option<CodeAddr> {
+        statics::entry(target.0).map(CodeAddr)
+    }
+
+    fn entries_in(
+        &self,
+        target: LiveAddr,
+        span: Span,
+    ) -> impl Iterator<Item = (LiveAddr, CodeAddr)> {
+        let entries = statics::entries_in(target.0, span.start.0..span.end.0);
+        entries.map(|(original, code)| (LiveAddr(original), CodeAddr(code)))
+    }
+
+    fn has(&self, address: LiveAddr) -> bool {
+        statics::module_of(address.0).is_some()
+    }
+
+    fn has_program(&self) -> bool {
+        statics::has_program()
+    }
+
+    fn retire(&mut self, span: Span) -> Vec<Span> {
+        let modules = statics::modules_in(span.start.0, span.end.0);
+        let retire = |module: &statics::Module| {
+            module.retire();
+            Span::new(module.text.start, module.text.end)
+        };
+        modules.map(retire).collect()
+    }
+}
+
+impl World for Process {
+    type Code = Arena;
+    type Tables = Tables;
+
+    fn is_alone(&self) -> bool {
+        census::live() == 1
+    }
+
+    fn announce(&self, units: &[u8]) {
+        trace().add_units(units);
+    }
+}

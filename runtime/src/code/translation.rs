@@ -1,0 +1,261 @@
+//! Which blocks are translated together, and what becomes of their code.
+
+use crate::code::address_map::AddressMap;
+use crate::code::executable::ExecRange;
+use crate::code::links::{put_stub, Exit, Links, Site};
+use crate::code::span::Span;
+use crate::code::units::NewUnit;
+use crate::code::world::AheadOfTime;
+use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
+use abi::image::ImageHeader;
+use abi::options::Options;
+use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
+use alloc::vec::Vec;
+use instrument::block::{Block, Placement, Source};
+use instrument::fragment::{self, Fragment};
+use instrument::planner::all_open;
+use instrument::translate::Translator;
+use lifter::region::{self, Link};
+
+const LONGEST_INSN: u64 = 15;
+/// From this one on, all units are wide: the first window's may be narrow.
+const FIRST_WIDE: u32 = TAGS_PER_WINDOW - 256;
+
+/// Code that is translated together reaches no further.
+pub const REACH: u64 = LONGEST_INSN * region::CHAIN_INSNS as u64;
+
+/// What the rewriter said about the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// Start of the code window.
+    pub window: LiveAddr,
+    /// The program itself.
+    pub span: Span,
+    /// Number window of the first unit that is translated here.
+    pub first_window: u32,
+    /// It was asked for no ahead-of-time code.
+    pub dynamic: bool,
+}
+
+impl Image {
+    pub fn new(header: &ImageHeader, window: u64) -> Image {
+        Image {
+            window: LiveAddr(window),
+            span: Span::new(window + header.image_start, window + header.image_end),
+            first_window: header.jit_window as u32,
+            dynamic: header.flags & abi::image::flags::DYNAMIC != 0,
+        }
+    }
+}
+
+/// Makes fragments of original code, and numbers them.
+///
+/// No two units get the same number, nor two translations of one address the same version, however
+/// often all code is forgotten: the trace has them all.
+pub struct Translation {
+    options: Options,
+    image: Image,
+    placement: Placement,
+    /// Made when it is first needed: decoder and encoder fill a megabyte of tables.
+    translator: Option<Translator>,
+    /// Last version of each address.
+    versions: AddressMap,
+    /// Units so far.
+    count: u32,
+    encoded: Vec<u8>,
+}
+
+/// The end of what is guarded for code at `target`: of what may be written, the page with the
+/// first instruction and what it may reach into.
+pub fn end_of_guarded(target: LiveAddr) -> LiveAddr {
+    Span::page_of(target.plus(LONGEST_INSN - 1)).end
+}
+
+impl Translation {
+    pub fn new(options: Options, image: Image) -> Translation {
+        let placement = Placement {
+            window_high: Some((image.window.0 >> 32) as u32),
+            patchable: true,
+            movable: false,
+            exact_registers: false,
+        };
+        Translation {
+            options,
+            image,
+            placement,
+            translator: None,
+            versions: AddressMap::default(),
+            count: 0,
+            encoded: Vec::new(),
+        }
+    }
+
+    /// Whether all units are wide from now on.
+    pub fn makes_wide(&self) -> bool {
+        self.count >= FIRST_WIDE
+    }
+
+    /// As if so many units had been made.
+    #[cfg(test)]
+    pub fn skip(&mut self, units: u32) {
+        self.count += units;
+    }
+
+    /// Some code has changed: what was concluded from it may be wrong.
+    pub fn forget_conclusions(&mut self) {
+        if let Some(translator) = &mut self.translator {
+            translator.live_map.forget();
+        }
+    }
+
+    /// Translates the code at `target` and what belongs together with it; the result will be at
+    /// `base`. `source` lies in `range`. `is_known`: there is a unit already.
+    pub fn translate(
+        &mut self,
+        target: LiveAddr,
+        wide: bool,
+        range: ExecRange,
+        source: Source,
+        base: CodeAddr,
+        is_known: impl Fn(LiveAddr) -> bool,
+    ) -> Fragment {
+        let mut blocks = self.chain(OrigAddr(target.0), source, wide, is_known);
+        if range.shared {
+            blocks.truncate(1);
+        }
+        let mut out = Fragment::new(base.0);
+        let translator = self.translator();
+        // Code that is generated or written may be closed or dropped at any instruction.
+        translator.placement.exact_registers = !range.file || range.writable || range.shared;
+        translator.translate(&blocks, source, &mut out);
+        out
+    }
+
+    fn translator(&mut self) -> &mut Translator {
+        let (options, placement) = (self.options, self.placement);
+        self.translator.get_or_insert_with(|| Translator::new(options, placement))
+    }
+
+    /// The units as the trace describes them; `None` if nothing is recorded.
+    pub fn describe(
+        &mut self,
+        out: &Fragment,
+        source: Source,
+        range: ExecRange,
+        ahead: &impl AheadOfTime,
+    ) -> Option<&[u8]> {
+        let first = out.units.first().filter(|_| self.options.recording.records())?;
+        let reason = self.reason(LiveAddr(first.start.0), range, ahead);
+        self.encoded.clear();
+        for unit in &out.units {
+            let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
+            JitUnit {
+                id: unit.id,
+                address: LiveAddr(unit.start.0),
+                version: unit.version,
+                reason,
+                body: unit.body.clone(),
+                code,
+            }
+            .encode(&mut self.encoded);
+        }
+        Some(&self.encoded)
+    }
+
+    fn reason(&self, target: LiveAddr, range: ExecRange, ahead: &impl AheadOfTime) -> JitReason {
+        if !range.file {
+            JitReason::Anonymous
+        } else if ahead.has(target) {
+            JitReason::Missed
+        } else if !self.image.span.contains(target) {
+            JitReason::Library
+        } else if self.image.dynamic {
+            JitReason::Dynamic
+        } else if ahead.has_program() {
+            JitReason::Modified
+        } else {
+            JitReason::Processor
+        }
+    }
+
+    /// The blocks that are translated together with the one at `start`. Where there is a unit already
+    /// (`is_known`), they end.
+    fn chain(
+        &mut self,
+        start: OrigAddr,
+        source: Source,
+        wide: bool,
+        is_known: impl Fn(LiveAddr) -> bool,
+    ) -> Vec<Block> {
+        let translator = self.translator();
+        let links = region::chain(
+            start,
+            source.slice(start, usize::MAX),
+            |address| is_known(LiveAddr(address.0)),
+            |insn| translator.starts_unit(insn),
+        );
+        links.into_iter().map(|link| self.block(link, start, wide)).collect()
+    }
+
+    /// The next unit: `link`, of a chain that starts at `start`.
+    fn block(&mut self, link: Link, start: OrigAddr, wide: bool) -> Block {
+        let (n, first) = (self.count, link.start == start);
+        self.count += 1;
+        Block {
+            start: link.start,
+            len: link.len,
+            id: unit_id(self.image.first_window, n),
+            version: self.next_version(LiveAddr(link.start.0)),
+            wide: n >= FIRST_WIDE || (first && wide) || link.indirect,
+            open: first || all_open(self.options.recording),
+        }
+    }
+
+    /// Each translation of an address has a version of its own, from 1.
+    fn next_version(&mut self, address: LiveAddr) -> u16 {
+        let version = self.versions.get(address).map_or(1, |v| v as u16 + 1).max(1);
+        self.versions.set(address, u32::from(version));
+        version
+    }
+}
+
+/// Points the branches of a new fragment, which will be at `offset`, at what exists (`enterable`, by
+/// target and the unit it comes from), or at exits behind it.
+pub fn link_new(
+    out: &mut Fragment,
+    offset: CodeOff,
+    links: &mut Links,
+    enterable: impl Fn(LiveAddr, UnitId) -> Option<CodeAddr>,
+) {
+    for branch in core::mem::take(&mut out.branches) {
+        let (target, from) = (LiveAddr(branch.target.0), branch.from);
+        let known = enterable(target, from);
+        if known.is_some_and(|code| out.code.patch_rel32(branch.at, code.0)) {
+            continue;
+        }
+        let at = Site::Branch(CodeOff(offset.0 + branch.at.0));
+        let exit = links.add(Exit { at, target, from });
+        let stub = out.code.here();
+        out.code.bind(branch.at, stub);
+        put_stub(&mut out.code, exit);
+    }
+}
+
+/// A unit of `out`, which will be at `offset`.
+pub fn new_unit<'a>(
+    unit: &fragment::Unit,
+    out: &'a Fragment,
+    offset: CodeOff,
+    source: Source<'a>,
+) -> NewUnit<'a> {
+    NewUnit {
+        start: LiveAddr(unit.start.0),
+        id: unit.id,
+        wide: unit.wide,
+        internal: unit.closed,
+        entry: CodeOff(offset.0 + unit.entry.0),
+        end: CodeOff(offset.0 + unit.end.0),
+        original: source.slice(unit.start, usize::from(unit.body.code_len)),
+        recipe: &out.recipes[unit.recipe as usize..unit.recipe_end as usize],
+    }
+}

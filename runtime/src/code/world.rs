@@ -1,0 +1,98 @@
+//! What the code cache needs of the world around it.
+//!
+//! The process is one such world ([`crate::code::process`]); the unit tests make up another.
+
+use crate::code::span::Span;
+use abi::ids::{CodeAddr, CodeOff, LiveAddr};
+use alloc::vec::Vec;
+
+/// Memory that translated code is written to and runs in.
+pub trait CodeMemory {
+    /// Appends code; what follows starts at a multiple of 16.
+    fn append(&mut self, code: &[u8]);
+    /// Points the rel32 at `at` to `target`, in one store: threads may be running it.
+    fn patch(&mut self, at: CodeOff, target: CodeAddr);
+    /// Overwrites the five bytes at `at`, which lie inside of eight aligned ones, in one store.
+    fn replace(&mut self, at: CodeOff, code: [u8; 5]);
+    /// Where the code at this offset runs.
+    fn live(&self, at: CodeOff) -> CodeAddr;
+    /// The offset of what runs at `pc`, if that lies here.
+    fn offset(&self, pc: CodeAddr) -> Option<CodeOff>;
+    /// Where the next code will be appended.
+    fn used(&self) -> CodeOff;
+    /// Bytes that are left.
+    fn room(&self) -> u64;
+    /// Forgets all code.
+    fn restart(&mut self);
+    /// In a forked child, which has its parent's memory: makes a copy of its own. False if the
+    /// parent has changed the code since the fork.
+    fn copy_after_fork(&mut self) -> bool;
+}
+
+/// What a look-up was for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum For {
+    Return,
+    Jump,
+}
+
+/// The tables that indirect branches find translations by.
+pub trait LookUpTables {
+    /// Makes entries for `span` (whole pages), all of which miss.
+    fn cover(&self, span: Span);
+    /// Drops the entries for `span`.
+    fn uncover(&self, span: Span);
+    /// Points the entry of `address`, which `cover` has made, at `code`.
+    fn set(&self, what: For, address: LiveAddr, code: CodeAddr);
+    /// Lets `address`, whose entry `cover` has made, miss again.
+    fn clear(&self, address: LiveAddr);
+    /// Bytes of code whose entries share a page of the table for `what`.
+    fn code_of_page(&self, what: For) -> u64;
+}
+
+/// The rights of the program's pages.
+pub trait Protection {
+    /// Makes whole pages readable, and writable if asked for. The error is the kernel's.
+    fn set_writable(&mut self, span: Span, writable: bool) -> Result<(), i32>;
+}
+
+/// The program's memory.
+pub trait ProgramBytes {
+    /// Whether there is anything to read at `address`: a mapping may be longer than its file.
+    fn is_readable(&self, address: LiveAddr) -> bool;
+
+    /// The bytes in `span`.
+    ///
+    /// # Safety
+    /// All of it is readable, and stays as it is while the slice lives.
+    unsafe fn bytes(&self, span: Span) -> &[u8];
+}
+
+/// The translations that were made ahead of time, in *modules*.
+pub trait AheadOfTime {
+    /// The translation that begins at `target`.
+    fn entry(&self, target: LiveAddr) -> Option<CodeAddr>;
+    /// Those that begin in `span`, of the module that `target` belongs to.
+    fn entries_in(
+        &self,
+        target: LiveAddr,
+        span: Span,
+    ) -> impl Iterator<Item = (LiveAddr, CodeAddr)>;
+    /// Whether `address` belongs to a module in use.
+    fn has(&self, address: LiveAddr) -> bool;
+    /// Whether the program's own code has a translation, in use or not.
+    fn has_program(&self) -> bool;
+    /// Takes the modules with code in `span` out of use; returns where their code lies.
+    fn retire(&mut self, span: Span) -> Vec<Span>;
+}
+
+/// All of it.
+pub trait World: Protection + ProgramBytes + AheadOfTime {
+    type Code: CodeMemory;
+    type Tables: LookUpTables;
+
+    /// Whether the program has one thread only: nobody can be in the midst of translated code.
+    fn is_alone(&self) -> bool;
+    /// Writes encoded units to the trace, before they run.
+    fn announce(&self, units: &[u8]);
+}

@@ -1,0 +1,102 @@
+//! The thread's buffers: where their pointers are, and what follows when one is full.
+
+use crate::base::facts::facts;
+use crate::gate::handler::interrupted::Interrupted;
+use crate::gate::handler::place::Place;
+use crate::logs::log;
+use crate::recording::trace_file::trace;
+use crate::thread::Thread;
+use abi::trace::RegisterState;
+use iced_x86::{Decoder, DecoderOptions};
+use instrument::recipe::{NO_SCRATCH, SPILLED};
+use lifter::regs::GprSet;
+
+/// Copies the buffer pointers into the thread block, unless the code was just using the program's
+/// own zmm31: then they are there already.
+pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
+    let offset = place.offset(at.pc());
+    let exchanged = place
+        .recipe()
+        .and_then(|r| r.at(offset))
+        .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
+    if thread.vector != 0 && !exchanged {
+        if let Some(pointers) = at.xmm31() {
+            thread.block.pointers = pointers;
+        }
+    }
+}
+
+/// The other way round.
+pub fn give_pointers(thread: &Thread, at: &mut Interrupted) {
+    if thread.vector != 0 {
+        at.set_xmm31(thread.block.pointers);
+    }
+}
+
+/// Whether a fault at `address` is a buffer that is full; then there is room now.
+pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, address: u64) -> bool {
+    if thread.recorder.is_guard(address) {
+        if !store_outcome(thread, at, place) {
+            next_chunk(thread, at, place);
+        }
+        return true;
+    }
+    if thread.recorder.is_overflow(address) {
+        let mut pointers = thread.block.pointers;
+        thread.recorder.overflow(&mut pointers);
+        thread.block.pointers = pointers;
+        give_pointers(thread, at);
+        return true;
+    }
+    false
+}
+
+/// The next chunk, and the unit starts again: it has not changed anything.
+fn next_chunk(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
+    let mut gpr = at.context.gpr();
+    let mut valid = GprSet::ALL;
+    if let Some(recipe) = place.recipe() {
+        let header = recipe.header();
+        valid = header.live_in;
+        for (slot, scratch) in header.scratch.iter().enumerate() {
+            if *scratch != NO_SCRATCH && scratch & SPILLED != 0 {
+                gpr[usize::from(scratch & 15)] = thread.block.spill[slot];
+            }
+        }
+    }
+    at.context.set_gpr(&gpr);
+    let state = RegisterState {
+        gpr,
+        rip: place.start,
+        rflags: at.context.rflags,
+        fs_base: thread.fs_base(),
+        gs_base: 0,
+        // The stack pointer is the program's, whether anything here needs it or not.
+        valid: u64::from(valid.bits()) | 1 << 4,
+    };
+    if facts().pauses {
+        trace().pause_now_and_then();
+    }
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.next_chunk(&pointers, &state, place.window);
+    log().chunk_starts(thread);
+    give_pointers(thread, at);
+    // Undo log: what the runtime has saved in front of the unit is not saved again.
+    let announced = (place.entry..=at.pc()).contains(&thread.block.resume);
+    at.context.rip = if announced { thread.block.resume } else { place.entry };
+}
+
+/// `bits`: the outcome of a unit whose control-flow pointer was parked after it had claimed the
+/// byte. The store is done again, with the pointer that it meant.
+fn store_outcome(thread: &Thread, at: &mut Interrupted, place: &Place) -> bool {
+    let in_prologue =
+        place.recipe().is_none_or(|recipe| recipe.at(place.offset(at.pc())).is_none());
+    let Some(flow) = thread.recorder.parked().filter(|_| !in_prologue) else { return false };
+    let code = place.code::<15>();
+    let insn = Decoder::new(64, &code, DecoderOptions::NONE).decode();
+    let Some(base) = lifter::regs::gpr_number(insn.memory_base()) else { return false };
+    let mut gpr = at.context.gpr();
+    gpr[usize::from(base)] = flow;
+    at.context.set_gpr(&gpr);
+    true
+}

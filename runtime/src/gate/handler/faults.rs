@@ -1,0 +1,174 @@
+//! Signals that an instruction has raised: ours to mend, or the program's to know of.
+
+use crate::base::facts::facts;
+use crate::base::program::read_program_bytes;
+use crate::base::signal::*;
+use crate::code::jit::jit;
+use crate::gate::dispatch::fetch_fault;
+use crate::gate::handler::buffers::{give_pointers, make_room};
+use crate::gate::handler::interrupted::Interrupted;
+use crate::gate::handler::onward::{lost, resume};
+use crate::gate::handler::place::Place;
+use crate::gate::handler::state::state_at;
+use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
+use crate::gate::stubs;
+use crate::kernel::brk::is_reserved;
+use crate::logs::log;
+use crate::logs::moment::Fault;
+use crate::thread::Thread;
+use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
+use iced_x86::{Decoder, DecoderOptions};
+use instrument::recipe::Kind;
+
+const TRAP_BRKPT: i32 = 1;
+
+/// Whether the instruction at `pc` (or in front of it, for a trap) has raised the signal, and nobody
+/// has sent it.
+pub fn is_fault(signal: i32, info: &SigInfo, pc: u64) -> bool {
+    const TRAP_PERF: i32 = 6;
+    if bit(signal) & SYNCHRONOUS == 0 || info.code() <= 0 {
+        return false;
+    }
+    // A call may raise one, or send one with any code (rt_tgsigqueueinfo).
+    let by_call = !stubs::in_tail(pc) && is_behind_call(pc);
+    let by_counter = signal == SIGTRAP && info.code() == TRAP_PERF;
+    !by_call && !by_counter
+}
+
+/// Whether `pc` lies behind a `syscall` of the runtime.
+fn is_behind_call(pc: u64) -> bool {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    let runtime = &facts().runtime;
+    let in_front = pc.wrapping_sub(2);
+    runtime.contains(&pc)
+        && runtime.contains(&in_front)
+        // SAFETY: two bytes of the runtime's own code or data, all of which is readable.
+        && unsafe { (in_front as *const [u8; 2]).read_unaligned() } == SYSCALL
+}
+
+/// Whether the processor reports the instruction behind the one that raised the signal: `int3` and
+/// `int 3`, `int 4`, `int1`.
+pub fn is_behind(signal: i32, info: &SigInfo, at: &Interrupted) -> bool {
+    const DEBUG: u64 = 1;
+    const BREAKPOINT: u64 = 3;
+    const OVERFLOW: u64 = 4;
+    const INT1: u8 = 0xf1;
+    if info.code() <= 0 || !matches!(signal, SIGTRAP | SIGSEGV) {
+        return false;
+    }
+    match at.context.trap {
+        BREAKPOINT | OVERFLOW => true,
+        DEBUG if info.code() == TRAP_BRKPT => {
+            // Some virtual machines report it where it stands.
+            let mut around = [0u8; 2];
+            let is_read = read_program_bytes(at.pc().wrapping_sub(1), &mut around);
+            !is_read || around[0] == INT1 || around[1] != INT1
+        }
+        _ => false,
+    }
+}
+
+/// The instruction that raised the signal lies in `place`; `behind`: it is the one in front of pc.
+pub fn fault(
+    thread: &mut Thread,
+    mut signal: i32,
+    info: &mut SigInfo,
+    at: &mut Interrupted,
+    place: &Place,
+    behind: bool,
+) {
+    let address = info.address();
+    if signal == SIGSEGV && make_room(thread, at, place, address) {
+        return;
+    }
+    let offset = place.offset(at.pc());
+    let Some(recipe) = place.recipe() else { return lost(signal, info, at) };
+    let Some(entry) = recipe.at(offset - u32::from(behind)) else {
+        return lost(signal, info, at);
+    };
+    if signal == SIGSEGV
+        && entry.kind == Kind::SavedRcx
+        && offset > entry.code
+        && (TABLE_BASE..TABLE_END).contains(&address)
+        && finish_look_up(at, place, address)
+    {
+        return;
+    }
+    if signal == SIGSEGV
+        && info.code() == SEGV_ACCERR
+        && at.context.error & 2 != 0
+        && is_code_write(thread, at, place, address)
+    {
+        return;
+    }
+    if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
+        let original = place.start + u64::from(entry.original);
+        if refused_return(thread, at, place, original) {
+            return give_pointers(thread, at);
+        }
+    }
+    let reads_ahead = entry.reads_ahead(offset - entry.code);
+    let (trap, error) = (at.context.trap, &mut at.context.error);
+    log().faulted(thread, &mut Fault { trap, error, reads_ahead });
+    let mut state = state_at(thread, at, place, &entry);
+    if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(place) {
+        // The program's return reads eight bytes from rsp on.
+        let in_page = address % PAGE;
+        info.set_address(address - in_page.min(4));
+    }
+    if signal == SIGSEGV && info.code() == SEGV_ACCERR && is_reserved(address) {
+        info.set_code(SEGV_MAPERR);
+    }
+    if behind {
+        state.rip = place.start + u64::from(entry.original + entry.length);
+        state.insn = entry.insn + 1;
+    }
+    if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
+        info.set_address(state.rip);
+    }
+    if signal == SIGILL {
+        if let Some(page) = cut_off(state.rip) {
+            (signal, *info) = fetch_fault(page);
+        }
+    }
+    resume(thread, signal, info, at, state);
+}
+
+/// The program writes to code that it may write: translations are closed, and the write is done
+/// again.
+fn is_code_write(thread: &Thread, at: &mut Interrupted, place: &Place, address: u64) -> bool {
+    if !jit().unprotect(address) {
+        return false;
+    }
+    let pages = page_down(place.start)..page_up(place.start + u64::from(place.original_len()));
+    if pages.contains(&address) {
+        // What follows may have changed: only this instruction, and then a look at it.
+        thread.mailbox.set_stepping(true);
+        at.step();
+    }
+    true
+}
+
+/// If the instruction at `pc` goes on in a page where nothing can be executed: that page.
+fn cut_off(pc: u64) -> Option<u64> {
+    let page = page_down(pc) + PAGE;
+    // The longest instruction, and more.
+    let mut bytes = [0u8; 32];
+    let len = (page - pc) as usize;
+    if len >= 15 || !read_program_bytes(pc, &mut bytes[..len]) || may_execute(page) {
+        return None;
+    }
+    // It is longer than that, with some bytes behind it: one, or, behind a VEX or EVEX prefix, more.
+    let mut goes_on = |next, rest| {
+        bytes[len..].fill(rest);
+        bytes[len] = next;
+        let insn = Decoder::new(64, &bytes, DecoderOptions::NO_INVALID_CHECK).decode();
+        !insn.is_invalid() && insn.len() > len
+    };
+    (0..=255).any(|next| goes_on(next, 0) || goes_on(next, next)).then_some(page)
+}
+
+fn may_execute(page: u64) -> bool {
+    let executable = jit().executable(page).is_some();
+    executable && read_program_bytes(page, &mut [0])
+}

@@ -1,0 +1,109 @@
+//! The code that a signal has interrupted, as the kernel saved it: what is loaded again when our
+//! handler returns.
+
+use crate::base::facts::facts;
+use crate::base::signal::SYNCHRONOUS;
+use crate::kernel::signals::deliver::Kernel;
+use crate::kernel::signals::frame::{software, UContext};
+use core::ops::{Deref, DerefMut};
+
+pub const TRAP_FLAG: u64 = 0x100;
+pub const ALIGNMENT_FLAG: u64 = 0x4_0000;
+
+/// The kernel's frame for our handler.
+pub struct Interrupted<'a> {
+    uc: &'a mut UContext,
+    /// Its XSAVE area; kept apart because the context may be changed by anybody.
+    fpstate: *mut u8,
+}
+
+impl Deref for Interrupted<'_> {
+    type Target = UContext;
+    fn deref(&self) -> &UContext {
+        self.uc
+    }
+}
+
+impl DerefMut for Interrupted<'_> {
+    fn deref_mut(&mut self) -> &mut UContext {
+        self.uc
+    }
+}
+
+impl<'a> Interrupted<'a> {
+    /// # Safety
+    /// `uc` is the frame as the kernel wrote it, and nobody else uses it.
+    pub unsafe fn new(uc: &'a mut UContext) -> Interrupted<'a> {
+        let fpstate = uc.context.fpstate as *mut u8;
+        Interrupted { uc, fpstate }
+    }
+
+    /// Where the thread was, or where it goes on.
+    pub fn pc(&self) -> u64 {
+        self.uc.context.rip
+    }
+
+    /// One instruction, and then our handler again: nothing else that was sent comes in between.
+    pub fn step(&mut self) {
+        self.uc.context.rflags |= TRAP_FLAG;
+        self.uc.mask = !SYNCHRONOUS;
+    }
+
+    /// What delivery needs of it.
+    pub fn kernel(&self) -> Kernel<'_> {
+        // SAFETY: the kernel's frame has the 512 bytes of FXSAVE at least.
+        let legacy = unsafe { &*self.fpstate.cast::<[u8; 512]>() };
+        let size = software(legacy).map_or(512, |s| s.extended_size as usize);
+        // SAFETY: so many bytes are the kernel's, as it says itself.
+        let floating = unsafe { core::slice::from_raw_parts(self.fpstate, size) };
+        Kernel { floating, context: &self.uc.context }
+    }
+
+    /// Where zmm30 and zmm31 are.
+    fn claimed_vectors(&self) -> Option<*mut [u64; 8]> {
+        let offset = facts().xsave.zmm30()?;
+        Some(self.fpstate.wrapping_add(offset as usize).cast())
+    }
+
+    /// zmm30 and zmm31, where the processor has them. Only asked for while they are in use: then
+    /// the kernel has saved them.
+    pub fn vectors(&self) -> Option<[[u64; 8]; 2]> {
+        let at = self.claimed_vectors()?.cast::<[[u64; 8]; 2]>();
+        // SAFETY: inside the kernel's frame, whose XSAVE area has this component where XCR0 has it.
+        Some(unsafe { at.read_unaligned() })
+    }
+
+    /// Sets zmm30, if the processor has it.
+    pub fn set_zmm30(&mut self, value: [u64; 8]) {
+        if let Some(at) = self.claimed_vectors() {
+            // SAFETY: as for `vectors`.
+            unsafe { at.write_unaligned(value) };
+            self.mark_vectors();
+        }
+    }
+
+    /// xmm31: the buffer pointers, while translated code runs that holds them there.
+    pub fn xmm31(&self) -> Option<[u64; 2]> {
+        let at = self.claimed_vectors()?.wrapping_add(1).cast::<[u64; 2]>();
+        // SAFETY: as for `vectors`.
+        Some(unsafe { at.read_unaligned() })
+    }
+
+    /// Sets xmm31, if the processor has it.
+    pub fn set_xmm31(&mut self, value: [u64; 2]) {
+        if let Some(at) = self.claimed_vectors() {
+            // SAFETY: as for `vectors`.
+            unsafe { at.wrapping_add(1).cast::<[u64; 2]>().write_unaligned(value) };
+            self.mark_vectors();
+        }
+    }
+
+    /// The upper vector registers are in use: they are loaded from the frame.
+    fn mark_vectors(&mut self) {
+        // SAFETY: the header of the XSAVE area; a processor with these registers has one.
+        unsafe {
+            let present = self.fpstate.add(512).cast::<u64>();
+            present.write_unaligned(present.read_unaligned() | 0x80);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Our handler of all signals: where was the thread, and what follows from it.
+//!
+//! **What it may touch.** While the runtime works for a thread, there is one `&mut Thread`: a stub
+//! hands it to [`crate::gate::dispatch`], and it ends with the return to that stub. A signal may come
+//! in there. So the handler begins with the thread's mailbox alone, which is not part of the `Thread`
+//! (see [`crate::thread::mailbox`]), and with the pc:
+//!
+//! * anywhere in the runtime's code but the tail: [`onward::in_runtime`], with the mailbox only. No
+//!   lock is taken there and nothing is allocated, because the interrupted code may be just doing it;
+//! * in the tail of the way back, or in translated code: no code of the runtime is in progress on this
+//!   thread. No other `&mut Thread` exists, so the handler makes one, and the thread holds no lock of the
+//!   runtime, so the handler may take any (the code's, the heap's, the trace's): whoever holds one is
+//!   another thread, and gives it back.
+//!
+//! While the handler runs, all signals are blocked (see [`crate::kernel::signals::actions::install`]):
+//! it does not interrupt itself. A fault of its own ends the process.
+
+mod buffers;
+mod faults;
+mod interrupted;
+mod onward;
+mod place;
+mod state;
+mod transfers;
+
+use crate::base::facts::facts;
+use crate::base::signal::*;
+use crate::gate::handler::buffers::take_pointers;
+use crate::gate::handler::faults::{fault, is_behind, is_fault};
+use crate::gate::handler::interrupted::Interrupted;
+use crate::gate::handler::onward::{
+    after_step_unaligned, deliver_in_tail, in_runtime, lost, resume, step_on, step_unaligned,
+    stepped,
+};
+use crate::gate::handler::place::locate;
+use crate::gate::handler::state::state_at;
+use crate::gate::handler::transfers::leave_window;
+use crate::gate::stubs;
+use crate::kernel::signals::frame::UContext;
+use crate::thread::Thread;
+
+const BUS_ALIGNMENT: i32 = 1;
+
+/// Entered by the kernel, on the thread's signal stack.
+///
+/// # Safety
+/// Only the kernel calls it.
+pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UContext) {
+    // SAFETY: the kernel leaves the program's alignment check on; this is code of ours. The stack
+    // below the frame is free.
+    unsafe { core::arch::asm!("pushfq", "and dword ptr [rsp], ~0x40000", "popfq") };
+    // SAFETY: gs points to the thread as long as it lives; the kernel has made its frame for us alone.
+    let (mailbox, info, mut at) =
+        unsafe { (Thread::mailbox_here(), &mut *info, Interrupted::new(&mut *uc)) };
+    let at = &mut at;
+    let pc = at.pc();
+    let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
+    if trace && !after_step_unaligned(mailbox, at) {
+        return;
+    }
+    // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
+    let let_in = at.mask & bit(signal) != 0 || mailbox.lets_in(signal);
+    let raised = is_fault(signal, info, pc);
+    let sent = bit(signal) & SYNCHRONOUS != 0 && !raised;
+    // The kernel's mask does not say that of a signal that faults raise.
+    let blocked = sent && mailbox.blocks(signal);
+    if sent && !let_in && (mailbox.is_stepping() || blocked) {
+        return mailbox.hold(PendingSignal { number: signal, info: *info });
+    }
+    let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
+    if !in_tail && facts().runtime.contains(&pc) {
+        if blocked {
+            mailbox.let_in(signal);
+        }
+        return in_runtime(mailbox, signal, info, at, raised);
+    }
+    // SAFETY: no code of the runtime is in progress on this thread but this handler: see above. It
+    // makes no other reference to the thread, and this one ends with it.
+    let thread = unsafe { &mut *Thread::here() };
+    match in_tail {
+        true => deliver_in_tail(thread, signal, info, at),
+        false => in_translated(thread, signal, info, at, raised),
+    }
+}
+
+/// The thread was in translated code.
+fn in_translated(
+    thread: &mut Thread,
+    signal: i32,
+    info: &mut SigInfo,
+    at: &mut Interrupted,
+    raised: bool,
+) {
+    let (mailbox, pc) = (thread.mailbox, at.pc());
+    // What is reported behind itself may be in the next unit already.
+    let behind = is_behind(signal, info, at);
+    let place = locate(pc - u64::from(behind));
+    let outside = pc >> 32 != thread.block.window_high && info.address() == pc;
+    if outside && signal == SIGSEGV && info.code() > 0 {
+        return leave_window(thread, at);
+    }
+    let Some(place) = place else {
+        if mailbox.is_stepping() || !raised {
+            // Cold code between units: on to the next boundary.
+            return step_on(mailbox, signal, info, at);
+        }
+        return lost(signal, info, at);
+    };
+    let boundary = place.boundary(pc);
+    if signal == SIGBUS && info.code() == BUS_ALIGNMENT && boundary.is_none() {
+        return step_unaligned(mailbox, at);
+    }
+    take_pointers(thread, at, &place);
+    if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
+        return stepped(thread, at, &place);
+    }
+    if raised {
+        return fault(thread, signal, info, at, &place, behind);
+    }
+    match boundary {
+        Some(entry) => {
+            let state = state_at(thread, at, &place, &entry);
+            resume(thread, signal, info, at, state);
+        }
+        None => step_on(mailbox, signal, info, at),
+    }
+}

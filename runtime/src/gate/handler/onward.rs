@@ -1,0 +1,155 @@
+//! Ways on from the handler: to the program's own handler, to the next instruction, back into the
+//! runtime, or no further.
+
+use crate::base::facts::facts;
+use crate::base::signal::*;
+use crate::code::jit::jit;
+use crate::gate::handler::buffers::give_pointers;
+use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
+use crate::gate::handler::place::Place;
+use crate::gate::handler::state::state_at;
+use crate::gate::stubs;
+use crate::kernel::interruptible::abort_of;
+use crate::kernel::signals::deliver::{deliver, interrupted, State};
+use crate::kernel::signals::pending::{queue, queue_held, wait};
+use crate::thread::mailbox::Mailbox;
+use crate::thread::Thread;
+use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use lifter::regs::GprSet;
+
+// --- to the program ---
+
+/// Delivers the signal and goes on where that leads, through the kernel's return from our handler.
+pub fn resume(
+    thread: &mut Thread,
+    signal: i32,
+    info: &SigInfo,
+    at: &mut Interrupted,
+    state: State,
+) {
+    let next = deliver(thread, signal, info, state, &at.kernel());
+    go(thread, at, &next);
+}
+
+fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
+    thread.mailbox.set_stepping(false);
+    at.context.set_gpr(&next.gpr);
+    at.context.rflags = next.rflags & !TRAP_FLAG;
+    at.mask = thread.mailbox.real_mask();
+    let resolved = jit().resolve(LiveAddr(next.rip), None);
+    match resolved {
+        Some(code) => at.context.rip = code.0,
+        None => {
+            // The handler's own address is not executable: by way of the runtime, which says so.
+            thread.block.target = next.rip;
+            at.context.rip = thread.block.stub_miss;
+        }
+    }
+    let mut pointers = thread.block.pointers;
+    thread.recorder.end_chunk_if_asked(&mut pointers);
+    thread.block.pointers = pointers;
+    give_pointers(thread, at);
+    queue_held(thread.mailbox);
+}
+
+/// The thread was at the tail of the way back: its block is the program's state.
+pub fn deliver_in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, at: &mut Interrupted) {
+    let state = State {
+        gpr: thread.block.registers.gpr,
+        rip: thread.resume_original,
+        rflags: thread.block.registers.rflags,
+        insn: if thread.transfer_undone { LAST_NOT_DONE } else { WHOLE_UNIT },
+        valid: 0xffff,
+    };
+    thread.transfer_undone = false;
+    thread.mailbox.leave_tail();
+    resume(thread, signal, info, at, state);
+}
+
+// --- back into the runtime ---
+
+/// The runtime was interrupted: what it holds stays alone, and the signal waits for the way back.
+pub fn in_runtime(
+    mailbox: &Mailbox,
+    signal: i32,
+    info: &SigInfo,
+    at: &mut Interrupted,
+    raised: bool,
+) {
+    if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
+        // The step led into the runtime: the signal waits for the way back.
+        mailbox.set_stepping(false);
+        mailbox.set_pending();
+        at.context.rflags &= !TRAP_FLAG;
+        return;
+    }
+    if raised {
+        return lost(signal, info, at);
+    }
+    if let Some(other) = abort_of(at.pc()).or_else(|| stubs::late_of(at.pc())) {
+        at.context.rip = other;
+    }
+    wait(mailbox, PendingSignal { number: signal, info: *info });
+    at.mask = !0;
+}
+
+// --- to the next instruction ---
+
+/// Lets the thread run to the next instruction, and looks again.
+pub fn step_on(mailbox: &Mailbox, signal: i32, info: &SigInfo, at: &mut Interrupted) {
+    if !mailbox.is_stepping() {
+        let signal = PendingSignal { number: signal, info: *info };
+        if !mailbox.waiting.put(signal) {
+            queue(&signal);
+        }
+        mailbox.set_stepping(true);
+    }
+    at.step();
+}
+
+/// A record is not aligned, and the program has alignment checked: one step without.
+pub fn step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) {
+    mailbox.step_unaligned(at.mask);
+    at.context.rflags &= !ALIGNMENT_FLAG;
+    at.step();
+}
+
+/// That step is over, if there was one. False if nothing else is to be done.
+pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
+    let Some(mask) = mailbox.take_unaligned() else { return true };
+    at.context.rflags |= ALIGNMENT_FLAG;
+    if !mailbox.is_stepping() {
+        at.context.rflags &= !TRAP_FLAG;
+        at.mask = mask;
+    }
+    mailbox.is_stepping()
+}
+
+/// A step has led to an instruction of `place`.
+pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
+    let Some(entry) = place.boundary(at.pc()) else { return };
+    at.context.rflags &= !TRAP_FLAG;
+    thread.mailbox.set_stepping(false);
+    let state = state_at(thread, at, place, &entry);
+    let Some(waiting) = thread.mailbox.waiting.take() else {
+        // The unit may have changed itself: on with what is there now. Writable code keeps all
+        // registers.
+        let state = State { valid: u64::from(GprSet::ALL.bits()), ..state };
+        interrupted(thread, &state);
+        return go(thread, at, &state);
+    };
+    resume(thread, waiting.number, &waiting.info, at, state);
+}
+
+// --- no further ---
+
+/// A fault where none can be: ours.
+pub fn lost(signal: i32, info: &SigInfo, at: &Interrupted) {
+    let (pc, runtime) = (at.pc(), &facts().runtime);
+    let relative = pc.wrapping_sub(runtime.start);
+    crate::die!(
+        "internal error: signal {signal} at {pc:#x} (runtime+{relative:#x}), address {:#x}",
+        info.address()
+    )
+}

@@ -1,0 +1,102 @@
+//! The unit that a host pc lies in.
+
+use crate::code::found::Found;
+use crate::code::jit::jit;
+use crate::code::statics;
+use abi::ids::CodeAddr;
+use instrument::recipe::{Entry, Recipe};
+
+/// Longest recipe that is copied.
+const MAX_RECIPE: usize = 1024;
+
+/// A unit that was interrupted at `pc`, with the recipe copied out of the lock.
+pub struct Place {
+    /// Original start of the unit.
+    pub start: u64,
+    /// Number window of the unit's id.
+    pub window: u32,
+    /// Live address of its code.
+    pub entry: u64,
+    /// End of its code.
+    end: u64,
+    /// The instruction in it that the signal is about.
+    pc: u64,
+    recipe: [u8; MAX_RECIPE],
+    recipe_len: usize,
+}
+
+/// The unit that the translated instruction at `pc` belongs to.
+pub fn locate(pc: u64) -> Option<Place> {
+    if let Some(found) = statics::find(pc) {
+        return Some(copy(found, pc));
+    }
+    // The lock is the code's: only translated code was interrupted, which holds none.
+    jit().find(CodeAddr(pc)).map(|found| copy(found, pc))
+}
+
+fn copy(found: Found, pc: u64) -> Place {
+    let bytes = found.recipe.bytes();
+    let n = bytes.len().min(MAX_RECIPE);
+    let mut place = Place {
+        start: found.start.0,
+        window: found.window,
+        entry: found.entry.0,
+        end: found.end.0,
+        pc,
+        recipe: [0; MAX_RECIPE],
+        recipe_len: n,
+    };
+    place.recipe[..n].copy_from_slice(&bytes[..n]);
+    place
+}
+
+impl Place {
+    pub fn recipe(&self) -> Option<Recipe<'_>> {
+        Recipe::new(&self.recipe[..self.recipe_len])
+    }
+
+    /// Offset of `pc` in the unit's code.
+    pub fn offset(&self, pc: u64) -> u32 {
+        (pc - self.entry) as u32
+    }
+
+    /// The instruction boundary at exactly `pc`.
+    pub fn boundary(&self, pc: u64) -> Option<Entry> {
+        let offset = self.offset(pc);
+        self.recipe()?.entries().find(|entry| entry.code == offset)
+    }
+
+    /// Bytes of original code.
+    pub fn original_len(&self) -> u32 {
+        self.recipe().map_or(0, |recipe| recipe.entries().map(|e| e.length).sum())
+    }
+
+    /// The original code.
+    pub fn original(&self) -> &[u8] {
+        // SAFETY: only `locate` makes a place, of a unit with a translation, which is dropped before
+        // its original code is unmapped.
+        unsafe {
+            core::slice::from_raw_parts(self.start as *const u8, self.original_len() as usize)
+        }
+    }
+
+    /// The bytes of translated code from the interrupted instruction on, as far as they are the
+    /// unit's; zeros follow.
+    pub fn code<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        let len = N.min(self.end.saturating_sub(self.pc) as usize);
+        // SAFETY: only `locate` makes a place. The unit's code up to its end is readable.
+        let code = unsafe { core::slice::from_raw_parts(self.pc as *const u8, len) };
+        bytes[..len].copy_from_slice(code);
+        bytes
+    }
+
+    /// The bytes of translated code in front of the interrupted instruction, if they are the unit's.
+    pub fn code_before<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.pc - self.entry < N as u64 {
+            return None;
+        }
+        // SAFETY: as above, from the unit's entry on.
+        Some(unsafe { ((self.pc - N as u64) as *const [u8; N]).read_unaligned() })
+    }
+}

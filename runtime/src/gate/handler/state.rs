@@ -1,0 +1,61 @@
+//! The program's registers at the instruction that was interrupted, made of the processor's and of
+//! what the unit's snippet has put aside.
+
+use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
+use crate::gate::handler::place::Place;
+use crate::kernel::signals::deliver::State;
+use crate::thread::Thread;
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+use instrument::recipe::{Entry, Kind, Recipe};
+
+/// The program's state; the thread is in the sequence of `entry`.
+pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) -> State {
+    let mut gpr = at.context.gpr();
+    let inside = place.offset(at.pc()) > entry.code;
+    if inside {
+        if entry.kind == Kind::SavedRcx {
+            gpr[1] = thread.block.saved_rcx;
+        }
+        let spilled = entry.spilled(place.offset(at.pc()) - entry.code);
+        for (register, value) in spilled.into_iter().zip(thread.block.spill) {
+            if let Some(register) = register {
+                gpr[usize::from(register & 15)] = value;
+            }
+        }
+        if entry.kind.exchanges_pointers() {
+            // The exchange of zmm30 and zmm31 was interrupted: the program's values go to the
+            // block, the pointers are there already.
+            if let Some(vectors) = at.vectors() {
+                thread.block.program_vectors = vectors;
+            }
+        }
+    }
+    let valid = place.recipe().map_or(0xffff, |r| valid_at(place, &r, entry));
+    State {
+        gpr,
+        rip: place.start + u64::from(entry.original),
+        rflags: at.context.rflags & !TRAP_FLAG,
+        insn: entry.insn,
+        valid,
+    }
+}
+
+/// Registers that hold the program's values before the instruction of `entry`.
+///
+/// It may allocate: translated code was interrupted, so this thread does not hold the heap's lock.
+fn valid_at(place: &Place, recipe: &Recipe, entry: &Entry) -> u64 {
+    let header = recipe.header();
+    let mut decoder = Decoder::with_ip(64, place.original(), place.start, DecoderOptions::NONE);
+    let mut factory = InstructionInfoFactory::new();
+    let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
+        decoder.can_decode().then(|| instrument::use_def::use_def(&decoder.decode(), &mut factory))
+    })
+    .collect();
+    let done = (entry.insn as usize).min(effects.len());
+    let written = effects[..done].iter().fold(header.live_in, |set, e| set.union(e.defined));
+    let live = effects[done..]
+        .iter()
+        .rev()
+        .fold(header.live_out, |live, e| live.minus(e.defined).union(e.used));
+    u64::from(written.bits() & live.bits()) | 1 << 4
+}

@@ -1,0 +1,71 @@
+//! Jumps, calls and returns whose look-up has met its limits: they go on by way of a miss.
+
+use crate::base::program::read_program_value;
+use crate::code::jit::jit;
+use crate::gate::dispatch::{is_canonical, popped_by};
+use crate::gate::handler::interrupted::Interrupted;
+use crate::gate::handler::place::Place;
+use crate::thread::Thread;
+use abi::thread::SAVED_RCX;
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use instrument::emit::LookUp;
+
+/// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
+/// there, or goes on as if it had found a miss stub.
+pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool {
+    const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
+    // The program's own load of a target, which comes first, may look the same.
+    if place.code_before() == Some(SAVES_RCX) {
+        return false;
+    }
+    let tables = &mut jit().tables;
+    let Some((look_up, miss)) = tables.look_up(&place.code(), at.context.rcx, address) else {
+        return false;
+    };
+    if tables.cover_missing(address) {
+        return true;
+    }
+    at.context.rip += look_up.length();
+    match look_up {
+        LookUp::Whole | LookUp::LowHalf => at.context.rcx = miss,
+        LookUp::LowHalfToVector => at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]),
+    }
+    true
+}
+
+/// A return has kept the high half of an address outside the window: it goes on by way of a miss.
+pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
+    jit().tables.land(at.pc());
+    thread.block.target = at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff;
+    at.context.rip = thread.block.stub_miss;
+}
+
+/// A return at original address `pc` to an address that is not canonical: the processor has refused
+/// it, with the merged address on the stack. It goes on by way of a miss, which knows what to make of
+/// it.
+pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, pc: u64) -> bool {
+    let insn = Decoder::new(64, &place.code::<15>(), DecoderOptions::NONE).decode();
+    if insn.flow_control() != FlowControl::Return {
+        return false;
+    }
+    let mut merged = 0u64;
+    if !read_program_value(at.context.rsp, &mut merged) {
+        return false;
+    }
+    let target = merged >> 32 << 32 | thread.block.target & 0xffff_ffff;
+    if is_canonical(target) {
+        return false;
+    }
+    thread.block.target = target;
+    thread.block.exit_id = pc;
+    at.context.rsp += popped_by(&insn);
+    at.context.rip = thread.block.stub_miss;
+    true
+}
+
+/// Whether the interrupted instruction is the first look at the stack of a return that compares the
+/// high half: at that.
+pub fn is_return(place: &Place) -> bool {
+    // mov ecx, [rsp + 4]
+    place.code() == [0x8b, 0x4c, 0x24, 0x04]
+}
