@@ -24,7 +24,9 @@ mod state;
 mod transfers;
 
 use crate::base::facts::facts;
-use crate::base::signal::*;
+use crate::base::signal::{
+    bit, PendingSignal, SigInfo, SIGBUS, SIGSEGV, SIGTRAP, SYNCHRONOUS, TRAP_TRACE,
+};
 use crate::gate::handler::buffers::take_pointers;
 use crate::gate::handler::faults::{fault, is_behind, is_fault};
 use crate::gate::handler::interrupted::Interrupted;
