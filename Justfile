@@ -2,21 +2,26 @@
 
 workloads := "bench/small.tsv"
 
-# What the README promises
+# All tests; CONTRIBUTING.md says what they need
 test:
     cargo test --release --workspace
 
 # Accept what the snapshots show now; look at the difference before committing it
 bless:
     INSTA_UPDATE=always cargo test --release -p instrument
-    INSTA_UPDATE=always cargo test --release -p dep --bin dep
+    INSTA_UPDATE=always cargo test --release -p rewriter --test generated
+    INSTA_UPDATE=always cargo test --release -p dep --bin dep --test damaged
 
 # Slowdowns and sizes: `just bench --rounds 9 --instrument none`, `just workloads=FILE bench`
 bench *ARGS:
     cargo build --release -p rewriter -p dep
     ${CARGO_TARGET_DIR:-target}/release/dep compare --workloads {{workloads}} {{ARGS}}
 
-# The README's table and figure from a new run: `just compare --rounds 3`
+# Time of single stages on real code: `just microbench walk`
+microbench *ARGS:
+    cargo bench -p rewriter --bench stages -- {{ARGS}}
+
+# The table and the figure of docs/bench.md, and the README's means, from a new run: `just compare --rounds 3`
 compare *ARGS:
     tools/compare {{ARGS}}
 
@@ -35,6 +40,10 @@ torture:
 # What a change has to pass
 ci:
     .ci/run
+
+# Man pages and completions for bash, zsh and fish, in folders as below a prefix's `share`
+man DIR='target/share':
+    cargo run --release -q -p manual -- {{DIR}}
 
 # Rewrite a program of the system, run it, look at its profile
 demo PROGRAM='/usr/bin/gzip':

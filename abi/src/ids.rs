@@ -23,6 +23,12 @@ macro_rules! number {
                 write!(f, $format, self.0)
             }
         }
+
+        impl fmt::LowerHex for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::LowerHex::fmt(&self.0, f)
+            }
+        }
     };
 }
 
@@ -74,6 +80,30 @@ address!(CodeAddr);
 number! {
     /// An offset in translated code: from the start of its fragment, or of the whole output's code.
     CodeOff(u32), "{:#x}"
+}
+
+impl CodeOff {
+    /// The offset this many bytes behind this one.
+    #[must_use]
+    pub const fn plus(self, bytes: u32) -> CodeOff {
+        CodeOff(self.0 + bytes)
+    }
+}
+
+number! {
+    /// An offset in an ELF file; an address of what is loaded from there is another number.
+    FileOff(u64), "{:#x}"
+}
+
+impl FileOff {
+    /// The offset this many bytes behind this one, if there is one.
+    #[must_use]
+    pub const fn checked_plus(self, bytes: u64) -> Option<FileOff> {
+        match self.0.checked_add(bytes) {
+            Some(offset) => Some(FileOff(offset)),
+            None => None,
+        }
+    }
 }
 
 number! {

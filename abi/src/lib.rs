@@ -3,7 +3,7 @@
 //! Every constant and structure that two of those four share is defined here and nowhere else:
 //! the address-space layout of a running output ([`layout`]), the per-thread block that `gs`
 //! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
-//! description of a translation unit ([`unit`]), the trace file ([`trace`]), and what a system call
+//! description of a translation unit ([`unit`]), the trace file ([`trace`]) and what happens in it ([`event`]), and what a system call
 //! does to memory ([`syscalls`]).
 #![no_std]
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod event;
 pub mod ids;
 pub mod image;
 pub mod layout;

@@ -54,7 +54,7 @@ pub enum Pointers {
     ThreadBlock = 1,
 }
 
-/// Torture switches, each a bit of [`Options::torture`].
+/// Torture switches, each a bit of [`ProcessOptions::torture`].
 pub mod torture {
     /// Treat every register as live, so that each scratch is spilled.
     pub const SPILL: u8 = 1;
@@ -62,6 +62,8 @@ pub mod torture {
     pub const DROP: u8 = 2;
     /// Two-page chunks.
     pub const TINY_BUFFERS: u8 = 4;
+    /// The recording pauses for every other chunk.
+    pub const PAUSES: u8 = 8;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -75,90 +77,54 @@ pub enum DeadRegisters {
     Preserve = 1,
 }
 
-/// Bytes that one step of [`Options::log_size`] stands for.
+/// Bytes that one step of [`RecordingOptions::log_size`] stands for.
 pub const LOG_STEP: u64 = 16 << 10;
-/// Largest [`Options::log_size`], in steps.
+/// Largest [`RecordingOptions::log_size`], in steps.
 pub const LOG_MOST: u32 = (1 << 22) - 1;
 
-/// Everything that is decided when rewriting: what changes the generated code, and how much is kept.
+/// Everything that is decided when rewriting. One word holds it ([`Options::to_word`]), but it is two
+/// things: most functions need one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    pub instrument: Instrument,
-    pub control_flow: ControlFlow,
-    pub memory: Memory,
+    /// What holds for the whole process.
+    pub process: ProcessOptions,
+    /// What is recorded.
+    pub recording: RecordingOptions,
+}
+
+/// What all translated code of a process agrees on, whatever is recorded by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ProcessOptions {
+    /// Where the buffer pointers live.
     pub pointers: Pointers,
     /// Bits of [`torture`].
     pub torture: u8,
+    /// Whether dead registers keep their values.
     pub dead_registers: DeadRegisters,
+}
+
+/// What belongs to one recording: a process may run code of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecordingOptions {
+    /// What is inserted.
+    pub instrument: Instrument,
+    /// How control flow is recorded.
+    pub control_flow: ControlFlow,
+    /// How memory references are recorded.
+    pub memory: Memory,
     /// The oldest chunks give way to new ones, instead of recording coming to an end.
     pub ring: bool,
     /// Size of the log in units of [`LOG_STEP`]; 0: unlimited.
     pub log_size: u32,
 }
 
-impl Options {
-    /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
-    pub fn return_table(self) -> Option<TableShape> {
-        (self.pointers == Pointers::Vector && !self.undo()).then_some(RETURN_TABLE)
+impl From<RecordingOptions> for Options {
+    fn from(recording: RecordingOptions) -> Options {
+        Options { recording, ..Options::default() }
     }
+}
 
-    /// The table for indirect calls and jumps, and for all that have none of their own.
-    pub fn jump_table(self) -> TableShape {
-        match self.return_table() {
-            Some(_) => JUMP_TABLE,
-            None => ONLY_TABLE,
-        }
-    }
-
-    /// Packs the options into one word; [`Options::from_word`] is the inverse.
-    pub fn to_word(self) -> u64 {
-        u64::from(self.instrument as u8)
-            | u64::from(self.control_flow as u8) << 8
-            | u64::from(self.memory as u8) << 16
-            | u64::from(self.pointers as u8) << 24
-            | u64::from(self.torture) << 32
-            | u64::from(self.dead_registers as u8) << 40
-            | u64::from(self.ring) << 41
-            | u64::from(self.log_size.min(LOG_MOST)) << 42
-    }
-
-    /// Unpacks [`Options::to_word`]; `None` if a field has no meaning in this version.
-    pub fn from_word(word: u64) -> Option<Options> {
-        Some(Options {
-            instrument: match word as u8 {
-                0 => Instrument::Dep,
-                1 => Instrument::None,
-                2 => Instrument::Undo,
-                _ => return None,
-            },
-            control_flow: match (word >> 8) as u8 {
-                0 => ControlFlow::Tags,
-                1 => ControlFlow::FullPc,
-                2 => ControlFlow::Bits,
-                _ => return None,
-            },
-            memory: match (word >> 16) as u8 {
-                0 => Memory::Registers,
-                1 => Memory::Addresses,
-                2 => Memory::None,
-                _ => return None,
-            },
-            pointers: match (word >> 24) as u8 {
-                0 => Pointers::Vector,
-                1 => Pointers::ThreadBlock,
-                _ => return None,
-            },
-            torture: (word >> 32) as u8,
-            dead_registers: match word >> 40 & 1 {
-                0 => DeadRegisters::Reuse,
-                _ => DeadRegisters::Preserve,
-            },
-            ring: word >> 41 & 1 == 1,
-            log_size: (word >> 42) as u32,
-        })
-    }
-
+impl RecordingOptions {
     /// Whether anything is recorded at all.
     pub fn records(self) -> bool {
         self.instrument != Instrument::None
@@ -180,26 +146,102 @@ impl Options {
     }
 }
 
+impl Options {
+    /// The table for the returns, if they have one of their own: they merge the low half from the
+    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
+    pub fn return_table(self) -> Option<TableShape> {
+        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
+        merges.then_some(RETURN_TABLE)
+    }
+
+    /// The table for indirect calls and jumps, and for all that have none of their own.
+    pub fn jump_table(self) -> TableShape {
+        match self.return_table() {
+            Some(_) => JUMP_TABLE,
+            None => ONLY_TABLE,
+        }
+    }
+
+    /// Packs the options into one word; [`Options::from_word`] is the inverse.
+    pub fn to_word(self) -> u64 {
+        let Options { process, recording } = self;
+        u64::from(recording.instrument as u8)
+            | u64::from(recording.control_flow as u8) << 8
+            | u64::from(recording.memory as u8) << 16
+            | u64::from(process.pointers as u8) << 24
+            | u64::from(process.torture) << 32
+            | u64::from(process.dead_registers as u8) << 40
+            | u64::from(recording.ring) << 41
+            | u64::from(recording.log_size.min(LOG_MOST)) << 42
+    }
+
+    /// Unpacks [`Options::to_word`]; `None` if a field has no meaning in this version.
+    pub fn from_word(word: u64) -> Option<Options> {
+        let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
+        let process = ProcessOptions {
+            pointers: match pointers {
+                0 => Pointers::Vector,
+                1 => Pointers::ThreadBlock,
+                _ => return None,
+            },
+            torture,
+            dead_registers: match word >> 40 & 1 {
+                0 => DeadRegisters::Reuse,
+                _ => DeadRegisters::Preserve,
+            },
+        };
+        let recording = RecordingOptions {
+            instrument: match instrument {
+                0 => Instrument::Dep,
+                1 => Instrument::None,
+                2 => Instrument::Undo,
+                _ => return None,
+            },
+            control_flow: match control_flow {
+                0 => ControlFlow::Tags,
+                1 => ControlFlow::FullPc,
+                2 => ControlFlow::Bits,
+                _ => return None,
+            },
+            memory: match memory {
+                0 => Memory::Registers,
+                1 => Memory::Addresses,
+                2 => Memory::None,
+                _ => return None,
+            },
+            ring: word >> 41 & 1 == 1,
+            // 22 bits are left.
+            log_size: u32::try_from(word >> 42).ok()?,
+        };
+        Some(Options { process, recording })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn options_survive_their_word() {
-        let options = Options {
+        let recording = RecordingOptions {
             instrument: Instrument::Undo,
             control_flow: ControlFlow::FullPc,
             memory: Memory::Addresses,
-            pointers: Pointers::ThreadBlock,
-            torture: torture::SPILL | torture::TINY_BUFFERS,
-            dead_registers: DeadRegisters::Preserve,
             ring: true,
             log_size: LOG_MOST,
         };
+        let process = ProcessOptions {
+            pointers: Pointers::ThreadBlock,
+            torture: torture::SPILL | torture::TINY_BUFFERS,
+            dead_registers: DeadRegisters::Preserve,
+        };
+        let options = Options { process, recording };
         assert_eq!(Options::from_word(options.to_word()), Some(options));
+        // What outputs and traces of earlier versions hold.
+        assert_eq!(options.to_word(), 0xffff_ff05_0101_0102);
         assert_eq!(Options::from_word(0), Some(Options::default()));
         assert_eq!(Options::from_word(3), None);
-        assert_eq!(options.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
-        assert_eq!(Options::default().log_bytes(), None);
+        assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
+        assert_eq!(RecordingOptions::default().log_bytes(), None);
     }
 }

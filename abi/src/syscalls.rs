@@ -1,5 +1,6 @@
-//! One table of system calls: for each its number, name, what memory the kernel reads and writes for
-//! it, and what it changes that a recorder has to know about.
+//! One table of system calls: for each its number, its name, and what memory the kernel reads and
+//! writes for it. What a call changes besides memory (mappings, threads, handlers) is decided where the
+//! runtime carries it out: that depends on the arguments of each call.
 //!
 //! The effects are those that are over when the call returns. What the kernel does later because of a
 //! call is not among them: the word that is cleared when a thread ends (`set_tid_address`, `clone`),
@@ -22,7 +23,6 @@ pub struct Syscall {
     pub reads: &'static [Range],
     /// What the kernel writes, if the call succeeds (few write when they fail; [`effects`] knows).
     pub writes: &'static [Range],
-    pub control: Control,
 }
 
 /// Memory that an argument points to. A null pointer points to none.
@@ -106,31 +106,6 @@ pub enum Extent {
 pub enum Count {
     Argument(u8),
     Result,
-}
-
-/// What a call can change, as far as a recorder is concerned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Control {
-    None,
-    /// What is mapped where, its protection, or that its contents are dropped.
-    Mapping,
-    /// Starts a thread or, depending on flags, a process.
-    Thread,
-    /// Starts a process.
-    Process,
-    /// Replaces the program.
-    Exec,
-    /// Ends the thread or the process.
-    Exit,
-    /// Handlers, the signal mask (perhaps only while it waits), the signal stack, or returns from a
-    /// handler.
-    Signal,
-    /// Makes, changes or closes descriptors.
-    Descriptor,
-    /// Bases or descriptors of segments.
-    SegmentBase,
-    /// Can filter system calls (`seccomp`, `prctl`).
-    Seccomp,
 }
 
 /// What the kernel does with memory.

@@ -1,4 +1,5 @@
-//! The trace file, version 1. `docs/format.md` says the same in words.
+//! The trace file, version 1: frames, streams, register states. `docs/format.md` says the same in
+//! words. What the payload of events is, [`crate::event`] says.
 //!
 //! A trace is a sequence of *frames*, each at a multiple of 4096 bytes and a multiple of 4096
 //! bytes long. Everything is little-endian. Frames are allocated from the end of the file by
@@ -128,143 +129,10 @@ pub mod bits {
     pub const TAKEN: u8 = 3;
 }
 
-/// Header of an event; `len` payload bytes (a multiple of 8) follow. Kind 0 ends the frame.
-///
-/// The position says where in the thread's recording the event happened: after the first
-/// `control_flow` bytes of Record frame `chunk` had been written and, in the last unit that these
-/// bytes name, after `insn` instructions ([`WHOLE_UNIT`]: after all of it). The memory stream has
-/// room for all of the unit's records in either case (a unit claims it when it starts); what the
-/// instructions that were not executed would have written there means nothing.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventHeader {
-    pub kind: u16,
-    pub reserved: u16,
-    pub len: u32,
-    pub chunk: u32,
-    pub insn: u32,
-    pub control_flow: u64,
-}
-
-pub const EVENT_HEADER_SIZE: usize = 24;
-const _: () = assert!(core::mem::size_of::<EventHeader>() == EVENT_HEADER_SIZE);
-
-/// [`EventHeader::insn`]: the event happened at the boundary behind the unit.
-pub const WHOLE_UNIT: u32 = u32::MAX;
-/// [`EventHeader::insn`]: the event happened in front of the unit's last instruction.
-pub const LAST_NOT_DONE: u32 = u32::MAX - 1;
-
-/// Event kinds and their payloads. Readers skip kinds that they do not know.
-pub mod event {
-    // --- describe the process (File frame) ---
-    /// u32 format version, u32 zero, u64 [`crate::options::Options::to_word`], u64 pid,
-    /// u64 start time (ns since the epoch).
-    pub const PROCESS: u16 = 1;
-    /// Path of the running output file, padded with zeros.
-    pub const PROGRAM: u16 = 2;
-    /// Arguments, each with its zero byte, padded with zeros.
-    pub const ARGUMENTS: u16 = 3;
-    /// The output file that holds the ahead-of-time units: u64 load address (window), u64 identity
-    /// (two words), u32 first window, u32 first window of the JIT, u64 number of units (0: none),
-    /// u64 [`words_check`](super::words_check) of these five words.
-    pub const STATIC_UNITS: u16 = 4;
-    /// CPUID leaf 0xd: u64 XCR0, then 64 pairs of u32 (size, offset) of the state components.
-    pub const XSAVE: u16 = 5;
-    /// The process has ended: u64 bytes that the file had then.
-    pub const LENGTH: u16 = 7;
-
-    // --- happen to the process (Events frames of [`super::PROCESS`]) ---
-    /// A file is mapped: u64 start, u64 length, u64 file offset, u32 protection as the program
-    /// asked for it, u32 length of the build-id, 32 bytes build-id, path padded with zeros.
-    pub const MAP: u16 = 16;
-    /// u64 start, u64 length.
-    pub const UNMAP: u16 = 17;
-
-    /// A library with an ahead-of-time translation is mapped: u64 load address, u64 identity (two
-    /// words), u64 first window, u64 number of units, u64 where the pack lies in the output
-    /// (relative to the window) or 0, u64 [`words_check`](super::words_check) of these six words;
-    /// then, if it was 0, the path of the pack's own file padded with zeros.
-    pub const LIBRARY: u16 = 18;
-    /// A library is mapped whose translation cannot be used: u64 load address, u64
-    /// [`left`](super::left) reason.
-    pub const LIBRARY_LEFT: u16 = 19;
-
-    // --- happen to a thread ---
-    /// u32 kernel thread id, u32 index of the thread that started it, then a RegisterState.
-    pub const THREAD_START: u16 = 32;
-    /// The thread ended: u32 [`end`](super::end) reason, i32 exit status or signal.
-    pub const THREAD_END: u16 = 33;
-    /// A system call returned: u64 number, 6 u64 arguments, i64 result.
-    pub const SYSCALL: u16 = 34;
-    /// A handler starts: u32 signal, i32 si_code, u64 si_addr, u64 interrupted pc, then a
-    /// RegisterState at the handler's entry.
-    pub const SIGNAL: u16 = 35;
-    /// Control goes to another place with other registers (`rt_sigreturn`): a RegisterState.
-    pub const RESUME: u16 = 36;
-    /// The fs base changed: u64.
-    pub const FS_BASE: u16 = 37;
-    /// A child process was made that is not recorded: u64 its pid.
-    pub const FORK: u16 = 38;
-    /// Recording stopped and goes on later or never: u32 [`loss`](super::loss) reason, u32 errno.
-    pub const LOSS: u16 = 39;
-    /// The process ended: u32 [`end`](super::end) reason, i32 exit status or signal,
-    /// u64 faulting address or 0.
-    pub const PROCESS_END: u16 = 40;
-    /// Another program was started in this process (`execve`): its path, padded with zeros. Not
-    /// the end: the call can still fail, then a SYSCALL event follows.
-    pub const EXEC: u16 = 41;
-    /// The thread goes on with these registers: a RegisterState (after anything that the streams
-    /// alone cannot explain).
-    pub const REGISTERS: u16 = 42;
-    /// The thread was interrupted `insn` instructions into the unit with these registers: a
-    /// RegisterState (the interrupted program state). Right before SIGNAL or PROCESS_END, at the
-    /// same position. If the interrupted instruction is a repeated string instruction, its pointer
-    /// says how many iterations it has completed; its "before" records are valid then.
-    pub const INTERRUPTED: u16 = 43;
-    /// Undo log: what is about to be overwritten by something other than a store that its unit
-    /// records: u64 pc, u64 address, u64 size, the bytes, padded with zeros. Written before it happens.
-    pub const UNDO: u16 = 44;
-    /// Undo log: contents that could not be saved: u64 pc, u64 start, u64 length (0 and 0:
-    /// nobody knows where), what did it, padded with zeros.
-    pub const LOST: u16 = 45;
-    /// Undo log: u64 number of this moment in the order of all threads' synchronising
-    /// instructions and system calls.
-    pub const ORDER: u16 = 46;
-}
-
 /// Guards an event that decides where units are: with a damaged one, what is listed would be wrong
 /// rather than missing.
 pub fn words_check(words: &[u64]) -> u64 {
     u64::from(words.iter().fold(!0, |crc, word| crc32c(crc, &word.to_le_bytes())))
-}
-
-/// How a thread or the process ended.
-pub mod end {
-    pub const EXIT: u32 = 1;
-    pub const SIGNAL: u32 = 2;
-    /// The runtime stopped the program because it met something that it does not support.
-    pub const REFUSED: u32 = 3;
-}
-
-/// Why the translation of a library is not used.
-pub mod left {
-    /// The library's code is not the code that was translated.
-    pub const CONTENT: u64 = 1;
-    /// It was translated with other options, or for a processor with more.
-    pub const OPTIONS: u64 = 2;
-    /// It was mapped elsewhere before (or still is): a unit has one address.
-    pub const ELSEWHERE: u64 = 3;
-    pub const NO_MEMORY: u64 = 4;
-}
-
-/// Why recording stopped.
-pub mod loss {
-    pub const DISK_FULL: u32 = 1;
-    pub const FILE_SIZE_LIMIT: u32 = 2;
-    pub const IO_ERROR: u32 = 3;
-    pub const NO_MEMORY: u32 = 4;
-    /// The size that was asked for when rewriting is used up.
-    pub const LOG_FULL: u32 = 5;
 }
 
 const fn crc_table() -> [u32; 256] {

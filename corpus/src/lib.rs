@@ -7,7 +7,7 @@
 //! | `//#expect-status: N`, `//#expect-signal: N` | how it ends (default: status 0) |
 //! | `//#requires: avx2 fma` | CPU features without which it is skipped |
 //! | `//#flags: -lm` | further flags for the compiler |
-//! | `//#variants: pie O0` | how to build it (see [`build`]) |
+//! | `//#variants: pie O0` | how to build it (the first lines of `build.rs` list the words) |
 //! | `//#shared: x.c`, `//#link: x.c` | builds `libx.so` next to it, and links with it |
 //! | `//#oracle: no: why` | two runs of it do not execute the same instructions |
 //! | `//#refused: why` | rewritten, it is stopped: status 121 and one line on standard error |

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 
+use abi::event::{End, Left};
 use abi::options::{ControlFlow, Instrument, Memory};
-use abi::trace::{end, left};
 use abi::unit::JitReason;
-use trace::events::Body;
+use trace::events::Event;
 use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
 use trace::program::Program;
 use trace::units::Origin;
@@ -139,9 +139,9 @@ fn mapped_program(trace: &Trace) -> Range<u64> {
     let program = trace.program.as_os_str().as_encoded_bytes();
     let (mut first, mut last) = (u64::MAX, 0);
     for event in &trace.process_events {
-        if let Body::Map { start, len, path, .. } = &event.body {
-            if path == program {
-                (first, last) = (first.min(*start), last.max(start.saturating_add(*len)));
+        if let Some(Event::Map { start, len, path, .. }) = &event.event {
+            if **path == *program {
+                (first, last) = (first.min(start.0), last.max(start.0.saturating_add(*len)));
             }
         }
     }
@@ -240,13 +240,13 @@ fn ending(trace: &Trace) -> String {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
     let mut ending = None;
     for event in all {
-        if let Body::ProcessEnd { reason, status, address } = event.body {
+        if let Some(Event::ProcessEnd { reason, status, address }) = event.event {
             ending = Some(match reason {
-                end::EXIT => format!("exit status {status}"),
-                end::SIGNAL if address != 0 => format!("signal {status} at address {address:#x}"),
-                end::SIGNAL => format!("signal {status}"),
-                end::REFUSED => "stopped because it needs something unsupported".to_string(),
-                other => format!("ended for unknown reason {other}"),
+                End::Exit => format!("exit status {status}"),
+                End::Signal if address != 0 => format!("signal {status} at address {address:#x}"),
+                End::Signal => format!("signal {status}"),
+                End::Refused => "stopped because it needs something unsupported".to_string(),
+                End::Unknown(other) => format!("ended for unknown reason {other}"),
             });
         }
     }
@@ -255,9 +255,11 @@ fn ending(trace: &Trace) -> String {
 
 fn losses(trace: &Trace) -> Vec<String> {
     let all = trace.threads.iter().flat_map(|t| &t.events).chain(&trace.process_events);
-    let named = all.filter_map(|event| match event.body {
-        Body::Loss { reason, errno: 0 } => Some(loss_reason(reason).to_string()),
-        Body::Loss { reason, errno } => Some(format!("{} (errno {errno})", loss_reason(reason))),
+    let named = all.filter_map(|event| match event.event {
+        Some(Event::Loss { reason, errno: 0 }) => Some(loss_reason(reason).to_string()),
+        Some(Event::Loss { reason, errno }) => {
+            Some(format!("{} (errno {errno})", loss_reason(reason)))
+        }
         _ => None,
     });
     // Each thread says where it lost what followed, and the process why.
@@ -268,9 +270,9 @@ fn losses(trace: &Trace) -> Vec<String> {
 fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
     let mut modules: BTreeMap<&[u8], (u64, String)> = BTreeMap::new();
     for event in &trace.process_events {
-        if let Body::Map { start, build_id, path, .. } = &event.body {
-            let module = modules.entry(path).or_insert((*start, String::new()));
-            module.0 = module.0.min(*start);
+        if let Some(Event::Map { start, build_id, path, .. }) = &event.event {
+            let module = modules.entry(path).or_insert((start.0, String::new()));
+            module.0 = module.0.min(start.0);
             if module.1.is_empty() {
                 module.1 = build_id.iter().map(|b| format!("{b:02x}")).collect();
             }
@@ -286,16 +288,16 @@ fn modules(trace: &Trace) -> Vec<(u64, String, String)> {
 
 /// Why the translation of the library at `start` was not used, if there was one.
 fn left(trace: &Trace, start: u64) -> &'static str {
-    let reason = trace.process_events.iter().find_map(|event| match event.body {
-        Body::LibraryLeft { load, reason } if load == start => Some(reason),
+    let reason = trace.process_events.iter().find_map(|event| match event.event {
+        Some(Event::LibraryLeft { load, reason }) if load.0 == start => Some(reason),
         _ => None,
     });
     match reason {
         None => "",
-        Some(left::CONTENT) => " (its translation is of another file: not used)",
-        Some(left::OPTIONS) => " (its translation is for other options or processors: not used)",
-        Some(left::ELSEWHERE) => " (mapped elsewhere before: its translation is not used)",
-        Some(_) => " (no memory for its translation: not used)",
+        Some(Left::Content) => " (its translation is of another file: not used)",
+        Some(Left::Options) => " (its translation is for other options or processors: not used)",
+        Some(Left::Elsewhere) => " (mapped elsewhere before: its translation is not used)",
+        Some(Left::NoMemory | Left::Unknown(_)) => " (no memory for its translation: not used)",
     }
 }
 
@@ -317,7 +319,7 @@ pub fn info(
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    let (threads, wrong) = match trace.options.records_memory() {
+    let (threads, wrong) = match trace.options.recording.records_memory() {
         true => count::<true>(trace, warnings),
         false => count::<false>(trace, warnings),
     };
@@ -358,10 +360,10 @@ impl Report<'_> {
         writeln!(
             out,
             "options        {}, control flow {}, memory {}{}",
-            instrument_name(trace.options.instrument),
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
-            if trace.options.ring { ", the newest part only" } else { "" }
+            instrument_name(trace.options.recording.instrument),
+            control_flow_name(trace.options.recording.control_flow),
+            memory_name(trace.options.recording.memory),
+            if trace.options.recording.ring { ", the newest part only" } else { "" }
         )?;
         writeln!(out, "process        {}, ended: {}", trace.pid, ending(trace))?;
         for loss in losses(trace) {
@@ -477,10 +479,10 @@ impl Report<'_> {
              {},\"not_recovered\":{}}}",
             text(trace.program.as_os_str().as_encoded_bytes()),
             list(trace.arguments.iter().map(|a| text(a)).collect()),
-            instrument_name(trace.options.instrument),
-            trace.options.ring,
-            control_flow_name(trace.options.control_flow),
-            memory_name(trace.options.memory),
+            instrument_name(trace.options.recording.instrument),
+            trace.options.recording.ring,
+            control_flow_name(trace.options.recording.control_flow),
+            memory_name(trace.options.recording.memory),
             trace.pid,
             json_string(&ending(trace)),
             list(losses(trace).iter().map(|l| json_string(l)).collect()),

@@ -133,7 +133,7 @@ pub fn memrefs(
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    if !trace.options.records_memory() {
+    if !trace.options.recording.records_memory() {
         return Err(Error("the trace was recorded without memory references".into()).into());
     }
     list::<true>(trace, what, warnings, out)

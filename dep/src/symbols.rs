@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Object, ObjectSymbol, SymbolKind};
-use trace::events::Body;
+use trace::events::Event;
 use trace::Trace;
 
 /// A mapped file.
@@ -39,12 +39,12 @@ impl Symbols {
         let mut modules = Vec::new();
         let program = trace.program.as_os_str().as_bytes();
         for event in &trace.process_events {
-            if let Body::Map { start, len, offset, path, .. } = &event.body {
+            if let Some(Event::Map { start, len, offset, path, .. }) = &event.event {
                 let path = match output {
-                    Some(output) if path == program => output.to_owned(),
+                    Some(output) if **path == *program => output.to_owned(),
                     _ => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
                 };
-                let live = *start..start.saturating_add(*len);
+                let live = start.0..start.0.saturating_add(*len);
                 modules.push(Module { live, offset: *offset, path });
             }
         }

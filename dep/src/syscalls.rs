@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use abi::syscalls::{described, find};
-use trace::events::Body;
+use trace::events::Event;
 use trace::{Error, Thread, Trace};
 
 use crate::args::CallSelection;
@@ -35,7 +35,7 @@ impl Calls {
     pub fn of(thread: &Thread) -> Calls {
         let (mut all, mut not_described) = (BTreeMap::new(), BTreeMap::new());
         for event in &thread.events {
-            let Body::Syscall { number, arguments, result } = &event.body else { continue };
+            let Some(Event::Syscall { number, arguments, result }) = &event.event else { continue };
             *all.entry(*number).or_insert(0) += 1;
             if !find(*number).is_some_and(|call| described(call, arguments, *result)) {
                 *not_described.entry(*number).or_insert(0) += 1;
@@ -78,7 +78,7 @@ pub fn list(trace: &Trace, what: &CallSelection, out: &mut impl Write) -> Result
     let mut left = what.limit.unwrap_or(u64::MAX);
     for thread in trace.threads.iter().filter(|t| what.thread.is_none_or(|tid| tid == t.name())) {
         for event in &thread.events {
-            let Body::Syscall { number, arguments, result } = &event.body else { continue };
+            let Some(Event::Syscall { number, arguments, result }) = &event.event else { continue };
             if left == 0 {
                 return Ok(());
             }

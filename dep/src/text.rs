@@ -1,6 +1,6 @@
 //! Numbers as text, quickly.
 
-use abi::trace::loss;
+use abi::event::Loss;
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
@@ -51,14 +51,15 @@ pub fn json_string(text: &str) -> String {
 }
 
 /// Why recording stopped, in words.
-pub fn loss_reason(reason: u32) -> &'static str {
+pub fn loss_reason(reason: Loss) -> &'static str {
     match reason {
-        loss::DISK_FULL => "disk full",
-        loss::FILE_SIZE_LIMIT => "file size limit",
-        loss::IO_ERROR => "I/O error",
-        loss::NO_MEMORY => "no memory",
-        loss::LOG_FULL => "log full",
-        _ => "unknown reason",
+        Loss::DiskFull => "disk full",
+        Loss::FileSizeLimit => "file size limit",
+        Loss::IoError => "I/O error",
+        Loss::NoMemory => "no memory",
+        Loss::LogFull => "log full",
+        Loss::Paused => "paused",
+        Loss::Unknown(_) => "unknown reason",
     }
 }
 

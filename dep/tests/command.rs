@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use abi::options::Options;
+use abi::options::{Options, RecordingOptions};
 use trace::test_support::{sample, Sample};
 
 fn dep(arguments: &[&str], trace: &[u8]) -> Output {
@@ -129,7 +129,8 @@ fn a_reader_that_has_seen_enough_ends_it_quietly() {
 
 #[test]
 fn undo_logs() {
-    let options = Options { instrument: abi::options::Instrument::Undo, ..Options::default() };
+    let instrument = abi::options::Instrument::Undo;
+    let options = RecordingOptions { instrument, ..RecordingOptions::default() }.into();
     let log = trace::test_support::undo_sample(options);
     let text = |arguments: &[&str]| {
         let output = dep(arguments, &log);

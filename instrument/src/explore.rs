@@ -1,27 +1,28 @@
 //! Liveness beyond the region: which registers are live at an address that control goes to.
 //!
 //! Follows direct branches and what lies behind calls from the address asked for, within one piece
-//! of code and up to a bound, and solves the same dataflow as [`crate::liveness`] over what it
+//! of code and up to a bound, and solves the same dataflow as `liveness` over what it
 //! found. What lies beyond the bound, behind indirect transfers and behind returns is all live. The
 //! answers are facts about the code's bytes, and are kept.
 
-use crate::liveness::use_def;
-use crate::transfer::is_transfer;
-use crate::translate::Source;
+use crate::block::Source;
+use crate::use_def::use_def;
+use abi::ids::OrigAddr;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+use lifter::flow::Flow;
 use lifter::regs::GprSet;
 
 const MOST_BLOCKS: usize = 300;
 const MOST_INSNS: usize = 2500;
 
 struct Node {
-    start: u64,
+    start: OrigAddr,
     used: GprSet,
     defined: GprSet,
     /// Original addresses; `None`: all registers are live there.
-    next: [Option<u64>; 2],
+    next: [Option<OrigAddr>; 2],
     all: bool,
     live_in: GprSet,
 }
@@ -29,17 +30,17 @@ struct Node {
 /// Live registers by address, as far as anybody has asked.
 #[derive(Default)]
 pub struct LiveMap {
-    known: BTreeMap<u64, GprSet>,
+    known: BTreeMap<OrigAddr, GprSet>,
     nodes: Vec<Node>,
-    found: BTreeMap<u64, usize>,
-    queue: Vec<u64>,
+    found: BTreeMap<OrigAddr, usize>,
+    queue: Vec<OrigAddr>,
 }
 
 impl LiveMap {
     /// Registers that are live where `address` is executed.
     pub fn at(
         &mut self,
-        address: u64,
+        address: OrigAddr,
         source: Source,
         factory: &mut InstructionInfoFactory,
     ) -> GprSet {
@@ -62,7 +63,7 @@ impl LiveMap {
         self.known.clear();
     }
 
-    fn collect(&mut self, address: u64, source: Source, factory: &mut InstructionInfoFactory) {
+    fn collect(&mut self, address: OrigAddr, source: Source, factory: &mut InstructionInfoFactory) {
         self.nodes.clear();
         self.found.clear();
         self.queue.clear();
@@ -109,11 +110,11 @@ impl LiveMap {
 
 /// Decodes the block at `start` and queues what follows it.
 fn block(
-    start: u64,
+    start: OrigAddr,
     source: Source,
     factory: &mut InstructionInfoFactory,
     insns: &mut usize,
-    queue: &mut Vec<u64>,
+    queue: &mut Vec<OrigAddr>,
 ) -> Node {
     let mut node = Node {
         start,
@@ -124,7 +125,7 @@ fn block(
         live_in: GprSet::EMPTY,
     };
     let bytes = source.slice(start, usize::MAX);
-    let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(64, bytes, start.0, DecoderOptions::NONE);
     for _ in 0..100 {
         if !decoder.can_decode() {
             break;
@@ -137,22 +138,17 @@ fn block(
         let effect = use_def(&insn, factory);
         node.used = node.used.union(effect.used.minus(node.defined));
         node.defined = node.defined.union(effect.defined);
-        if !is_transfer(&insn) {
+        let (flow, next) = (Flow::of(&insn), OrigAddr(insn.next_ip()));
+        if !flow.ends_unit() {
             continue;
         }
-        match insn.flow_control() {
-            FlowControl::UnconditionalBranch => {
-                node.next = [Some(insn.near_branch_target()), None];
-                node.all = false;
-            }
-            FlowControl::ConditionalBranch => {
-                node.next = [Some(insn.near_branch_target()), Some(insn.next_ip())];
-                node.all = false;
-            }
-            FlowControl::Call | FlowControl::IndirectCall => queue.push(insn.next_ip()),
-            _ => {}
+        if flow.comes_back() {
+            queue.push(next);
         }
-        queue.extend(node.next.into_iter().flatten());
+        node.next = flow.successors(next);
+        node.all = node.next == [None; 2];
+        // What follows a branch is looked at before what it goes to.
+        queue.extend(node.next.into_iter().rev().flatten());
         break;
     }
     node

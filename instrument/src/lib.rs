@@ -1,22 +1,40 @@
 //! Facts to instrumented code, for the rewriter and for the run-time translator alike.
 //!
-//! [`translate`](translate::Translator::translate) turns the blocks of one region into a
-//! [`Fragment`](translate::Fragment): liveness finds scratch registers, [`plan`] says what is
-//! recorded (data, no bytes), [`weave`] emits prologue, records and moved instructions,
-//! [`transfer`] the call, return and jump sequences, [`recipe`] remembers for every original
-//! instruction where it went and how to get the program's state back there. [`undo`] emits what only
-//! the undo log needs.
+//! [`translate`](translate::Translator::translate) turns the [blocks](block::Block) of one region
+//! into a [`Fragment`](fragment::Fragment). In the order in which it happens:
+//!
+//! * [`liveness`] finds scratch registers, [`explore`] looks further than the region for it;
+//! * [`planner`] says what is recorded, as data ([`plan`]);
+//! * `weave` emits a unit as its plan says, with the hand of `weaver`: `records` are what is inserted,
+//!   `moved` what is the program's, `transfer` calls, returns and jumps, `undo` what only the undo
+//!   log needs; `cold` what lies behind the hot code;
+//! * [`recipe`] remembers for every original instruction where it went and how to get the program's
+//!   state back there.
+//!
+//! Bytes are written by [`emit`], and nowhere else.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+pub mod block;
+mod cold;
 pub mod emit;
 pub mod explore;
+pub mod fragment;
 pub mod liveness;
+mod loose;
+mod manner;
+mod moved;
+mod operand;
 pub mod plan;
+pub mod planner;
 pub mod recipe;
-pub mod transfer;
+mod records;
+pub mod refusal;
+mod transfer;
 pub mod translate;
 mod undo;
-pub mod weave;
+pub mod use_def;
+mod weave;
+mod weaver;

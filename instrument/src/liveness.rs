@@ -3,53 +3,17 @@
 //! Lattice: sets of registers ordered by inclusion. Meet: union. Transfer of an instruction:
 //! `live_before = (live_after - defined) + used`. Where control leaves the region (calls, returns,
 //! indirect jumps, system calls) every register is live: conventions are not trusted. Where it
-//! leaves by a direct branch, [`crate::explore`] looks further. A write of 8 or 16 bits and a conditional write define nothing.
+//! leaves by a direct branch, [`crate::explore`] looks further. A write of 8 or 16 bits and a
+//! conditional write define nothing.
 
+use crate::block::Source;
 use crate::explore::LiveMap;
-use crate::translate::Source;
+use crate::use_def::{use_def, UseDef};
+use abi::ids::OrigAddr;
 use alloc::vec::Vec;
-use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess,
-};
-use lifter::regs::{gpr_number, GprSet};
-
-/// What one instruction reads and certainly overwrites.
-#[derive(Clone, Copy, Default)]
-pub struct UseDef {
-    pub used: GprSet,
-    pub defined: GprSet,
-    /// Everything that is written, wholly, in part or perhaps.
-    pub written: GprSet,
-}
-
-/// Registers that `insn` reads, and those of which it overwrites all 64 bits.
-pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseDef {
-    let info = factory.info_options(insn, InstructionInfoOptions::NO_MEMORY_USAGE);
-    let mut out = UseDef::default();
-    for used in info.used_registers() {
-        let Some(number) = gpr_number(used.register()) else { continue };
-        if !matches!(used.access(), OpAccess::Read | OpAccess::CondRead | OpAccess::None) {
-            out.written.insert(number);
-        }
-        match used.access() {
-            OpAccess::Read | OpAccess::CondRead => out.used.insert(number),
-            OpAccess::Write if used.register().size() >= 4 => out.defined.insert(number),
-            OpAccess::ReadWrite | OpAccess::ReadCondWrite => out.used.insert(number),
-            _ => {}
-        }
-    }
-    // Without shadow stacks these are no-ops that leave their register as it was.
-    if matches!(insn.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq) {
-        out.defined = GprSet::EMPTY;
-    }
-    // Address registers count as read even where the access is a no-op (nop [rax]).
-    for register in [insn.memory_base(), insn.memory_index()] {
-        if let Some(number) = gpr_number(register) {
-            out.used.insert(number);
-        }
-    }
-    out
-}
+use iced_x86::{Instruction, InstructionInfoFactory};
+use lifter::flow::Flow;
+use lifter::regs::GprSet;
 
 /// Code outside the region.
 pub struct Beyond<'a> {
@@ -59,11 +23,54 @@ pub struct Beyond<'a> {
 
 /// A block as liveness sees it.
 pub struct Span {
-    /// Original address.
-    pub start: u64,
+    /// Where its original code starts.
+    pub start: OrigAddr,
     /// Its instructions, as a range of the region's list.
     pub first: usize,
     pub count: usize,
+}
+
+/// Liveness of one block.
+#[derive(Clone, Copy)]
+pub struct Live<'a> {
+    region: &'a Liveness,
+    block: usize,
+    first: usize,
+    count: usize,
+}
+
+impl Live<'_> {
+    /// Live registers before the block's `i`-th instruction.
+    pub fn before(&self, i: usize) -> GprSet {
+        self.region.before[self.first + i]
+    }
+
+    /// Live registers behind the `i`-th instruction.
+    pub fn after(&self, i: usize) -> GprSet {
+        if i + 1 < self.count {
+            self.before(i + 1)
+        } else {
+            self.at_end()
+        }
+    }
+
+    /// Live registers where the block is entered; in front of none all are.
+    pub fn at_entry(&self) -> GprSet {
+        match self.count {
+            0 => GprSet::ALL,
+            _ => self.before(0),
+        }
+    }
+
+    /// Live registers behind the last instruction.
+    pub fn at_end(&self) -> GprSet {
+        self.region.block_out[self.block]
+    }
+
+    /// What the `i`-th instruction does to registers, if the region was solved.
+    pub fn effect(&self, i: usize) -> Option<UseDef> {
+        self.region.effects.get(self.first + i).copied()
+    }
 }
 
 /// Live registers before each instruction of a region.
@@ -78,19 +85,9 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Live registers before instruction `index` of the region's list.
-    pub fn before(&self, index: usize) -> GprSet {
-        self.before[index]
-    }
-
-    /// Live registers behind the last instruction of block `block`.
-    pub fn block_out(&self, block: usize) -> GprSet {
-        self.block_out[block]
-    }
-
-    /// What instruction `index` does to registers, if the region was solved.
-    pub fn effect(&self, index: usize) -> Option<UseDef> {
-        self.effects.get(index).copied()
+    /// What is known about one block, whose instructions are `span` of the region's list.
+    pub fn of_block(&self, block: usize, span: &Span) -> Live<'_> {
+        Live { region: self, block, first: span.first, count: span.count }
     }
 
     /// Solves the region. `spans` are ascending by address; `everything` makes all registers live
@@ -149,17 +146,12 @@ impl Liveness {
 }
 
 /// Where control goes behind `span`, as far as that is known.
-pub fn successors(insns: &[Instruction], span: &Span) -> [Option<u64>; 2] {
+pub fn successors(insns: &[Instruction], span: &Span) -> [Option<OrigAddr>; 2] {
     let Some(last) = insns[span.first..span.first + span.count].last() else { return [None; 2] };
-    match last.flow_control() {
-        FlowControl::Next => [Some(last.next_ip()), None],
-        FlowControl::UnconditionalBranch => [Some(last.near_branch_target()), None],
-        FlowControl::ConditionalBranch => [Some(last.next_ip()), Some(last.near_branch_target())],
-        _ => [None; 2],
-    }
+    Flow::of(last).successors(OrigAddr(last.next_ip()))
 }
 
-fn inside(spans: &[Span], address: u64) -> Option<usize> {
+fn inside(spans: &[Span], address: OrigAddr) -> Option<usize> {
     spans.binary_search_by_key(&address, |s| s.start).ok().filter(|&i| spans[i].count > 0)
 }
 
@@ -181,58 +173,4 @@ fn leaving(
         .fold(GprSet::EMPTY, |live, address| {
             live.union(beyond.map.at(address, beyond.source, factory))
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use iced_x86::{Decoder, DecoderOptions};
-    use lifter::regs::{RAX, RBX, RCX, RDI, RDX, RSI, RSP};
-
-    /// What no operand shows: registers that are read, and those that may keep their values.
-    #[test]
-    fn implicit_registers_are_known() {
-        let cases: &[(&str, &[u8], &[u8], &[u8])] = &[
-            ("xsavec [rsp+40h]", &[0x0f, 0xc7, 0x64, 0x24, 0x40], &[RAX, RDX, RSP], &[]),
-            ("xsave [rdi]", &[0x0f, 0xae, 0x27], &[RAX, RDX, RDI], &[]),
-            ("xrstor [rdi]", &[0x0f, 0xae, 0x2f], &[RAX, RDX, RDI], &[]),
-            ("xgetbv", &[0x0f, 0x01, 0xd0], &[RCX], &[RAX, RDX]),
-            ("wrpkru", &[0x0f, 0x01, 0xef], &[RAX, RCX, RDX], &[]),
-            ("cpuid", &[0x0f, 0xa2], &[RAX, RCX], &[RAX, RBX, RCX, RDX]),
-            ("rep movsb", &[0xf3, 0xa4], &[RCX, RSI, RDI], &[]),
-            ("repne scasb", &[0xf2, 0xae], &[RAX, RCX, RDI], &[]),
-            ("rep lodsq", &[0xf3, 0x48, 0xad], &[RCX, RSI], &[]),
-            ("lodsq", &[0x48, 0xad], &[RSI], &[RAX]),
-            ("lodsb", &[0xac], &[RSI], &[]),
-            ("maskmovdqu xmm0,xmm1", &[0x66, 0x0f, 0xf7, 0xc1], &[RDI], &[]),
-            ("cmpxchg16b [rdi]", &[0x48, 0x0f, 0xc7, 0x0f], &[RAX, RBX, RCX, RDX, RDI], &[]),
-            ("cmpxchg [rdi],esi", &[0x0f, 0xb1, 0x37], &[RAX, RSI, RDI], &[]),
-            ("pcmpestri", &[0x66, 0x0f, 0x3a, 0x61, 0xc1, 0], &[RAX, RDX], &[RCX]),
-            ("xlat", &[0xd7], &[RAX, RBX], &[]),
-            ("mul rsi", &[0x48, 0xf7, 0xe6], &[RAX, RSI], &[RDX]),
-            ("div esi", &[0xf7, 0xf6], &[RAX, RDX, RSI], &[]),
-            ("sahf", &[0x9e], &[RAX], &[]),
-            ("lahf", &[0x9f], &[], &[]),
-            ("cmovne eax,esi", &[0x0f, 0x45, 0xc6], &[RSI], &[]),
-            ("bsf eax,esi", &[0x0f, 0xbc, 0xc6], &[RSI], &[]),
-            ("shl eax,cl", &[0xd3, 0xe0], &[RAX, RCX], &[]),
-            ("monitorx", &[0x0f, 0x01, 0xfa], &[RAX, RCX, RDX], &[]),
-            ("umwait ecx", &[0xf2, 0x0f, 0xae, 0xf1], &[RAX, RCX, RDX], &[]),
-            ("clzero rax", &[0x0f, 0x01, 0xfc], &[RAX], &[]),
-            ("mov al,1", &[0xb0, 1], &[], &[]),
-            ("mov ax,1", &[0x66, 0xb8, 1, 0], &[], &[]),
-            ("mov eax,1", &[0xb8, 1, 0, 0, 0], &[], &[RAX]),
-        ];
-        let mut factory = InstructionInfoFactory::new();
-        for (name, bytes, used, defined) in cases {
-            let insn = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
-            assert!(!insn.is_invalid(), "{name}");
-            let effect = use_def(&insn, &mut factory);
-            let all = |set: &[u8]| set.iter().copied().collect::<GprSet>();
-            assert!(all(used).minus(effect.used).is_empty(), "{name} uses {:?}", effect.used);
-            // What is both read and overwritten is live before it anyway.
-            let only = effect.defined.minus(effect.used);
-            assert_eq!(only, all(defined).minus(all(used)), "{name} defines");
-        }
-    }
 }

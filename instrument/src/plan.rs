@@ -1,390 +1,122 @@
 //! What the units of a region record: data, no bytes.
 //!
-//! The memory stream gets, for each instruction that references memory, the values that the reader
-//! could not know otherwise. In the `addresses` format that is the effective address of each
-//! explicit operand. In the `registers` format it is each address register that is not *known*:
-//! recorded earlier, or recomputable from known registers by the effects of
-//! [`lifter::recompute`] — the very ones that the reader applies, so that both sides agree by
-//! construction.
-//!
-//! Knownness crosses from unit to unit inside a region (partial redundancy elimination). A unit
-//! that nothing outside the region branches to may rely on what its predecessors know; where only
-//! some of them know a register that the unit is going to need, the others record it at their end.
-//! So a pointer that a loop does not change is recorded once in front of the loop.
-//!
-//! The undo log ([`abi::options::Instrument::Undo`]) is another plan over the same ground: of the
-//! references only stores, each followed by what it overwrites, and at each call all registers.
-//!
-//! Lattice: sets of known registers, ordered by inclusion, starting from all of them. Meet:
-//! intersection, plus what is wanted and known to any predecessor. Transfer: the effects of the
-//! unit's instructions and records. Facts about a unit that relies on its predecessors are only
-//! right if it is entered from them: such a unit is *closed*.
+//! A plan says everything that is recorded, of control flow and of memory. [`crate::planner`]
+//! decides it, [`crate::weave`] emits it; nothing behind the planner asks which formats were chosen.
 
-use abi::options::{ControlFlow, Memory, Options};
-use abi::unit::{Record, What};
+use abi::ids::UnitId;
+use abi::unit::Record;
 use alloc::vec::Vec;
-use core::ops::Range;
-use iced_x86::{FlowControl, Instruction, InstructionInfoFactory};
-use lifter::needs::needs;
-use lifter::operands::{references, Index, Reference, Segment, Shape};
-use lifter::recompute::{effects, Effect, Known};
-use lifter::regs::GprSet;
-use lifter::stores::{is_synchronising, stores, Stores};
-
-/// A block as the planner sees it.
-pub struct PlanBlock {
-    /// Its instructions in the region's list.
-    pub insns: Range<usize>,
-    /// It may be entered from outside the region.
-    pub open: bool,
-    /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
-    pub successors: [Option<usize>; 2],
-    pub leaves: bool,
-}
 
 /// The plan of one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitPlan {
-    /// In stream order.
+    /// What it writes to the control-flow stream.
+    pub control: ControlRecord,
+    /// What it writes to the memory stream, in stream order.
     pub records: Vec<Record>,
     /// It relies on its predecessors in the region.
     pub closed: bool,
+    /// The runtime logs what its first instruction stores, in front of it.
+    pub announces_store: bool,
+    /// The registers that are recorded in front of an instruction are written in a row, with one
+    /// load of the pointer: at a call the undo log has all of them, and none is dead.
+    pub registers_together: bool,
 }
 
-/// What one instruction needs and does.
-struct Compiled {
-    needs: GprSet,
-    /// Recorded whatever is known: before, and after the instruction.
-    before: Vec<What>,
-    after: Option<What>,
-    effects: Range<usize>,
-    written: GprSet,
-    /// A store that the runtime logs in front of the unit.
-    starts_unit: bool,
+impl UnitPlan {
+    /// Bytes that an execution of the whole unit adds to the memory stream.
+    pub fn memory_bytes(&self) -> u32 {
+        self.records.iter().map(|r| r.what.size()).sum()
+    }
 }
 
-/// Plans regions; reuses its scratch memory.
-#[derive(Default)]
-pub struct Planner {
-    references: Vec<Reference>,
-    rest: Vec<Reference>,
-    compiled: Vec<Compiled>,
-    effects: Vec<Effect>,
+/// What a unit writes to the control-flow stream: something at its entry, something at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ControlRecord {
+    /// Written in the prologue.
+    pub entry: AtEntry,
+    /// Written at the last instruction.
+    pub end: AtEnd,
 }
 
-/// The solution for one block.
-#[derive(Clone, Copy)]
-struct Facts {
-    /// Registers that are certainly needed with the value they have at the block's start.
-    wanted: GprSet,
-    /// Never to be relied on at the block's start.
-    banned: GprSet,
-    written: GprSet,
-    known_in: GprSet,
-    known_out: GprSet,
-    /// Recorded at the block's end, for a successor.
-    late: GprSet,
+/// What a unit writes to the control-flow stream when it is entered.
+///
+/// Open to grow: the number of a path through the region, which stands for the tags of all its units,
+/// is one more case, and so is the turn of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEntry {
+    /// Nothing: it follows from what is recorded elsewhere, or nothing is recorded.
+    #[default]
+    Nothing,
+    /// The unit's number in its window, in 2 bytes.
+    Narrow,
+    /// The unit's whole number, in 6 bytes.
+    Wide,
+    /// The unit's whole address with its version, in 8 bytes.
+    Address,
+    /// The same behind a byte that announces it.
+    Target,
 }
 
-impl Planner {
-    /// The plans of the blocks of a region, whose instructions are `insns`.
-    pub fn plan(
-        &mut self,
-        blocks: &[PlanBlock],
-        insns: &[Instruction],
-        options: Options,
-        factory: &mut InstructionInfoFactory,
-    ) -> Vec<UnitPlan> {
-        if !options.records_memory() && !options.undo() {
-            return blocks.iter().map(|_| UnitPlan::default()).collect();
-        }
-        self.compiled.clear();
-        self.effects.clear();
-        for insn in insns {
-            self.compile(insn, options, factory);
-        }
-        assert!(
-            blocks.iter().all(|b| b.insns.clone().skip(1).all(|i| !self.compiled[i].starts_unit)),
-            "a store that is logged at run time is not the first instruction of its unit"
-        );
-        let across =
-            options.memory == Memory::Registers && options.control_flow != ControlFlow::Bits;
-        let facts = self.solve(blocks, across);
-        blocks
-            .iter()
-            .zip(facts)
-            .map(|(block, facts)| UnitPlan {
-                records: self.records(block, &facts, options),
-                closed: !facts.known_in.is_empty(),
-            })
-            .collect()
-    }
+/// What a unit writes to the control-flow stream at its last instruction. Open to grow, as
+/// [`AtEntry`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEnd {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Which way a conditional branch goes, in one byte. The prologue sees that there is room.
+    Outcome,
+}
 
-    fn compile(
-        &mut self,
-        insn: &Instruction,
-        options: Options,
-        factory: &mut InstructionInfoFactory,
-    ) {
-        self.references.clear();
-        references(insn, factory, &mut self.references);
-        let undo = options.undo() && crate::transfer::refusal(insn).is_none();
-        let store = options.undo().then(|| match undo {
-            true => stores(insn, &self.references),
-            false => Stores::None,
-        });
-        if let Some(store) = store {
-            self.references.clear();
-            if let Stores::One(reference) = store {
-                self.references.push(reference);
-            }
-        }
-        self.rest.clear();
-        let mut addresses = 0u8;
-        for reference in &self.references {
-            match reference.operand {
-                Some(n) if options.memory == Memory::Addresses && has_address(reference) => {
-                    addresses |= 1 << n;
-                }
-                _ => self.rest.push(*reference),
-            }
-        }
-        let mut wanted = needs(insn, factory, &self.rest);
-        if undo && is_call(insn) {
-            wanted.registers = GprSet::ALL;
-        }
-        let mut before: Vec<What> =
-            (0..4).filter(|n| addresses & 1 << n != 0).map(What::Address).collect();
-        let mut after = None;
-        for what in wanted.always {
-            match what {
-                What::After(_) => after = Some(what),
-                _ => before.push(what),
-            }
-        }
-        if undo && is_synchronising(insn) {
-            before.push(What::Order);
-        }
-        if let Some(Stores::One(reference)) = store {
-            before.push(What::Old(reference.size.div_ceil(8) as u8));
-        }
-        let start = self.effects.len();
-        let list = &mut self.effects;
-        effects(insn, factory, &mut |effect| list.push(effect));
-        let written =
-            self.effects[start..].iter().fold(GprSet::EMPTY, |set, e| set.union(changed(e)));
-        let effects = start..self.effects.len();
-        let starts_unit = store == Some(Stores::AtRunTime);
-        let needs = wanted.registers;
-        self.compiled.push(Compiled { needs, before, after, effects, written, starts_unit });
-    }
-
-    // --- dataflow ---
-
-    fn solve(&self, blocks: &[PlanBlock], across: bool) -> Vec<Facts> {
-        let mut facts: Vec<Facts> = blocks.iter().map(|block| self.local(block)).collect();
-        if !across || blocks.iter().all(|b| b.open) {
-            return facts;
-        }
-        anticipate(blocks, &mut facts);
-        let mut before: Vec<Vec<usize>> = blocks.iter().map(|_| Vec::new()).collect();
-        for (i, block) in blocks.iter().enumerate() {
-            for next in block.successors.into_iter().flatten() {
-                before[next].push(i);
-            }
-        }
-        loop {
-            self.fixpoint(blocks, &before, &mut facts);
-            if !self.place(blocks, &before, &mut facts) {
-                return facts;
-            }
-        }
-    }
-
-    /// What a block wants, writes, and knows at its end if it knows nothing at its start.
-    fn local(&self, block: &PlanBlock) -> Facts {
-        let mut wanted = GprSet::EMPTY;
-        let mut unchanged = GprSet::ALL;
-        let mut known = Known::default();
-        for compiled in &self.compiled[block.insns.clone()] {
-            wanted =
-                wanted.union(compiled.needs.minus(known.known).minus(GprSet::ALL.minus(unchanged)));
-            self.advance(compiled, &mut known);
-            unchanged = unchanged.minus(compiled.written);
-        }
-        Facts {
-            wanted,
-            banned: GprSet::EMPTY,
-            written: GprSet::ALL.minus(unchanged),
-            known_in: GprSet::EMPTY,
-            known_out: known.known,
-            late: GprSet::EMPTY,
-        }
-    }
-
-    fn advance(&self, compiled: &Compiled, known: &mut Known) {
-        known.known = known.known.union(compiled.needs);
-        for what in &compiled.before {
-            if let What::Before(register) = what {
-                known.known.insert(*register);
-            }
-        }
-        for effect in &self.effects[compiled.effects.clone()] {
-            known.apply(effect);
-        }
-        if let Some(What::After(register)) = compiled.after {
-            known.known.insert(register);
-        }
-    }
-
-    fn known_out(&self, block: &PlanBlock, known_in: GprSet) -> GprSet {
-        let mut known = Known { known: known_in, ..Known::default() };
-        for compiled in &self.compiled[block.insns.clone()] {
-            self.advance(compiled, &mut known);
-        }
-        known.known
-    }
-
-    /// The greatest solution.
-    fn fixpoint(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) {
-        for (i, block) in blocks.iter().enumerate() {
-            let rely = !block.open && !before[i].is_empty();
-            facts[i].known_in =
-                if rely { GprSet::ALL.minus(facts[i].banned) } else { GprSet::EMPTY };
-            facts[i].known_out = self.known_out(block, facts[i].known_in);
-        }
-        loop {
-            let mut changed = false;
-            for i in 0..blocks.len() {
-                if facts[i].known_in.is_empty() {
-                    continue;
-                }
-                let (mut all, mut any) = (GprSet::ALL, GprSet::EMPTY);
-                for &p in &before[i] {
-                    all = all.intersection(facts[p].known_out);
-                    any = any.union(facts[p].known_out);
-                }
-                let known_in = all.union(any.intersection(facts[i].wanted)).minus(facts[i].banned);
-                if known_in != facts[i].known_in {
-                    facts[i].known_in = known_in;
-                    let out = self.known_out(&blocks[i], known_in);
-                    changed |= out != facts[i].known_out;
-                    facts[i].known_out = out;
-                }
-            }
-            if !changed {
-                return;
-            }
-        }
-    }
-
-    /// Decides where the registers that a block relies on are recorded. True if something had to
-    /// be banned: solve again.
-    fn place(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) -> bool {
-        for f in facts.iter_mut() {
-            f.late = GprSet::EMPTY;
-        }
-        for i in 0..blocks.len() {
-            for &p in &before[i] {
-                let missing = facts[i].known_in.minus(facts[p].known_out);
-                if let Some(register) = self.cannot_record(&blocks[p], facts[p].late.union(missing))
-                {
-                    facts[i].banned.insert(register);
-                    return true;
-                }
-                facts[p].late = facts[p].late.union(missing);
-            }
-        }
-        false
-    }
-
-    /// Of the registers to be recorded at the end of `block`, one that cannot be: the value behind
-    /// the last instruction is only at hand if it does not transfer control, and once.
-    fn cannot_record(&self, block: &PlanBlock, late: GprSet) -> Option<u8> {
-        let Some(last) = self.compiled[block.insns.clone()].last() else {
-            return late.iter().next();
+impl ControlRecord {
+    /// Bytes that an execution of the unit adds to the control-flow stream.
+    pub fn bytes(self) -> u8 {
+        let entry = match self.entry {
+            AtEntry::Nothing => 0,
+            AtEntry::Narrow => 2,
+            AtEntry::Wide => 6,
+            AtEntry::Address => 8,
+            AtEntry::Target => 9,
         };
-        let behind = late.intersection(last.written);
-        let room =
-            usize::from(last.after.is_none() && block.successors[1].is_none() && !block.leaves);
-        behind.iter().nth(room)
+        let end = match self.end {
+            AtEnd::Nothing => 0,
+            AtEnd::Outcome => 1,
+        };
+        entry + end
     }
 
-    // --- records ---
-
-    fn records(&self, block: &PlanBlock, facts: &Facts, options: Options) -> Vec<Record> {
-        let mut records = Vec::new();
-        let mut known = Known { known: facts.known_in, ..Known::default() };
-        let count = block.insns.len();
-        for (i, compiled) in self.compiled[block.insns.clone()].iter().enumerate() {
-            let record = |what| Record { insn: i as u8, what };
-            let last = i + 1 == count;
-            let mut wanted = compiled.needs;
-            if options.memory == Memory::Registers {
-                wanted = wanted.minus(known.known);
-            }
-            if last {
-                // A register that the instruction does not change is as good before it.
-                wanted = wanted.union(facts.late.minus(compiled.written).minus(known.known));
-            }
-            records.extend(wanted.iter().map(|r| record(What::Before(r))));
-            records.extend(compiled.before.iter().map(|&what| record(what)));
-            records.extend(compiled.after.map(record));
-            self.advance(compiled, &mut known);
-            if last {
-                let behind = facts.late.intersection(compiled.written).minus(known.known);
-                records.extend(behind.iter().map(|r| record(What::After(r))));
-            }
-        }
-        records
+    /// Whether unit `id`, which has this record, may be entered by a direct branch from unit `from`:
+    /// a narrow tag is only right where the current window is the unit's own.
+    pub fn may_be_entered(self, from: UnitId, id: UnitId) -> bool {
+        self.entry != AtEntry::Narrow || from.window() == id.window()
     }
 }
 
-/// Extends what blocks want by what all their successors want.
-fn anticipate(blocks: &[PlanBlock], facts: &mut [Facts]) {
-    loop {
-        let mut changed = false;
-        for (i, block) in blocks.iter().enumerate().rev() {
-            if block.leaves {
-                continue;
-            }
-            let all = block
-                .successors
-                .into_iter()
-                .flatten()
-                .map(|next| facts[next].wanted)
-                .reduce(|a, b| a.intersection(b));
-            let wanted = facts[i].wanted.union(all.unwrap_or_default().minus(facts[i].written));
-            changed |= wanted != facts[i].wanted;
-            facts[i].wanted = wanted;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_the_lengths_that_the_thread_block_has_steps_for() {
+        use AtEntry::{Address, Narrow, Nothing, Target, Wide};
+        for entry in [Nothing, Narrow, Wide, Address, Target] {
+            let whole = ControlRecord { entry, end: AtEnd::Nothing }.bytes();
+            assert!(abi::thread::CF_LENGTHS.contains(&whole.into()), "{entry:?}");
         }
-        if !changed {
-            return;
+        for entry in [Nothing, Target] {
+            let whole = ControlRecord { entry, end: AtEnd::Outcome }.bytes();
+            assert!(abi::thread::CF_LENGTHS.contains(&whole.into()), "{entry:?} and an outcome");
         }
     }
-}
 
-/// Registers that a step changes.
-fn changed(effect: &Effect) -> GprSet {
-    match *effect {
-        Effect::Forget(set) => set,
-        Effect::Set { to, .. }
-        | Effect::Lea { to, .. }
-        | Effect::Binary { to, .. }
-        | Effect::Immediate { to, .. }
-        | Effect::Unary { to, .. } => GprSet::of(to),
-        Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
+    #[test]
+    fn narrow_units_are_entered_from_their_own_window() {
+        let [here, there] = [UnitId::new(1, 20), UnitId::new(2, 20)];
+        let narrow = ControlRecord { entry: AtEntry::Narrow, end: AtEnd::Nothing };
+        assert!(narrow.may_be_entered(here, UnitId::new(1, 21)));
+        assert!(!narrow.may_be_entered(there, here));
+        let wide = ControlRecord { entry: AtEntry::Wide, end: AtEnd::Nothing };
+        assert!(wide.may_be_entered(there, here));
     }
-}
-
-/// Calls of the program's own code: there the undo log has all registers.
-pub fn is_call(insn: &Instruction) -> bool {
-    insn.is_call_near() || insn.flow_control() == FlowControl::IndirectCall
-}
-
-/// Whether `lea` can compute the reference's address.
-fn has_address(reference: &Reference) -> bool {
-    matches!(reference.shape, Shape::Plain)
-        && matches!(reference.index, Index::None | Index::Gpr { .. })
-        && reference.segment == Segment::None
 }

@@ -16,243 +16,139 @@
 //! block's `target` then holds the whole original target.
 
 use crate::emit::{At, LookUp, RCX, RSP};
+use crate::loose::{Cold, Pending, Size};
+use crate::manner::Returns;
+use crate::operand::memory_operand;
 use crate::recipe::Kind;
-use crate::translate::{Branch, Cold, Fragment, Pending, Thunks, Translator};
-use crate::weave::{memory_operand, Weaver};
+use crate::refusal::refusal;
+use crate::weaver::Weaver;
+use abi::ids::{CodeOff, OrigAddr};
 use abi::layout::{TableShape, WINDOW_SIZE};
-use abi::library;
-use abi::options::{ControlFlow, Instrument};
 use abi::thread::{self, refuse};
 use abi::trace::bits;
-use iced_x86::{Code as Op, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code as Op, Instruction, OpKind, Register};
+use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
 
-/// Whether a unit ends with this instruction.
-pub fn is_transfer(insn: &Instruction) -> bool {
-    match insn.flow_control() {
-        FlowControl::Next | FlowControl::Exception => false,
-        FlowControl::Interrupt => refusal(insn).is_some(),
-        // Calls of a hypervisor and the like do what they do where they stand.
-        FlowControl::Call => {
-            insn.op0_kind() == OpKind::NearBranch64
-                || insn.mnemonic() == Mnemonic::Syscall
-                || refusal(insn).is_some()
-        }
-        _ => true,
-    }
-}
-
-/// Conditional branches of all kinds, `loop` and `jrcxz` included.
-pub fn is_conditional(insn: &Instruction) -> bool {
-    insn.flow_control() == FlowControl::ConditionalBranch
-}
-
-/// Why an instruction cannot be run translated, if so.
-pub fn refusal(insn: &Instruction) -> Option<u32> {
-    if insn.segment_prefix() == Register::GS
-        && insn.op_kinds().any(has_segment)
-        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
-    {
-        return Some(refuse::GS);
-    }
-    match insn.mnemonic() {
-        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase | Mnemonic::Lgs => Some(refuse::GS),
-        Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => Some(refuse::GS),
-        // Others are faults and traps, at the same instruction as natively.
-        Mnemonic::Int if insn.immediate8() == 0x80 => Some(refuse::OLD_SYSCALL),
-        Mnemonic::Sysenter => Some(refuse::OLD_SYSCALL),
-        Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Retf => {
-            Some(refuse::FAR_TRANSFER)
-        }
-        Mnemonic::Xbegin => Some(refuse::TRANSACTION),
-        mnemonic if insn.flow_control() == FlowControl::Return && mnemonic != Mnemonic::Ret => {
-            Some(refuse::FAR_TRANSFER)
-        }
-        _ if insn.is_call_far()
-            || insn.is_jmp_far()
-            || insn.is_call_far_indirect()
-            || insn.is_jmp_far_indirect() =>
-        {
-            Some(refuse::FAR_TRANSFER)
-        }
-        _ => None,
-    }
-}
-
-/// Memory operands that a segment prefix applies to.
-fn has_segment(kind: OpKind) -> bool {
-    use OpKind::*;
-    matches!(
-        kind,
-        Memory
-            | MemorySegSI
-            | MemorySegESI
-            | MemorySegRSI
-            | MemorySegDI
-            | MemorySegEDI
-            | MemorySegRDI
-    )
-}
-
-impl Weaver<'_, '_, '_> {
-    /// Emits the transfer that ends the unit; `next`: original address of the block behind.
-    pub(crate) fn transfer(&mut self, insn: &Instruction, i: usize, next: Option<u64>) {
+impl Weaver<'_> {
+    /// Emits instruction `i`, the transfer that ends the unit.
+    pub fn transfer(&mut self, insn: &Instruction, i: usize) {
         if let Some(why) = refusal(insn) {
-            self.boundary(insn, Kind::SavedRcx, &[]);
             return self.refuse(insn, why);
         }
-        match insn.flow_control() {
-            FlowControl::ConditionalBranch if insn.is_jcc_short_or_near() => {
-                self.outcome_of_jcc(insn, i);
+        let next = OrigAddr(insn.next_ip());
+        match Flow::of(insn) {
+            Flow::Branch(target) if insn.is_jcc_short_or_near() => {
+                let condition = condition_of(insn);
+                if self.records_outcome() {
+                    self.write_condition(condition, i);
+                }
                 self.boundary(insn, Kind::Plain, &[]);
-                self.branch(Some(condition_of(insn)), insn.near_branch_target());
-                self.fall_through(insn.next_ip(), next);
+                self.branch(Some(condition), target);
+                self.go_on(next);
             }
-            FlowControl::ConditionalBranch => self.loop_or_jrcxz(insn, next),
-            FlowControl::UnconditionalBranch => {
+            Flow::Branch(target) => self.loop_or_jrcxz(insn, target),
+            Flow::Jump(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
-                self.fall_through(insn.near_branch_target(), next);
+                self.go_on(target);
             }
-            FlowControl::Call if insn.mnemonic() == Mnemonic::Syscall => {
+            Flow::Syscall => {
                 self.boundary(insn, Kind::Plain, &[]);
-                let next_ip = insn.next_ip();
-                self.code().address_of(RCX, next_ip);
+                self.code().address_of(RCX, next.0);
                 self.code().jump_gs(thread::STUB_SYSCALL);
             }
-            FlowControl::Call => self.direct_call(insn, next),
-            FlowControl::IndirectCall => {
+            Flow::Call(target) => {
+                self.boundary(insn, Kind::Plain, &[]);
+                let (at, from) = (self.code().call(), self.unit.block.id);
+                self.ends.cold.push(Cold::Call { at, return_address: next, target, from });
+                self.go_on(next);
+            }
+            Flow::IndirectCall => {
                 self.indirect(insn);
                 let at = self.code().call();
-                self.t.cold.push(Cold::IndirectCall { at, return_address: insn.next_ip() });
-                self.fall_through(insn.next_ip(), next);
+                self.ends.cold.push(Cold::IndirectCall { at, return_address: next });
+                self.go_on(next);
             }
-            FlowControl::IndirectBranch => {
+            Flow::IndirectJump => {
                 self.indirect(insn);
                 self.code().jump_gs(thread::JUMP);
             }
-            FlowControl::Return => self.ret(insn),
-            _ => {
-                self.boundary(insn, Kind::SavedRcx, &[]);
-                self.refuse(insn, refuse::FAR_TRANSFER);
-            }
+            Flow::Return => self.ret(insn),
+            _ => self.refuse(insn, refuse::FAR_TRANSFER),
         }
     }
 
     /// A direct branch to original address `target`: `jmp`, or `j<condition>`.
-    fn branch(&mut self, condition: Option<u8>, target: u64) {
-        let number = self.t.branches;
-        self.t.branches += 1;
-        let short = self.t.short.get(number).copied().unwrap_or(false);
-        let at = if short {
-            self.code().raw(&[condition.map_or(0xeb, |c| 0x70 | c), 0]);
-            self.code().here() - 1
-        } else if let Some(condition) = condition {
-            self.align(2);
-            self.code().jcc(condition)
-        } else {
-            self.align(1);
-            self.code().jump()
+    fn branch(&mut self, condition: Option<u8>, target: OrigAddr) {
+        let (number, short) = self.ends.next_branch();
+        if short {
+            let at = self.code().branch_short(condition);
+            return self.pending(at, target, Size::Short);
+        }
+        let at = match condition {
+            Some(condition) => {
+                self.align(2);
+                self.code().jcc(condition)
+            }
+            None => {
+                self.align(1);
+                self.code().jump()
+            }
         };
-        self.t.pending.push(Pending { at, target, from: self.block.id, number, short });
+        self.pending(at, target, Size::Numbered(number));
+    }
+
+    fn pending(&mut self, at: CodeOff, target: OrigAddr, size: Size) {
+        let from = self.unit.block.id;
+        self.ends.pending.push(Pending { at, target, from, size });
     }
 
     /// Pads so that a rel32 behind `opcode` more bytes stays within a cache line.
     fn align(&mut self, opcode: u64) {
-        if !self.t.placement.patchable {
+        if !self.manner.placement.patchable {
             return;
         }
-        let at = self.out.code.address(self.out.code.here()) + opcode;
-        match at % 64 {
-            61 => self.code().raw(&[0x0f, 0x1f, 0x00]),
-            62 => self.code().raw(&[0x66, 0x90]),
-            63 => self.code().raw(&[0x90]),
+        match self.here().wrapping_add(opcode) % 64 {
+            61 => self.code().nop(3),
+            62 => self.code().nop(2),
+            63 => self.code().nop(1),
             _ => {}
         }
     }
 
-    /// Goes on at `address`: nothing to emit where that block is the `next` one emitted and may be
+    /// Goes on at `address`: nothing to emit where that block is emitted right behind and may be
     /// entered from here.
-    pub(crate) fn fall_through(&mut self, address: u64, next: Option<u64>) {
-        if next == Some(address) && !self.next_needs_branch {
-            return;
+    pub fn go_on(&mut self, address: OrigAddr) {
+        if self.unit.behind != Some(address) {
+            self.branch(None, address);
         }
-        self.branch(None, address);
-    }
-
-    fn direct_call(&mut self, insn: &Instruction, next: Option<u64>) {
-        self.boundary(insn, Kind::Plain, &[]);
-        let at = self.code().call();
-        self.t.cold.push(Cold::Call {
-            at,
-            return_address: insn.next_ip(),
-            target: insn.near_branch_target(),
-            from: self.block.id,
-        });
-        self.fall_through(insn.next_ip(), next);
     }
 
     /// `loop`, `jrcxz` and their kin: the short branch goes to a jump of our own.
-    fn loop_or_jrcxz(&mut self, insn: &Instruction, next: Option<u64>) {
-        let records = self.records_outcomes();
+    fn loop_or_jrcxz(&mut self, insn: &Instruction, target: OrigAddr) {
+        let records = self.records_outcome();
         self.boundary(insn, Kind::Plain, &[]);
         // Prefixes and opcode as they are; the distance comes last.
-        let short = self.bytes[(insn.ip() - self.block.start) as usize..].to_vec();
-        let len = insn.len();
-        self.code().raw(&short[..len - 1]);
-        self.code().raw(&[0]);
-        let taken = self.code().here() - 1;
-        let mut avoid = GprSet::EMPTY;
-        avoid.insert(RCX);
+        let (from, len) = (self.offset_of(insn), insn.len());
+        let taken = self.out.code.branch_as(&self.unit.bytes[from..from + len - 1]);
+        let avoid = GprSet::of(RCX);
         if records {
             self.write_outcome(avoid, bits::NOT_TAKEN);
         }
-        let (count, short) = (self.t.branches, core::mem::take(&mut self.t.short));
-        self.branch(None, insn.next_ip());
-        (self.t.branches, self.t.short) = (count, short);
-        if let Some(long) = self.t.pending.last_mut() {
-            // The branch around it must not change its length.
-            long.number = usize::MAX;
-        }
+        // The branch around it must not change its length.
+        self.align(1);
+        let at = self.code().jump();
+        self.pending(at, OrigAddr(insn.next_ip()), Size::Long);
         self.code().bind_short(taken);
         if records {
             self.write_outcome(avoid, bits::TAKEN);
         }
-        self.fall_through(insn.near_branch_target(), next);
-    }
-
-    fn records_outcomes(&self) -> bool {
-        self.options().instrument != Instrument::None
-            && self.options().control_flow == ControlFlow::Bits
-    }
-
-    fn write_outcome(&mut self, avoid: GprSet, outcome: u8) {
-        let pointer = self.take(GprSet::ALL, avoid, 0);
-        self.load_control_flow_pointer(pointer.reg);
-        self.code().write_imm_byte(At(pointer.reg, -1), outcome);
-        self.give_back(pointer);
-    }
-
-    /// `bits`: the outcome of a conditional branch, before it is taken; its flags stay as they are.
-    fn outcome_of_jcc(&mut self, insn: &Instruction, i: usize) {
-        if !self.records_outcomes() {
-            return;
-        }
-        let live = self.t.liveness.before(self.first + i);
-        let pointer = self.take(live, GprSet::EMPTY, 0);
-        let mut avoid = GprSet::EMPTY;
-        avoid.insert(pointer.reg);
-        let value = self.take(live, avoid, 1);
-        self.load_control_flow_pointer(pointer.reg);
-        self.code().setcc(condition_of(insn), value.reg);
-        self.code().lea32(value.reg, At(value.reg, i32::from(bits::NOT_TAKEN)));
-        self.code().write_byte(At(pointer.reg, -1), value.reg);
-        self.give_back(value);
-        self.give_back(pointer);
+        self.go_on(target);
     }
 
     /// rcx becomes zero if it equals the high half of the window.
     fn compare_high(&mut self) {
-        match self.t.placement.window_high {
+        match self.manner.placement.window_high {
             Some(0) => {}
             Some(high) => self.code().lea(RCX, At(RCX, -(high as i32))),
             None => self.code().crc_rcx(thread::WINDOW_HIGH),
@@ -261,11 +157,12 @@ impl Weaver<'_, '_, '_> {
 
     fn ret(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
-        if let Some(table) = self.options().return_table() {
-            return self.merged_return(insn, table);
-        }
-        let (undo, table) = (self.options().undo(), self.options().jump_table());
-        let popped = 8 + if insn.op_count() > 0 { i32::from(insn.immediate16()) } else { 0 };
+        let jumps = match self.manner.returns {
+            Returns::Merged(table) => return self.merged_return(insn, table),
+            Returns::Whole => false,
+            Returns::Jump => true,
+        };
+        let table = self.manner.table;
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
         code.read32(RCX, At(RSP, 4));
@@ -278,19 +175,20 @@ impl Weaver<'_, '_, '_> {
         code.store32(thread::TARGET, RCX);
         code.look_up(LookUp::Whole, table);
         let back = code.here();
-        if undo {
-            // Memory stays as it is: the return is a jump, which the processor may not predict.
+        if jumps {
+            // The processor may not predict it.
+            let popped = 8 + popped_by(insn).map_or(0, i32::from);
             code.store(thread::JUMP, RCX);
             code.load(RCX, thread::SAVED_RCX);
             code.lea(RSP, At(RSP, popped));
             code.jump_gs(thread::JUMP);
-            self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
-            return;
+        } else {
+            code.write(At(RSP, 0), RCX);
+            code.load(RCX, thread::SAVED_RCX);
+            code.ret(popped_by(insn));
         }
-        code.write(At(RSP, 0), RCX);
-        code.load(RCX, thread::SAVED_RCX);
-        self.hardware_return(insn);
-        self.t.cold.push(Cold::ForeignReturn { at: foreign, back, pc: insn.ip() });
+        let pc = OrigAddr(insn.ip());
+        self.ends.cold.push(Cold::ForeignReturn { at: foreign, back, pc });
     }
 
     /// The low half of the return address is replaced in one 8-byte store: behind one of 4 bytes the
@@ -304,16 +202,7 @@ impl Weaver<'_, '_, '_> {
         code.merge_high_half();
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
-        self.hardware_return(insn);
-    }
-
-    fn hardware_return(&mut self, insn: &Instruction) {
-        if insn.op_count() > 0 {
-            let [low, high] = insn.immediate16().to_le_bytes();
-            self.code().raw(&[0xc2, low, high]);
-        } else {
-            self.code().raw(&[0xc3]);
-        }
+        code.ret(popped_by(insn));
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
@@ -325,7 +214,7 @@ impl Weaver<'_, '_, '_> {
             from = gpr_number(insn.op0_register()).unwrap_or(RCX);
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
-            let next = self.out.code.address(self.out.code.here() + 8);
+            let next = self.here().wrapping_add(8);
             // A byte or two are given away: the prefixes are the instruction's own.
             if (at.wrapping_sub(next) as i64).unsigned_abs() < WINDOW_SIZE / 2 - 16 {
                 let mut memory = memory_operand(insn);
@@ -346,17 +235,15 @@ impl Weaver<'_, '_, '_> {
         let code = self.code();
         code.store(thread::TARGET, from);
         code.move32(RCX, from);
-        match self.options().return_table().filter(|_| self.t.placement.window_high == Some(0)) {
+        let (look_up, table) = match (self.manner.returns, self.manner.placement.window_high) {
             // Addresses have a low half only: the smaller table serves jumps, too.
-            Some(table) => self.code().look_up(LookUp::LowHalf, table),
-            None => {
-                let table = self.options().jump_table();
-                self.code().look_up(LookUp::Whole, table)
-            }
-        }
+            (Returns::Merged(table), Some(0)) => (LookUp::LowHalf, table),
+            _ => (LookUp::Whole, self.manner.table),
+        };
+        self.code().look_up(look_up, table);
         let code = self.code();
         code.store(thread::JUMP, RCX);
-        self.code().load32(RCX, thread::TARGET + 4);
+        code.load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();
@@ -364,113 +251,14 @@ impl Weaver<'_, '_, '_> {
         code.bind_short(near);
         let back = code.here();
         code.load(RCX, thread::SAVED_RCX);
-        self.t.cold.push(Cold::ForeignTarget { at: foreign, back, pc: insn.ip() });
+        let pc = OrigAddr(insn.ip());
+        self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
     }
 }
 
-/// A direct branch to original code that has no translation yet: by way of a miss.
-pub fn exit_to(code: &mut crate::emit::Code, target: u64) {
-    code.store(thread::SAVED_RCX, RCX);
-    code.address_of(RCX, target);
-    code.store(thread::TARGET, RCX);
-    code.load(RCX, thread::SAVED_RCX);
-    code.jump_gs(thread::STUB_MISS);
-}
-
-impl Translator {
-    /// Emits what the hot code of the region left for later.
-    pub(crate) fn cold_code(&mut self, out: &mut Fragment) {
-        for cold in core::mem::take(&mut self.cold) {
-            let here = out.code.here();
-            match cold {
-                Cold::Call { .. } | Cold::IndirectCall { .. } if self.placement.movable => {
-                    self.region_thunks.push(cold);
-                }
-                Cold::Call { at, return_address, target, from } => {
-                    out.code.bind(at, here);
-                    self.put_return_address(out, return_address);
-                    if self.placement.patchable {
-                        while (out.code.address(out.code.here()) + 1) % 64 > 60 {
-                            out.code.raw(&[0x90]);
-                        }
-                    }
-                    let at = out.code.jump();
-                    self.pending.push(Pending {
-                        at,
-                        target,
-                        from,
-                        number: usize::MAX,
-                        short: false,
-                    });
-                }
-                Cold::IndirectCall { at, return_address } => {
-                    out.code.bind(at, here);
-                    self.put_return_address(out, return_address);
-                    out.code.jump_gs(thread::JUMP);
-                }
-                Cold::ForeignTarget { at, back, pc } => {
-                    out.code.bind(at, here);
-                    out.code.address_of(RCX, pc);
-                    out.code.store(thread::EXIT_ID, RCX);
-                    out.code.load(RCX, thread::STUB_MISS);
-                    out.code.store(thread::JUMP, RCX);
-                    let at = out.code.jump();
-                    out.code.bind(at, back);
-                }
-                Cold::ForeignReturn { at, back, pc } => {
-                    out.code.bind(at, here);
-                    out.code.address_of(RCX, pc);
-                    out.code.store(thread::EXIT_ID, RCX);
-                    out.code.read(RCX, At(RSP, 0));
-                    out.code.store(thread::TARGET, RCX);
-                    out.code.load(RCX, thread::STUB_MISS);
-                    let at = out.code.jump();
-                    out.code.bind(at, back);
-                }
-            }
-        }
-    }
-
-    /// Emits the thunks of all calls so far, in the shape of [`abi::library`]: direct calls first.
-    /// What they branch to is left in `out.branches`. Returns where they start.
-    pub fn thunks(&mut self, out: &mut Fragment) -> Thunks {
-        while !out.code.here().is_multiple_of(16) {
-            out.code.raw(&[0xcc]);
-        }
-        let start = out.code.here();
-        let all = core::mem::take(&mut self.thunks);
-        let mut direct = 0;
-        for thunk in &all {
-            let Cold::Call { at, return_address, target, from } = *thunk else { continue };
-            out.code.bind(at, out.code.here());
-            self.put_return_address(out, return_address);
-            let at = out.code.jump();
-            out.branches.push(Branch { at, target, from });
-            direct += 1;
-            debug_assert_eq!(out.code.here(), start + direct * library::DIRECT_THUNK);
-        }
-        let first_indirect = out.code.here();
-        let mut indirect = 0;
-        for thunk in &all {
-            let Cold::IndirectCall { at, return_address } = *thunk else { continue };
-            out.code.bind(at, out.code.here());
-            self.put_return_address(out, return_address);
-            out.code.jump_gs(thread::JUMP);
-            indirect += 1;
-            debug_assert_eq!(out.code.here(), first_indirect + indirect * library::INDIRECT_THUNK);
-        }
-        Thunks { start, direct, indirect }
-    }
-
-    /// Overwrites the return address that a hardware call just pushed.
-    fn put_return_address(&self, out: &mut Fragment, original: u64) {
-        out.code.write_imm(At(RSP, 0), original as u32);
-        // Code outside the window (generated by the program, vdso) differs in both halves.
-        let high = (original >> 32) as u32;
-        if (out.code.base >> 32) as u32 != high {
-            out.code.write_imm(At(RSP, 4), high);
-        }
-    }
+/// What a return takes off the stack besides its address.
+fn popped_by(insn: &Instruction) -> Option<u16> {
+    (insn.op_count() > 0).then(|| insn.immediate16())
 }
 
 /// Low nibble of the opcode of `jcc` and `setcc`.

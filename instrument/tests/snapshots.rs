@@ -7,7 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::options::{
+    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+};
 use abi::thread;
 use abi::unit::{UnitBody, What};
 use iced_x86::code_asm::*;
@@ -15,10 +18,12 @@ use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, InstructionInfoFactory, IntelFormatter,
     Mnemonic, OpKind, Register, RflagsBits, SymbolResolver, SymbolResult,
 };
-use instrument::liveness::{use_def, UseDef};
+use instrument::block::{Block, Placement, Source};
+use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
-use instrument::transfer::is_transfer;
-use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use instrument::translate::Translator;
+use instrument::use_def::{use_def, UseDef};
+use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet};
 
 /// Where the original code lies.
@@ -187,16 +192,16 @@ fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
             let number = blocks.len();
             let window = if number >= case.other_window { 2 } else { 1 };
             blocks.push(Block {
-                start: insn.ip(),
+                start: OrigAddr(insn.ip()),
                 len: 0,
-                id: window << 16 | (16 + number as u32),
+                id: UnitId::new(window, 16 + number as u16),
                 version: 0,
                 wide: !case.narrow.contains(&number),
                 open: true,
             });
         }
         blocks.last_mut().expect("a block").len += insn.len() as u32;
-        fresh = is_transfer(insn);
+        fresh = Flow::of(insn).ends_unit();
     }
     blocks
 }
@@ -206,13 +211,13 @@ fn listing(case: &Case, code: &[u8]) -> String {
     let blocks = blocks(case, &insns);
     let mut fragment = Fragment::new(case.translated);
     let mut translator = Translator::new(case.options, case.placement);
-    let source = Source { start: case.original, bytes: code };
+    let source = Source { start: OrigAddr(case.original), bytes: code };
     translator.translate(&blocks, source, &mut fragment);
 
     let mut original_places = BTreeMap::new();
     let mut places = BTreeMap::new();
     for (block, unit) in blocks.iter().zip(&fragment.units) {
-        original_places.insert(block.start, format!("{:x}", block.start));
+        original_places.insert(block.start.0, format!("{:x}", block.start));
         places.insert(fragment.code.address(unit.entry), format!("unit_{:x}", unit.start));
     }
     // What is patched while others run it is written in one piece.
@@ -223,9 +228,9 @@ fn listing(case: &Case, code: &[u8]) -> String {
     // Branches out of the region show the original address that they are waiting for.
     let mut bytes = fragment.code.bytes.clone();
     for (n, branch) in fragment.branches.iter().enumerate() {
-        let place = fragment.code.address(bytes.len() as u32) + 0x1000 + n as u64;
-        let distance = place.wrapping_sub(fragment.code.address(branch.at + 4)) as i32;
-        bytes[branch.at as usize..][..4].copy_from_slice(&distance.to_le_bytes());
+        let place = fragment.code.address(CodeOff(bytes.len() as u32)) + 0x1000 + n as u64;
+        let distance = place.wrapping_sub(fragment.code.address(branch.at.plus(4))) as i32;
+        bytes[branch.at.0 as usize..][..4].copy_from_slice(&distance.to_le_bytes());
         places.insert(place, format!("original {:x}", branch.target));
     }
     let emitted = decode(&bytes, case.translated);
@@ -248,7 +253,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
     for (block, unit) in blocks.iter().zip(&fragment.units) {
         let list: Vec<_> = insns
             .iter()
-            .filter(|i| (block.start..block.start + u64::from(block.len)).contains(&i.ip()))
+            .filter(|i| (block.start..block.behind()).contains(&OrigAddr(i.ip())))
             .collect();
         let recipe = recipe_of(unit, &fragment.recipes).expect("a recipe");
         let entries: Vec<_> = recipe.entries().collect();
@@ -309,7 +314,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             leaves_flags_alone(insn, &list);
         }
-        for entry in entries.iter().filter(|e| e.code == unit.end - unit.entry) {
+        for entry in entries.iter().filter(|e| e.code == unit.end.0 - unit.entry.0) {
             let original = text(&mut original_text, list[entry.insn as usize]);
             line(&mut out, &original, "", "nothing to do");
         }
@@ -506,16 +511,22 @@ fn assemble(write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedE
     a.assemble(ORIGINAL).expect("code")
 }
 
-fn registers_format() -> Options {
-    Options::default()
+fn registers_format() -> RecordingOptions {
+    RecordingOptions::default()
 }
 
-fn control_flow_only() -> Options {
-    Options { memory: Memory::None, ..Options::default() }
+fn control_flow_only() -> RecordingOptions {
+    RecordingOptions { memory: Memory::None, ..RecordingOptions::default() }
 }
 
 fn nothing() -> Options {
-    Options { instrument: Instrument::None, ..Options::default() }
+    RecordingOptions { instrument: Instrument::None, ..RecordingOptions::default() }.into()
+}
+
+/// The recording, with every register live.
+fn spilling(recording: RecordingOptions) -> Options {
+    let process = ProcessOptions { torture: torture::SPILL, ..ProcessOptions::default() };
+    Options { process, recording }
 }
 
 macro_rules! snapshot {
@@ -769,7 +780,7 @@ snapshot!(
 
 fn two_blocks(control_flow: ControlFlow) -> Case {
     Case {
-        options: Options { control_flow, ..control_flow_only() },
+        options: RecordingOptions { control_flow, ..control_flow_only() }.into(),
         narrow: &[1, 2],
         ..Case::default()
     }
@@ -807,18 +818,17 @@ snapshot!(
 
 snapshot!(
     formats_with_everything_live,
-    Case { options: Options { torture: torture::SPILL, ..control_flow_only() }, ..Case::default() },
+    Case { options: spilling(control_flow_only()), ..Case::default() },
     |a| { formats!(a) }
 );
 
 snapshot!(
     full_pc_with_everything_live,
     Case {
-        options: Options {
-            torture: torture::SPILL,
+        options: spilling(RecordingOptions {
             control_flow: ControlFlow::FullPc,
             ..control_flow_only()
-        },
+        }),
         ..Case::default()
     },
     |a| { formats!(a) }
@@ -827,11 +837,10 @@ snapshot!(
 snapshot!(
     bits_with_everything_live,
     Case {
-        options: Options {
-            torture: torture::SPILL,
+        options: spilling(RecordingOptions {
             control_flow: ControlFlow::Bits,
             ..control_flow_only()
-        },
+        }),
         ..Case::default()
     },
     |a| { formats!(a) }
@@ -855,10 +864,15 @@ macro_rules! in_thread_block {
             $name,
             Case {
                 options: Options {
-                    control_flow: $control_flow,
-                    pointers: Pointers::ThreadBlock,
-                    torture: $torture,
-                    ..registers_format()
+                    process: ProcessOptions {
+                        pointers: Pointers::ThreadBlock,
+                        torture: $torture,
+                        ..ProcessOptions::default()
+                    },
+                    recording: RecordingOptions {
+                        control_flow: $control_flow,
+                        ..registers_format()
+                    },
                 },
                 narrow: &[1, 2],
                 ..Case::default()
@@ -886,7 +900,7 @@ in_thread_block!(
 snapshot!(
     bits_of_units_that_only_add_memory,
     Case {
-        options: Options { control_flow: ControlFlow::Bits, ..registers_format() },
+        options: RecordingOptions { control_flow: ControlFlow::Bits, ..registers_format() }.into(),
         narrow: &[1, 2],
         ..Case::default()
     },
@@ -920,7 +934,9 @@ macro_rules! loads {
 }
 
 fn memory(memory: Memory, pointers: Pointers, torture: u8) -> Case {
-    let options = Options { memory, pointers, torture, ..Options::default() };
+    let process = ProcessOptions { pointers, torture, ..ProcessOptions::default() };
+    let recording = RecordingOptions { memory, ..RecordingOptions::default() };
+    let options = Options { process, recording };
     Case { options, ..Case::default() }
 }
 
@@ -1098,7 +1114,7 @@ snapshot!(
 
 snapshot!(
     registers_that_may_keep_their_values_are_live,
-    Case { options: registers_format(), ..Case::default() },
+    Case { options: registers_format().into(), ..Case::default() },
     [
         // mov rax,[rdi]; bsf ecx,esi; bsr edx,esi; lsl ebx,esi; cmovne r8d,esi; mov r9b,1;
         &[0x48, 0x8b, 0x07][..],
@@ -1120,16 +1136,16 @@ snapshot!(
 
 // --- the undo log ---
 
-fn undo() -> Options {
-    Options { instrument: Instrument::Undo, ..Options::default() }
+fn undo() -> RecordingOptions {
+    RecordingOptions { instrument: Instrument::Undo, ..RecordingOptions::default() }
 }
 
 fn undo_case() -> Case {
-    Case { options: undo(), ..Case::default() }
+    Case { options: undo().into(), ..Case::default() }
 }
 
 fn undo_spills() -> Case {
-    Case { options: Options { torture: torture::SPILL, ..undo() }, ..Case::default() }
+    Case { options: spilling(undo()), ..Case::default() }
 }
 
 snapshot!(undo_stores_of_all_sizes, undo_case(), |a| {
@@ -1166,7 +1182,13 @@ snapshot!(undo_without_a_dead_register, undo_spills(), |a| {
 snapshot!(
     undo_keeps_dead_registers_if_asked,
     Case {
-        options: Options { dead_registers: abi::options::DeadRegisters::Preserve, ..undo() },
+        options: Options {
+            process: ProcessOptions {
+                dead_registers: abi::options::DeadRegisters::Preserve,
+                ..ProcessOptions::default()
+            },
+            recording: undo(),
+        },
         ..Case::default()
     },
     |a| {
@@ -1230,7 +1252,10 @@ snapshot!(undo_store_of_xmm31, undo_case(), |a| {
 
 snapshot!(
     undo_recorded_addresses,
-    Case { options: Options { memory: Memory::Addresses, ..undo() }, ..Case::default() },
+    Case {
+        options: RecordingOptions { memory: Memory::Addresses, ..undo() }.into(),
+        ..Case::default()
+    },
     |a| {
         a.mov(qword_ptr(rdi + rsi * 8), rcx)?;
         a.mov(rcx, qword_ptr(rdi + rsi * 8))?;

@@ -1,16 +1,18 @@
 //! Cuts marked text into blocks and collects them into functions.
 
-use crate::discover::{Block, End, Function, Program, BLOCK_BYTES, BLOCK_INSNS};
-use crate::flow::{flow, Flow};
+use crate::flow::{End, Flow};
 use crate::image::Image;
+use crate::program::{Block, Function, Program};
+use crate::region::{self, length, Rules, Step};
 use crate::text::LEADER;
+use abi::ids::OrigAddr;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 
 /// Decodes the block at offset `at`; marks where the rest goes on if it is cut. `None` if nothing
 /// decodes there.
-pub fn cut_block(
+pub(crate) fn cut_block(
     decoder: &mut Decoder,
     base: u64,
     at: usize,
@@ -18,39 +20,23 @@ pub fn cut_block(
     indirect: bool,
 ) -> Option<Block> {
     decoder.set_position(at).ok()?;
-    let start = base + at as u64;
-    decoder.set_ip(start);
+    let start = OrigAddr(base + at as u64);
+    decoder.set_ip(start.0);
     let mut insn = Instruction::default();
-    let (mut len, mut count) = (0u32, 0);
-    let mut end = End::FallThrough;
-    while end == End::FallThrough && decoder.can_decode() {
-        let here = at + len as usize;
-        if len != 0 && marks[here] & LEADER != 0 {
-            break;
+    let step = |_| {
+        if !decoder.can_decode() {
+            return None;
         }
         decoder.decode_out(&mut insn);
-        if insn.is_invalid() {
-            break;
-        }
-        if count == BLOCK_INSNS || len + insn.len() as u32 > BLOCK_BYTES {
-            marks[here] |= LEADER;
-            break;
-        }
-        count += 1;
-        len += insn.len() as u32;
-        end = match flow(&insn) {
-            Flow::Next => End::FallThrough,
-            Flow::Jump(target) => End::Jump(target),
-            Flow::Branch(target) => End::Branch(target),
-            Flow::IndirectJump => End::IndirectJump,
-            Flow::Call(target) => End::Call(target),
-            Flow::IndirectCall => End::IndirectCall,
-            Flow::Return => End::Return,
-            Flow::Syscall => End::Syscall,
-            Flow::Stop { .. } => End::Stop,
-        };
+        (!insn.is_invalid()).then(|| Step { len: length(&insn), flow: Flow::of(&insn) })
+    };
+    let offset = |address: OrigAddr| at + address.from_start(start) as usize;
+    let leads = |address| marks.get(offset(address)).is_some_and(|mark| mark & LEADER != 0);
+    let extent = region::block(start, Rules::AHEAD_OF_TIME, step, leads)?;
+    if extent.cut {
+        marks[at + extent.len as usize] |= LEADER;
     }
-    (len != 0).then_some(Block { start, len, end, indirect })
+    Some(Block { start, len: extent.len, end: extent.last.end(), indirect })
 }
 
 /// `program` with blocks that end in front of each instruction that `starts` a block of its own.
@@ -60,26 +46,28 @@ pub fn cut_before(
     mut starts: impl FnMut(&Instruction) -> bool,
 ) -> Program {
     let blocks = || program.functions.iter().flat_map(|f| &f.blocks);
-    let mut known: BTreeSet<u64> = blocks().map(|b| b.start).collect();
+    let mut known: BTreeSet<OrigAddr> = blocks().map(|b| b.start).collect();
     let mut functions = Vec::with_capacity(program.functions.len());
     for function in &program.functions {
         let mut blocks = Vec::with_capacity(function.blocks.len());
         for &block in &function.blocks {
-            let bytes = image.bytes_at(block.start).unwrap_or_default();
+            let bytes = image.bytes_at(block.start.0).unwrap_or_default();
             let bytes = &bytes[..bytes.len().min(block.len as usize)];
-            let mut decoder = Decoder::with_ip(64, bytes, block.start, DecoderOptions::NONE);
+            let mut decoder = Decoder::with_ip(64, bytes, block.start.0, DecoderOptions::NONE);
             let mut rest = Some(block);
             while decoder.can_decode() {
                 let insn = decoder.decode();
-                let Some(open) = rest.filter(|open| insn.ip() > open.start) else { continue };
+                let at = OrigAddr(insn.ip());
+                let Some(open) = rest.filter(|open| at > open.start) else { continue };
                 if !starts(&insn) {
                     continue;
                 }
-                let len = (insn.ip() - open.start) as u32;
+                // An instruction of the block lies inside of its bytes, which a u32 counts.
+                let len = u32::try_from(at.from_start(open.start)).unwrap_or(open.len);
                 blocks.push(Block { len, end: End::FallThrough, ..open });
                 // Another reading of the bytes may have come here before; it goes on there.
-                rest = known.insert(insn.ip()).then_some(Block {
-                    start: insn.ip(),
+                rest = known.insert(at).then_some(Block {
+                    start: at,
                     len: open.len - len,
                     indirect: false,
                     ..open
@@ -97,7 +85,7 @@ pub fn cut_before(
 
 /// Collects blocks into functions.
 #[derive(Default)]
-pub struct Builder {
+pub(crate) struct Builder {
     pub functions: Vec<Function>,
     /// Blocks of the function that is being collected.
     blocks: Vec<Block>,
@@ -106,7 +94,7 @@ pub struct Builder {
 impl Builder {
     pub fn add(&mut self, block: Option<Block>) {
         let Some(block) = block else { return };
-        let end = self.blocks.last().map_or(0, |b| b.start + u64::from(b.len));
+        let end = self.blocks.last().map_or(OrigAddr(0), Block::behind);
         if block.start < end {
             // A jump into the middle of an instruction: this reading of the bytes stands alone.
             self.functions.push(Function { start: block.start, blocks: [block].into() });

@@ -7,74 +7,16 @@
 //! of the bytes; to find too little costs time when the program runs.
 
 use crate::cut::{cut_block, Builder};
-use crate::flow::{flow, Flow};
+use crate::flow::Flow;
 use crate::image::Image;
 use crate::jump_table::{targets, Dispatch, History, Kind};
+use crate::program::Program;
 use crate::text::{Text, COVERED, FUNCTION, INDIRECT, INSN, LEADER};
 use alloc::{collections::BTreeSet, vec::Vec};
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic};
 
-/// Limits of a block.
-pub const BLOCK_INSNS: u32 = 64;
-pub const BLOCK_BYTES: u32 = 512;
-
 /// Instructions that are tried before bytes count as code although nothing proves it.
 const TRIAL: u32 = 24;
-
-#[derive(Clone, Debug, Default)]
-pub struct Program {
-    /// Ascending by start. A block belongs to one function only, and no two blocks of the program
-    /// start at the same address; blocks of different functions may overlap.
-    pub functions: Vec<Function>,
-    /// Indirect jumps whose table was found.
-    pub jump_tables: usize,
-    /// Indirect jumps whose targets are known at run time only.
-    pub unresolved_indirect: usize,
-    /// Executable bytes, padding between functions left out.
-    pub text_bytes: u64,
-    /// Those that belong to a block.
-    pub lifted_bytes: u64,
-}
-
-impl Program {
-    pub fn block_count(&self) -> usize {
-        self.functions.iter().map(|f| f.blocks.len()).sum()
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Function {
-    pub start: u64,
-    /// Ascending, without overlap.
-    pub blocks: Vec<Block>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Block {
-    pub start: u64,
-    pub len: u32,
-    pub end: End,
-    /// May be reached other than by a direct branch.
-    pub indirect: bool,
-}
-
-/// How a block ends. The last instruction of the block is the one that is meant.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
-    /// Into the address behind the block, which need not be the start of a block: in front of bytes
-    /// that do not decode it is none.
-    FallThrough,
-    Jump(u64),
-    /// Conditional jumps, `loop`, `jrcxz`, `xbegin`.
-    Branch(u64),
-    IndirectJump,
-    Call(u64),
-    IndirectCall,
-    Return,
-    Syscall,
-    /// Traps and faults: `ud2`, `hlt`, `int`, privileged instructions, far transfers.
-    Stop,
-}
 
 /// Finds functions and blocks; `progress` hears of bytes done and bytes in all.
 pub fn discover(image: &Image, progress: &mut dyn FnMut(u64, u64)) -> Program {
@@ -247,22 +189,21 @@ impl<'a, 'p> Search<'a, 'p> {
             at += insn.len();
             self.history.push(&insn);
             let next = insn.next_ip();
-            match flow(&insn) {
+            match Flow::of(&insn) {
                 Flow::Next => self.note_references(&insn),
-                Flow::Jump(target) => return self.add(target, 0),
-                Flow::Branch(target) => {
-                    self.add(target, 0);
+                Flow::Jump(target) => return self.add(target.0, 0),
+                Flow::Branch(target) | Flow::Transaction(target) => {
+                    self.add(target.0, 0);
                     self.mark(next, LEADER);
                 }
                 Flow::Call(target) => {
-                    self.add_entry(target);
+                    self.add_entry(target.0);
                     if !self.resumes_after(&insn) {
                         return;
                     }
                 }
                 Flow::IndirectCall if !self.resumes_after(&insn) => return,
                 Flow::IndirectCall => {}
-                Flow::Syscall | Flow::Stop { resumes: true } => self.mark(next, LEADER | INDIRECT),
                 Flow::IndirectJump => {
                     match self.history.dispatch() {
                         Some(dispatch) => self.dispatches.push((insn.ip(), dispatch)),
@@ -270,7 +211,10 @@ impl<'a, 'p> Search<'a, 'p> {
                     }
                     return;
                 }
-                Flow::Return | Flow::Stop { resumes: false } => return,
+                flow if flow == Flow::Syscall || flow.resumes() => {
+                    self.mark(next, LEADER | INDIRECT);
+                }
+                _ => return,
             }
         }
         self.report();
@@ -348,15 +292,16 @@ impl<'a, 'p> Search<'a, 'p> {
             if insn.is_invalid() {
                 return false;
             }
-            match flow(&insn) {
-                Flow::Jump(target) | Flow::Branch(target) | Flow::Call(target)
-                    if !self.text.contains(target) || self.text.splits_instruction(target) =>
-                {
+            let flow = Flow::of(&insn);
+            if let Some(target) = flow.target() {
+                if !self.text.contains(target.0) || self.text.splits_instruction(target.0) {
                     return false;
                 }
-                Flow::Jump(_) | Flow::IndirectJump | Flow::Return => return true,
-                Flow::Stop { resumes } => return !resumes,
-                _ => {}
+            }
+            match flow {
+                Flow::Next | Flow::Branch(_) | Flow::Transaction(_) => {}
+                Flow::Call(_) | Flow::IndirectCall | Flow::Syscall => {}
+                _ => return !flow.resumes(),
             }
         }
         true

@@ -1,5 +1,8 @@
 use super::*;
+use crate::flow::End;
 use crate::image::Segment;
+use crate::region::Rules;
+use abi::ids::OrigAddr;
 use alloc::vec;
 
 const BASE: u64 = 0x1000;
@@ -22,15 +25,15 @@ fn run(code: &[u8], data: &[u8], functions: Vec<(u64, u64)>, fixed: bool) -> Pro
 
 /// What holds for every program.
 fn check(program: &Program) {
-    let mut starts: Vec<u64> = Vec::new();
+    let mut starts: Vec<OrigAddr> = Vec::new();
     for function in &program.functions {
         assert_eq!(function.start, function.blocks[0].start);
         for pair in function.blocks.windows(2) {
-            assert!(pair[0].start + u64::from(pair[0].len) <= pair[1].start, "{function:x?}");
+            assert!(pair[0].behind() <= pair[1].start, "{function:x?}");
         }
         starts.extend(function.blocks.iter().map(|b| b.start));
         for block in &function.blocks {
-            assert!(block.len != 0 && block.len <= BLOCK_BYTES);
+            assert!(block.len != 0 && block.len <= Rules::AHEAD_OF_TIME.bytes);
         }
     }
     assert!(program.functions.windows(2).all(|f| f[0].start < f[1].start));
@@ -46,7 +49,7 @@ fn blocks(program: &Program) -> Vec<(u64, u32, End, bool)> {
         .functions
         .iter()
         .flat_map(|f| &f.blocks)
-        .map(|b| (b.start - BASE, b.len, b.end, b.indirect))
+        .map(|b| (b.start.0 - BASE, b.len, b.end, b.indirect))
         .collect();
     all.sort_by_key(|b| b.0);
     all
@@ -60,8 +63,8 @@ fn branches_calls_and_returns_divide_a_function() {
     assert_eq!(
         blocks(&program),
         [
-            (0, 4, End::Branch(BASE + 9), true),
-            (4, 5, End::Call(BASE + 12), false),
+            (0, 4, End::Branch(OrigAddr(BASE + 9)), true),
+            (4, 5, End::Call(OrigAddr(BASE + 12)), false),
             (9, 1, End::Return, true),
             (12, 1, End::Return, true),
         ]
@@ -77,7 +80,7 @@ fn a_jump_over_a_prefix_makes_an_overlapping_block() {
     assert_eq!(
         blocks(&program),
         [
-            (0, 2, End::Branch(BASE + 3), true),
+            (0, 2, End::Branch(OrigAddr(BASE + 3)), true),
             (2, 5, End::Return, false),
             (3, 4, End::Return, false),
         ]
@@ -130,7 +133,10 @@ fn data_words_count_at_fixed_addresses_only() {
 fn a_call_at_the_end_of_a_function_has_no_return_site() {
     // f: call g (f ends); nop; g: ud2
     let program = run(b"\xe8\x01\0\0\0\x90\x0f\x0b", &[], vec![(BASE, 5), (BASE + 6, 2)], false);
-    assert_eq!(blocks(&program), [(0, 5, End::Call(BASE + 6), true), (6, 2, End::Stop, true)]);
+    assert_eq!(
+        blocks(&program),
+        [(0, 5, End::Call(OrigAddr(BASE + 6)), true), (6, 2, End::Stop, true)]
+    );
 }
 
 #[test]
@@ -149,9 +155,9 @@ fn special_ends() {
         (b"\xcd\x80", End::Stop),
         (b"\xff\xe0", End::IndirectJump),
         (b"\xff\x10", End::IndirectCall),
-        (b"\xe3\x10", End::Branch(BASE + 0x12)),
-        (b"\xe2\x10", End::Branch(BASE + 0x12)),
-        (b"\xc7\xf8\x10\0\0\0", End::Branch(BASE + 0x16)),
+        (b"\xe3\x10", End::Branch(OrigAddr(BASE + 0x12))),
+        (b"\xe2\x10", End::Branch(OrigAddr(BASE + 0x12))),
+        (b"\xc7\xf8\x10\0\0\0", End::Branch(OrigAddr(BASE + 0x16))),
         (b"\xc2\x08\0", End::Return),
         (b"\xcb", End::Stop),
     ] {
@@ -174,7 +180,7 @@ fn a_run_goes_on_in_the_next_region() {
     let program = discover(&image, &mut |_, _| ());
     check(&program);
     let found = blocks(&program);
-    assert_eq!(found, [(0, 5, End::Call(BASE + 5), true), (5, 1, End::Return, true)]);
+    assert_eq!(found, [(0, 5, End::Call(OrigAddr(BASE + 5)), true), (5, 1, End::Return, true)]);
     // The same where the second part is only reached by falling into it: a system call.
     let image = Image {
         segments: vec![

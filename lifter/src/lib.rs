@@ -1,5 +1,4 @@
 //! From bytes to facts about x86-64 code. Nothing here performs I/O, emits code or keeps state.
-//! Bytes to facts: what the code of a program is and does.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -12,7 +11,9 @@ pub mod image;
 mod jump_table;
 pub mod needs;
 pub mod operands;
+pub mod program;
 pub mod recompute;
+pub mod region;
 pub mod regs;
 pub mod stores;
 mod text;

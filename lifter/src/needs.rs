@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use abi::unit::What;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 
 use crate::operands::{GatherMask, Index, Reference, Shape};
 use crate::regs::{gpr_number, GprSet, RAX, RDI, RDX, RSI};
@@ -21,11 +21,7 @@ pub struct Needs {
 }
 
 /// The needs of `insn`, whose [`crate::operands::references`] are `refs`.
-pub fn needs(
-    insn: &Instruction,
-    _factory: &mut InstructionInfoFactory,
-    refs: &[Reference],
-) -> Needs {
+pub fn needs(insn: &Instruction, refs: &[Reference]) -> Needs {
     let mut needs = Needs::default();
     for reference in refs {
         if let Some(base) = reference.base {
@@ -80,14 +76,14 @@ mod tests {
     use super::*;
     use crate::operands::references;
     use crate::regs::{RBP, RSP};
-    use iced_x86::{Decoder, DecoderOptions};
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 
     fn needs_of(bytes: &[u8]) -> Needs {
         let insn = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
         let mut factory = InstructionInfoFactory::new();
         let mut refs = Vec::new();
         references(&insn, &mut factory, &mut refs);
-        needs(&insn, &mut factory, &refs)
+        needs(&insn, &refs)
     }
 
     fn set(numbers: &[u8]) -> GprSet {

@@ -8,7 +8,7 @@
 //!   are contiguous: these have their full width), gathers and scatters count per enabled element;
 //! * hints and addresses that are only computed do not count (prefetch, nop, lea, clflush, ...).
 //!
-//! AMX tile loads and stores are not described: [`is_supported`] says so.
+//! AMX tile loads and stores are not described.
 
 use alloc::vec::Vec;
 
@@ -96,12 +96,6 @@ pub enum GatherMask {
     Bits(u8),
     /// The sign bit of element i of a vector register; elements have the size of the reference.
     Signs(u8),
-}
-
-/// Whether [`references`] describes all references of the instruction.
-pub fn is_supported(insn: &Instruction) -> bool {
-    use Mnemonic::*;
-    !matches!(insn.mnemonic(), Tileloadd | Tileloaddt1 | Tilestored)
 }
 
 /// Bytes that an XSAVE-family instruction references: `requested` is edx:eax, `xcr0` and

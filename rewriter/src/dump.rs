@@ -1,9 +1,11 @@
 //! Stages as text.
 
+use crate::convert::low;
 use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
 use crate::translate::Inspection;
-use lifter::discover::{Function, Program};
+use lifter::flow::End;
+use lifter::program::{Function, Program};
 use object::elf;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,7 +21,7 @@ pub fn select<'a>(
     let address = symbol(input, wanted)
         .or_else(|| u64::from_str_radix(digits, 16).ok())
         .ok_or_else(|| unsupported!("no function named {wanted}"))?;
-    let index = program.functions.partition_point(|f| f.start <= address).checked_sub(1);
+    let index = program.functions.partition_point(|f| f.start.0 <= address).checked_sub(1);
     match index {
         Some(i) => Ok(&program.functions[i..=i]),
         None => Err(unsupported!("no function at {address:#x}")),
@@ -43,10 +45,19 @@ pub fn cfg(functions: &[Function]) -> String {
         let _ = writeln!(out, "function {:x}", function.start);
         for block in &function.blocks {
             let mark = if block.indirect { '*' } else { ' ' };
-            let _ = writeln!(out, " {mark}{:x} +{} {:x?}", block.start, block.len, block.end);
+            let _ = writeln!(out, " {mark}{:x} +{} {}", block.start, block.len, end(block.end));
         }
     }
     out
+}
+
+fn end(end: End) -> String {
+    match end {
+        End::Jump(target) => format!("Jump({target:x})"),
+        End::Branch(target) => format!("Branch({target:x})"),
+        End::Call(target) => format!("Call({target:x})"),
+        other => format!("{other:?}"),
+    }
 }
 
 /// Each instruction with the registers that are live before it.
@@ -84,15 +95,15 @@ pub fn code(function: &Function, inspection: &Inspection) -> String {
     let mut out = format!("function {:x}\n", function.start);
     for (block, unit) in inspection.blocks.iter().zip(&fragment.units) {
         let _ = writeln!(out, " unit {:x} id {:x}", unit.start, unit.id);
-        let bytes = &fragment.code.bytes[unit.entry as usize..unit.end as usize];
+        let bytes = &fragment.code.bytes[unit.entry.0 as usize..unit.end.0 as usize];
         let base = fragment.code.address(unit.entry);
-        let mut starts = instrument::translate::recipe_of(unit, &fragment.recipes)
+        let mut starts = instrument::fragment::recipe_of(unit, &fragment.recipes)
             .map(|recipe| recipe.entries().map(|e| (e.code, e.insn)).collect::<Vec<_>>())
             .unwrap_or_default()
             .into_iter()
             .peekable();
         for insn in &mut iced_x86::Decoder::with_ip(64, bytes, base, 0) {
-            let at = (insn.ip() - base) as u32;
+            let at = low(insn.ip() - base);
             let mut original = String::new();
             while let Some((_, i)) = starts.next_if(|&(code, _)| code <= at) {
                 original = block.insns.get(i as usize).map(text).unwrap_or_default();

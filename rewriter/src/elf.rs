@@ -1,20 +1,24 @@
 //! The two ELF tables as plain data: read with `object`, changed freely, written back.
 
-use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64};
-use object::LittleEndian;
+use abi::ids::FileOff;
+use object::elf::{
+    FileHeader64, ProgramFlags, ProgramHeader64, ProgramType, SectionFlags, SectionHeader64,
+    SectionType,
+};
+use object::{LittleEndian, U32, U64};
 
 pub const LE: LittleEndian = LittleEndian;
 pub type FileHeader = FileHeader64<LittleEndian>;
 
-pub const FILE_HEADER_SIZE: usize = 64;
-pub const PROGRAM_HEADER_SIZE: usize = 56;
-pub const SECTION_HEADER_SIZE: usize = 64;
+pub const FILE_HEADER_SIZE: usize = size_of::<FileHeader>();
+pub const PROGRAM_HEADER_SIZE: usize = size_of::<ProgramHeader64<LittleEndian>>();
+pub const SECTION_HEADER_SIZE: usize = size_of::<SectionHeader64<LittleEndian>>();
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramHeader {
     pub kind: u32,
     pub flags: u32,
-    pub offset: u64,
+    pub offset: FileOff,
     pub address: u64,
     pub physical: u64,
     pub file_size: u64,
@@ -27,7 +31,7 @@ impl ProgramHeader {
         ProgramHeader {
             kind: raw.p_type.get(LE).0,
             flags: raw.p_flags.get(LE).0,
-            offset: raw.p_offset.get(LE),
+            offset: FileOff(raw.p_offset.get(LE)),
             address: raw.p_vaddr.get(LE),
             physical: raw.p_paddr.get(LE),
             file_size: raw.p_filesz.get(LE),
@@ -37,13 +41,17 @@ impl ProgramHeader {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.kind.to_le_bytes());
-        out.extend(self.flags.to_le_bytes());
-        for word in
-            [self.offset, self.address, self.physical, self.file_size, self.memory_size, self.align]
-        {
-            out.extend(word.to_le_bytes());
-        }
+        let raw = ProgramHeader64 {
+            p_type: U32::new(LE, ProgramType(self.kind)),
+            p_flags: U32::new(LE, ProgramFlags(self.flags)),
+            p_offset: U64::new(LE, self.offset.0),
+            p_vaddr: U64::new(LE, self.address),
+            p_paddr: U64::new(LE, self.physical),
+            p_filesz: U64::new(LE, self.file_size),
+            p_memsz: U64::new(LE, self.memory_size),
+            p_align: U64::new(LE, self.align),
+        };
+        out.extend_from_slice(object::bytes_of(&raw));
     }
 
     pub fn is_load(&self) -> bool {
@@ -70,7 +78,7 @@ pub struct SectionHeader {
     pub kind: u32,
     pub flags: u64,
     pub address: u64,
-    pub offset: u64,
+    pub offset: FileOff,
     pub size: u64,
     pub link: u32,
     pub info: u32,
@@ -85,7 +93,7 @@ impl SectionHeader {
             kind: raw.sh_type.get(LE).0,
             flags: raw.sh_flags.get(LE).0,
             address: raw.sh_addr.get(LE),
-            offset: raw.sh_offset.get(LE),
+            offset: FileOff(raw.sh_offset.get(LE)),
             size: raw.sh_size.get(LE),
             link: raw.sh_link.get(LE),
             info: raw.sh_info.get(LE),
@@ -95,15 +103,19 @@ impl SectionHeader {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.name.to_le_bytes());
-        out.extend(self.kind.to_le_bytes());
-        for word in [self.flags, self.address, self.offset, self.size] {
-            out.extend(word.to_le_bytes());
-        }
-        out.extend(self.link.to_le_bytes());
-        out.extend(self.info.to_le_bytes());
-        out.extend(self.align.to_le_bytes());
-        out.extend(self.entry_size.to_le_bytes());
+        let raw = SectionHeader64 {
+            sh_name: U32::new(LE, self.name),
+            sh_type: U32::new(LE, SectionType(self.kind)),
+            sh_flags: U64::new(LE, SectionFlags(self.flags)),
+            sh_addr: U64::new(LE, self.address),
+            sh_offset: U64::new(LE, self.offset.0),
+            sh_size: U64::new(LE, self.size),
+            sh_link: U32::new(LE, self.link),
+            sh_info: U32::new(LE, self.info),
+            sh_addralign: U64::new(LE, self.align),
+            sh_entsize: U64::new(LE, self.entry_size),
+        };
+        out.extend_from_slice(object::bytes_of(&raw));
     }
 
     pub fn is_executable(&self) -> bool {

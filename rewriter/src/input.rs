@@ -1,9 +1,11 @@
 //! Reads a program and refuses what is not one, with one line that says why.
 
+use crate::convert::index;
 use crate::elf::{
     FileHeader, ProgramHeader, SectionHeader, FILE_HEADER_SIZE, LE, PROGRAM_HEADER_SIZE,
 };
 use crate::error::{unsupported, Error, Result};
+use abi::ids::FileOff;
 use object::elf;
 use object::read::elf::FileHeader as _;
 use std::io::Read as _;
@@ -44,7 +46,7 @@ pub struct Input {
     pub bytes: Vec<u8>,
     pub pie: bool,
     pub entry: u64,
-    pub program_headers_offset: u64,
+    pub program_headers_offset: FileOff,
     pub program_headers: Vec<ProgramHeader>,
     /// Empty if the file has none that make sense.
     pub sections: Vec<SectionHeader>,
@@ -76,7 +78,7 @@ impl Input {
         Ok(Input {
             pie: header.e_type.get(LE) == elf::ET_DYN,
             entry: header.e_entry.get(LE),
-            program_headers_offset: header.e_phoff.get(LE),
+            program_headers_offset: FileOff(header.e_phoff.get(LE)),
             program_headers,
             sections,
             section_names,
@@ -109,7 +111,8 @@ impl Input {
 
     /// The bytes of a segment in the file. One without bytes may claim to lie anywhere.
     pub fn segment_bytes(&self, p: &ProgramHeader) -> &[u8] {
-        self.bytes.get(p.offset as usize..(p.offset + p.file_size) as usize).unwrap_or_default()
+        let end = p.offset.checked_plus(p.file_size);
+        end.and_then(|end| self.bytes.get(index(p.offset.0)..index(end.0))).unwrap_or_default()
     }
 
     /// The file's bytes from an address on, to the end of the segment.
@@ -121,9 +124,11 @@ impl Input {
     }
 
     /// The address at which a file offset is mapped.
-    pub fn address_of(&self, offset: u64) -> Option<u64> {
-        let p = self.loads().find(|p| (p.offset..p.offset + p.file_size).contains(&offset))?;
-        Some(p.address + (offset - p.offset))
+    pub fn address_of(&self, offset: FileOff) -> Option<u64> {
+        let distance = |p: &ProgramHeader| offset.0.checked_sub(p.offset.0);
+        let here = |p: &&ProgramHeader| distance(p).is_some_and(|skip| skip < p.file_size);
+        let p = self.loads().find(here)?;
+        Some(p.address + distance(p)?)
     }
 
     pub fn section_name(&self, section: &SectionHeader) -> &str {
@@ -137,12 +142,9 @@ impl Input {
     }
 
     pub fn section_bytes(&self, section: &SectionHeader) -> &[u8] {
-        let range = section.offset as usize..(section.offset.saturating_add(section.size)) as usize;
-        if section.has_bytes() {
-            self.bytes.get(range).unwrap_or_default()
-        } else {
-            &[]
-        }
+        let end = section.offset.checked_plus(section.size).filter(|_| section.has_bytes());
+        end.and_then(|end| self.bytes.get(index(section.offset.0)..index(end.0)))
+            .unwrap_or_default()
     }
 
     /// Entries of the dynamic section: tag, value.
@@ -242,7 +244,7 @@ impl Input {
 
     fn has_our_header(&self) -> bool {
         let table = self.program_headers.len() * PROGRAM_HEADER_SIZE;
-        let behind = self.bytes.get(self.program_headers_offset as usize + table..);
+        let behind = self.bytes.get(index(self.program_headers_offset.0) + table..);
         let mut places = behind.into_iter().chain(self.loads().map(|p| self.segment_bytes(p)));
         places.any(|bytes| bytes.starts_with(&abi::image::MAGIC))
     }
@@ -316,7 +318,7 @@ fn sections(header: &FileHeader, bytes: &[u8]) -> (Vec<SectionHeader>, Vec<u8>, 
     let Ok(index) = header.section_strings_index(LE, bytes) else { return nothing };
     let sections: Vec<_> = raw.iter().map(SectionHeader::read).collect();
     let Some(names) = sections.get(index.0).and_then(|s| {
-        let start = usize::try_from(s.offset).ok()?;
+        let start = usize::try_from(s.offset.0).ok()?;
         bytes.get(start..start.checked_add(usize::try_from(s.size).ok()?)?)
     }) else {
         return nothing;
@@ -328,11 +330,11 @@ fn check_segments(headers: &[ProgramHeader], file_len: u64) -> Result<()> {
     let mut ranges = Vec::new();
     for p in headers {
         let (start, size) = (p.address, p.memory_size);
-        let in_file = p.offset.checked_add(p.file_size);
+        let in_file = p.offset.checked_plus(p.file_size);
         if in_file.is_none() || start.checked_add(size).is_none() {
             return Err(unsupported!("the segment at {start:#x} wraps around"));
         }
-        if in_file.is_some_and(|end| end > file_len) && p.file_size != 0 {
+        if in_file.is_some_and(|end| end.0 > file_len) && p.file_size != 0 {
             return Err(unsupported!("truncated: the segment at {start:#x} lies behind the end"));
         }
         if !p.is_load() || size == 0 {
@@ -341,7 +343,7 @@ fn check_segments(headers: &[ProgramHeader], file_len: u64) -> Result<()> {
         if p.file_size > size {
             return Err(unsupported!("the segment at {start:#x} is larger in the file"));
         }
-        if (p.offset ^ start) % abi::layout::PAGE != 0 {
+        if (p.offset.0 ^ start) % abi::layout::PAGE != 0 {
             return Err(unsupported!("the segment at {start:#x} is not aligned with the file"));
         }
         ranges.push((start, start + size));

@@ -1,11 +1,13 @@
 //! Where the added parts lie in memory, and the tables that describe them to the runtime.
 
+use crate::convert::index;
 use crate::elf::{FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE};
 use crate::error::{unsupported, Result};
 use crate::input::Input;
-use crate::library::Packs;
+use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
 use crate::translate::{Translated, FIRST_WINDOW};
+use abi::ids::FileOff;
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
 use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
@@ -64,15 +66,6 @@ impl Places {
     }
 }
 
-/// Bytes that libraries may take in the window.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// For their translations.
-    pub translations: u64,
-    /// For their translations and, behind the code cache, themselves.
-    pub in_all: u64,
-}
-
 fn area_end(input: &Input) -> u64 {
     if input.pie {
         AREA_END_PIE
@@ -127,7 +120,7 @@ pub fn tables(
     let at = |offset: usize| places.tables + offset as u64;
 
     let table_len = input.program_headers.len() * PROGRAM_HEADER_SIZE;
-    let table_start = input.program_headers_offset as usize;
+    let table_start = index(input.program_headers_offset.0);
     let mut original = input.bytes[..FILE_HEADER_SIZE].to_vec();
     original.extend_from_slice(&input.bytes[table_start..table_start + table_len]);
     let original = place(&original);
@@ -137,16 +130,16 @@ pub fn tables(
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
-    let descriptions = offsets.descriptions as usize;
+    let descriptions = index(offsets.descriptions);
 
-    let elf_header = input.address_of(0);
+    let elf_header = input.address_of(FileOff(0));
     let interpreter = input.header_of(object::elf::PT_INTERP).map_or(0, |p| p.address);
     let stack = input.header_of(object::elf::PT_GNU_STACK);
     let mut bits = 0;
     for (bit, on) in [
         (flags::PIE, input.pie),
         (flags::DYNAMIC, dynamic),
-        (flags::NEEDS_AVX512VL, options.pointers == Pointers::Vector),
+        (flags::NEEDS_AVX512VL, options.process.pointers == Pointers::Vector),
         (flags::EXECUTABLE_STACK, stack.is_some_and(|p| p.is_executable())),
     ] {
         bits |= if on { bit } else { 0 };

@@ -1,6 +1,7 @@
 //! `deprewrite`: input -> image -> program -> translation -> layout -> file.
 #![forbid(unsafe_code)]
 
+pub mod convert;
 pub mod dump;
 pub mod elf;
 pub mod error;

@@ -1,9 +1,9 @@
 //! Shared libraries: which ones a program needs, and the translation of one as a pack
 //! ([`abi::library`]).
 
+use crate::convert::{index, short};
 use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
-use crate::layout::Room;
 use crate::roots;
 use crate::say;
 use crate::translate::{cut, translate, Target, Translated};
@@ -11,7 +11,8 @@ use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
 use abi::tables::Tables;
-use lifter::discover::{discover, Program};
+use lifter::discover::discover;
+use lifter::program::Program;
 use object::elf;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ pub struct Lifted<'a> {
 impl Lifted<'_> {
     /// Unit windows that its translation takes.
     pub fn windows(&self) -> u32 {
-        (self.program.block_count() as u32).div_ceil(abi::unit::TAGS_PER_WINDOW)
+        short(self.program.block_count()).div_ceil(abi::unit::TAGS_PER_WINDOW)
     }
 
     /// The pack, with units from `first_window` on.
@@ -151,10 +152,10 @@ impl Description<'_> {
         let text_bytes = input.segment_bytes(&segment);
         let tables = translated.place(|table| place(table, 16));
         let text = place(text_bytes, 16);
-        let code = place(&translated.code, PAGE as usize);
-        let len = place(&[], PAGE as usize);
+        let code = place(&translated.code, index(PAGE));
+        let len = place(&[], index(PAGE));
         let mut bits = 0;
-        if self.options.pointers == Pointers::Vector {
+        if self.options.process.pointers == Pointers::Vector {
             bits |= flags::NEEDS_AVX512VL;
         }
         if self.fixed {
@@ -168,10 +169,10 @@ impl Description<'_> {
             head: head(input),
             content: key(text_bytes),
             segment: segment.address,
-            segment_offset: segment.offset,
+            segment_offset: segment.offset.0,
             segment_len: segment.file_size,
             code_distance: self.code_distance,
-            thunks: translated.thunks.start.into(),
+            thunks: translated.thunks.start.0.into(),
             direct_thunks: translated.thunks.direct.into(),
             indirect_thunks: translated.thunks.indirect.into(),
             tables: Tables { code, first_window: self.first_window.into(), ..tables },
@@ -179,7 +180,7 @@ impl Description<'_> {
             identity: [0; 2],
         };
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
-        header.identity = key(&bytes[..code as usize]);
+        header.identity = key(&bytes[..index(code)]);
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
         bytes
     }
@@ -241,6 +242,15 @@ pub fn interpreter(input: &Input) -> Option<PathBuf> {
     let bytes = input.segment_bytes(input.header_of(elf::PT_INTERP)?);
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(&bytes[..end])))
+}
+
+/// Bytes that libraries may take in the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// For their translations.
+    pub translations: u64,
+    /// For their translations and, behind the code cache, themselves.
+    pub in_all: u64,
 }
 
 /// The packs of libraries for one output, one behind the other.

@@ -1,7 +1,8 @@
 //! The command line, as typed and as meant.
 
 use abi::options::{
-    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, LOG_MOST, LOG_STEP,
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
+    RecordingOptions, LOG_MOST, LOG_STEP,
 };
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
@@ -26,9 +27,6 @@ pub struct Arguments {
     /// How memory references are recorded.
     #[arg(long, value_enum, default_value = "registers")]
     memory: MemoryArg,
-    /// Undo log: where registers are recorded.
-    #[arg(long, value_enum, default_value = "procedure")]
-    unit: UnitArg,
     /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
     #[arg(long, value_enum, default_value = "reuse")]
     dead_registers: DeadRegistersArg,
@@ -91,11 +89,6 @@ enum InstrumentArg {
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
-enum UnitArg {
-    Procedure,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
 enum DeadRegistersArg {
     Reuse,
     Preserve,
@@ -148,6 +141,7 @@ enum TortureArg {
     Spill,
     Drop,
     TinyBuffers,
+    Pauses,
 }
 
 impl Arguments {
@@ -161,23 +155,40 @@ impl Arguments {
 
     /// What cannot be had together.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
-        let UnitArg::Procedure = self.unit;
-        let options = self.options();
-        if options.undo() && options.control_flow == ControlFlow::Bits {
+        let recording = self.options().recording;
+        if recording.undo() && recording.control_flow == ControlFlow::Bits {
             return Err("--instrument undo needs --control-flow tags or full-pc");
         }
-        if options.undo() && options.memory == Memory::None {
+        if recording.undo() && recording.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
         // A chunk and its events take more than 40 KiB.
-        if options.ring && options.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
+        if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
         }
         Ok(())
     }
 
     pub fn options(&self) -> Options {
-        Options {
+        let process = ProcessOptions {
+            pointers: match self.pointers {
+                PointersArg::Vector => Pointers::Vector,
+                PointersArg::ThreadBlock => Pointers::ThreadBlock,
+            },
+            torture: self.torture.iter().fold(0, |bits, t| {
+                bits | match t {
+                    TortureArg::Spill => torture::SPILL,
+                    TortureArg::Drop => torture::DROP,
+                    TortureArg::TinyBuffers => torture::TINY_BUFFERS,
+                    TortureArg::Pauses => torture::PAUSES,
+                }
+            }),
+            dead_registers: match self.dead_registers {
+                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
+                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+            },
+        };
+        let recording = RecordingOptions {
             instrument: match self.instrument {
                 InstrumentArg::Dep => Instrument::Dep,
                 InstrumentArg::None => Instrument::None,
@@ -193,24 +204,10 @@ impl Arguments {
                 MemoryArg::Addresses => Memory::Addresses,
                 MemoryArg::None => Memory::None,
             },
-            pointers: match self.pointers {
-                PointersArg::Vector => Pointers::Vector,
-                PointersArg::ThreadBlock => Pointers::ThreadBlock,
-            },
-            torture: self.torture.iter().fold(0, |bits, t| {
-                bits | match t {
-                    TortureArg::Spill => torture::SPILL,
-                    TortureArg::Drop => torture::DROP,
-                    TortureArg::TinyBuffers => torture::TINY_BUFFERS,
-                }
-            }),
-            dead_registers: match self.dead_registers {
-                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
-                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
-            },
             ring: self.ring,
             log_size: self.log_size.unwrap_or(0),
-        }
+        };
+        Options { process, recording }
     }
 }
 
@@ -233,7 +230,8 @@ mod tests {
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());
         let options = check(&["--ring", "--log-size", "1000000"]).expect("options");
+        let RecordingOptions { ring, .. } = options.recording;
         // In whole steps, and never less than was asked for.
-        assert_eq!((options.ring, options.log_bytes()), (true, Some(1_015_808)));
+        assert_eq!((ring, options.recording.log_bytes()), (true, Some(1_015_808)));
     }
 }

@@ -10,8 +10,9 @@ use crate::say;
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
-use lifter::discover::{discover, Function, Program};
+use lifter::discover::discover;
 use lifter::image::Image;
+use lifter::program::{Function, Program};
 use std::path::{Path, PathBuf};
 
 /// Inputs above this size get a progress bar.
@@ -29,13 +30,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut stages = Stages::default();
     let (input, mode) = read(&arguments.input, arguments.output.as_deref())?;
-    let learned = learn(arguments, &input)?;
+    let learned = Learned::read(&arguments.learn, &input)?;
     let mut image = roots::image(&input);
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
     let program = cut(program, &image, arguments.options());
-    check_lifted(&input, &program)?;
+    let changing = writable_code(&input, &program)?;
     stages.done("discover");
     if let Some(stage) = arguments.dump {
         let functions = dump::select(&input, &program, arguments.function.as_deref())?;
@@ -62,9 +63,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
-    let changing = input.loads().find(|p| p.is_executable() && p.is_writable());
-    if let Some(p) = changing.filter(|_| !arguments.quiet && !arguments.dynamic()) {
-        say!("the segment at {:#x} is writable and executable: translated when it runs", p.address);
+    if let Some(at) = changing.filter(|_| !arguments.quiet && !arguments.dynamic()) {
+        say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }
     let dynamic = arguments.dynamic() || changing.is_some();
     let (paths, missing) = libraries_of(arguments, &input, &learned)?;
@@ -172,19 +172,6 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What the traces of earlier runs say.
-fn learn(arguments: &Arguments, input: &Input) -> Result<Learned> {
-    let mut all = Learned::default();
-    for path in &arguments.learn {
-        let learned = Learned::read(path, input)?;
-        all.program.extend(learned.program);
-        for (library, addresses) in learned.libraries {
-            all.libraries.entry(library).or_default().extend(addresses);
-        }
-    }
-    Ok(all)
-}
-
 /// The libraries whose translations travel in the output, and those that were not found.
 fn libraries_of(
     arguments: &Arguments,
@@ -257,16 +244,19 @@ fn discover_with_bar(image: &Image, size: usize, quiet: bool) -> Program {
     program
 }
 
-/// A segment that is writable and executable and holds no code will be filled at run time.
-fn check_lifted(input: &Input, program: &Program) -> Result<()> {
+/// The first segment that is writable and executable. One that holds no code will be filled at run
+/// time: that is refused.
+fn writable_code(input: &Input, program: &Program) -> Result<Option<u64>> {
+    let mut first = None;
     for p in input.loads().filter(|p| p.is_executable() && p.is_writable()) {
-        let lifted = program.functions.iter().any(|f| (p.address..p.end()).contains(&f.start));
+        let lifted = program.functions.iter().any(|f| (p.address..p.end()).contains(&f.start.0));
         if !lifted {
             return Err(unsupported!(
                 "the segment at {:#x} is filled with code at run time: the program is packed",
                 p.address
             ));
         }
+        first.get_or_insert(p.address);
     }
-    Ok(())
+    Ok(first)
 }

@@ -1,5 +1,6 @@
 //! What the file says about its code: the image that discovery starts from.
 
+use crate::convert::{index, low};
 use crate::input::{word, Input};
 use gimli::{BaseAddresses, CieOrFde, EhFrame, Pointer, Reader, UnwindSection};
 use lifter::image::{Image, Segment};
@@ -41,7 +42,7 @@ fn segments(input: &Input) -> Vec<Segment<'_>> {
         let bytes = input.segment_bytes(p);
         let mut push = |from: u64, to: u64, executable: bool| {
             if from < to {
-                let bytes = &bytes[(from - p.address) as usize..(to - p.address) as usize];
+                let bytes = &bytes[index(from - p.address)..index(to - p.address)];
                 out.push(Segment { address: from, bytes, executable });
             }
         };
@@ -151,7 +152,7 @@ fn add_landing_pads(
         r.read_uleb128()?;
     }
     let encoding = r.read_u8()?;
-    let len = r.read_uleb128()? as usize;
+    let len = index(r.read_uleb128()?);
     let mut sites = r.split(len)?;
     while !sites.is_empty() {
         read_encoded(&mut sites, encoding)?;
@@ -201,7 +202,7 @@ fn add_relocations(input: &Input, image: &mut Image) {
         .chain(by_section.map(|s| input.section_bytes(s)))
     {
         for entry in rela.chunks_exact(24) {
-            let kind = elf::RelocationType(word(entry, 8) as u32);
+            let kind = elf::RelocationType(low(word(entry, 8)));
             if matches!(kind, elf::R_X86_64_RELATIVE | elf::R_X86_64_IRELATIVE) {
                 add(word(entry, 16));
             }
@@ -243,7 +244,7 @@ fn add_initialisers(input: &Input, image: &mut Image) {
         (elf::DT_FINI_ARRAY, elf::DT_FINI_ARRAYSZ),
     ] {
         let entries = input.dynamic_value(array).and_then(|a| input.bytes_at(a));
-        let size = input.dynamic_value(size).unwrap_or(0) as usize;
+        let size = index(input.dynamic_value(size).unwrap_or(0));
         for entry in entries.unwrap_or_default().chunks_exact(8).take(size / 8) {
             image.code_pointers.push(word(entry, 0));
         }

@@ -3,6 +3,7 @@
 //! The blob is linked at 0 and relocates itself when it starts, so its segments are copied as they
 //! are. What it must know is patched into its parameters.
 
+use crate::convert::index;
 use crate::elf::{FileHeader, ProgramHeader, LE};
 use crate::error::{Error, Result};
 use object::read::elf::{FileHeader as _, Sym};
@@ -41,7 +42,7 @@ impl Runtime {
                 segments.push(RuntimeSegment {
                     address: p.address,
                     flags: p.flags,
-                    bytes: blob[p.offset as usize..][..p.file_size as usize].to_vec(),
+                    bytes: blob[index(p.offset.0)..][..index(p.file_size)].to_vec(),
                     memory_size: p.memory_size,
                 });
             }
@@ -69,7 +70,7 @@ impl Runtime {
             .iter_mut()
             .find(|s| s.address <= at && at + 32 <= s.address + s.memory_size)
             .ok_or_else(|| Error::Internal("embedded runtime: parameters not mapped".into()))?;
-        let offset = (at - segment.address) as usize;
+        let offset = index(at - segment.address);
         if segment.bytes.len() < offset + 32 {
             segment.bytes.resize(offset + 32, 0);
         }

@@ -1,16 +1,18 @@
 //! The whole program through the translator, and what the runtime and the reader need to know
 //! about the result.
 
-use abi::options::{torture, Options};
+use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::options::{torture, Options, RecordingOptions};
 use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
 use iced_x86::InstructionInfoFactory;
-use instrument::translate::{
-    may_enter, starts_unit, Block, Fragment, Inspected, Placement, Source, Thunks, Translator,
-};
+use instrument::block::{Block, Placement, Source};
+use instrument::fragment::{Fragment, Thunks};
+use instrument::planner::{may_enter, starts_unit};
+use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
-use lifter::discover::{End, Function, Program};
 use lifter::image::Image;
+use lifter::program::{Function, Program};
 use std::collections::HashMap;
 
 /// Translated code with everything that is said about it; see [`Tables`].
@@ -71,11 +73,11 @@ pub const FIRST_WINDOW: u32 = 1;
 
 /// Blocks as the instrument needs them.
 pub fn cut(program: Program, image: &Image, options: Options) -> Program {
-    if !options.undo() {
+    if !options.recording.undo() {
         return program;
     }
     let mut factory = InstructionInfoFactory::new();
-    cut_before(program, image, |insn| starts_unit(options, insn, &mut factory))
+    cut_before(program, image, |insn| starts_unit(options.recording, insn, &mut factory))
 }
 
 /// What the code is translated for.
@@ -115,25 +117,25 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         blocks.extend(numbering.blocks(function));
         translator.translate(&blocks, source, &mut out);
         for unit in out.units.drain(..) {
-            result.units.push((unit.entry, unit.recipe));
-            result.unit_addresses.push(unit.start as u32);
-            encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
-            previous = unit.start;
-            let dropped = options.torture & torture::DROP != 0 && unit.start % 11 == 3;
+            result.units.push((unit.entry.0, unit.recipe));
+            result.unit_addresses.push(unit.start.low());
+            encode_static(&mut result.descriptions, previous, unit.start.0, &unit.body);
+            previous = unit.start.0;
+            let dropped = options.process.torture & torture::DROP != 0 && unit.start.0 % 11 == 3;
             let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
             if unit.closed {
                 continue;
             }
             if unit.wide && !dropped {
-                let code = code_base as u32 + unit.entry;
-                result.entries.push((unit.start as u32, code));
+                let code = code_base as u32 + unit.entry.0;
+                result.entries.push((unit.start.low(), code));
             }
-            placed.insert(unit.start as u32, entry);
+            placed.insert(unit.start.low(), entry);
         }
     }
     result.thunks = translator.thunks(&mut out);
-    link(&mut out, &placed, options);
-    result.units.push((out.code.here(), out.recipes.len() as u32));
+    link(&mut out, &placed, options.recording);
+    result.units.push((out.code.here().0, out.recipes.len() as u32));
     result.entries.sort_unstable();
     result.code = out.code.bytes;
     result.recipes = out.recipes;
@@ -155,22 +157,37 @@ pub fn inspect(
     options: Options,
     mut each: impl FnMut(&Function, Inspection),
 ) {
-    let numbering = Numbering::new(program, image, FIRST_WINDOW);
+    let mut translator = inspector(image, options);
+    for (function, source, blocks) in regions(program, functions, image) {
+        let mut fragment = Fragment::new(function.start.0);
+        let inspected = translator.inspect(&blocks, source);
+        translator.translate(&blocks, source, &mut fragment);
+        each(function, Inspection { blocks: inspected, fragment });
+    }
+}
+
+/// A translator that works on single functions.
+pub fn inspector(image: &Image, options: Options) -> Translator {
     let placement = Placement {
         window_high: image.fixed.then_some(0),
         patchable: false,
         movable: false,
         exact_registers: false,
     };
-    let mut translator = Translator::new(options, placement);
-    for function in functions {
-        let Some(source) = source_of(image, function.start) else { continue };
-        let blocks: Vec<Block> = numbering.blocks(function).collect();
-        let mut fragment = Fragment::new(function.start);
-        let inspected = translator.inspect(&blocks, source);
-        translator.translate(&blocks, source, &mut fragment);
-        each(function, Inspection { blocks: inspected, fragment });
-    }
+    Translator::new(options, placement)
+}
+
+/// What a translator takes for each of these functions of a program.
+pub fn regions<'a>(
+    program: &'a Program,
+    functions: &'a [Function],
+    image: &'a Image<'a>,
+) -> impl Iterator<Item = (&'a Function, Source<'a>, Vec<Block>)> {
+    let numbering = Numbering::new(program, image, FIRST_WINDOW);
+    functions.iter().filter_map(move |function| {
+        let source = source_of(image, function.start)?;
+        Some((function, source, numbering.blocks(function).collect()))
+    })
 }
 
 /// Which number each block gets, and who branches to it.
@@ -195,8 +212,8 @@ impl Addresses {
         Addresses(all)
     }
 
-    fn contains(&self, address: u64) -> bool {
-        self.0.binary_search(&(address as u32)).is_ok()
+    fn contains(&self, address: OrigAddr) -> bool {
+        self.0.binary_search(&address.low()).is_ok()
     }
 }
 
@@ -205,7 +222,7 @@ impl Numbering {
         let functions = || program.functions.iter().filter(|f| source_of(image, f.start).is_some());
         let blocks = || functions().flat_map(|f| &f.blocks);
         let mut numbers: Vec<(u32, u32)> =
-            blocks().zip(0..).map(|(b, n)| (b.start as u32, n)).collect();
+            blocks().zip(0..).map(|(b, n)| (b.start.low(), n)).collect();
         numbers.sort_unstable();
         let mut numbering = Numbering {
             first_window,
@@ -220,20 +237,13 @@ impl Numbering {
             for block in &function.blocks {
                 let window = unit_id(first_window, n) >> 16;
                 n += 1;
-                let next = block.start + u64::from(block.len);
-                let targets = match block.end {
-                    End::Jump(target) => [Some(target), None],
-                    End::Branch(target) => [Some(target), Some(next)],
-                    End::FallThrough => [Some(next), None],
-                    _ => [None, None],
-                };
-                for target in targets.into_iter().flatten() {
+                for target in block.end.successors(block.behind()).into_iter().flatten() {
                     let Some(m) = numbering.find(target) else { continue };
                     if unit_id(first_window, m) >> 16 != window {
-                        wide.push(target as u32);
+                        wide.push(target.low());
                     }
                     if !own.contains(&m) {
-                        open.push(target as u32);
+                        open.push(target.low());
                     }
                 }
             }
@@ -255,44 +265,44 @@ impl Numbering {
         })
     }
 
-    fn find(&self, address: u64) -> Option<u32> {
-        let i = self.numbers.binary_search_by_key(&(address as u32), |n| n.0).ok()?;
+    fn find(&self, address: OrigAddr) -> Option<u32> {
+        let i = self.numbers.binary_search_by_key(&address.low(), |n| n.0).ok()?;
         Some(self.numbers[i].1)
     }
 
-    fn id(&self, address: u64) -> u32 {
-        unit_id(self.first_window, self.find(address).unwrap_or(0))
+    fn id(&self, address: OrigAddr) -> UnitId {
+        UnitId(unit_id(self.first_window, self.find(address).unwrap_or(0)))
     }
 }
 
 #[derive(Clone, Copy)]
 struct Placed {
-    code: u32,
-    id: u32,
+    code: CodeOff,
+    id: UnitId,
     wide: bool,
 }
 
-fn source_of<'a>(image: &Image<'a>, address: u64) -> Option<Source<'a>> {
+fn source_of<'a>(image: &Image<'a>, address: OrigAddr) -> Option<Source<'a>> {
     let segment = image
         .segments
         .iter()
-        .find(|s| s.executable && address.wrapping_sub(s.address) < s.bytes.len() as u64)?;
-    Some(Source { start: segment.address, bytes: segment.bytes })
+        .find(|s| s.executable && address.from_start(OrigAddr(s.address)) < s.bytes.len() as u64)?;
+    Some(Source { start: OrigAddr(segment.address), bytes: segment.bytes })
 }
 
 /// Points the branches between functions at their targets; what is not translated, or cannot be
 /// entered directly, is reached through the look-up table.
-fn link(out: &mut Fragment, placed: &HashMap<u32, Placed>, options: Options) {
-    let mut exits: HashMap<u64, u32> = HashMap::new();
+fn link(out: &mut Fragment, placed: &HashMap<u32, Placed>, recording: RecordingOptions) {
+    let mut exits: HashMap<OrigAddr, CodeOff> = HashMap::new();
     for branch in std::mem::take(&mut out.branches) {
         let target = placed
-            .get(&(branch.target as u32))
-            .filter(|p| may_enter(options, branch.from, p.id, p.wide));
+            .get(&branch.target.low())
+            .filter(|p| may_enter(recording, branch.from, p.id, p.wide));
         let to = match target {
             Some(p) => p.code,
             None => *exits.entry(branch.target).or_insert_with(|| {
                 let at = out.code.here();
-                instrument::transfer::exit_to(&mut out.code, branch.target);
+                out.code.exit_to(branch.target.0);
                 at
             }),
         };

@@ -8,20 +8,23 @@
 //! addresses in line with it, which only works if none are given; eu-strip overwrites what no section
 //! holds, so one does; and llvm-strip moves what PT_PHDR holds, so there is none.
 
+use crate::convert::{index, short};
 use crate::elf::{
-    ProgramHeader, SectionHeader, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE,
+    FileHeader, ProgramHeader, SectionHeader, FILE_HEADER_SIZE, LE, PROGRAM_HEADER_SIZE,
+    SECTION_HEADER_SIZE,
 };
-use crate::error::{Error, Result};
+use crate::error::{unsupported, Error, Result};
 use crate::input::Input;
 use crate::layout::{Places, Tables};
 use crate::library::Packs;
 use crate::runtime_blob::Runtime;
+use abi::ids::FileOff;
 use object::elf;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-const PAGE: usize = abi::layout::PAGE as usize;
+const PAGE: usize = index(abi::layout::PAGE);
 /// The alignment that makes the kernel load a position-independent program at a window's start.
 const WINDOW_ALIGN: u64 = abi::layout::WINDOW_SIZE;
 
@@ -50,7 +53,7 @@ pub fn program_headers_in_front(
     let added = 1 + code + libraries + runtime.segments.len();
     let own = original_headers(input);
     let needed = added + own.iter().filter(|p| dispensability(p).is_none()).count();
-    let there = input.program_headers_offset == FILE_HEADER_SIZE as u64;
+    let there = input.program_headers_offset == FileOff(FILE_HEADER_SIZE as u64);
     if there && needed <= input.program_headers.len() {
         return 0;
     }
@@ -81,7 +84,7 @@ pub fn assemble(
         out.section(
             part.section,
             places.tables + start,
-            tables_at as u64 + start,
+            FileOff(tables_at as u64 + start),
             (part.end - part.start) as u64,
             r,
         );
@@ -89,12 +92,12 @@ pub fn assemble(
     if !code.is_empty() {
         let flags = r | elf::PF_X.0;
         let at = out.segment(places.code, flags, code, code.len() as u64);
-        out.section(".deprewrite.text", places.code, at as u64, code.len() as u64, flags);
+        out.section(".deprewrite.text", places.code, file_off(at), code.len() as u64, flags);
     }
     if !libraries.is_empty() {
         let (address, len) = (places.libraries(code.len()), libraries.len() as u64);
         let at = out.segment(address, r, libraries, len);
-        out.section(abi::library::SECTION, address, at as u64, len, r);
+        out.section(abi::library::SECTION, address, file_off(at), len, r);
     }
     for s in &runtime.segments {
         let at = out.segment(base + s.address, s.flags, &s.bytes, s.memory_size);
@@ -105,21 +108,20 @@ pub fn assemble(
             _ => ".deprewrite.runtime.data",
         };
         if len != 0 {
-            out.section(name, base + s.address, at as u64, len, s.flags);
+            out.section(name, base + s.address, file_off(at), len, s.flags);
         }
         if s.memory_size > len {
-            out.bss(base + s.address + len, at as u64 + len, s.memory_size - len);
+            out.bss(base + s.address + len, FileOff(at as u64 + len), s.memory_size - len);
         }
     }
-    let (table_offset, room) = match tables.front {
-        0 => (FILE_HEADER_SIZE, input.program_headers.len()),
-        front => (tables_at, front / PROGRAM_HEADER_SIZE),
-    };
-    if tables.front == 0 {
+    let (table_offset, room) = if tables.front == 0 {
+        let room = input.program_headers.len();
         out.leave_out_headers(room);
+        (FILE_HEADER_SIZE, room)
     } else {
         out.headers.iter_mut().for_each(|p| p.physical = 0);
-    }
+        (tables_at, tables.front / PROGRAM_HEADER_SIZE)
+    };
     out.write_program_headers(table_offset, room)?;
 
     tables.header.runtime = base;
@@ -130,7 +132,7 @@ pub fn assemble(
     out.bytes[at..at + header.len()].copy_from_slice(&header);
 
     let (offset, count, names) = out.write_sections(input);
-    out.patch_file_header(base + runtime.entry, table_offset as u64, offset, count, names);
+    out.patch_file_header(base + runtime.entry, file_off(table_offset), offset, count, names)?;
     Ok(out.bytes)
 }
 
@@ -179,14 +181,14 @@ impl Output {
     /// Appends a segment; returns its offset in the file.
     fn segment(&mut self, address: u64, flags: u32, content: &[u8], memory_size: u64) -> usize {
         // Offset and address agree modulo the page size, as the kernel demands.
-        let skew = address as usize % PAGE;
+        let skew = index(address) % PAGE;
         let start = self.bytes.len().next_multiple_of(PAGE) + skew;
         self.bytes.resize(start, 0);
         self.bytes.extend_from_slice(content);
         self.headers.push(ProgramHeader {
             kind: elf::PT_LOAD.0,
             flags,
-            offset: start as u64,
+            offset: FileOff(start as u64),
             address,
             physical: address,
             file_size: content.len() as u64,
@@ -196,7 +198,14 @@ impl Output {
         start
     }
 
-    fn section(&mut self, name: &'static str, address: u64, offset: u64, size: u64, flags: u32) {
+    fn section(
+        &mut self,
+        name: &'static str,
+        address: u64,
+        offset: FileOff,
+        size: u64,
+        flags: u32,
+    ) {
         let mut bits = elf::SHF_ALLOC.0;
         if flags & elf::PF_X.0 != 0 {
             bits |= elf::SHF_EXECINSTR.0;
@@ -211,7 +220,7 @@ impl Output {
         self.sections.push((name, header));
     }
 
-    fn bss(&mut self, address: u64, offset: u64, size: u64) {
+    fn bss(&mut self, address: u64, offset: FileOff, size: u64) {
         self.section(".deprewrite.runtime.bss", address, offset, size, elf::PF_R.0 | elf::PF_W.0);
         if let Some((_, header)) = self.sections.last_mut() {
             header.kind = elf::SHT_NOBITS.0;
@@ -242,7 +251,7 @@ impl Output {
     }
 
     /// Appends names and headers of all sections; returns offset, count, and index of the names.
-    fn write_sections(&mut self, input: &Input) -> (u64, usize, usize) {
+    fn write_sections(&mut self, input: &Input) -> (FileOff, usize, usize) {
         let mut names = input.section_names.clone();
         let mut all = input.sections.clone();
         let mut names_index = input.section_names_index;
@@ -251,7 +260,7 @@ impl Output {
             names = vec![0];
         }
         let add_name = |names: &mut Vec<u8>, name: &str| {
-            let start = names.len() as u32;
+            let start = short(names.len());
             names.extend_from_slice(name.as_bytes());
             names.push(0);
             start
@@ -265,11 +274,11 @@ impl Output {
             let kind = elf::SHT_STRTAB.0;
             all.push(SectionHeader { name, kind, align: 1, ..Default::default() });
         }
-        all[names_index].offset = self.bytes.len() as u64;
+        all[names_index].offset = file_off(self.bytes.len());
         all[names_index].size = names.len() as u64;
         self.bytes.extend_from_slice(&names);
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
-        let offset = self.bytes.len() as u64;
+        let offset = file_off(self.bytes.len());
         for header in &all {
             header.write(&mut self.bytes);
         }
@@ -279,28 +288,39 @@ impl Output {
     fn patch_file_header(
         &mut self,
         entry: u64,
-        program_headers: u64,
-        sections: u64,
+        program_headers: FileOff,
+        sections: FileOff,
         section_count: usize,
         names: usize,
-    ) {
-        let count = self.headers.len();
-        let mut put = |at: usize, bytes: &[u8]| {
-            self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        };
-        put(24, &entry.to_le_bytes());
-        put(32, &program_headers.to_le_bytes());
-        put(40, &sections.to_le_bytes());
-        put(52, &(FILE_HEADER_SIZE as u16).to_le_bytes());
-        put(54, &(PROGRAM_HEADER_SIZE as u16).to_le_bytes());
-        put(56, &(count as u16).to_le_bytes());
-        put(58, &(SECTION_HEADER_SIZE as u16).to_le_bytes());
-        put(60, &(section_count as u16).to_le_bytes());
-        put(62, &(names as u16).to_le_bytes());
+    ) -> Result<()> {
+        let (header, _) = object::from_bytes_mut::<FileHeader>(&mut self.bytes)
+            .map_err(|()| Error::Internal("the output has no ELF header".into()))?;
+        header.e_entry.set(LE, entry);
+        header.e_phoff.set(LE, program_headers.0);
+        header.e_shoff.set(LE, sections.0);
+        header.e_ehsize.set(LE, half(FILE_HEADER_SIZE)?);
+        header.e_phentsize.set(LE, half(PROGRAM_HEADER_SIZE)?);
+        header.e_phnum.set(LE, half(self.headers.len())?);
+        header.e_shentsize.set(LE, half(SECTION_HEADER_SIZE)?);
+        header.e_shnum.set(LE, half(section_count)?);
+        header.e_shstrndx.set(LE, elf::SymbolSection(half(names)?));
+        Ok(())
     }
 }
 
+/// A count in the ELF header. From here on ELF counts in another way, which we do not write.
+fn half(n: usize) -> Result<u16> {
+    u16::try_from(n).ok().filter(|&n| n < elf::SHN_LORESERVE).ok_or_else(|| {
+        unsupported!("the output would have {n} headers; the limit is 65279 (try strip)")
+    })
+}
+
+fn file_off(at: usize) -> FileOff {
+    FileOff(at as u64)
+}
+
 /// 128-bit FNV-1a over everything that the reader depends on.
+#[allow(clippy::cast_possible_truncation, reason = "the two halves of the hash")]
 fn identity(input: &Input, tables: &Tables) -> [u64; 2] {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

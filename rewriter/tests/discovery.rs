@@ -1,7 +1,8 @@
 //! Discovery measured against a disassembler that sees symbols and sections.
 
 use iced_x86::{Decoder, DecoderOptions};
-use lifter::discover::{discover, BLOCK_BYTES, BLOCK_INSNS};
+use lifter::discover::discover;
+use lifter::region::Rules;
 use rewriter::{input::Input, roots};
 use std::collections::HashSet;
 use std::process::Command;
@@ -33,14 +34,17 @@ fn discovered(path: &str) -> Option<HashSet<u64>> {
     for function in &program.functions {
         let mut end = 0;
         for block in &function.blocks {
-            assert!(starts.insert(block.start) && block.start >= end);
-            end = block.start + u64::from(block.len);
-            let bytes = &image.bytes_at(block.start).expect("bytes")[..block.len as usize];
-            let insns: Vec<u64> = Decoder::with_ip(64, bytes, block.start, DecoderOptions::NONE)
+            assert!(starts.insert(block.start.0) && block.start.0 >= end);
+            end = block.behind().0;
+            let bytes = &image.bytes_at(block.start.0).expect("bytes")[..block.len as usize];
+            let insns: Vec<u64> = Decoder::with_ip(64, bytes, block.start.0, DecoderOptions::NONE)
                 .iter()
                 .map(|i| i.ip())
                 .collect();
-            assert!(insns.len() <= BLOCK_INSNS as usize && block.len <= BLOCK_BYTES);
+            assert!(
+                insns.len() <= Rules::AHEAD_OF_TIME.insns
+                    && block.len <= Rules::AHEAD_OF_TIME.bytes
+            );
             out.extend(insns);
         }
     }

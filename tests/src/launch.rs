@@ -1,7 +1,7 @@
 //! Starts a program so that two runs of it begin alike.
 //!
 //! A native and a rewritten run get the same path (the rewritten file is bound over the original
-//! in a mount namespace of its own, so that argv[0], AT_EXECFN and /proc/self/exe agree), the same
+//! in a mount namespace of its own, so that `argv[0]`, AT_EXECFN and /proc/self/exe agree), the same
 //! environment, descriptors, signal mask, dispositions and limits; ASLR is off; rseq answers
 //! ENOSYS. At the stop after `execve` the launcher sets the AT_RANDOM bytes and hides the vDSO.
 //! After that it lets go, or leaves the stopped program to the oracle.

@@ -134,6 +134,64 @@ fn torture_changes_nothing() {
     tally.finish();
 }
 
+/// The lines of `part`, in their order, are among those of `whole`. Returns how many there are of each.
+fn among(part: &Path, whole: &Path) -> Result<(usize, usize), String> {
+    let read = |path| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    let (part, whole) = (read(part)?, read(whole)?);
+    // Without the thread, which has another number in each run.
+    let tail =
+        |line: &str| line.split_once(' ').map_or_else(String::new, |(_, rest)| rest.to_owned());
+    let mut rest = whole.lines();
+    for (number, line) in part.lines().enumerate() {
+        if !rest.any(|other| tail(other) == tail(line)) {
+            return Err(format!(
+                "line {}, {line:?}, is not in the whole listing there",
+                number + 1
+            ));
+        }
+    }
+    Ok((part.lines().count(), whole.lines().count()))
+}
+
+/// A recording that pauses now and then has nothing that did not happen, in the order in which it
+/// happened, and goes on after each pause.
+#[test]
+fn a_recording_that_pauses_is_a_part_of_the_whole() {
+    let mut tally = Tally::start("a_recording_that_pauses_is_a_part_of_the_whole");
+    const SOME: [&str; 4] =
+        ["asm/jump_tables.pie", "c/signals.pie", "c/generated_pages.pie", "gzip"];
+    for (name, spec) in programs(&mut tally).into_iter().filter(|p| SOME.contains(&p.0.as_str())) {
+        let dir = tempfile::tempdir().unwrap();
+        let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
+        for (translate, control_flow) in
+            [("static", "tags"), ("dynamic", "tags"), ("static", "full-pc"), ("static", "bits")]
+        {
+            // Of the same size, so that the libraries lie at the same addresses.
+            let record = |torture, name| {
+                let flags = ["--torture", torture, "--translate", translate];
+                let flags = [&flags[..], &["--control-flow", control_flow]].concat();
+                record(&spec, &flags, dir.path(), name, &["memrefs"])
+            };
+            let check = || -> Result<(), String> {
+                record("tiny-buffers", "reference")?;
+                let run = record("tiny-buffers,pauses", "paused")?;
+                difference(native.as_ref().map_err(Clone::clone)?, &run)?;
+                let [part, whole] =
+                    ["paused.memrefs", "reference.memrefs"].map(|file| dir.path().join(file));
+                let (part, whole) = among(&part, &whole)?;
+                // Of a program that fills less than two chunks all is there.
+                let paused = part * 10 < whole * 9;
+                match part * 10 > whole && (paused || whole < 5000) {
+                    true => Ok(()),
+                    false => Err(format!("{part} of {whole} references: that is no pause")),
+                }
+            };
+            tally.record(&format!("{name} {translate} {control_flow}"), check());
+        }
+    }
+    tally.finish();
+}
+
 /// Whatever the format, a program that a timer interrupts anywhere leaves a trace that verifies.
 #[test]
 fn interrupted_anywhere_every_format_verifies() {

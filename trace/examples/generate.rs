@@ -3,8 +3,9 @@
 //! The loop that it "ran" has eight units of six instructions, four references and one recorded
 //! value each.
 
+use abi::event::{Kind, WHOLE_UNIT};
 use abi::options::Options;
-use abi::trace::{event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::trace::{tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 
@@ -20,7 +21,7 @@ fn main() {
     for word in [Options::default().to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
-    let described = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
+    let described = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
     writer.payload(FrameKind::File, PROCESS, 0, &described);
     let mut list = Vec::new();
     for n in 0..8u32 {
@@ -53,7 +54,7 @@ fn main() {
     registers.gpr[4] = 0x8000;
     let mut start = [7u32.to_le_bytes(), [0; 4]].concat();
     start.extend_from_slice(&registers.to_bytes());
-    writer.payload(FrameKind::Events, 0, 0, &event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start));
+    writer.payload(FrameKind::Events, 0, 0, &event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start));
     let rounds = 12_000u64;
     for seq in 0..chunks {
         let mut record = Record { seq, registers, ..Default::default() };

@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use abi::event::{xsave_from_bytes, Loss};
 use abi::options::{ControlFlow, Options};
 use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
-use crate::events::{parse, Body, Event};
+use crate::events::{parse, Event, Placed};
 use crate::file::{Damage, Frame, TraceFile};
 use crate::output::{OutputFile, Translation};
 use crate::units::Units;
@@ -31,7 +32,7 @@ pub struct Thread {
     /// By sequence number.
     pub chunks: Vec<Chunk>,
     /// In the order in which they happened.
-    pub events: Vec<Event>,
+    pub events: Vec<Placed>,
 }
 
 impl Thread {
@@ -41,9 +42,9 @@ impl Thread {
     }
 
     /// Events that happened in chunk `seq`.
-    pub fn events_of(&self, seq: u32) -> &[Event] {
-        let start = self.events.partition_point(|e| e.chunk < seq);
-        let end = self.events.partition_point(|e| e.chunk <= seq);
+    pub fn events_of(&self, seq: u32) -> &[Placed] {
+        let start = self.events.partition_point(|e| e.position.chunk < seq);
+        let end = self.events.partition_point(|e| e.position.chunk <= seq);
         &self.events[start..end]
     }
 }
@@ -69,7 +70,7 @@ pub struct Trace {
     pub xsave: Option<(u64, Vec<(u32, u32)>)>,
     pub units: Units,
     pub threads: Vec<Thread>,
-    pub process_events: Vec<Event>,
+    pub process_events: Vec<Placed>,
     /// The recording ended before the process: what is translated later is not described.
     pub is_lossy: bool,
     /// Of the file, when the process ended; 0 if it did not.
@@ -151,7 +152,7 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
-        if trace.options.ring {
+        if trace.options.recording.ring {
             trace.forget_what_gave_way();
         }
         Ok((trace, true))
@@ -190,8 +191,13 @@ impl Trace {
                         self.report(frame, "an event is damaged; those behind it are lost");
                     }
                     for event in events {
-                        self.is_lossy |= matches!(event.body, Body::Loss { .. });
-                        if let Body::Process { version, options, pid, start_ns } = event.body {
+                        self.is_lossy |= matches!(
+                            event.event,
+                            Some(Event::Loss { reason, .. }) if reason != Loss::Paused
+                        );
+                        if let Some(Event::Process { version, options, pid, start_ns }) =
+                            event.event
+                        {
                             described = Some((version, options));
                             (self.pid, self.start_ns) = (pid, start_ns);
                         }
@@ -211,11 +217,11 @@ impl Trace {
         }
         for (index, mut thread) in threads {
             thread.index = index;
-            thread.tid = thread.events.iter().find_map(|e| match e.body {
-                Body::ThreadStart { tid, .. } => Some(tid),
+            thread.tid = thread.events.iter().find_map(|e| match e.event {
+                Some(Event::ThreadStart { tid, .. }) => Some(tid),
                 _ => None,
             });
-            thread.events.sort_by_key(|e| (e.chunk, e.control_flow));
+            thread.events.sort_by_key(|e| e.position.place());
             self.threads.push(thread);
         }
         Ok(described)
@@ -239,9 +245,9 @@ impl Trace {
         self.damage.retain(|damage| !gave_way.contains(damage));
         for thread in &mut self.threads {
             let first = thread.chunks.first().map_or(u32::MAX, |c| c.frame.header.seq);
-            thread
-                .events
-                .retain(|e| e.chunk >= first || matches!(e.body, Body::ThreadStart { .. }));
+            thread.events.retain(|e| {
+                e.position.chunk >= first || matches!(e.event, Some(Event::ThreadStart { .. }))
+            });
         }
     }
 
@@ -280,31 +286,39 @@ impl Trace {
         }
     }
 
-    fn process_event(&mut self, event: Event) {
-        match event.body {
-            Body::Program(ref path) => self.program = PathBuf::from(OsStr::from_bytes(path)),
-            Body::Arguments(ref arguments) => self.arguments = arguments.clone(),
-            Body::StaticUnits { load, identity, first_window, jit_window, count } => {
+    fn process_event(&mut self, placed: Placed) {
+        match placed.event {
+            Some(Event::Program(path)) => self.program = PathBuf::from(OsStr::from_bytes(&path)),
+            Some(Event::Arguments(all)) => {
+                // The padding cannot be told from empty last arguments: those are lost.
+                let len = all.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+                self.arguments = all[..len].split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
+            }
+            Some(Event::StaticUnits { load, identity, first_window, jit_window, count }) => {
+                let load = load.0;
                 self.statics =
                     Some(StaticUnits { load, identity, first_window, jit_window, count });
             }
-            Body::Length(length) => self.length = length,
-            Body::Xsave { xcr0, ref components } => self.xsave = Some((xcr0, components.clone())),
-            _ => self.process_events.push(event),
+            Some(Event::Length(length)) => self.length = length,
+            Some(Event::Xsave { xcr0, components }) => {
+                self.xsave = Some((xcr0, xsave_from_bytes(&components).collect()));
+            }
+            _ => self.process_events.push(placed),
         }
     }
 
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
     fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
-        let by_address = self.options.control_flow != ControlFlow::Tags;
+        let by_address = self.options.recording.control_flow != ControlFlow::Tags;
         let mut libraries = BTreeMap::new();
-        for event in &self.process_events {
-            if let Body::Library { first_window, .. } = event.body {
+        for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
+            if let Event::Library { first_window, .. } = event {
                 // Mapped again, it is where it was before.
-                libraries.entry(first_window as u32).or_insert(event.body.clone());
+                libraries.entry(*first_window as u32).or_insert(event.clone());
             }
         }
-        let embedded = |body: &Body| matches!(body, Body::Library { address, .. } if *address != 0);
+        let embedded =
+            |event: &Event| matches!(event, Event::Library { address, .. } if address.0 != 0);
         let statics = self.statics.filter(|s| s.count > 0 || libraries.values().any(embedded));
         let output = match statics {
             Some(s) => Some(OutputFile::open(output.unwrap_or(&self.program), s.identity)?),
@@ -314,8 +328,11 @@ impl Trace {
             let program = output.program()?;
             self.units.add_static(program, s.load, s.first_window, s.count, by_address)?;
         }
-        for (window, body) in libraries {
-            let Body::Library { load, identity, count, address, path, .. } = body else { continue };
+        for (window, event) in libraries {
+            let Event::Library { load, identity, count, address, path, .. } = event else {
+                continue;
+            };
+            let (load, address) = (load.0, address.0);
             let translation = match &output {
                 Some(output) if address != 0 => output.library(address, identity)?,
                 _ => Translation::open_pack(Path::new(OsStr::from_bytes(&path)), identity)?,

@@ -4,9 +4,8 @@
 //! apply its effect on known registers, let the values recorded after it take effect.
 
 use abi::unit::What;
-use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
-};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
+use lifter::flow::Flow;
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
 use lifter::regs::{gpr_number, RDI, RSI};
@@ -160,7 +159,7 @@ impl Compiler {
         let mut decoder = Decoder::with_ip(64, &unit.code, unit.address, DecoderOptions::NONE);
         let (mut starts, mut inner_blocks) = (Vec::new(), Vec::new());
         let mut refs = Vec::new();
-        let mut last = Instruction::default();
+        let mut last = Flow::Next;
         while decoder.can_decode() {
             let offset = decoder.position() as u16;
             let insn = decoder.decode();
@@ -169,7 +168,7 @@ impl Compiler {
             if insn.is_invalid() && !at_end {
                 return Err(format!("undecodable instruction at {:#x}", insn.ip()));
             }
-            let inner_block = !starts.is_empty() && transfers(&last);
+            let inner_block = !starts.is_empty() && last.ends_block();
             starts.push(self.start(offset));
             if inner_block {
                 self.steps.push(Step::Block(offset));
@@ -180,7 +179,7 @@ impl Compiler {
                 operands::references(&insn, &mut factory, &mut refs);
                 self.instruction(unit, &insn, starts.len() - 1, &refs, &mut factory)?;
             }
-            last = insn;
+            last = Flow::of(&insn);
         }
         if starts.is_empty() {
             return Err("it has no code".into());
@@ -200,8 +199,8 @@ impl Compiler {
             steps: self.steps,
             inner_blocks,
             starts,
-            exit: exit(&last, end),
-            transfers: transfers(&last),
+            exit: exit(last, end),
+            transfers: last.ends_block(),
         })
     }
 
@@ -255,13 +254,14 @@ impl Compiler {
         match self.tells {
             Tells::References => self.references(offset, refs, recorded, held)?,
             Tells::Stores if ordered => self.steps.push(Step::Ordered),
-            Tells::Stores if insn.is_call_near() => {
-                self.steps.push(Step::Enter { offset, to: Some(insn.near_branch_target()) });
+            Tells::Stores => {
+                let flow = Flow::of(insn);
+                if flow.is_call() {
+                    let to = flow.target().map(|target| target.0);
+                    self.steps.push(Step::Enter { offset, to });
+                }
             }
-            Tells::Stores if insn.flow_control() == FlowControl::IndirectCall => {
-                self.steps.push(Step::Enter { offset, to: None });
-            }
-            Tells::Stores | Tells::Nothing => {}
+            Tells::Nothing => {}
         }
         let segment = match insn.mnemonic() {
             Mnemonic::Wrfsbase => Segment::Fs,
@@ -359,26 +359,12 @@ fn simple(r: &Reference, offset: u16) -> Option<Simple> {
     })
 }
 
-/// Whether a block starts behind the instruction, whatever it did.
-fn transfers(insn: &Instruction) -> bool {
-    match insn.flow_control() {
-        FlowControl::Next => false,
-        FlowControl::XbeginXabortXend => insn.mnemonic() == Mnemonic::Xbegin,
-        _ => true,
-    }
-}
-
-fn exit(last: &Instruction, end: u64) -> Exit {
-    let near = |insn: &Instruction| matches!(insn.op0_kind(), OpKind::NearBranch64);
-    match last.flow_control() {
-        FlowControl::Next => Exit::To(end),
-        FlowControl::UnconditionalBranch if near(last) => Exit::To(last.near_branch_target()),
-        FlowControl::ConditionalBranch => {
-            Exit::Branch { taken: last.near_branch_target(), not_taken: end }
-        }
-        FlowControl::Call if near(last) => Exit::To(last.near_branch_target()),
-        FlowControl::Call if last.mnemonic() == Mnemonic::Syscall => Exit::System(end),
-        FlowControl::XbeginXabortXend if last.mnemonic() != Mnemonic::Xbegin => Exit::To(end),
+fn exit(flow: Flow, end: u64) -> Exit {
+    match flow {
+        Flow::Next | Flow::Privileged | Flow::Halt => Exit::To(end),
+        Flow::Jump(target) | Flow::Call(target) => Exit::To(target.0),
+        Flow::Branch(target) => Exit::Branch { taken: target.0, not_taken: end },
+        Flow::Syscall => Exit::System(end),
         _ => Exit::Anywhere,
     }
 }

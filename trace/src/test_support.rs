@@ -1,8 +1,10 @@
 //! Writes small traces, for tests: frames with right checksums from parts.
 
+use abi::event::{EventHeader, Kind, Position, WHOLE_UNIT};
+use abi::ids::StreamOff;
 use abi::trace::{
-    Checksum, EventHeader, FrameHeader, FrameKind, RegisterState, EVENT_HEADER_SIZE, FRAME_MAGIC,
-    HEADER_SIZE, PAYLOAD, PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED, WHOLE_UNIT,
+    Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, HEADER_SIZE, PAYLOAD, PROCESS,
+    RECORD_DATA, RECORD_REGISTERS, SEALED,
 };
 use abi::unit::{JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 
@@ -25,21 +27,13 @@ pub struct Record {
     pub open: bool,
 }
 
-/// An event in its encoding.
-pub fn event(kind: u16, chunk: u32, control_flow: u64, insn: u32, payload: &[u8]) -> Vec<u8> {
+/// An event with this payload, which need not make sense.
+pub fn event(kind: Kind, chunk: u32, control_flow: u64, insn: u32, payload: &[u8]) -> Vec<u8> {
     let mut payload = payload.to_vec();
     payload.resize(payload.len().next_multiple_of(8), 0);
-    let header =
-        EventHeader { kind, reserved: 0, len: payload.len() as u32, chunk, insn, control_flow };
-    let mut out = Vec::with_capacity(EVENT_HEADER_SIZE + payload.len());
-    out.extend_from_slice(&header.kind.to_le_bytes());
-    out.extend_from_slice(&header.reserved.to_le_bytes());
-    out.extend_from_slice(&header.len.to_le_bytes());
-    out.extend_from_slice(&header.chunk.to_le_bytes());
-    out.extend_from_slice(&header.insn.to_le_bytes());
-    out.extend_from_slice(&header.control_flow.to_le_bytes());
-    out.extend_from_slice(&payload);
-    out
+    let position = Position { chunk, control_flow: StreamOff(control_flow), insn };
+    let header = EventHeader { kind: kind as u16, len: payload.len() as u32, position };
+    [header.to_bytes().as_slice(), &payload].concat()
 }
 
 fn checksum(parts: &[&[u8]]) -> u32 {
@@ -179,7 +173,6 @@ pub fn sample(what: &Sample) -> Vec<u8> {
 }
 
 fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
-    use abi::trace::event as kind;
     let mut writer = TraceWriter::default();
     let mut described = Vec::new();
     let mut process = 1u32.to_le_bytes().to_vec();
@@ -187,11 +180,11 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     for word in [what.options.to_word(), 42, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
-    described.extend(event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process));
-    described.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, b"/bin/sample"));
-    described.extend(event(kind::ARGUMENTS, 0, 0, WHOLE_UNIT, b"sample\0-x\0"));
+    described.extend(event(Kind::Process, 0, 0, WHOLE_UNIT, &process));
+    described.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, b"/bin/sample"));
+    described.extend(event(Kind::Arguments, 0, 0, WHOLE_UNIT, b"sample\0-x\0"));
     if let Some(length) = length {
-        described.extend(event(kind::LENGTH, 0, 0, WHOLE_UNIT, &(length as u64).to_le_bytes()));
+        described.extend(event(Kind::Length, 0, 0, WHOLE_UNIT, &(length as u64).to_le_bytes()));
     }
     writer.payload(FrameKind::File, PROCESS, 0, &described);
     let mut units = Vec::new();
@@ -206,7 +199,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     let mut start = 77u32.to_le_bytes().to_vec();
     start.extend_from_slice(&0u32.to_le_bytes());
     start.extend_from_slice(&registers.to_bytes());
-    let mut events = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start);
+    let mut events = event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start);
 
     // (unit, memory stream, registers behind it)
     let all = sample_units();
@@ -234,7 +227,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
         }
         let unit = &all[index];
         let out = &mut record.control_flow;
-        match what.options.control_flow {
+        match what.options.recording.control_flow {
             abi::options::ControlFlow::Tags => {
                 let wide = unit.body.flags != 0 || window != Some(unit.id >> 16);
                 if wide {
@@ -269,13 +262,13 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
         for (number, arguments, result) in SAMPLE_CALLS {
             let words = [&[number][..], &arguments, &[result as u64]].concat();
             let payload: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            events.extend(event(kind::SYSCALL, record.seq, at, WHOLE_UNIT, &payload));
+            events.extend(event(Kind::Syscall, record.seq, at, WHOLE_UNIT, &payload));
         }
         let mut end = 1u32.to_le_bytes().to_vec();
         end.extend_from_slice(&3i32.to_le_bytes());
-        events.extend(event(kind::THREAD_END, record.seq, at, WHOLE_UNIT, &end));
+        events.extend(event(Kind::ThreadEnd, record.seq, at, WHOLE_UNIT, &end));
         end.extend_from_slice(&[0; 8]);
-        events.extend(event(kind::PROCESS_END, record.seq, at, WHOLE_UNIT, &end));
+        events.extend(event(Kind::ProcessEnd, record.seq, at, WHOLE_UNIT, &end));
     }
     writer.record(&record);
     writer.payload(FrameKind::Events, 0, 0, &events);
@@ -285,14 +278,13 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
 /// A small undo log: two threads run the same unit, which stores, synchronises, stores and calls; the
 /// first one's call leads to a repeated store.
 pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
-    use abi::trace::event as kind;
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut writer = TraceWriter::default();
     let mut process = 1u32.to_le_bytes().to_vec();
     process.extend_from_slice(&[0; 4]);
     process.extend(words(&[options.to_word(), 42, 0]));
-    let mut described = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
-    described.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, b"/bin/sample"));
+    let mut described = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
+    described.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, b"/bin/sample"));
     writer.payload(FrameKind::File, PROCESS, 0, &described);
 
     // mov [rdi],eax; lock inc dword [rsi]; mov [rdi+8],rax; call B
@@ -310,13 +302,13 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
 
     for (thread, [start, lock, end]) in [(0u32, [1, 5, 6]), (1, [2, 3, 4])] {
         // In a ring, what came first of thread 0 is gone.
-        let seq = u32::from(options.ring && thread == 0);
+        let seq = u32::from(options.recording.ring && thread == 0);
         let registers = RegisterState { rip: A, valid: 0xffff, ..Default::default() };
         let mut begin = (77 + thread).to_le_bytes().to_vec();
         begin.extend_from_slice(&0u32.to_le_bytes());
         begin.extend_from_slice(&registers.to_bytes());
-        let mut events = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &begin);
-        events.extend(event(kind::ORDER, seq, 0, WHOLE_UNIT, &words(&[start])));
+        let mut events = event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &begin);
+        events.extend(event(Kind::Order, seq, 0, WHOLE_UNIT, &words(&[start])));
         let mut record = Record { thread, seq, registers, ..Default::default() };
         record.control_flow = vec![1, 0, 0x10, 0, 1, 0];
         let old = 0x1111_1111_1111_1111 * u64::from(thread + 1);
@@ -326,13 +318,13 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
         record.memory.extend(words(&[old]));
         if thread == 0 {
             let overwritten = [words(&[B, 0x5100, 3]), b"abc".to_vec()].concat();
-            events.extend(event(kind::UNDO, seq, 6, WHOLE_UNIT, &overwritten));
+            events.extend(event(Kind::Undo, seq, 6, WHOLE_UNIT, &overwritten));
             record.control_flow.extend([1, 0, 0x11, 0, 1, 0]);
         }
         let at = record.control_flow.len() as u64;
         let lost = [words(&[B, 0x9000, 0x1000]), b"munmap".to_vec()].concat();
-        events.extend(event(kind::LOST, seq, at, WHOLE_UNIT, &lost));
-        events.extend(event(kind::ORDER, seq, at, WHOLE_UNIT, &words(&[end])));
+        events.extend(event(Kind::Lost, seq, at, WHOLE_UNIT, &lost));
+        events.extend(event(Kind::Order, seq, at, WHOLE_UNIT, &words(&[end])));
         writer.record(&record);
         writer.payload(FrameKind::Events, thread, 0, &events);
     }

@@ -9,6 +9,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use abi::event::Loss;
+
 use crate::open::Trace;
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
 use crate::walk::{Entered, Overwritten, Sink};
@@ -28,7 +30,7 @@ pub enum Item {
         why: String,
     },
     /// Recording stopped, with the reason of the loss.
-    Stopped(u32),
+    Stopped(Loss),
     /// What the thread did before has given way in a ring: it may have written anything.
     Forgotten,
 }
@@ -150,7 +152,7 @@ impl Sink for Collector {
         self.push(Item::Lost { pc, start, len, why });
     }
 
-    fn stopped(&mut self, reason: u32) {
+    fn stopped(&mut self, reason: Loss) {
         self.push(Item::Stopped(reason));
     }
 
@@ -175,14 +177,14 @@ pub fn read(
     wanted: impl Fn(&Thread) -> bool,
     mut consume: impl FnMut(usize, Items) -> bool,
 ) -> Result<(), Error> {
-    if !trace.options.undo() {
+    if !trace.options.recording.undo() {
         return Err(Error("the trace was recorded without an undo log".into()));
     }
     let make = |_, outlet| Collector { outlet, batch: Items::default(), place: Place::default() };
     let mut result = Ok(());
     let forgotten = |thread: &Thread| {
         let first = thread.chunks.first().map(|chunk| chunk.frame.header.seq);
-        trace.options.ring && first != Some(0)
+        trace.options.recording.ring && first != Some(0)
     };
     // When it ended is not known, either.
     for (i, thread) in trace.threads.iter().enumerate() {

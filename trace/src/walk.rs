@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
 
+use abi::event::{End, Loss, LAST_NOT_DONE};
 use abi::options;
-use abi::trace::{end, full_pc, RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
+use abi::trace::{full_pc, RegisterState};
 use lifter::recompute::Known;
 use lifter::regs::GprSet;
 
-use crate::events::{Body, Event};
+use crate::events::{Event, Placed};
 use crate::open::{Chunk, Thread, Trace};
 use crate::program::{compile, Exit, Program, Tells};
 use crate::units::Predecessor;
@@ -77,7 +78,7 @@ pub trait Sink {
     /// Undo log: contents were dropped (length 0: nobody knows where).
     fn lost(&mut self, _pc: u64, _start: u64, _len: u64, _why: &[u8]) {}
     /// Recording stopped here.
-    fn stopped(&mut self, _reason: u32) {}
+    fn stopped(&mut self, _reason: Loss) {}
     /// Asked now and then: whether to go on.
     fn go_on(&mut self) -> bool {
         true
@@ -225,8 +226,8 @@ impl<'t> Walker<'t> {
             windows: HashMap::new(),
             current: (0, usize::MAX),
             tells: match trace.options {
-                options if options.undo() => Tells::Stores,
-                options if options.records_memory() => Tells::References,
+                options if options.recording.undo() => Tells::Stores,
+                options if options.recording.records_memory() => Tells::References,
                 _ => Tells::Nothing,
             },
         }
@@ -253,7 +254,7 @@ impl<'t> Walker<'t> {
             control_flow: streams.control_flow(),
             at: 0,
             window: Some(chunk.frame.header.window).filter(|&window| window != 0),
-            bits: self.trace.options.control_flow == options::ControlFlow::Bits,
+            bits: self.trace.options.recording.control_flow == options::ControlFlow::Bits,
             started: false,
             behind: match chunk.frame.header.window {
                 0 => Predecessor::None,
@@ -296,7 +297,7 @@ impl<'t> Walker<'t> {
             inside: false,
         };
         walk.cursor.set(&chunk.registers);
-        let result = match self.trace.options.control_flow {
+        let result = match self.trace.options.recording.control_flow {
             options::ControlFlow::Tags => walk.run(self, sink, Walk::next_tag),
             options::ControlFlow::FullPc => walk.run(self, sink, Walk::next_pc),
             options::ControlFlow::Bits => walk.run(self, sink, Walk::next_bits),
@@ -381,7 +382,7 @@ struct Walk<'a> {
     started: bool,
     /// `bits`: what the next unit follows.
     behind: Predecessor,
-    events: &'a [Event],
+    events: &'a [Placed],
     cursor: Cursor<'a>,
     end: ChunkEnd,
     /// A block starts with the next unit.
@@ -458,36 +459,37 @@ impl<'a> Walk<'a> {
     }
 
     fn event_is_due(&self) -> bool {
-        self.events.first().is_some_and(|e| e.control_flow <= self.at as u64)
+        self.events.first().is_some_and(|e| e.position.control_flow.0 <= self.at as u64)
     }
 
     /// Applies the events at the current position.
     fn boundary_events<S: Sink>(&mut self, sink: &mut S) {
         while let Some((event, rest)) = self.events.split_first() {
-            if event.control_flow > self.at as u64 || self.bits_event_is_early(event) {
+            if event.position.control_flow.0 > self.at as u64 || self.bits_event_is_early(event) {
                 break;
             }
             self.events = rest;
-            match &event.body {
-                Body::FsBase(base) => self.cursor.fs_base = *base,
-                Body::Interrupted(state) => self.cursor.set(state),
-                Body::Undo { pc, address, old } => {
-                    sink.store(Overwritten { pc: *pc, address: *address, old });
+            match &event.event {
+                Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
+                Some(Event::Interrupted(state)) => self.cursor.set(state),
+                Some(Event::Undo { pc, address, old }) => {
+                    sink.store(Overwritten { pc: pc.0, address: address.0, old });
                 }
-                Body::Lost { pc, start, len, why } => sink.lost(*pc, *start, *len, why),
-                Body::Order(number) => sink.order(*number, false),
-                Body::Loss { reason, .. } => {
+                Some(Event::Lost { pc, start, len, why }) => sink.lost(pc.0, start.0, *len, why),
+                Some(Event::Order(number)) => sink.order(*number, false),
+                Some(Event::Loss { reason, .. }) => {
                     sink.stopped(*reason);
                     self.end.next = Next::Anywhere;
                     self.cursor.known.known = GprSet::EMPTY;
                     self.fresh = true;
                 }
-                body => {
-                    if let Some(state) = body.registers() {
+                None => {}
+                Some(other) => {
+                    if let Some(state) = other.goes_on_with() {
                         self.cursor.set(state);
                         self.end.next =
                             if state.rip == 0 { Next::Anywhere } else { Next::At(state.rip) };
-                        let starts_block = !matches!(body, Body::Registers(_));
+                        let starts_block = !matches!(other, Event::Registers(_));
                         if starts_block {
                             (self.fresh, self.uncertain) = (true, false);
                         }
@@ -500,23 +502,23 @@ impl<'a> Walk<'a> {
     /// In `bits`, units that add nothing may still come before an event at this position: before a
     /// signal those up to the interrupted pc, before what a system call does the one that ends
     /// with it, before what happens inside of a unit that unit.
-    fn bits_event_is_early(&self, event: &Event) -> bool {
+    fn bits_event_is_early(&self, event: &Placed) -> bool {
         let next = match self.expected() {
             Some(next) if self.bits && self.silent < MAX_SILENT => next,
             _ => return false,
         };
-        match &event.body {
-            _ if event.insn != WHOLE_UNIT => !self.inside,
-            Body::Signal { pc, .. } => next != *pc,
+        match &event.event {
+            _ if event.position.is_inside() => !self.inside,
+            Some(Event::Signal { pc, .. }) => next != pc.0,
             // What is left of the memory stream was recorded before.
-            Body::Loss { .. } => {
+            Some(Event::Loss { .. }) => {
                 self.chunk.frame.is_sealed() && self.cursor.memory_at < self.cursor.memory.len()
             }
-            Body::Syscall { .. } | Body::FsBase(_) | Body::Resume(_) | Body::Exec(_) => {
+            Some(Event::Syscall { .. } | Event::FsBase(_) | Event::Resume(_) | Event::Exec(_)) => {
                 !self.system
             }
-            Body::ThreadEnd { reason, .. } | Body::ProcessEnd { reason, .. } => {
-                *reason == end::EXIT && !self.system
+            Some(Event::ThreadEnd { reason, .. } | Event::ProcessEnd { reason, .. }) => {
+                *reason == End::Exit && !self.system
             }
             _ => false,
         }
@@ -533,16 +535,16 @@ impl<'a> Walk<'a> {
     }
 
     /// In `bits`, units that add nothing may still come before the one that a signal interrupted.
-    fn event_is_later(&self, event: &Event, program: &Program) -> bool {
-        let pc = match &event.body {
-            Body::Signal { pc, .. } => *pc,
-            Body::Interrupted(state) => state.rip,
+    fn event_is_later(&self, event: &Placed, program: &Program) -> bool {
+        let pc = match &event.event {
+            Some(Event::Signal { pc, .. }) => pc.0,
+            Some(Event::Interrupted(state)) => state.rip,
             _ => return false,
         };
-        if !self.started || event.insn == WHOLE_UNIT {
+        if !self.started || !event.position.is_inside() {
             return false;
         }
-        let start = program.starts.get(done_before(event.insn, program.starts.len() - 1));
+        let start = program.starts.get(done_before(event.position.insn, program.starts.len() - 1));
         let at = start.map(|s| program.address.wrapping_add(u64::from(s.offset)));
         at != Some(pc) && self.silent < MAX_SILENT
     }
@@ -562,11 +564,11 @@ impl<'a> Walk<'a> {
         let mut named = false;
         let outcome = self.claimed_outcome(program);
         if let Some(event) = self.events.first() {
-            let inside = event.insn != WHOLE_UNIT;
+            let inside = event.position.is_inside();
             let behind = self.at as u64 + if inside { outcome } else { 0 };
-            named = event.control_flow <= behind;
+            named = event.position.control_flow.0 <= behind;
             if named && inside && !self.event_is_later(event, program) {
-                stop = done_before(event.insn, last);
+                stop = done_before(event.position.insn, last);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -609,8 +611,8 @@ impl<'a> Walk<'a> {
         } else if self.cursor.run(program, steps, sink)?.is_break() {
             self.end.stopped = true;
             return Ok(Break(()));
-        } else if let Some(Body::Interrupted(state)) =
-            self.events.first().map(|e| &e.body).filter(|_| stop < last)
+        } else if let Some(Event::Interrupted(state)) =
+            self.events.first().and_then(|e| e.event.as_ref()).filter(|_| stop < last)
         {
             if self.cursor.run_interrupted(program, stop, state, sink)?.is_break() {
                 self.end.stopped = true;

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use abi::options::{ControlFlow, Options};
+use abi::options::{ControlFlow, Options, RecordingOptions};
 use abi::trace::FrameHeader;
 use trace::test_support::{sample, Sample};
 use trace::{verify, Trace};
 
 fn whole(control_flow: ControlFlow) -> Vec<u8> {
-    let options = Options { control_flow, ..Options::default() };
+    let options: Options = RecordingOptions { control_flow, ..RecordingOptions::default() }.into();
     sample(&Sample { options, split: 2, carry_window: false, open: false })
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use abi::options::{ControlFlow, Memory, Options};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use trace::pipeline::{self, BatchSink, Outlet, Piece};
 use trace::test_support::{sample, Sample, A, B, C};
 use trace::walk::{MemoryReference, Sink};
@@ -68,7 +68,8 @@ fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
 }
 
 fn options(control_flow: ControlFlow) -> Options {
-    Options { control_flow, memory: Memory::Registers, ..Options::default() }
+    let memory = Memory::Registers;
+    RecordingOptions { control_flow, memory, ..RecordingOptions::default() }.into()
 }
 
 const REFERENCES: [&str; 15] = [

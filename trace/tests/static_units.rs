@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use abi::event::{Kind, WHOLE_UNIT};
 use abi::image::{self, ImageHeader};
-use abi::options::{Memory, Options};
+use abi::options::{Memory, Options, RecordingOptions};
 use abi::tables::Tables;
-use abi::trace::{event as kind, tags, words_check, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::trace::{tags, words_check, FrameKind, RegisterState, PROCESS};
 use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 use trace::units::Origin;
@@ -76,21 +77,22 @@ fn output_file() -> Vec<u8> {
 
 fn trace_of(program: &Path) -> Vec<u8> {
     let mut writer = TraceWriter::default();
-    let options = Options { memory: Memory::Registers, ..Options::default() };
-    let mut file = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &words(&[1, options.to_word(), 1, 0]));
+    let options: Options =
+        RecordingOptions { memory: Memory::Registers, ..RecordingOptions::default() }.into();
+    let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &words(&[1, options.to_word(), 1, 0]));
     let path = program.to_str().expect("a path").as_bytes();
-    file.extend(event(kind::PROGRAM, 0, 0, WHOLE_UNIT, path));
+    file.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, path));
     let windows = 3 | 9 << 32;
     let statics = [LOAD, IDENTITY[0], IDENTITY[1], windows, 2];
     let statics = words(&[&statics[..], &[words_check(&statics)]].concat());
-    file.extend(event(kind::STATIC_UNITS, 0, 0, WHOLE_UNIT, &statics));
+    file.extend(event(Kind::StaticUnits, 0, 0, WHOLE_UNIT, &statics));
     writer.payload(FrameKind::File, PROCESS, 0, &file);
     let mut registers =
         RegisterState { rip: LOAD + CODE_ADDRESS, valid: 0x10, ..Default::default() };
     registers.gpr[4] = 0x8000;
     let mut start = words(&[7]);
     start.extend_from_slice(&registers.to_bytes());
-    writer.payload(FrameKind::Events, 0, 0, &event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start));
+    writer.payload(FrameKind::Events, 0, 0, &event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start));
     let mut control_flow = Vec::new();
     for n in 0..2 {
         control_flow.extend_from_slice(&tags::WIDE.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use abi::options::{Instrument, Options};
+use abi::options::{Instrument, Options, RecordingOptions};
 use trace::test_support::{undo_sample, A, B};
 use trace::undo::{Item, Log};
 use trace::verify::verify;
@@ -15,7 +15,7 @@ fn open(bytes: &[u8]) -> Result<Trace, Error> {
 }
 
 fn undo() -> Options {
-    Options { instrument: Instrument::Undo, ..Options::default() }
+    RecordingOptions { instrument: Instrument::Undo, ..RecordingOptions::default() }.into()
 }
 
 /// A thread's stores: pc, address, size.
@@ -92,7 +92,7 @@ fn newest_first_says_what_is_not_known() {
     let newer = [(0, 0x9000), (0, 0x5100), (0, 0x7ff8), (0, 0x5008), (0, 0x6000)];
     let older = [(1, 0x9000), (1, 0x7ff8), (1, 0x5008), (1, 0x6000), (1, 0x5000), (0, 0x5000)];
     assert_eq!(kinds(undo()), [&newer[..], &older].concat());
-    let ring = kinds(Options { ring: true, ..undo() });
+    let ring = kinds(RecordingOptions { ring: true, ..undo().recording }.into());
     assert_eq!(ring, [&newer[..], &older, &[(0, 0)]].concat());
 }
 

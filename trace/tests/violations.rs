@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use abi::options::{ControlFlow, Memory, Options};
-use abi::trace::{bits, event as kind, tags, FrameKind, RegisterState, PROCESS, WHOLE_UNIT};
+use abi::event::{Kind, WHOLE_UNIT};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
+use abi::trace::{bits, tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use trace::test_support::{event, Record, TraceWriter};
 use trace::verify::{verify, Summary};
@@ -44,25 +45,27 @@ fn open_as(
 ) -> Trace {
     let mut writer = TraceWriter::default();
     let mut process = 1u64.to_le_bytes().to_vec();
-    let options = Options { memory: Memory::Registers, control_flow, ..Options::default() };
+    let options: Options =
+        RecordingOptions { memory: Memory::Registers, control_flow, ..RecordingOptions::default() }
+            .into();
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
-    let mut file = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
+    let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
     let mut xsave = 0b111u64.to_le_bytes().to_vec();
     for (size, offset) in [(0u32, 0u32), (0, 0), (256, 576)] {
         xsave.extend_from_slice(&size.to_le_bytes());
         xsave.extend_from_slice(&offset.to_le_bytes());
     }
     xsave.resize(8 + 64 * 8, 0);
-    file.extend(event(kind::XSAVE, 0, 0, WHOLE_UNIT, &xsave));
+    file.extend(event(Kind::Xsave, 0, 0, WHOLE_UNIT, &xsave));
     writer.payload(FrameKind::File, PROCESS, 0, &file);
     let mut list = Vec::new();
     units.iter().for_each(|u| u.encode(&mut list));
     writer.payload(FrameKind::Units, PROCESS, 0, &list);
     let mut start = [7u32.to_le_bytes(), [0; 4]].concat();
     start.extend_from_slice(&records[0].registers.to_bytes());
-    let mut all = event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &start);
+    let mut all = event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start);
     all.extend(events.concat());
     writer.payload(FrameKind::Events, 0, 0, &all);
     records.iter().for_each(|r| writer.record(r));
@@ -164,8 +167,8 @@ fn a_signal_cuts_a_unit_short_and_sets_registers() {
     let mut back = registers(0x1001);
     back.gpr[4] = 0xff8;
     let events = [
-        event(kind::SIGNAL, 0, 6, 1, &payload),
-        event(kind::RESUME, 0, 12, WHOLE_UNIT, &back.to_bytes()),
+        event(Kind::Signal, 0, 6, 1, &payload),
+        event(Kind::Resume, 0, 12, WHOLE_UNIT, &back.to_bytes()),
     ];
     let trace = open(&units, &[record(0x1000, &[0x10, 0x11, 0x12], Vec::new())], &events);
     let seen = seen(&trace);
@@ -183,7 +186,7 @@ fn system_calls_inside_a_unit_start_blocks_and_fs_follows_events() {
     let mut again = code.to_vec();
     again.drain(..2);
     let units = [unit(0x10, 0x1000, &[], &code), unit(0x11, 0x100b, &[], &again)];
-    let base = event(kind::FS_BASE, 0, 6, WHOLE_UNIT, &words(&[0x7000]));
+    let base = event(Kind::FsBase, 0, 6, WHOLE_UNIT, &words(&[0x7000]));
     let trace = open(&units, &[record(0x1000, &[0x10, 0x11], Vec::new())], &[base]);
     let seen = seen(&trace);
     assert_eq!(seen.0, [0x1000, 0x1002]);
@@ -265,7 +268,7 @@ fn recorded_addresses_are_taken_as_they_are() {
 fn loss_leaves_nothing_known() {
     let units = jump_and_load();
     let payload = [1u32.to_le_bytes(), 28u32.to_le_bytes()].concat();
-    let lost = [event(kind::LOSS, 0, 6, WHOLE_UNIT, &payload)];
+    let lost = [event(Kind::Loss, 0, 6, WHOLE_UNIT, &payload)];
     let trace = open(&units, &[record(0x1000, &[0x10, 0x12], Vec::new())], &lost);
     assert!(wrong(&trace).contains("register 3 is not known"));
 }
@@ -283,7 +286,7 @@ fn interrupted() -> (Vec<JitUnit>, impl Fn(u32, u64, RegisterState) -> Vec<u8>) 
         let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
         payload.extend(words(&[0, pc]));
         payload.extend_from_slice(&handler.to_bytes());
-        event(kind::SIGNAL, 0, 6, insn, &payload)
+        event(Kind::Signal, 0, 6, insn, &payload)
     };
     (units, signal)
 }
@@ -316,7 +319,7 @@ fn the_last_unit_of_a_process_that_was_ended_has_claimed_its_memory() {
     let (units, _) = interrupted();
     let payload = [2u32.to_le_bytes(), 11u32.to_le_bytes()].concat();
     let end = [payload, words(&[0x700])].concat();
-    let ended = [event(kind::PROCESS_END, 0, 6, 1, &end)];
+    let ended = [event(Kind::ProcessEnd, 0, 6, 1, &end)];
     let trace = open(&units, &[record(0x1000, &[0x10], words(&[0, 0]))], &ended);
     assert_eq!(seen(&trace).1, [(true, 0xff8, 8)]);
     verify(&trace).expect("right");
@@ -389,9 +392,9 @@ fn bits_events_come_behind_the_silent_units_before_them() {
         let flow = [target(0x1000), vec![0], target(0x5000)].concat();
         let back = registers(0x1000).to_bytes();
         let events = [
-            event(kind::SIGNAL, 0, 10, insn, &payload),
-            event(kind::RESUME, 0, 19, WHOLE_UNIT, &back),
-            event(kind::THREAD_END, 0, 28, WHOLE_UNIT, &words(&[2])),
+            event(Kind::Signal, 0, 10, insn, &payload),
+            event(Kind::Resume, 0, 19, WHOLE_UNIT, &back),
+            event(Kind::ThreadEnd, 0, 28, WHOLE_UNIT, &words(&[2])),
         ];
         let mut flow = Record { control_flow: flow, ..record(0x1000, &[], words(&[1, 2])) };
         flow.control_flow.extend(target(0x1000));
@@ -428,11 +431,11 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
         (state.gpr[7], state.valid) = (rdi, valid);
         // The record behind the instruction was claimed and never written.
         let memory = words(&[0x700, 0xdead]);
-        let interrupted = event(kind::INTERRUPTED, 0, 6, 1, &state.to_bytes());
+        let interrupted = event(Kind::Interrupted, 0, 6, 1, &state.to_bytes());
         let trace = open(
             &units,
             &[record(0x1000, &[0x10, 0x12], memory.clone())],
-            &[interrupted.clone(), event(kind::SIGNAL, 0, 6, 1, &signal)],
+            &[interrupted.clone(), event(Kind::Signal, 0, 6, 1, &signal)],
         );
         let found = seen(&trace);
         assert_eq!(found.0, [0x1000, 0x5000]);
@@ -441,7 +444,7 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
         assert_eq!(found.1[1 + references.len()..], [(false, 0x1000, 8); 2]);
         verify(&trace).expect("right");
         let end = [[2u32.to_le_bytes(), 11u32.to_le_bytes()].concat(), words(&[0x700])].concat();
-        let ended = event(kind::PROCESS_END, 0, 6, 1, &end);
+        let ended = event(Kind::ProcessEnd, 0, 6, 1, &end);
         let flow = record(0x1000, &[0x10], memory);
         let trace = open(&units, &[flow], &[interrupted, ended]);
         assert_eq!(seen(&trace).1[1..], *references);
@@ -450,7 +453,7 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
     // Half an iteration cannot be.
     let mut state = registers(0x1001);
     state.gpr[7] = 0x1002;
-    let interrupted = event(kind::INTERRUPTED, 0, 6, 1, &state.to_bytes());
+    let interrupted = event(Kind::Interrupted, 0, 6, 1, &state.to_bytes());
     let flow = record(0x1000, &[0x10], words(&[0x700, 0]));
     assert!(wrong(&open(&units, &[flow], &[interrupted])).contains("moved its pointer by 2"));
 }
@@ -478,7 +481,7 @@ fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
         // Means nothing here.
         flow.window = 9;
         let at = flow.control_flow.len() as u64;
-        let end = event(kind::THREAD_END, 0, at, WHOLE_UNIT, &words(&[2]));
+        let end = event(Kind::ThreadEnd, 0, at, WHOLE_UNIT, &words(&[2]));
         let trace = open_as(ControlFlow::Bits, &units, &[flow], &[end]);
         assert_eq!(seen(&trace).1.len(), references);
         verify(&trace).expect("right");

@@ -61,6 +61,7 @@ pub struct Arguments {
     #[arg(long)]
     peers: bool,
 
+    /// How often each is run, in turn; the medians count
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// What makes the program start and end, separated by spaces

@@ -7,15 +7,21 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use abi::ids::{OrigAddr, UnitId};
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
-use abi::options::{torture, ControlFlow, Instrument, Memory, Options, Pointers};
+use abi::options::{
+    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+};
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use instrument::block::{Block, Placement, Source};
 use instrument::emit::LookUp;
+use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
-use instrument::translate::{recipe_of, Block, Fragment, Placement, Source, Translator};
+use instrument::translate::Translator;
+use lifter::flow::Flow;
 
 const PAGE: usize = 4096;
 /// What the machine itself executes when it starts.
@@ -95,12 +101,21 @@ fn way(byte: u8, state: u64) -> Way {
     };
     Way {
         options: Options {
-            instrument: if state.is_multiple_of(8) { Instrument::None } else { Instrument::Dep },
-            control_flow,
-            memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
-            pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
-            torture: if bit(4) { torture::SPILL } else { 0 },
-            ..Options::default()
+            recording: RecordingOptions {
+                instrument: if state.is_multiple_of(8) {
+                    Instrument::None
+                } else {
+                    Instrument::Dep
+                },
+                control_flow,
+                memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
+                ..RecordingOptions::default()
+            },
+            process: ProcessOptions {
+                pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
+                torture: if bit(4) { torture::SPILL } else { 0 },
+                ..ProcessOptions::default()
+            },
         },
         placement: Placement {
             window_high: (!state.is_multiple_of(5)).then_some(0),
@@ -117,7 +132,7 @@ fn way(byte: u8, state: u64) -> Way {
 /// decide, or takes what belongs to the comparison itself.
 fn is_tame(insn: &Instruction) -> bool {
     use Mnemonic::*;
-    if insn.is_invalid() || insn.is_privileged() || instrument::transfer::refusal(insn).is_some() {
+    if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
         return false;
     }
     let flow_is_tame = match insn.flow_control() {
@@ -224,7 +239,7 @@ fn tame(code: &[u8], at: u64) -> Vec<Instruction> {
             break;
         }
         list.push(insn);
-        if instrument::transfer::is_transfer(&insn) {
+        if Flow::of(&insn).ends_unit() {
             break;
         }
     }
@@ -390,27 +405,31 @@ impl Target for Moves {
         if let End::Fault { at, stop } = expected.end {
             // The processor checks a target's form before it goes there, the look-up does not.
             let kernel = stop.signal == libc::SIGSEGV && stop.code == libc::SI_KERNEL;
-            if kernel && at == last.ip() && instrument::transfer::is_transfer(last) {
+            if kernel && at == last.ip() && Flow::of(last).ends_unit() {
                 return refused("a target that is no address");
             }
         }
 
         // The translation.
         let block = Block {
-            start,
+            start: OrigAddr(start),
             len: code.len() as u32,
-            id: 0x1_0010,
+            id: UnitId::new(1, 16),
             version: 0,
             wide: way.wide,
             open: true,
         };
         let mut fragment = Fragment::new(TRANSLATED.start);
         let mut translator = Translator::new(way.options, way.placement);
-        translator.translate(&[block], Source { start, bytes: code }, &mut fragment);
+        translator.translate(
+            &[block],
+            Source { start: OrigAddr(start), bytes: code },
+            &mut fragment,
+        );
         for (n, branch) in fragment.branches.iter().enumerate() {
             let distance =
-                EXITS.start + 16 * n as u64 - (TRANSLATED.start + u64::from(branch.at) + 4);
-            let at = branch.at as usize;
+                EXITS.start + 16 * n as u64 - (TRANSLATED.start + u64::from(branch.at.0) + 4);
+            let at = branch.at.0 as usize;
             fragment.code.bytes[at..at + 4].copy_from_slice(&(distance as u32).to_le_bytes());
         }
         TRANSLATED.bytes().fill(0xcc);
@@ -420,7 +439,7 @@ impl Target for Moves {
         look_up();
         let mut got = state.clone();
         thread_block(&mut got, &way);
-        got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry);
+        got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry.0);
         let mut stop = machine.run(&mut got).map_err(trouble)?;
         let table = way.options.return_table();
         if let Some(look_up) = table.and_then(|table| missed(&stop, &got.registers, table)) {
@@ -447,8 +466,8 @@ impl Target for Moves {
         let agree = ended.and_then(|(end, entry)| {
             // In front of a fault a register that is dead may hold anything.
             let exact = way.placement.exact_registers
-                || way.options.torture != 0
-                || way.options.instrument == Instrument::None
+                || way.options.process.torture != 0
+                || way.options.recording.instrument == Instrument::None
                 || entry.is_none();
             put_back(&mut got, entry, &way);
             // In the middle of a look-up nothing but the target is there to be compared.
@@ -658,7 +677,7 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
 fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize); 2]> {
     let part = component(7).filter(|part| part.end <= state.vectors.len())?;
     let place = |behind: usize| part.end - behind..part.end - behind + 64;
-    (way.options.pointers == Pointers::Vector).then(|| {
+    (way.options.process.pointers == Pointers::Vector).then(|| {
         [(place(128), thread::PROGRAM_ZMM30 as usize), (place(64), thread::PROGRAM_ZMM31 as usize)]
     })
 }
@@ -794,7 +813,7 @@ fn translated_end(
     if stop.signal == libc::SIGTRAP && EXITS.contains(rip.wrapping_sub(1)) {
         let number = (rip - 1 - EXITS.start) as usize / 16;
         let branch = fragment.branches.get(number).ok_or("an exit that is none")?;
-        return Ok((End::To(branch.target), None));
+        return Ok((End::To(branch.target.0), None));
     }
     if stop.address == rip && rip >> 32 != 0 {
         // A return has kept its high half.
@@ -810,7 +829,7 @@ fn translated_end(
     let unit = &fragment.units[0];
     let recipe = recipe_of(unit, &fragment.recipes).ok_or("no recipe")?;
     let offset = (rip - TRANSLATED.start) as u32;
-    let entry = recipe.at(offset - unit.entry).ok_or(format!("{stop:x?} in the prologue"))?;
+    let entry = recipe.at(offset - unit.entry.0).ok_or(format!("{stop:x?} in the prologue"))?;
     let mut stop = stop;
     let high_half = registers.rsp.wrapping_add(4);
     if returns && entry.kind == Kind::SavedRcx && stop.address == high_half {

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
-use abi::options::{ControlFlow, Memory, Options};
-use abi::trace::{event as kind, tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
-use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED, WHOLE_UNIT};
+use abi::event::{Kind, WHOLE_UNIT};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
+use abi::trace::{tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
+use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use clap::Parser;
 use dep::args::Args;
@@ -53,7 +54,8 @@ impl Target for Traces {
                 (Memory::None, 2, true),
                 (Memory::Registers, 2, false),
             ] {
-                let options = Options { control_flow, memory, ..Options::default() };
+                let options: Options =
+                    RecordingOptions { control_flow, memory, ..RecordingOptions::default() }.into();
                 seeds.push(sample(&Sample { options, split, carry_window: split == 2, open }));
             }
         }
@@ -244,14 +246,14 @@ fn rare(lost: bool) -> Vec<u8> {
     let words = |list: &[u64]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut process = 1u64.to_le_bytes().to_vec();
     process.extend(words(&[Options::default().to_word(), 1, 0]));
-    let mut file = event(kind::PROCESS, 0, 0, WHOLE_UNIT, &process);
+    let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
     let mut xsave = 0b111u64.to_le_bytes().to_vec();
     xsave.extend(words(&[0, 0, 256 | 576 << 32]));
     xsave.resize(8 + 64 * 8, 0);
-    file.extend(event(kind::XSAVE, 0, 0, WHOLE_UNIT, &xsave));
+    file.extend(event(Kind::Xsave, 0, 0, WHOLE_UNIT, &xsave));
     let loss = words(&[1 | 28 << 32]);
     if lost {
-        file.extend(event(kind::LOSS, 0, 0, 0, &loss));
+        file.extend(event(Kind::Loss, 0, 0, 0, &loss));
     }
     writer.payload(FrameKind::File, PROCESS, 0, &file);
     let code = [
@@ -318,7 +320,7 @@ fn rare(lost: bool) -> Vec<u8> {
     let start = |tid: u32| {
         let state = registers(0x1000).to_bytes();
         let payload = [&tid.to_le_bytes()[..], &[0; 4], &state].concat();
-        event(kind::THREAD_START, 0, 0, WHOLE_UNIT, &payload)
+        event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &payload)
     };
     let mut signal = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
     signal.extend(words(&[0, 0x2001]));
@@ -326,18 +328,18 @@ fn rare(lost: bool) -> Vec<u8> {
     let mut interrupted = registers(0x2001);
     interrupted.gpr[7] = 0x1008;
     let mut events = start(7);
-    events.extend(event(kind::FS_BASE, 0, 6, WHOLE_UNIT, &words(&[0x7000])));
-    events.extend(event(kind::REGISTERS, 0, 6, WHOLE_UNIT, &registers(0x2000).to_bytes()));
-    events.extend(event(kind::INTERRUPTED, 1, 6, 1, &interrupted.to_bytes()));
-    events.extend(event(kind::SIGNAL, 1, 6, 1, &signal));
-    events.extend(event(kind::RESUME, 1, 12, WHOLE_UNIT, &registers(0x1000).to_bytes()));
+    events.extend(event(Kind::FsBase, 0, 6, WHOLE_UNIT, &words(&[0x7000])));
+    events.extend(event(Kind::Registers, 0, 6, WHOLE_UNIT, &registers(0x2000).to_bytes()));
+    events.extend(event(Kind::Interrupted, 1, 6, 1, &interrupted.to_bytes()));
+    events.extend(event(Kind::Signal, 1, 6, 1, &signal));
+    events.extend(event(Kind::Resume, 1, 12, WHOLE_UNIT, &registers(0x1000).to_bytes()));
     if lost {
-        events.extend(event(kind::LOSS, 1, 18, WHOLE_UNIT, &loss));
+        events.extend(event(Kind::Loss, 1, 18, WHOLE_UNIT, &loss));
     }
     writer.payload(FrameKind::Events, 0, 0, &events);
     writer.payload(FrameKind::Events, 1, 0, &start(8));
     let mut process = Vec::new();
-    for kind in [kind::MAP, kind::UNMAP, kind::EXEC, kind::FORK] {
+    for kind in [Kind::Map, Kind::Unmap, Kind::Exec, Kind::Fork] {
         let payload = [words(&[0x1000, 0x2000, 0, 5 | 4 << 32]), vec![9; 40]].concat();
         process.extend(event(kind, 0, 0, 0, &payload));
     }

@@ -199,7 +199,7 @@ fn no_written_register_is_overlooked() {
         // And describing its operands must not panic.
         let mut refs = alloc::vec::Vec::new();
         crate::operands::references(&insn, &mut factory, &mut refs);
-        let needs = crate::needs::needs(&insn, &mut factory, &refs);
+        let needs = crate::needs::needs(&insn, &refs);
         assert!(refs.iter().all(|r| r.base.is_none_or(|base| needs.registers.contains(base))));
     }
     assert!(valid > 100_000);

@@ -22,6 +22,8 @@ pub struct Facts {
     pub xsave: XsaveLayout,
     /// Sizes of the initial chunk, for `--torture tiny-buffers`.
     pub tiny_buffers: bool,
+    /// The recording pauses now and then, for `--torture pauses`.
+    pub pauses: bool,
     /// Where generated code and the kernel enter the runtime.
     pub entries: Entries,
 }

@@ -17,11 +17,12 @@ use crate::code::table::Tables;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
 use crate::code::units::{Life, Unit, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
-use abi::ids::{CodeAddr, LiveAddr, UnitId};
+use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
 use abi::options::Options;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use instrument::block::Source;
+use instrument::planner::may_enter;
 use instrument::recipe::Recipe;
-use instrument::translate::{may_enter, Source};
 
 /// All that is known about code; the only one that knows all pieces.
 ///
@@ -405,7 +406,7 @@ impl<W: World> Jit<W> {
         // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
         // as they are (it is not writable, or write-protected by `guard`).
         let bytes = unsafe { self.world.bytes(Span { start: range.span.start, end }) };
-        let source = Source { start: range.span.start.0, bytes };
+        let source = Source { start: OrigAddr(range.span.start.0), bytes };
         let is_known = |at| self.units.at(at).is_some();
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
         // The trace has the units before they run.
@@ -525,7 +526,7 @@ impl<W: World> Ways<'_, W> {
             return Some(code);
         }
         let unit = self.units.get(self.units.at(target)?);
-        let enters = may_enter(self.options, from.0, unit.id.0, unit.wide);
+        let enters = may_enter(self.options.recording, from, unit.id, unit.wide);
         enters.then(|| self.arena.live(unit.entry))
     }
 }

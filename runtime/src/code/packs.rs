@@ -8,12 +8,13 @@ use crate::base::facts::facts;
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
 use crate::code::statics::{self, Module};
-use crate::recording::trace_file::{guarded, trace};
+use crate::recording::trace_file::trace;
+use abi::event::{Event, Left};
+use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
 use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
 use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
-use abi::trace::{event, left};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -143,23 +144,29 @@ impl Packs {
                     true => pack.at.wrapping_sub(facts().window),
                     false => 0,
                 };
-                let [a, b] = header.identity;
-                let words =
-                    [base, a, b, header.tables.first_window, header.tables.unit_count, in_output];
-                let parts: [&[u8]; 2] = [&guarded(words), &pack.path];
-                trace().process_event(event::LIBRARY, &parts);
+                let library = Event::Library {
+                    load: LiveAddr(base),
+                    identity: header.identity,
+                    first_window: header.tables.first_window,
+                    count: header.tables.unit_count,
+                    address: OrigAddr(in_output),
+                    path: pack.path.as_slice(),
+                };
+                trace().process_event(&library);
             }
-            Err(why) => trace()
-                .process_event(event::LIBRARY_LEFT, &[&base.to_le_bytes(), &why.to_le_bytes()]),
+            Err(reason) => {
+                let left = Event::LibraryLeft { load: LiveAddr(base), reason };
+                trace().process_event(&left);
+            }
         }
     }
 
-    fn put(&mut self, index: usize, base: u64) -> Result<(), u64> {
+    fn put(&mut self, index: usize, base: u64) -> Result<(), Left> {
         let pack = &mut self.list[index];
         let header = &pack.header;
         let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
         if header.options != self.options || !runs {
-            return Err(left::OPTIONS);
+            return Err(Left::Options);
         }
         // SAFETY: the segment has just been mapped, readable.
         let bytes = unsafe {
@@ -167,12 +174,12 @@ impl Packs {
             core::slice::from_raw_parts(at, header.segment_len as usize)
         };
         if key(bytes) != header.content {
-            return Err(left::CONTENT);
+            return Err(Left::Content);
         }
         match pack.home {
             None => {
                 // SAFETY: the room behind the library was kept for this.
-                unsafe { move_code(pack.at, header, base) }.map_err(|_| left::NO_MEMORY)?;
+                unsafe { move_code(pack.at, header, base) }.map_err(|_| Left::NoMemory)?;
                 pack.home = Some(base);
             }
             // Mapped again where it was: all is in place. A unit has one address for good.
@@ -181,11 +188,11 @@ impl Packs {
                     return Ok(());
                 }
             }
-            Some(_) => return Err(left::ELSEWHERE),
+            Some(_) => return Err(Left::Elsewhere),
         }
         // SAFETY: the pack stays mapped, and its code is in place.
         let module = unsafe { Module::library(header, pack.at, base) };
-        statics::add(module).then_some(()).ok_or(left::NO_MEMORY)
+        statics::add(module).then_some(()).ok_or(Left::NoMemory)
     }
 
     /// Looks for a pack in the folders.

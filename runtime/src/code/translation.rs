@@ -6,23 +6,23 @@ use crate::code::links::{put_stub, Exit, Links, Site};
 use crate::code::span::Span;
 use crate::code::units::NewUnit;
 use crate::code::world::AheadOfTime;
-use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
+use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::image::ImageHeader;
-use abi::options::{ControlFlow, Options};
+use abi::options::Options;
 use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
-use instrument::translate::{self, Block, Fragment, Placement, Source, Translator};
+use instrument::block::{Block, Placement, Source};
+use instrument::fragment::{self, Fragment};
+use instrument::planner::all_open;
+use instrument::translate::Translator;
+use lifter::region::{self, Link};
 
 const LONGEST_INSN: u64 = 15;
-const MAX_BLOCKS: usize = 8;
-const MAX_INSNS: usize = 64;
-const MAX_BLOCK_INSNS: usize = 60;
 /// From this one on, all units are wide: the first window's may be narrow.
 const FIRST_WIDE: u32 = TAGS_PER_WINDOW - 256;
 
 /// Code that is translated together reaches no further.
-pub const REACH: u64 = LONGEST_INSN * MAX_INSNS as u64;
+pub const REACH: u64 = LONGEST_INSN * region::CHAIN_INSNS as u64;
 
 /// What the rewriter said about the program.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +119,7 @@ impl Translation {
         base: CodeAddr,
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Fragment {
-        let mut blocks = self.chain(target.0, source, wide, is_known);
+        let mut blocks = self.chain(target, source, wide, is_known);
         if range.shared {
             blocks.truncate(1);
         }
@@ -144,14 +144,14 @@ impl Translation {
         range: ExecRange,
         ahead: &impl AheadOfTime,
     ) -> Option<&[u8]> {
-        let first = out.units.first().filter(|_| self.options.records())?;
-        let reason = self.reason(LiveAddr(first.start), range, ahead);
+        let first = out.units.first().filter(|_| self.options.recording.records())?;
+        let reason = self.reason(LiveAddr(first.start.0), range, ahead);
         self.encoded.clear();
         for unit in &out.units {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
             JitUnit {
-                id: unit.id,
-                address: unit.start,
+                id: unit.id.0,
+                address: unit.start.0,
                 version: unit.version,
                 reason,
                 body: unit.body.clone(),
@@ -178,98 +178,44 @@ impl Translation {
         }
     }
 
-    /// The blocks that are translated together with the one at `start`: what lies behind it,
-    /// as long as control can get there without leaving. Where there is a unit already (`is_known`),
-    /// they end.
+    /// The blocks that are translated together with the one at `start`. Where there is a unit
+    /// already (`is_known`), they end.
     fn chain(
         &mut self,
-        start: u64,
+        start: LiveAddr,
         source: Source,
         wide: bool,
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Vec<Block> {
-        let mut ends: Vec<(u64, bool)> = Vec::new(); // (end of instruction, ends a block)
-        let mut leaders: Vec<u64> = Vec::new();
-        let mut indirect: Vec<u64> = Vec::new();
-        let bytes = source.slice(start, usize::MAX);
-        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-        let mut reachable = true;
-        while ends.len() < MAX_INSNS && leaders.len() < MAX_BLOCKS && decoder.can_decode() {
-            let at = decoder.ip();
-            if !reachable && !leaders.contains(&at) {
-                break;
-            }
-            if at != start && is_known(LiveAddr(at)) {
-                break;
-            }
-            reachable = true;
-            let insn = decoder.decode();
-            if self.translator().starts_unit(&insn) && at != start {
-                leaders.push(at);
-            }
-            if insn.is_invalid() {
-                if ends.is_empty() {
-                    ends.push((at + insn.len().max(1) as u64, true));
-                }
-                break;
-            }
-            let next = insn.next_ip();
-            let transfer = instrument::transfer::is_transfer(&insn);
-            ends.push((next, transfer));
-            match insn.flow_control() {
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                    leaders.push(insn.near_branch_target());
-                    reachable = insn.flow_control() == FlowControl::ConditionalBranch;
-                }
-                FlowControl::Call | FlowControl::IndirectCall if transfer => {
-                    leaders.push(next);
-                    indirect.push(next);
-                }
-                FlowControl::Next => {}
-                FlowControl::Interrupt => {}
-                _ => reachable = false,
-            }
-        }
-        self.cut(start, wide, &ends, &leaders, &indirect)
+        let start = OrigAddr(start.0);
+        let translator = self.translator();
+        let links = region::chain(
+            start,
+            source.slice(start, usize::MAX),
+            |address| is_known(LiveAddr(address.0)),
+            |insn| translator.starts_unit(insn),
+        );
+        links.into_iter().map(|link| self.block(link, start, wide)).collect()
     }
 
-    fn cut(
-        &mut self,
-        start: u64,
-        wide: bool,
-        ends: &[(u64, bool)],
-        leaders: &[u64],
-        indirect: &[u64],
-    ) -> Vec<Block> {
-        let mut blocks = Vec::new();
-        let (mut from, mut insns) = (start, 0);
-        for (i, &(end, transfer)) in ends.iter().enumerate() {
-            insns += 1;
-            let last = i + 1 == ends.len();
-            if transfer || last || insns == MAX_BLOCK_INSNS || leaders.contains(&end) {
-                let n = self.count;
-                self.count += 1;
-                let all_wide = n >= FIRST_WIDE;
-                blocks.push(Block {
-                    start: from,
-                    len: (end - from) as u32,
-                    id: unit_id(self.image.first_window, n),
-                    version: self.next_version(from),
-                    wide: all_wide || (from == start && wide) || indirect.contains(&from),
-                    // What `bits` does not announce must be the only one at its address: it may
-                    // be entered from everywhere, so that nobody translates it again.
-                    open: from == start || self.options.control_flow == ControlFlow::Bits,
-                });
-                (from, insns) = (end, 0);
-            }
+    /// The next unit: `link`, of a chain that starts at `start`.
+    fn block(&mut self, link: Link, start: OrigAddr, wide: bool) -> Block {
+        let (n, first) = (self.count, link.start == start);
+        self.count += 1;
+        Block {
+            start: link.start,
+            len: link.len,
+            id: UnitId(unit_id(self.image.first_window, n)),
+            version: self.next_version(link.start),
+            wide: n >= FIRST_WIDE || (first && wide) || link.indirect,
+            open: first || all_open(self.options.recording),
         }
-        blocks
     }
 
     /// Each translation of an address has a version of its own, from 1.
-    fn next_version(&mut self, address: u64) -> u16 {
-        let version = self.versions.get(LiveAddr(address)).map_or(1, |v| v as u16 + 1).max(1);
-        self.versions.set(LiveAddr(address), u32::from(version));
+    fn next_version(&mut self, address: OrigAddr) -> u16 {
+        let version = self.versions.get(LiveAddr(address.0)).map_or(1, |v| v as u16 + 1).max(1);
+        self.versions.set(LiveAddr(address.0), u32::from(version));
         version
     }
 }
@@ -283,12 +229,12 @@ pub fn link_new(
     enterable: impl Fn(LiveAddr, UnitId) -> Option<CodeAddr>,
 ) {
     for branch in core::mem::take(&mut out.branches) {
-        let (target, from) = (LiveAddr(branch.target), UnitId(branch.from));
+        let (target, from) = (LiveAddr(branch.target.0), branch.from);
         let known = enterable(target, from);
         if known.is_some_and(|code| out.code.patch_rel32(branch.at, code.0)) {
             continue;
         }
-        let at = Site::Branch(CodeOff(offset.0 + branch.at));
+        let at = Site::Branch(CodeOff(offset.0 + branch.at.0));
         let exit = links.add(Exit { at, target, from });
         let stub = out.code.here();
         out.code.bind(branch.at, stub);
@@ -298,18 +244,18 @@ pub fn link_new(
 
 /// A unit of `out`, which will be at `offset`.
 pub fn new_unit<'a>(
-    unit: &translate::Unit,
+    unit: &fragment::Unit,
     out: &'a Fragment,
     offset: CodeOff,
     source: Source<'a>,
 ) -> NewUnit<'a> {
     NewUnit {
-        start: LiveAddr(unit.start),
-        id: UnitId(unit.id),
+        start: LiveAddr(unit.start.0),
+        id: unit.id,
         wide: unit.wide,
         internal: unit.closed,
-        entry: CodeOff(offset.0 + unit.entry),
-        end: CodeOff(offset.0 + unit.end),
+        entry: CodeOff(offset.0 + unit.entry.0),
+        end: CodeOff(offset.0 + unit.end.0),
         original: source.slice(unit.start, usize::from(unit.body.code_len)),
         recipe: &out.recipes[unit.recipe as usize..unit.recipe_end as usize],
     }

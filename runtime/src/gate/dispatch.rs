@@ -12,6 +12,7 @@ use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::pending;
 use crate::kernel::syscalls;
 use crate::kernel::threads::begin_recording;
+use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::ids::LiveAddr;
@@ -46,7 +47,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let pc = thread.block.target;
             thread.block.target = facts().window;
             thread.resume_original = pc;
-            crate::logs::undo::before_store(thread, pc);
+            log().before_store(thread, pc);
         }
         _ => refused(thread),
     }

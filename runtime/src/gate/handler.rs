@@ -12,11 +12,15 @@ use crate::kernel::interruptible::abort_of;
 use crate::kernel::signals::deliver::{deliver, interrupted, Kernel, State};
 use crate::kernel::signals::frame::UContext;
 use crate::kernel::signals::pending::{hold, queue_held};
+use crate::logs::log;
+use crate::logs::moment::Fault;
+use crate::recording::trace_file::trace;
 use crate::thread::Thread;
+use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
 use abi::thread::SAVED_RCX;
-use abi::trace::{RegisterState, LAST_NOT_DONE, WHOLE_UNIT};
+use abi::trace::RegisterState;
 use instrument::emit::LookUp;
 use instrument::recipe::{Entry, Kind, Recipe, NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
@@ -286,10 +290,9 @@ fn fault(
             return;
         }
     }
-    crate::logs::undo::release(thread);
-    if entry.reads_ahead((pc - place.entry) as u32 - entry.code) {
-        crate::logs::undo::as_a_store(uc.context.trap, &mut uc.context.error);
-    }
+    let reads_ahead = entry.reads_ahead((pc - place.entry) as u32 - entry.code);
+    let (trap, error) = (uc.context.trap, &mut uc.context.error);
+    log().faulted(thread, &mut Fault { trap, error, reads_ahead });
     let mut state = state_at(thread, uc, place, &entry, pc);
     if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(uc) {
         // The program's return reads eight bytes from rsp on.
@@ -359,12 +362,15 @@ fn full_buffer(thread: &mut Thread, uc: &mut UContext, place: &At) {
         rflags: uc.context.rflags,
         fs_base: thread.fs_base(),
         gs_base: 0,
-        valid: u64::from(valid.bits()),
+        // The stack pointer is the program's, whether anything here needs it or not.
+        valid: u64::from(valid.bits()) | 1 << 4,
     };
+    if facts().pauses {
+        trace().pause_now_and_then();
+    }
     let pointers = thread.block.pointers;
-    thread.block.pointers =
-        thread.recorder.next_chunk(thread.index, &pointers, &state, place.window);
-    crate::logs::undo::stamp(thread);
+    thread.block.pointers = thread.recorder.next_chunk(&pointers, &state, place.window);
+    log().chunk_starts(thread);
     give_pointers(thread, uc);
     // Undo log: what the runtime has saved in front of the unit is not saved again.
     let announced = (place.entry..=uc.context.rip).contains(&thread.block.resume);
@@ -515,7 +521,7 @@ fn valid_at(place: &At, recipe: &Recipe, entry: &Entry) -> u64 {
     let mut decoder = Decoder::with_ip(64, bytes, place.start, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
-        decoder.can_decode().then(|| instrument::liveness::use_def(&decoder.decode(), &mut factory))
+        decoder.can_decode().then(|| instrument::use_def::use_def(&decoder.decode(), &mut factory))
     })
     .collect();
     let done = (entry.insn as usize).min(effects.len());

@@ -9,12 +9,14 @@ use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::filters;
+use crate::logs::log;
+use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
+use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
 use abi::options::Pointers;
-use abi::trace::{end, event, WHOLE_UNIT};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::arch::naked_asm;
@@ -37,19 +39,19 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = u32::from(facts().options.pointers == Pointers::Vector);
-    if !facts().options.records() {
+    thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
+    if !facts().options.recording.records() {
         return;
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
-    let parts: [&[u8]; 3] = [&thread.tid.to_le_bytes(), &parent.to_le_bytes(), &state.to_bytes()];
-    if thread.recorder.open(thread.index, &parts).is_err() {
+    let who = Identity { index: thread.index, tid: thread.tid, parent };
+    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     let none = [0, 0];
-    thread.block.pointers = thread.recorder.next_chunk(thread.index, &none, &state, 0);
-    crate::logs::undo::stamp(thread);
+    thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
+    log().chunk_starts(thread);
 }
 
 /// What a clone call asks for.
@@ -135,14 +137,13 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     if result != 0 {
         drop(jit);
         if let Ok(child) = sys::check(result) {
-            let pid = (child as u64).to_le_bytes();
-            thread.event(event::FORK, WHOLE_UNIT, &[&pid]);
+            thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
         return result;
     }
     heap::after_fork();
     trace().forked();
-    crate::logs::undo::forked();
+    log().forked();
     actions::forked();
     filters::forked();
     brk::forked();
@@ -248,14 +249,13 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     if thread.vfork_child {
         exit_vfork_child(thread, status, nr::EXIT);
     }
-    crate::logs::undo::before_exit(thread);
+    log().before_exit(thread);
     let last = census::ends();
     if last {
-        end_recording(thread, end::EXIT, status, 0);
+        end_recording(thread, End::Exit, status, 0);
     } else {
         let pointers = thread.block.pointers;
-        let parts: [&[u8]; 2] = [&end::EXIT.to_le_bytes(), &status.to_le_bytes()];
-        thread.event(event::THREAD_END, WHOLE_UNIT, &parts);
+        thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
@@ -266,7 +266,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
-    end_recording(thread, end::EXIT, status, 0);
+    end_recording(thread, End::Exit, status, 0);
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

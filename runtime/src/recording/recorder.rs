@@ -12,9 +12,11 @@
 //! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
 //! goes to the guard, so that the next unit ends the chunk.
 
-use crate::base::facts::facts;
 use crate::base::sys::{self, nr};
-use crate::recording::trace_file::{add_memory, seal_header, Appender, Mode, Place, Sealed};
+use crate::recording::lifecycle::Phase;
+use crate::recording::trace_file::{add_memory, seal_header, Appender, Place, Sealed, TraceFile};
+use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
+use abi::ids::StreamOff;
 use abi::trace::*;
 
 const MEMORY_MAX: u64 = 4 << 20;
@@ -34,8 +36,25 @@ const TINY: u64 = 4 << 10;
 /// Kept free in each frame of events: the loss that ends the recording is always noted.
 const LOSS_SIZE: usize = EVENT_HEADER_SIZE + 8;
 
+/// The thread that records, as its first event says it.
+#[derive(Clone, Copy, Default)]
+pub struct Identity {
+    /// Dense index of the thread.
+    pub index: u32,
+    pub tid: u32,
+    /// Index of the thread that started it.
+    pub parent: u32,
+}
+
 #[derive(Default)]
 pub struct Recorder {
+    /// Where chunks go; there while the recorder is active.
+    trace: Option<&'static TraceFile>,
+    thread: Identity,
+    /// Chunks of two pages.
+    tiny: bool,
+    /// The recording that `events` and the chunk belong to.
+    epoch: u32,
     /// Not zero: generated code of this thread records.
     region: u64,
     memory_start: u64,
@@ -52,9 +71,10 @@ pub struct Recorder {
     parked: Option<u64>,
     events: Option<Appender>,
     events_seq: u32,
-    /// Number of the thread, and where the current chunk is in the file.
-    index: u32,
+    /// Where the current chunk is in the file.
     place: Option<Place>,
+    /// Bytes of control flow of the last chunk that was kept, behind which nothing is for now.
+    gap: Option<u64>,
     /// Bytes of events since the chunk began.
     event_bytes: u64,
     /// The chunk is to end with the next unit.
@@ -125,16 +145,36 @@ impl Recorder {
         self.parked.unwrap_or(pointers[0])
     }
 
-    /// Reserves the region and notes the thread's start, before there is anything that needs it.
-    /// The first chunk comes with [`Recorder::next_chunk`].
-    pub fn open(&mut self, index: u32, start: &[&[u8]]) -> Result<(), i32> {
+    /// Reserves the region and notes the start of `thread` with `registers`, before there is anything
+    /// that needs it. The first chunk comes with [`Recorder::next_chunk`].
+    pub fn open(
+        &mut self,
+        trace: &'static TraceFile,
+        thread: Identity,
+        registers: &RegisterState,
+        tiny: bool,
+    ) -> Result<(), i32> {
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         self.region = crate::base::own::own(REGION, 0, flags, -1, 0)?;
-        self.next_size = if facts().tiny_buffers { TINY } else { FIRST };
-        if crate::recording::trace_file::trace().mode() == Mode::File && self.new_events(index, 0) {
-            self.event_at(event::THREAD_START, WHOLE_UNIT, 0, start);
+        self.next_size = if tiny { TINY } else { FIRST };
+        (self.trace, self.thread, self.tiny) = (Some(trace), thread, tiny);
+        if trace.phase().describes() {
+            self.begin(trace, registers);
         }
         Ok(())
+    }
+
+    /// The first event of the thread in this recording.
+    fn begin(&mut self, trace: &'static TraceFile, registers: &RegisterState) {
+        self.epoch = trace.epoch();
+        if let Some(of_another) = self.events.take() {
+            of_another.seal();
+        }
+        (self.seq, self.events_seq, self.gap) = (0, 0, None);
+        if self.new_events(trace, 0) {
+            let Identity { tid, parent, .. } = self.thread;
+            self.event_at(WHOLE_UNIT, 0, &Event::ThreadStart { tid, parent, registers });
+        }
     }
 
     /// Bytes that the thread has recorded in its current chunk: control flow, memory.
@@ -149,54 +189,68 @@ impl Recorder {
     /// are those at the unit boundary where the thread is, `window` the unit's number window.
     pub fn next_chunk(
         &mut self,
-        index: u32,
         pointers: &Pointers,
         registers: &RegisterState,
         window: u32,
     ) -> Pointers {
-        if !self.active() {
-            return *pointers;
-        }
+        let Some(trace) = self.trace else { return *pointers };
         let was_recorded = self.frame != 0 || self.seq == 0;
         let end = self.used(pointers).0;
         self.seal_chunk(pointers);
         self.parked = None;
-        if crate::recording::trace_file::trace().mode() == Mode::File {
-            match self.map_chunk(index, registers, window) {
-                Ok(()) => return [self.flow_start, self.memory_start],
-                Err(errno) => crate::recording::trace_file::trace().lost(errno),
+        if trace.phase() == Phase::Open {
+            if self.epoch != trace.epoch() {
+                self.begin(trace, registers);
+            }
+            let starts_late = self.seq == 0 && self.gap.is_some();
+            match self.map_chunk(trace, registers, window) {
+                Ok(()) => {
+                    if starts_late {
+                        // Not where the thread's first event says.
+                        self.event_at(WHOLE_UNIT, 0, &Event::Registers(registers));
+                    }
+                    return [self.flow_start, self.memory_start];
+                }
+                Err(errno) => trace.lost(errno),
             }
         }
         if was_recorded {
             // What is lost begins behind the chunk that ended here.
-            self.loss(WHOLE_UNIT, end);
+            self.gap = Some(end);
+            // A thread that starts in a pause has lost nothing yet.
+            if self.seq > 0 || trace.phase() != Phase::Paused {
+                self.loss(trace, WHOLE_UNIT, end);
+            }
         }
         self.discard();
         [self.flow_start, self.memory_start]
     }
 
-    fn map_chunk(&mut self, index: u32, registers: &RegisterState, window: u32) -> Result<(), i32> {
-        let least = if facts().tiny_buffers { TINY } else { FIRST };
-        let size =
-            self.next_size.min(crate::recording::trace_file::trace().largest_chunk()).max(least);
+    fn map_chunk(
+        &mut self,
+        trace: &TraceFile,
+        registers: &RegisterState,
+        window: u32,
+    ) -> Result<(), i32> {
+        let least = if self.tiny { TINY } else { FIRST };
+        let size = self.next_size.min(trace.largest_chunk()).max(least);
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
         let split = 4096 + memory;
-        let trace = &crate::recording::trace_file::trace();
         let place: Place = trace.allocate(split + flow)?;
         let frame = trace.map(self.region + MEMORY_MAX - split, place, 0, split)?;
         let flow_at = self.region + REGION - GUARD - flow;
         self.flow_start = trace.map(flow_at, place, split, flow)?;
         self.frame = frame;
-        (self.index, self.place) = (index, Some(place));
+        (self.place, self.gap) = (Some(place), None);
         (self.event_bytes, self.ends) = (0, false);
         self.memory_start = frame + 4096;
         self.protect_overflow(0);
         let mut header = FrameHeader {
             magic: FRAME_MAGIC,
             kind: FrameKind::Record as u16,
-            thread: index,
+            thread: self.thread.index,
             seq: self.seq,
             frame_len: split + flow,
             split,
@@ -212,7 +266,7 @@ impl Recorder {
         }
         self.seq += 1;
         self.to_file = true;
-        if !facts().tiny_buffers {
+        if !self.tiny {
             self.next_size = (size * 4).min(LARGEST);
         }
         Ok(())
@@ -226,7 +280,7 @@ impl Recorder {
         self.to_file = false;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED | sys::MAP_NORESERVE;
-        let (memory, flow) = match facts().tiny_buffers {
+        let (memory, flow) = match self.tiny {
             true => (8192, 4096),
             false => ((LARGEST / 5 * 4) & !4095, (LARGEST / 5) & !4095),
         };
@@ -261,12 +315,9 @@ impl Recorder {
         self.frame = 0;
         if let Some(place) = self.place.take() {
             let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
-            crate::recording::trace_file::trace().sealed(Sealed {
-                kind,
-                thread: self.index,
-                chunk,
-                place,
-            });
+            if let Some(trace) = self.trace.filter(|trace| trace.epoch() == self.epoch) {
+                trace.sealed(Sealed { kind, thread: self.thread.index, chunk, place });
+            }
         }
     }
 
@@ -276,55 +327,58 @@ impl Recorder {
     }
 
     /// Notes an event at the current position, `insn` instructions into the last unit.
-    pub fn event(
-        &mut self,
-        index: u32,
-        pointers: &Pointers,
-        kind: u16,
-        insn: u32,
-        parts: &[&[u8]],
-    ) {
+    pub fn event(&mut self, pointers: &Pointers, insn: u32, event: &EventRef<'_>) {
+        let Some(trace) = self.trace.filter(|trace| trace.epoch() == self.epoch) else { return };
         if !self.to_file() {
+            if let (Event::ThreadEnd { .. }, Some(end), Phase::Paused) =
+                (event, self.gap, trace.phase())
+            {
+                self.event_at(WHOLE_UNIT, end, event);
+            }
             return;
         }
         let (_, flow) = self.position(pointers);
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let needed = EVENT_HEADER_SIZE + len.next_multiple_of(8) + LOSS_SIZE;
+        let needed = event.size() + LOSS_SIZE;
         let has_room = self.events.as_ref().is_some_and(|e| e.has_room(needed));
-        if has_room || self.new_events(index, needed as u64) {
+        if has_room || self.new_events(trace, needed as u64) {
             self.event_bytes += (needed - LOSS_SIZE) as u64;
-            self.ends |= crate::recording::trace_file::trace().ends_chunk(self.event_bytes);
-            return self.event_at(kind, insn, flow, parts);
+            self.ends |= trace.ends_chunk(self.event_bytes);
+            return self.event_at(insn, flow, event);
         }
         // What comes next cannot be understood without this event.
-        self.loss(insn, flow);
+        self.loss(trace, insn, flow);
         self.seal_chunk(pointers);
     }
 
-    /// Notes that the thread's recording ends here.
-    fn loss(&mut self, insn: u32, flow: u64) {
-        if let Some(loss) = crate::recording::trace_file::trace().loss() {
-            self.event_at(event::LOSS, insn, flow, &[&loss]);
+    /// Notes that the thread's recording ends here, for now or for good.
+    fn loss(&mut self, trace: &TraceFile, insn: u32, flow: u64) {
+        if let Some(loss) = trace.gap() {
+            // One fits always. Where more follow, room for the next one has to be made.
+            let full = self.events.as_ref().is_some_and(|e| !e.has_room(2 * LOSS_SIZE));
+            if full && trace.phase().describes() {
+                self.new_events(trace, 0);
+            }
+            self.event_at(insn, flow, &loss);
         }
     }
 
-    fn event_at(&mut self, kind: u16, insn: u32, flow: u64, parts: &[&[u8]]) {
+    fn event_at(&mut self, insn: u32, flow: u64, event: &EventRef<'_>) {
         let chunk = self.seq.saturating_sub(1);
         if let Some(events) = &mut self.events {
-            let len: usize = parts.iter().map(|p| p.len()).sum();
-            if events.has_room(EVENT_HEADER_SIZE + len.next_multiple_of(8)) {
-                events.event(kind, (chunk, insn, flow), parts);
+            if events.has_room(event.size()) {
+                let control_flow = StreamOff(flow);
+                events.event(Position { chunk, control_flow, insn }, event);
             }
         }
     }
 
     /// Puts the next frame of events in place; false if there is none: the one before stays.
-    fn new_events(&mut self, index: u32, least: u64) -> bool {
-        let trace = &crate::recording::trace_file::trace();
+    fn new_events(&mut self, trace: &TraceFile, least: u64) -> bool {
+        let index = self.thread.index;
         match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
                 if let Some(full) = self.events.replace(new) {
-                    self.seal_events(full);
+                    self.seal_events(trace, full);
                 }
                 self.events_seq += 1;
                 true
@@ -336,29 +390,22 @@ impl Recorder {
         }
     }
 
-    fn seal_events(&self, events: Appender) {
+    fn seal_events(&self, trace: &TraceFile, events: Appender) {
         let place = events.place;
         events.seal();
         // The first one says which thread this is, and stays.
-        if self.events_seq > 1 {
+        if self.events_seq > 1 && self.epoch == trace.epoch() {
             let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
-            crate::recording::trace_file::trace().sealed(Sealed {
-                kind,
-                thread: self.index,
-                chunk,
-                place,
-            });
+            trace.sealed(Sealed { kind, thread: self.thread.index, chunk, place });
         }
     }
 
     /// The thread ends: what it recorded is complete.
     pub fn close(&mut self, pointers: &Pointers) {
-        if !self.active() {
-            return;
-        }
+        let Some(trace) = self.trace else { return };
         self.seal_chunk(pointers);
         if let Some(events) = self.events.take() {
-            self.seal_events(events);
+            self.seal_events(trace, events);
         }
         // SAFETY: the region is ours, and generated code of this thread is over.
         let _ = unsafe { sys::call(nr::MUNMAP, &[self.region as usize, REGION as usize]) };
@@ -381,5 +428,182 @@ impl Recorder {
         self.parked = None;
         self.discard();
         *pointers = [self.flow_start, self.memory_start];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::event::{EventHeader, Kind};
+    use abi::options::Options;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::vec::Vec;
+
+    const REGISTERS: RegisterState = RegisterState {
+        gpr: [7; 16],
+        rip: 0x1000,
+        rflags: 0x202,
+        fs_base: 0,
+        gs_base: 0,
+        valid: !0,
+    };
+
+    /// An empty file that only its descriptor leads to, and a second descriptor for the recording.
+    fn file() -> File {
+        // SAFETY: the kernel reads the name.
+        let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[c"trace".as_ptr() as usize, 0]) };
+        // SAFETY: made just now.
+        unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.expect("a memory file") as i32) }
+    }
+
+    /// The frames of a file: kind, chunk number, and the events (kind, position, payload) of event frames.
+    type Events = Vec<(u16, Position, Vec<u8>)>;
+    fn frames(file: &mut File) -> Vec<(u16, FrameHeader, Events)> {
+        let mut bytes = Vec::new();
+        std::io::Seek::rewind(file).expect("rewind");
+        file.read_to_end(&mut bytes).expect("read");
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let header = FrameHeader::from_bytes(&bytes[at..]).expect("a header");
+            assert_eq!(header.header_checksum, header.fixed_checksum(), "frame at {at:#x}");
+            let frame = &bytes[at..at + header.frame_len as usize];
+            let mut events = Vec::new();
+            let mut from = PAYLOAD;
+            while header.kind == FrameKind::Events as u16 {
+                let event = EventHeader::from_bytes(&frame[from..]).expect("an event");
+                if event.kind == 0 {
+                    break;
+                }
+                from += EVENT_HEADER_SIZE;
+                events.push((
+                    event.kind,
+                    event.position,
+                    frame[from..][..event.len as usize].to_vec(),
+                ));
+                from += event.len as usize;
+            }
+            found.push((header.kind, header, events));
+            at += header.frame_len as usize;
+        }
+        found
+    }
+
+    fn trace() -> &'static TraceFile {
+        std::boxed::Box::leak(std::boxed::Box::new(TraceFile::new(Options::default())))
+    }
+
+    /// Writes control flow as generated code does, and moves the pointer.
+    fn execute(pointers: &mut Pointers, words: &[u16]) {
+        for word in words {
+            // SAFETY: inside the current chunk, which has kilobytes.
+            unsafe { (pointers[0] as *mut u16).write_unaligned(*word) };
+            pointers[0] += 2;
+        }
+    }
+
+    fn numbers(frames: &[(u16, FrameHeader, Events)], kind: FrameKind) -> Vec<(u32, u64)> {
+        let of_kind = frames.iter().filter(|f| f.0 == kind as u16);
+        of_kind.map(|f| (f.1.seq, f.1.used)).collect()
+    }
+
+    fn kinds(frames: &[(u16, FrameHeader, Events)]) -> Vec<u16> {
+        frames.iter().flat_map(|f| &f.2).map(|e| e.0).collect()
+    }
+
+    #[test]
+    fn a_recording_pauses_goes_on_ends_and_is_followed_by_another() {
+        let (mut first, mut second) = (file(), file());
+        let trace = trace();
+        assert!(trace.open(first.as_raw_fd()));
+        assert!(!trace.open(second.as_raw_fd()), "one at a time");
+        let mut recorder = Recorder::default();
+        let who = Identity { index: 3, tid: 77, parent: 1 };
+        recorder.open(trace, who, &REGISTERS, true).expect("a region");
+        let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
+        execute(&mut pointers, &[16, 17, 18]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
+
+        assert!(trace.pause());
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        execute(&mut pointers, &[19; 50]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(2));
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        assert!(trace.resume());
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        execute(&mut pointers, &[20, 21]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(3));
+
+        assert!(trace.end());
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        execute(&mut pointers, &[22; 9]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(4));
+
+        assert!(trace.open(second.as_raw_fd()));
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        execute(&mut pointers, &[23]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(5));
+        recorder.close(&pointers);
+        assert!(trace.end());
+
+        let frames_of_first = frames(&mut first);
+        assert_eq!(numbers(&frames_of_first, FrameKind::Record), [(0, 6), (1, 4)]);
+        let [start, fs_base, loss] =
+            [Kind::ThreadStart, Kind::FsBase, Kind::Loss].map(|kind| kind as u16);
+        assert_eq!(kinds(&frames_of_first), [start, fs_base, loss, fs_base]);
+        let events: Vec<_> = frames_of_first.iter().flat_map(|f| &f.2).collect();
+        assert_eq!(events[1].2, 1u64.to_le_bytes());
+        let behind = Position { chunk: 0, control_flow: StreamOff(6), insn: WHOLE_UNIT };
+        assert_eq!(events[2].1, behind, "the gap begins behind the first chunk");
+        assert_eq!((events[3].1.chunk, events[3].2.as_slice()), (1, 3u64.to_le_bytes().as_slice()));
+
+        let frames_of_second = frames(&mut second);
+        assert_eq!(numbers(&frames_of_second, FrameKind::Record), [(0, 2)]);
+        assert_eq!(kinds(&frames_of_second), [start, fs_base]);
+    }
+
+    #[test]
+    fn the_end_of_a_thread_is_noted_in_a_pause() {
+        let mut kept = file();
+        let trace = trace();
+        assert!(trace.open(kept.as_raw_fd()) && trace.pause());
+        let mut recorder = Recorder::default();
+        recorder.open(trace, Identity::default(), &REGISTERS, true).expect("a region");
+        let pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
+        let reason = abi::event::End::Exit;
+        recorder.event(&pointers, WHOLE_UNIT, &Event::ThreadEnd { reason, status: 0 });
+        recorder.close(&pointers);
+        let found = frames(&mut kept);
+        assert_eq!(numbers(&found, FrameKind::Record), []);
+        let wanted = [Kind::ThreadStart, Kind::ThreadEnd].map(|kind| kind as u16);
+        assert_eq!(kinds(&found), wanted);
+    }
+
+    #[test]
+    fn a_child_records_nothing_until_it_opens_a_recording() {
+        let (mut of_parent, mut of_child) = (file(), file());
+        let trace = trace();
+        assert!(trace.open(of_parent.as_raw_fd()));
+        let mut recorder = Recorder::default();
+        recorder.open(trace, Identity::default(), &REGISTERS, true).expect("a region");
+        let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
+        execute(&mut pointers, &[16]);
+        // What a child does first.
+        trace.forked();
+        recorder.forked(&mut pointers);
+        execute(&mut pointers, &[17; 20]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        assert!(trace.open(of_child.as_raw_fd()));
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        execute(&mut pointers, &[18]);
+        recorder.close(&pointers);
+        assert_eq!(numbers(&frames(&mut of_parent), FrameKind::Record), [(0, 0)], "still open");
+        let found = frames(&mut of_child);
+        assert_eq!(numbers(&found, FrameKind::Record), [(0, 2)]);
+        assert_eq!(kinds(&found), [Kind::ThreadStart as u16]);
     }
 }

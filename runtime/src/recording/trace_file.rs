@@ -8,31 +8,23 @@ use crate::base::lock::Lock;
 use crate::base::once::Once;
 use crate::base::own;
 use crate::base::sys::{self, nr};
+use crate::recording::lifecycle::{Lifecycle, Phase};
+use abi::event::{Event, EventHeader, EventRef, Loss, Position, Sink, EVENT_HEADER_SIZE};
 use abi::layout::page_up;
 use abi::options::Options;
-use abi::trace::{crc32c, event, loss, words_check, EventHeader, FrameHeader, FrameKind, PROCESS};
-use abi::trace::{EVENT_HEADER_SIZE, FRAME_MAGIC, PAYLOAD, SEALED};
+use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, PROCESS, SEALED};
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
-/// How recording goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum Mode {
-    /// To the file.
-    File = 0,
-    /// `DEP_FILE=null:`, a child of fork, or a full disk: buffers are filled and used again.
-    Discard = 1,
-    /// Nothing is recorded by generated code.
-    Off = 2,
-}
-
+/// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {
-    mode: AtomicU32,
+    life: Lifecycle,
     pub fd: AtomicI32,
     state: Lock<State>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
+    /// Chunks that were begun; only counted for torture.
+    chunks: AtomicU32,
     /// Most bytes of the threads' frames.
     limit: u64,
     ring: bool,
@@ -50,6 +42,22 @@ struct State {
     log: u64,
     /// Those of them that are complete, the oldest first; only kept for a ring.
     sealed: VecDeque<Sealed>,
+}
+
+impl State {
+    /// Of a file that is empty, or not there.
+    const fn new() -> State {
+        State {
+            end: 0,
+            file: None,
+            units: None,
+            units_seq: 0,
+            events: None,
+            events_seq: 0,
+            log: 0,
+            sealed: VecDeque::new(),
+        }
+    }
 }
 
 /// A complete frame of a thread.
@@ -100,47 +108,65 @@ pub fn trace() -> &'static TraceFile {
 }
 
 impl TraceFile {
-    pub fn new(mode: Mode, fd: i32, options: Options) -> TraceFile {
+    /// A recording with these options that has no file.
+    pub fn new(options: Options) -> TraceFile {
         TraceFile {
-            limit: options.log_bytes().unwrap_or(u64::MAX),
-            ring: options.ring,
-            mode: AtomicU32::new(mode as u32),
-            fd: AtomicI32::new(fd),
-            state: Lock::new(State {
-                end: 0,
-                file: None,
-                units: None,
-                units_seq: 0,
-                events: None,
-                events_seq: 0,
-                log: 0,
-                sealed: VecDeque::new(),
-            }),
+            limit: options.recording.log_bytes().unwrap_or(u64::MAX),
+            ring: options.recording.ring,
+            life: Lifecycle::new(options.recording.records()),
+            fd: AtomicI32::new(-1),
+            state: Lock::new(State::new()),
             loss: AtomicU64::new(0),
+            chunks: AtomicU32::new(0),
         }
     }
 
-    pub fn mode(&self) -> Mode {
-        match self.mode.load(Relaxed) {
-            0 => Mode::File,
-            1 => Mode::Discard,
-            _ => Mode::Off,
+    /// Opens the recording: frames go to the empty file `fd` from now on. False if there is one
+    /// already.
+    pub fn open(&self, fd: i32) -> bool {
+        let mut state = self.state.lock();
+        if !matches!(self.phase(), Phase::Closed | Phase::Ended) {
+            return false;
         }
+        *state = State::new();
+        self.loss.store(0, Release);
+        self.fd.store(fd, Release);
+        self.life.open()
     }
 
-    /// From now on nothing goes to the file.
-    pub fn discard(&self) {
-        self.mode.store(Mode::Discard as u32, Relaxed);
+    pub fn phase(&self) -> Phase {
+        self.life.phase()
+    }
+
+    /// Which recording of the process it is: what a thread has in hand belongs to one of them.
+    pub fn epoch(&self) -> u32 {
+        self.life.epoch()
+    }
+
+    /// What threads record is discarded from their next chunk on, until [`TraceFile::resume`].
+    pub fn pause(&self) -> bool {
+        self.life.pause()
+    }
+
+    /// What threads record is kept again from their next chunk on.
+    pub fn resume(&self) -> bool {
+        self.life.resume()
+    }
+
+    /// Torture: every other chunk of the process is not kept.
+    pub fn pause_now_and_then(&self) {
+        match self.chunks.fetch_add(1, Relaxed) % 4 {
+            1 => self.pause(),
+            2 => self.resume(),
+            _ => return,
+        };
     }
 
     /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
     pub fn forked(&self) {
-        self.discard();
+        self.life.forked();
         self.state.force_unlock();
-        let mut state = self.state.lock();
-        state.file = None;
-        state.units = None;
-        state.events = None;
+        *self.state.lock() = State::new();
     }
 
     /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
@@ -206,7 +232,7 @@ impl TraceFile {
     }
 
     fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
-        if self.mode() != Mode::File {
+        if !self.phase().describes() {
             return Err(sys::EBADF);
         }
         let offset = state.end;
@@ -267,33 +293,41 @@ impl TraceFile {
         self.state.lock().file = Some(file);
     }
 
-    /// What ended the recording, as the payload of an event.
-    pub fn loss(&self) -> Option<[u8; 8]> {
-        Some(self.loss.load(Acquire)).filter(|&loss| loss != 0).map(u64::to_le_bytes)
+    /// Why what a thread records is not kept, if that is worth an event: the recording was lost, or
+    /// pauses.
+    pub fn gap(&self) -> Option<EventRef<'static>> {
+        let paused = Event::Loss { reason: Loss::Paused, errno: 0 };
+        self.loss().or_else(|| (self.phase() == Phase::Paused).then_some(paused))
+    }
+
+    /// What ended the recording.
+    fn loss(&self) -> Option<EventRef<'static>> {
+        let loss = Some(self.loss.load(Acquire)).filter(|&loss| loss != 0)?;
+        Some(Event::Loss { reason: Loss::from_u32(loss as u32), errno: (loss >> 32) as u32 })
     }
 
     /// Says and notes once that recording has stopped, and why; from now on everything is
     /// discarded, and what is translated is not described any more.
     pub fn lost(&self, errno: i32) {
         let (reason, text) = match errno {
-            28 | 122 => (loss::DISK_FULL, "no space left for the trace"),
-            LOG_FULL => (loss::LOG_FULL, "the log is full"),
-            sys::EFBIG => (loss::FILE_SIZE_LIMIT, "the trace has reached the file size limit"),
-            sys::ENOMEM => (loss::NO_MEMORY, "no memory to map the trace"),
-            _ => (loss::IO_ERROR, "the trace cannot be written"),
+            28 | 122 => (Loss::DiskFull, "no space left for the trace"),
+            LOG_FULL => (Loss::LogFull, "the log is full"),
+            sys::EFBIG => (Loss::FileSizeLimit, "the trace has reached the file size limit"),
+            sys::ENOMEM => (Loss::NoMemory, "no memory to map the trace"),
+            _ => (Loss::IoError, "the trace cannot be written"),
         };
-        let shown = if errno == LOG_FULL { 0 } else { errno };
-        let loss = u64::from(reason) | u64::from(shown as u32) << 32;
+        let shown = if errno == LOG_FULL { 0 } else { errno as u32 };
+        let loss = u64::from(reason.to_u32()) | u64::from(shown) << 32;
         if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
             if let Some(file) = &mut self.state.lock().file {
-                file.event(event::LOSS, (0, 0, 0), &[&loss.to_le_bytes()]);
+                file.event(Position::NONE, &Event::Loss { reason, errno: shown });
             }
             match errno {
                 LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
                 _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
             }
         }
-        self.discard();
+        self.life.lose();
     }
 
     /// A frame for small items, mapped and with its header written.
@@ -343,7 +377,7 @@ impl TraceFile {
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.
     pub fn add_units(&self, bytes: &[u8]) {
-        if self.mode() != Mode::File {
+        if !self.phase().describes() {
             return;
         }
         let mut state = self.state.lock();
@@ -376,19 +410,19 @@ impl TraceFile {
     }
 
     /// Appends an event of the process.
-    pub fn process_event(&self, kind: u16, parts: &[&[u8]]) {
-        if self.mode() != Mode::File {
+    pub fn process_event(&self, event: &EventRef<'_>) {
+        if !self.phase().describes() {
             return;
         }
-        let len: usize = parts.iter().map(|p| p.len()).sum();
+        let size = event.size();
         let mut state = self.state.lock();
-        if state.events.as_ref().is_none_or(|e| !e.has_room(event_size(len))) {
+        if state.events.as_ref().is_none_or(|e| !e.has_room(size)) {
             if let Some(full) = state.events.take() {
                 full.seal();
             }
             let seq = state.events_seq;
             let kind = FrameKind::Events;
-            match self.appender_locked(&mut state, kind, PROCESS, seq, event_size(len) as u64) {
+            match self.appender_locked(&mut state, kind, PROCESS, seq, size as u64) {
                 Ok(new) => {
                     state.events = Some(new);
                     state.events_seq += 1;
@@ -401,19 +435,34 @@ impl TraceFile {
             }
         }
         if let Some(events) = &mut state.events {
-            events.event(kind, (0, 0, 0), parts);
+            events.event(Position::NONE, event);
         }
     }
 
-    /// Seals what belongs to the process: it ends here. `how`: the payload of PROCESS_END.
-    pub fn seal(&self, how: &[&[u8]]) {
+    /// The recording ends, and the process goes on: what threads record from their next chunk on is
+    /// discarded. False if there is none.
+    pub fn end(&self) -> bool {
+        let ended = self.life.end();
+        if ended {
+            self.seal_frames(None);
+        }
+        ended
+    }
+
+    /// Seals what belongs to the process: it ends here, and `how` says in which way. (The recording
+    /// stays open: other threads run until the kernel ends them.)
+    pub fn seal(&self, how: &EventRef<'_>) {
+        self.seal_frames(Some(how));
+    }
+
+    fn seal_frames(&self, how: Option<&EventRef<'_>>) {
         let mut state = self.state.lock();
         let end = state.end;
         if let Some(file) = &mut state.file {
-            file.event(event::LENGTH, (0, 0, 0), &[&end.to_le_bytes()]);
-            if self.loss().is_some() {
-                // The recording of the thread that says so was over before.
-                file.event(event::PROCESS_END, (0, 0, 0), how);
+            file.event(Position::NONE, &Event::Length(end));
+            if let Some(how) = how.filter(|_| self.gap().is_some()) {
+                // The thread that says so was not recorded any more.
+                file.event(Position::NONE, how);
             }
         }
         let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
@@ -428,8 +477,17 @@ fn frame_len(kind: FrameKind, least: u64) -> u64 {
     page_up((least + PAYLOAD as u64 + 8).max(usual))
 }
 
-fn event_size(payload: usize) -> usize {
-    EVENT_HEADER_SIZE + payload.next_multiple_of(8)
+/// Writes the payload of an event where it belongs.
+struct Payload<'a> {
+    to: &'a mut Appender,
+    at: u64,
+}
+
+impl Sink for Payload<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.to.put(self.at, bytes);
+        self.at += bytes.len() as u64;
+    }
 }
 
 impl Appender {
@@ -455,30 +513,18 @@ impl Appender {
         self.used += bytes.len() as u64;
     }
 
-    /// Appends an event; its kind is written last. `position`: chunk, instruction, control flow.
-    pub fn event(&mut self, kind: u16, position: (u32, u32, u64), parts: &[&[u8]]) {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let header = EventHeader {
-            kind,
-            reserved: 0,
-            len: len.next_multiple_of(8) as u32,
-            chunk: position.0,
-            insn: position.1,
-            control_flow: position.2,
-        };
-        let start = self.used;
-        let mut at = start + EVENT_HEADER_SIZE as u64;
-        for part in parts {
-            self.put(at, part);
-            at += part.len() as u64;
-        }
-        self.put(start + 4, &header.len.to_le_bytes());
-        self.put(start + 8, &header.chunk.to_le_bytes());
-        self.put(start + 12, &header.insn.to_le_bytes());
-        self.put(start + 16, &header.control_flow.to_le_bytes());
+    /// Appends an event, for which there is room; its kind is written last.
+    pub fn event(&mut self, position: Position, event: &EventRef<'_>) {
+        let (start, size) = (self.used, event.size());
+        let behind_header = start + EVENT_HEADER_SIZE as u64;
+        event.encode(&mut Payload { to: self, at: behind_header });
+        let len = (size - EVENT_HEADER_SIZE) as u32;
+        let header = EventHeader { kind: event.kind() as u16, len, position }.to_bytes();
+        let (kind, rest) = header.split_at(4);
+        self.put(start + 4, rest);
         core::sync::atomic::compiler_fence(SeqCst);
-        self.put(start, &header.kind.to_le_bytes());
-        self.used = start + event_size(len) as u64;
+        self.put(start, kind);
+        self.used = start + size as u64;
     }
 
     /// Completes the frame and unmaps it.
@@ -531,9 +577,4 @@ pub fn add_memory(sum: &mut abi::trace::Checksum, at: u64, len: u64) {
     // SAFETY: the caller's own mapping.
     let words = unsafe { core::slice::from_raw_parts(at as *const u64, (len / 8) as usize) };
     sum.add_with(words.iter().copied(), fast_crc);
-}
-
-/// Words of an event with their check behind them.
-pub fn guarded<const N: usize>(words: [u64; N]) -> alloc::vec::Vec<u8> {
-    words.iter().chain(&[words_check(&words)]).flat_map(|word| word.to_le_bytes()).collect()
 }

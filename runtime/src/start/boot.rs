@@ -22,6 +22,7 @@ use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
+use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{describe, open_trace, real_path};
@@ -60,7 +61,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let statics =
         header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
     if !avx512vl {
-        options.pointers = Pointers::ThreadBlock;
+        options.process.pointers = Pointers::ThreadBlock;
     }
     let pie = header.flags & flags::PIE != 0;
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
@@ -87,8 +88,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let entries = entries();
     let tables = Tables::new(window, options, entries, start.stack as u64);
     let all_code = Jit::new(options, Image::new(&header, window), packs, arena, tables, top);
-    if options.undo() && !crate::logs::undo::map_sync_page() {
-        crate::die!("the address space below 2 GiB is taken");
+    if let Err(why) = log_of(options).start() {
+        crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&start, window, window + params[1]..runtime.end);
@@ -105,7 +106,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
             runtime,
             added,
             xsave,
-            tiny_buffers: options.torture & torture::TINY_BUFFERS != 0,
+            tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
+            pauses: options.process.torture & torture::PAUSES != 0,
             entries,
         });
     }

@@ -1,17 +1,22 @@
 //! The trace file at start: where it is, and what its first frame says.
 
+use crate::base::descriptors::hide;
 use crate::base::facts::facts;
 use crate::base::sys::{self, nr};
-use crate::recording::trace_file::{guarded, trace, Mode, TraceFile};
+use crate::recording::lifecycle::Phase;
+use crate::recording::trace_file::{trace, TraceFile};
 use crate::start::stack::{at, program_path, Start};
+use abi::event::{xsave_to_bytes, Event, Position};
+use abi::ids::LiveAddr;
 use abi::image::ImageHeader;
 use abi::options::Options;
-use abi::trace::{event, PROCESS, VERSION};
+use abi::trace::{PROCESS, VERSION};
 
-/// Opens the trace file that `DEP_FILE` names.
+/// Opens the trace file that `DEP_FILE` names, if it names one.
 pub fn open_trace(start: &Start, options: Options) -> TraceFile {
-    if !options.records() {
-        return TraceFile::new(Mode::Off, -1, options);
+    let trace = TraceFile::new(options);
+    if trace.phase() != Phase::Closed {
+        return trace;
     }
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let pattern = match start.environment("DEP_FILE") {
@@ -19,21 +24,23 @@ pub fn open_trace(start: &Start, options: Options) -> TraceFile {
         _ => b"%e.%p.dep",
     };
     if pattern == b"null:" || pattern == b"/dev/null" {
-        return TraceFile::new(Mode::Discard, -1, options);
+        return trace;
     }
     let mut path = [0u8; 4096];
     let Some(len) = expand(start, pattern, &mut path) else {
         crate::say!("the path of the trace is too long: nothing is recorded");
-        return TraceFile::new(Mode::Discard, -1, options);
+        return trace;
     };
     match create(&mut path, len) {
-        Ok(fd) => TraceFile::new(Mode::File, crate::base::descriptors::hide(fd), options),
+        Ok(fd) => {
+            trace.open(hide(fd));
+        }
         Err(errno) => {
             let shown = core::str::from_utf8(&path[..len]).unwrap_or("DEP_FILE");
             crate::say!("cannot create {shown} (error {errno}): nothing is recorded");
-            TraceFile::new(Mode::Discard, -1, options)
         }
     }
+    trace
 }
 
 fn create(path: &mut [u8; 4096], len: usize) -> Result<i32, i32> {
@@ -99,7 +106,7 @@ fn expand(start: &Start, pattern: &[u8], out: &mut [u8; 4096]) -> Option<usize> 
 /// Writes the FILE frame.
 pub fn describe(start: &Start, header: &ImageHeader) {
     let trace = trace();
-    if trace.mode() != Mode::File {
+    if trace.phase() != Phase::Open {
         return;
     }
     let kind = abi::trace::FrameKind::File;
@@ -115,37 +122,33 @@ pub fn describe(start: &Start, header: &ImageHeader) {
     // SAFETY: the kernel writes two words.
     let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
     let nanos = now[0] * 1_000_000_000 + now[1];
-    frame.event(
-        event::PROCESS,
-        (0, 0, 0),
-        &[
-            &VERSION.to_le_bytes(),
-            &[0; 4],
-            &facts().options.to_word().to_le_bytes(),
-            &u64::from(sys::getpid()).to_le_bytes(),
-            &nanos.to_le_bytes(),
-        ],
-    );
+    let described = Event::Process {
+        version: VERSION,
+        options: facts().options.to_word(),
+        pid: u64::from(sys::getpid()),
+        start_ns: nanos,
+    };
+    frame.event(Position::NONE, &described);
     let mut real = [0u8; 4096];
-    frame.event(event::PROGRAM, (0, 0, 0), &[real_path(start, &mut real)]);
+    frame.event(Position::NONE, &Event::Program(real_path(start, &mut real)));
     if arguments > 0 {
         let mut all = alloc::vec::Vec::new();
         for argument in start.arguments() {
             all.extend_from_slice(argument.to_bytes_with_nul());
         }
-        frame.event(event::ARGUMENTS, (0, 0, 0), &[&all]);
+        frame.event(Position::NONE, &Event::Arguments(&all));
     }
-    let windows = header.jit_window << 32 | header.tables.first_window;
-    let [a, b] = header.identity;
-    let words = guarded([facts().window, a, b, windows, header.tables.unit_count]);
-    frame.event(event::STATIC_UNITS, (0, 0, 0), &[words.as_slice()]);
-    let mut table = alloc::vec::Vec::new();
-    table.extend_from_slice(&facts().xsave.xcr0.to_le_bytes());
-    for (size, offset) in facts().xsave.components {
-        table.extend_from_slice(&size.to_le_bytes());
-        table.extend_from_slice(&offset.to_le_bytes());
-    }
-    frame.event(event::XSAVE, (0, 0, 0), &[&table]);
+    let units = Event::StaticUnits {
+        load: LiveAddr(facts().window),
+        identity: header.identity,
+        first_window: header.tables.first_window as u32,
+        jit_window: header.jit_window as u32,
+        count: header.tables.unit_count,
+    };
+    frame.event(Position::NONE, &units);
+    let components = xsave_to_bytes(&facts().xsave.components);
+    let xsave = Event::Xsave { xcr0: facts().xsave.xcr0, components: components.as_slice() };
+    frame.event(Position::NONE, &xsave);
     trace.keep(frame);
 }
 

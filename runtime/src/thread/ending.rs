@@ -2,7 +2,7 @@
 
 use crate::recording::trace_file::trace;
 use crate::thread::Thread;
-use abi::trace::{end, event, WHOLE_UNIT};
+use abi::event::{End, Event, WHOLE_UNIT};
 
 /// The program does `what` at `pc`, which is not supported.
 pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
@@ -10,25 +10,24 @@ pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
         "the program {what} at {pc:#x}, which is not supported: stopped (run the original instead)"
     );
     let status = crate::base::last_words::STATUS_REFUSED;
-    end_recording(thread, end::REFUSED, status, pc);
+    end_recording(thread, End::Refused, status, pc);
     crate::base::sys::exit_group(status)
 }
 
 /// Completes the trace: the process ends with `reason`.
-pub fn end_recording(thread: &mut Thread, reason: u32, status: i32, address: u64) {
+pub fn end_recording(thread: &mut Thread, reason: End, status: i32, address: u64) {
     end_recording_at(thread, reason, status, address, WHOLE_UNIT)
 }
 
 /// As [`end_recording`], `insn` instructions into the thread's last unit.
-pub fn end_recording_at(thread: &mut Thread, reason: u32, status: i32, address: u64, insn: u32) {
+pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: u64, insn: u32) {
     if thread.vfork_child {
         // It is a process by itself; its parent goes on, and so does the recording.
-        let parts: [&[u8]; 2] = [&reason.to_le_bytes(), &status.to_le_bytes()];
-        return thread.event(event::THREAD_END, insn, &parts);
+        return thread.event(insn, &Event::ThreadEnd { reason, status });
     }
     let pointers = thread.block.pointers;
-    let parts: [&[u8]; 3] = [&reason.to_le_bytes(), &status.to_le_bytes(), &address.to_le_bytes()];
-    thread.event(event::PROCESS_END, insn, &parts);
+    let end = Event::ProcessEnd { reason, status, address };
+    thread.event(insn, &end);
     thread.recorder.close(&pointers);
-    trace().seal(&parts);
+    trace().seal(&end);
 }

@@ -1,12 +1,12 @@
 //! A thread as the runtime knows it, and the memory that belongs to it.
 
 pub mod ending;
-
 use crate::base::facts::facts;
 use crate::base::own::anonymous;
 use crate::base::signal::{Actions, AltStack, PendingSignal, SS_AUTODISARM};
 use crate::base::sys;
 use crate::recording::recorder::Recorder;
+use abi::event::EventRef;
 use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
@@ -129,9 +129,9 @@ impl Thread {
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
-    pub fn event(&mut self, kind: u16, insn: u32, parts: &[&[u8]]) {
+    pub fn event(&mut self, insn: u32, event: &EventRef<'_>) {
         let pointers = self.block.pointers;
-        self.recorder.event(self.index, &pointers, kind, insn, parts);
+        self.recorder.event(&pointers, insn, event);
     }
 
     /// The state of the thread, whose registers are in its block, at `rip`.

@@ -4,7 +4,7 @@ use abi::trace::{bits, tags};
 use abi::unit::FIRST_TAG;
 
 use super::{split, Found, Next, Trouble, Walk, Walker, MAX_SILENT};
-use crate::events::Body;
+use crate::events::Event;
 use crate::units::{Origin, Predecessor};
 
 impl Walk<'_> {
@@ -165,7 +165,7 @@ impl Walk<'_> {
 
     fn thread_ends(&self) -> bool {
         self.events.first().is_some_and(|e| {
-            matches!(e.body, Body::ThreadEnd { .. } | Body::ProcessEnd { .. })
+            matches!(e.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }))
                 && !self.bits_event_is_early(e)
         })
     }

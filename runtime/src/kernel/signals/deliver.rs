@@ -9,9 +9,12 @@ use crate::kernel::headers::show_output_headers;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::*;
 use crate::kernel::signals::pending::queue;
+use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
 use crate::thread::Thread;
-use abi::trace::{end, event, RegisterState, WHOLE_UNIT};
+use abi::event::{End, Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::trace::RegisterState;
 
 /// The program's registers at an instruction boundary.
 #[derive(Clone, Copy)]
@@ -105,8 +108,7 @@ pub fn interrupted(thread: &mut Thread, state: &State) {
         gs_base: 0,
         valid: state.valid,
     };
-    let bytes = registers.to_bytes();
-    thread.event(event::INTERRUPTED, state.insn, &[&bytes]);
+    thread.event(state.insn, &Event::Interrupted(&registers));
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
@@ -116,7 +118,7 @@ fn ignored_by_default(signal: i32) -> bool {
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     let address = if info.code() > 0 { info.address() } else { 0 };
-    end_recording_at(thread, end::SIGNAL, signal, address, state.insn);
+    end_recording_at(thread, End::Signal, signal, address, state.insn);
     die_in(thread, signal, info, state, kernel)
 }
 
@@ -126,7 +128,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     block_all();
     // A child of vfork leaves its parent's memory alone, and an undo log starts from memory as the
     // program had it.
-    if !thread.vfork_child && !facts().options.undo() {
+    if !thread.vfork_child && !log().leaves_memory_alone() {
         show_output_headers();
     }
     set_kernel_action(signal, &Action::default());
@@ -164,14 +166,14 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         gs_base: 0,
         valid: next.valid,
     };
-    let parts: [&[u8]; 5] = [
-        &signal.to_le_bytes(),
-        &info.code().to_le_bytes(),
-        &info.address().to_le_bytes(),
-        &state.rip.to_le_bytes(),
-        &registers.to_bytes(),
-    ];
-    thread.event(event::SIGNAL, state.insn, &parts);
+    let handled = Event::Signal {
+        signal: signal.cast_unsigned(),
+        code: info.code(),
+        address: info.address(),
+        pc: LiveAddr(state.rip),
+        registers: &registers,
+    };
+    thread.event(state.insn, &handled);
 }
 
 /// Writes the frame as the kernel does; `None` if the program's stack cannot take it.
@@ -203,7 +205,9 @@ fn build(
         // It would overwrite what lies in front of the alternate stack.
         return None;
     }
-    crate::logs::undo::save(thread, state.rip, sp, fpstate + size - sp, state.insn);
+    let written =
+        moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
+    log().before_frame(thread, &written);
     // SAFETY: as the kernel would, below the program's stack pointer.
     unsafe { write_program(fpstate, floating) }.then_some(())?;
     if thread.vector != 0 {

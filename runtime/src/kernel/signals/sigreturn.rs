@@ -5,7 +5,7 @@ use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::{set_real_mask, AltStack};
 use crate::kernel::signals::frame::{software, Frame, UContext};
 use crate::thread::Thread;
-use abi::trace::{event, WHOLE_UNIT};
+use abi::event::{Event, WHOLE_UNIT};
 
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.
 pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
@@ -28,7 +28,7 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
         thread.alt_stack = AltStack { flags: flags & !1, ..uc.stack };
     }
     let registers = thread.register_state(uc.context.rip, 0xffff);
-    thread.event(event::RESUME, WHOLE_UNIT, &[&registers.to_bytes()]);
+    thread.event(WHOLE_UNIT, &Event::Resume(&registers));
     Some(uc.context.rip)
 }
 

@@ -9,12 +9,13 @@ use crate::code::jit::jit;
 use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::window::{map_in_window, map_library};
-use crate::logs::undo::drops;
+use crate::logs::dropped::drops;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
+use abi::event::{Event, BUILD_ID_SIZE};
+use abi::ids::LiveAddr;
 use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
-use abi::trace::event;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -30,7 +31,7 @@ fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let table = if facts.options.undo() { SYNC_PAGE } else { TABLE_BASE };
+    let table = if facts.options.recording.undo() { SYNC_PAGE } else { TABLE_BASE };
     [facts.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
         || statics::code_in(start, end)
 }
@@ -136,7 +137,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         }
     }
     drop(jit);
-    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.records() {
+    if file && flags & sys::MAP_PRIVATE != 0 && facts().options.recording.records() {
         report_descriptor(start, len, offset as u64, prot as u32, fd);
     }
     result
@@ -168,7 +169,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     if result == 0 && jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
         drop(jit);
-        trace().process_event(event::UNMAP, &[&start.to_le_bytes(), &len.to_le_bytes()]);
+        trace().process_event(&Event::Unmap { start: LiveAddr(start), len });
     }
     result
 }
@@ -289,27 +290,19 @@ pub fn report_file(start: u64, len: u64, offset: u64, path: &[u8]) {
 }
 
 fn report(start: u64, len: u64, offset: u64, prot: u32, path: &[u8]) {
-    if !facts().options.records() {
+    if !facts().options.recording.records() {
         return;
     }
-    let mut id = [0u8; 32];
+    let mut id = [0u8; BUILD_ID_SIZE];
     let n = if offset == 0 { build_id(start, len, &mut id) } else { 0 };
-    trace().process_event(
-        event::MAP,
-        &[
-            &start.to_le_bytes(),
-            &len.to_le_bytes(),
-            &offset.to_le_bytes(),
-            &prot.to_le_bytes(),
-            &(n as u32).to_le_bytes(),
-            &id,
-            path,
-        ],
-    );
+    let build_id = id.get(..n).unwrap_or_default();
+    let start = LiveAddr(start);
+    let map = Event::Map { start, len, offset, protection: prot, build_id, path };
+    trace().process_event(&map);
 }
 
 /// The GNU build-id of the ELF image mapped at `start`, if its note lies in the first page.
-fn build_id(start: u64, len: u64, out: &mut [u8; 32]) -> usize {
+fn build_id(start: u64, len: u64, out: &mut [u8; BUILD_ID_SIZE]) -> usize {
     let mut page = [0u64; 512];
     if len < 4096 || !read_program_value(start, &mut page) {
         return 0;

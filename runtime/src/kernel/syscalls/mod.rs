@@ -7,7 +7,6 @@ pub mod mapping;
 pub mod seccomp;
 
 use crate::base::descriptors;
-use crate::base::facts::facts;
 use crate::base::program;
 use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
@@ -16,11 +15,12 @@ use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
 use crate::kernel::threads;
-use crate::logs::undo;
+use crate::logs::log;
+use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
-use abi::trace::{end, event, WHOLE_UNIT};
+use abi::event::{End, Event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
 
@@ -48,13 +48,15 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             }
         };
     }
-    let writes = match facts().options.undo() || protects_pages() {
+    let writes = match log().wants_writes() || protects_pages() {
         true => Writes::of(number, &args),
         false => Writes::default(),
     };
-    let before = undo::before_call(thread, number, &writes);
+    let brk = if number == nr::BRK { brk().current } else { 0 };
+    let call = Call { number, args, writes, brk };
+    log().before_call(thread, &call);
     if protects_pages() {
-        unprotect(&writes);
+        unprotect(&call.writes);
     }
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
@@ -66,7 +68,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     thread.block.registers.gpr[0] = result as u64;
     note(thread, number, &args, result);
-    undo::after_call(thread, number, &args, result, &before);
+    log().after_call(thread, &call, result);
     next
 }
 
@@ -179,7 +181,7 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
         threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
     }
     signal::block_all();
-    end_recording(thread, end::EXIT, status & 0xff, 0);
+    end_recording(thread, End::Exit, status & 0xff, 0);
     sys::exit_group(status)
 }
 
@@ -187,7 +189,7 @@ fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
     let mut path = [0u8; 4096];
     let len = read_path(path_at as u64, &mut path);
-    thread.event(event::EXEC, WHOLE_UNIT, &[&path[..len]]);
+    thread.event(WHOLE_UNIT, &Event::Exec(&path[..len]));
     const FACCESSAT: usize = 269;
     const AT_FDCWD: usize = -100i32 as usize;
     const EXECUTE: usize = 1;
@@ -235,8 +237,7 @@ fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
             // SAFETY: the program's own call.
             let result = unsafe { sys::raw(nr::ARCH_PRCTL, *args) };
             if code == SET_FS && result == 0 {
-                let base = (args[1] as u64).to_le_bytes();
-                thread.event(event::FS_BASE, WHOLE_UNIT, &[&base]);
+                thread.event(WHOLE_UNIT, &Event::FsBase(args[1] as u64));
             }
             result
         }
@@ -279,7 +280,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
         && thread.mask & signal::bit(signal as i32) == 0;
     if own && deadly && !thread.vfork_child {
         if signal == 9 {
-            end_recording(thread, end::SIGNAL, signal as i32, 0);
+            end_recording(thread, End::Signal, signal as i32, 0);
         } else if sys::getpid() != deliver::FIRST_PROCESS {
             // It comes by way of us.
             actions::install(signal as i32);
@@ -292,11 +293,7 @@ fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
     if !thread.recorder.active() {
         return;
     }
-    let mut payload = [0u8; 64];
-    payload[..8].copy_from_slice(&(number as u64).to_le_bytes());
-    for (slot, arg) in payload[8..56].chunks_exact_mut(8).zip(args) {
-        slot.copy_from_slice(&(*arg as u64).to_le_bytes());
-    }
-    payload[56..].copy_from_slice(&(result as u64).to_le_bytes());
-    thread.event(event::SYSCALL, WHOLE_UNIT, &[&payload]);
+    let arguments = args.map(|arg| arg as u64);
+    let call = Event::Syscall { number: number as u64, arguments, result: result as i64 };
+    thread.event(WHOLE_UNIT, &call);
 }

@@ -13,7 +13,7 @@ use crate::kernel::syscalls::filters::{self, filters, verdict, Filter};
 use crate::kernel::threads;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
-use abi::trace::end;
+use abi::event::End;
 use alloc::vec::Vec;
 
 /// In place of a filter's number: read, write, exit and sigreturn are all that is allowed.
@@ -56,7 +56,7 @@ pub fn check(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
 }
 
 fn die(thread: &mut Thread, signal: i32) -> ! {
-    end_recording(thread, end::SIGNAL, signal, 0);
+    end_recording(thread, End::Signal, signal, 0);
     signal::die_of(signal)
 }
 

@@ -399,5 +399,5 @@ fn only_what_is_there_can_run() {
 
 #[test]
 fn only_what_is_there_can_run_where_nothing_is_recorded() {
-    play(1000..1100, Options { instrument: Instrument::None, ..Options::default() });
+    play(1000..1100, without_records());
 }

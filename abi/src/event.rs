@@ -1,0 +1,800 @@
+//! Events of a trace: what happened besides executing code, and where.
+//!
+//! This file is the one definition of every event. [`Event::encode`] and [`Event::decode`] stand
+//! beside each other and list the same fields in the same order; `docs/format.md` says the same in
+//! words, and a test compares it with this file. To add an event, add its variant, its line in
+//! `kinds!`, its arm in `encode` and `decode`, its sample in the tests and its row in the document:
+//! what is forgotten does not compile or fails a test.
+//!
+//! An event in a file is an [`EventHeader`] and then its payload, padded with zeros to 8 bytes.
+
+use core::borrow::Borrow;
+
+use crate::ids::{LiveAddr, OrigAddr, StreamOff};
+use crate::trace::{words_check, RegisterState, REGISTER_STATE_SIZE};
+
+/// Where in the recording of a thread something happened: after the first `control_flow` bytes of
+/// the control-flow stream of Record frame `chunk` had been written and, in the last unit that these
+/// bytes name, after `insn` instructions ([`WHOLE_UNIT`]: after all of it).
+///
+/// Positions are ordered by their place in the streams. Where units add nothing to the stream (in
+/// the `bits` format) several share a place, and the order of their events in the file counts.
+///
+/// The memory stream has room for all records of the unit in either case (a unit claims it when it
+/// starts); what the instructions that were not executed would have written there means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// Sequence number of the thread's Record frame.
+    pub chunk: u32,
+    /// Bytes of the chunk's control-flow stream.
+    pub control_flow: StreamOff,
+    /// Instructions of the last unit, or [`WHOLE_UNIT`] or [`LAST_NOT_DONE`].
+    pub insn: u32,
+}
+
+impl Position {
+    /// Of events that happen to the process and not in a thread.
+    pub const NONE: Position = Position { chunk: 0, control_flow: StreamOff(0), insn: 0 };
+
+    /// The place in the streams alone.
+    #[must_use]
+    pub const fn place(self) -> (u32, StreamOff) {
+        (self.chunk, self.control_flow)
+    }
+
+    /// Whether the event happened inside of a unit, and not at the boundary behind it.
+    #[must_use]
+    pub const fn is_inside(self) -> bool {
+        self.insn != WHOLE_UNIT
+    }
+}
+
+/// [`Position::insn`]: the event happened at the boundary behind the unit.
+pub const WHOLE_UNIT: u32 = u32::MAX;
+/// [`Position::insn`]: the event happened in front of the unit's last instruction.
+pub const LAST_NOT_DONE: u32 = u32::MAX - 1;
+
+/// Header of an event; `len` payload bytes (a multiple of 8) follow. Kind 0 ends the frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventHeader {
+    /// A [`Kind`], or a number that only later versions know.
+    pub kind: u16,
+    /// Bytes of payload behind the header.
+    pub len: u32,
+    /// Where it happened.
+    pub position: Position,
+}
+
+/// Bytes of an [`EventHeader`].
+pub const EVENT_HEADER_SIZE: usize = 24;
+
+impl EventHeader {
+    /// The header as it is in the file.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; EVENT_HEADER_SIZE] {
+        let mut out = [0; EVENT_HEADER_SIZE];
+        out[0..2].copy_from_slice(&self.kind.to_le_bytes());
+        out[4..8].copy_from_slice(&self.len.to_le_bytes());
+        out[8..12].copy_from_slice(&self.position.chunk.to_le_bytes());
+        out[12..16].copy_from_slice(&self.position.insn.to_le_bytes());
+        out[16..24].copy_from_slice(&self.position.control_flow.0.to_le_bytes());
+        out
+    }
+
+    /// The header at the start of `bytes`; `None` if there are too few.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<EventHeader> {
+        let mut fields = Fields(bytes.get(..EVENT_HEADER_SIZE)?);
+        let kind = u16::from_le_bytes(fields.array().ok()?);
+        let _reserved: [u8; 2] = fields.array().ok()?;
+        let len = fields.u32().ok()?;
+        let (chunk, insn) = (fields.u32().ok()?, fields.u32().ok()?);
+        let control_flow = StreamOff(fields.u64().ok()?);
+        Some(EventHeader { kind, len, position: Position { chunk, control_flow, insn } })
+    }
+}
+
+/// Something that happened. `B` holds bytes and `R` the registers of the program: the runtime
+/// lends them ([`EventRef`]), a reader owns them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<B, R> {
+    // --- describe the process (File frame) ---
+    /// The first event of a trace.
+    Process {
+        /// Of the format: [`crate::trace::VERSION`].
+        version: u32,
+        /// [`crate::options::Options::to_word`].
+        options: u64,
+        /// Process id.
+        pid: u64,
+        /// Nanoseconds since the epoch.
+        start_ns: u64,
+    },
+    /// Path of the running output file.
+    Program(B),
+    /// Arguments, each with its zero byte.
+    Arguments(B),
+    /// The output file that holds the ahead-of-time units.
+    StaticUnits {
+        /// Load address of the window.
+        load: LiveAddr,
+        /// Of the output file.
+        identity: [u64; 2],
+        /// First window of tags of the program's units.
+        first_window: u32,
+        /// First window of tags of the JIT.
+        jit_window: u32,
+        /// Number of units (0: none).
+        count: u64,
+    },
+    /// CPUID leaf 0xd.
+    Xsave {
+        /// State components that the system has enabled.
+        xcr0: u64,
+        /// [`xsave_to_bytes`] of the state components.
+        components: B,
+    },
+    /// The process has ended, when the file had this many bytes.
+    Length(u64),
+
+    // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
+    /// A file is mapped.
+    Map {
+        /// Start of the mapping.
+        start: LiveAddr,
+        /// Its bytes.
+        len: u64,
+        /// Offset in the file.
+        offset: u64,
+        /// Protection as the program asked for it.
+        protection: u32,
+        /// At most [`BUILD_ID_SIZE`] bytes.
+        build_id: B,
+        /// Of the file.
+        path: B,
+    },
+    /// Executable memory is unmapped.
+    Unmap {
+        /// Start of the range.
+        start: LiveAddr,
+        /// Its bytes.
+        len: u64,
+    },
+    /// A library with an ahead-of-time translation is mapped.
+    Library {
+        /// Load address of the library.
+        load: LiveAddr,
+        /// Of its pack.
+        identity: [u64; 2],
+        /// First window of tags of its units.
+        first_window: u64,
+        /// Number of units.
+        count: u64,
+        /// Where the pack lies in the output, or 0: in the file at `path`.
+        address: OrigAddr,
+        /// Of the pack's own file.
+        path: B,
+    },
+    /// A library is mapped whose translation is not used.
+    LibraryLeft {
+        /// Load address of the library.
+        load: LiveAddr,
+        /// Why.
+        reason: Left,
+    },
+
+    // --- happen to a thread ---
+    /// The thread starts.
+    ThreadStart {
+        /// Kernel thread id.
+        tid: u32,
+        /// Index of the thread that started it.
+        parent: u32,
+        /// Registers at its first instruction.
+        registers: R,
+    },
+    /// The thread ended.
+    ThreadEnd {
+        /// How.
+        reason: End,
+        /// Exit status or signal.
+        status: i32,
+    },
+    /// A system call returned.
+    Syscall {
+        /// Its number.
+        number: u64,
+        /// In the order of the ABI.
+        arguments: [u64; 6],
+        /// What it returned.
+        result: i64,
+    },
+    /// A handler starts.
+    Signal {
+        /// Number of the signal.
+        signal: u32,
+        /// `si_code`.
+        code: i32,
+        /// `si_addr`.
+        address: u64,
+        /// Where the program was interrupted.
+        pc: LiveAddr,
+        /// Registers at the handler's entry.
+        registers: R,
+    },
+    /// Control goes to another place with other registers (`rt_sigreturn`).
+    Resume(R),
+    /// The fs base changed to this.
+    FsBase(u64),
+    /// A child process was made that is not recorded.
+    Fork {
+        /// Process id of the child.
+        pid: u64,
+    },
+    /// Recording stopped and goes on later or never.
+    Loss {
+        /// Why.
+        reason: Loss,
+        /// Error number of the system, or 0.
+        errno: u32,
+    },
+    /// The process ended.
+    ProcessEnd {
+        /// How.
+        reason: End,
+        /// Exit status or signal.
+        status: i32,
+        /// Faulting address or 0.
+        address: u64,
+    },
+    /// Another program is started in this process (`execve`): its path. It is not the end: the
+    /// call can still fail, then a [`Event::Syscall`] follows.
+    Exec(B),
+    /// The thread goes on with these registers (after anything that the streams alone cannot
+    /// explain).
+    Registers(R),
+    /// The thread was interrupted inside of a unit with these registers of the program. Right before
+    /// [`Event::Signal`] or [`Event::ProcessEnd`], at the same position. If the interrupted
+    /// instruction is a repeated string instruction, its pointer says how many iterations it has
+    /// completed; its "before" records are valid then.
+    Interrupted(R),
+    /// Undo log: what is about to be overwritten by something other than a store that its unit
+    /// records. Written before it happens.
+    Undo {
+        /// Who overwrites it.
+        pc: LiveAddr,
+        /// Where.
+        address: LiveAddr,
+        /// The bytes that are there.
+        old: B,
+    },
+    /// Undo log: contents that could not be saved.
+    Lost {
+        /// Who drops them.
+        pc: LiveAddr,
+        /// Where.
+        start: LiveAddr,
+        /// How many bytes; 0: nobody knows where.
+        len: u64,
+        /// What did it.
+        why: B,
+    },
+    /// Undo log: number of this moment in the order of all threads' synchronising instructions
+    /// and system calls.
+    Order(u64),
+}
+
+/// An event that is about to be written: nothing in it is owned.
+pub type EventRef<'a> = Event<&'a [u8], &'a RegisterState>;
+
+macro_rules! kinds {
+    ($($variant:ident = $number:literal $name:literal,)*) => {
+        /// Number of an event in a file. Readers skip numbers that they do not know.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+        #[repr(u16)]
+        pub enum Kind {
+            $(#[doc = concat!("[`Event::", stringify!($variant), "`]")] $variant = $number,)*
+        }
+
+        impl Kind {
+            /// All kinds, by their numbers.
+            pub const ALL: &'static [Kind] = &[$(Kind::$variant),*];
+
+            /// The kind with this number.
+            #[must_use]
+            pub const fn from_u16(number: u16) -> Option<Kind> {
+                match number {
+                    $($number => Some(Kind::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// As `docs/format.md` calls it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$variant => $name,)*
+                }
+            }
+        }
+
+        impl<B, R> Event<B, R> {
+            /// What kind of event it is.
+            #[must_use]
+            pub const fn kind(&self) -> Kind {
+                match self {
+                    $(Event::$variant { .. } => Kind::$variant,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Process = 1 "PROCESS",
+    Program = 2 "PROGRAM",
+    Arguments = 3 "ARGUMENTS",
+    StaticUnits = 4 "STATIC_UNITS",
+    Xsave = 5 "XSAVE",
+    Length = 7 "LENGTH",
+    Map = 16 "MAP",
+    Unmap = 17 "UNMAP",
+    Library = 18 "LIBRARY",
+    LibraryLeft = 19 "LIBRARY_LEFT",
+    ThreadStart = 32 "THREAD_START",
+    ThreadEnd = 33 "THREAD_END",
+    Syscall = 34 "SYSCALL",
+    Signal = 35 "SIGNAL",
+    Resume = 36 "RESUME",
+    FsBase = 37 "FS_BASE",
+    Fork = 38 "FORK",
+    Loss = 39 "LOSS",
+    ProcessEnd = 40 "PROCESS_END",
+    Exec = 41 "EXEC",
+    Registers = 42 "REGISTERS",
+    Interrupted = 43 "INTERRUPTED",
+    Undo = 44 "UNDO",
+    Lost = 45 "LOST",
+    Order = 46 "ORDER",
+}
+
+/// Bytes that a [`Event::Map`] has for the build-id.
+pub const BUILD_ID_SIZE: usize = 32;
+
+/// Takes the payload of an event, piece by piece and in order.
+pub trait Sink {
+    /// Takes the next bytes.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+/// Counts what it is given.
+impl Sink for usize {
+    fn put(&mut self, bytes: &[u8]) {
+        *self += bytes.len();
+    }
+}
+
+impl Sink for alloc::vec::Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Why a payload is no event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadEvent {
+    /// It ends too early.
+    Short,
+    /// Its check does not hold: what it says about the places of units is not to be used.
+    Check,
+}
+
+impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
+    /// Bytes of the payload, without what pads it.
+    #[must_use]
+    pub fn payload_len(&self) -> usize {
+        let mut len = 0;
+        self.encode(&mut len);
+        len
+    }
+
+    /// Bytes of header and payload in a file.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        EVENT_HEADER_SIZE + self.payload_len().next_multiple_of(8)
+    }
+
+    /// Gives `out` the payload, without what pads it. [`Event::decode`] reads it.
+    pub fn encode(&self, out: &mut impl Sink) {
+        match self {
+            Event::Process { version, options, pid, start_ns } => {
+                out.put(&version.to_le_bytes());
+                out.put(&[0; 4]);
+                put_words(out, &[*options, *pid, *start_ns]);
+            }
+            Event::Program(path) | Event::Exec(path) => out.put(path.as_ref()),
+            Event::Arguments(all) => out.put(all.as_ref()),
+            Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
+                let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
+                put_guarded(out, &[load.0, *a, *b, windows, *count]);
+            }
+            Event::Xsave { xcr0, components } => {
+                put_words(out, &[*xcr0]);
+                out.put(components.as_ref());
+            }
+            Event::Length(bytes) => put_words(out, &[*bytes]),
+            Event::Map { start, len, offset, protection, build_id, path } => {
+                put_words(out, &[start.0, *len, *offset]);
+                out.put(&protection.to_le_bytes());
+                put_build_id(out, build_id.as_ref());
+                out.put(path.as_ref());
+            }
+            Event::Unmap { start, len } => put_words(out, &[start.0, *len]),
+            Event::Library { load, identity: [a, b], first_window, count, address, path } => {
+                put_guarded(out, &[load.0, *a, *b, *first_window, *count, address.0]);
+                out.put(path.as_ref());
+            }
+            Event::LibraryLeft { load, reason } => {
+                put_words(out, &[load.0, u64::from(reason.to_u32())]);
+            }
+            Event::ThreadStart { tid, parent, registers } => {
+                out.put(&tid.to_le_bytes());
+                out.put(&parent.to_le_bytes());
+                out.put(&registers.borrow().to_bytes());
+            }
+            Event::ThreadEnd { reason, status } => {
+                out.put(&reason.to_u32().to_le_bytes());
+                out.put(&status.to_le_bytes());
+            }
+            Event::Syscall { number, arguments, result } => {
+                put_words(out, &[*number]);
+                put_words(out, arguments);
+                out.put(&result.to_le_bytes());
+            }
+            Event::Signal { signal, code, address, pc, registers } => {
+                out.put(&signal.to_le_bytes());
+                out.put(&code.to_le_bytes());
+                put_words(out, &[*address, pc.0]);
+                out.put(&registers.borrow().to_bytes());
+            }
+            Event::Resume(registers)
+            | Event::Registers(registers)
+            | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
+            Event::FsBase(base) => put_words(out, &[*base]),
+            Event::Fork { pid } => put_words(out, &[*pid]),
+            Event::Loss { reason, errno } => {
+                out.put(&reason.to_u32().to_le_bytes());
+                out.put(&errno.to_le_bytes());
+            }
+            Event::ProcessEnd { reason, status, address } => {
+                out.put(&reason.to_u32().to_le_bytes());
+                out.put(&status.to_le_bytes());
+                put_words(out, &[*address]);
+            }
+            Event::Undo { pc, address, old } => {
+                put_words(out, &[pc.0, address.0, old.as_ref().len() as u64]);
+                out.put(old.as_ref());
+            }
+            Event::Lost { pc, start, len, why } => {
+                put_words(out, &[pc.0, start.0, *len]);
+                out.put(why.as_ref());
+            }
+            Event::Order(number) => put_words(out, &[*number]),
+        }
+    }
+
+    /// Reads the payload of an event of this kind; zeros may follow it. Texts come without the
+    /// zeros that pad them.
+    pub fn decode<'a>(kind: Kind, payload: &'a [u8]) -> Result<Self, BadEvent>
+    where
+        B: From<&'a [u8]>,
+        R: From<RegisterState>,
+    {
+        let mut f = Fields(payload);
+        Ok(match kind {
+            Kind::Process => {
+                let version = f.u32()?;
+                let _zero = f.u32()?;
+                Event::Process { version, options: f.u64()?, pid: f.u64()?, start_ns: f.u64()? }
+            }
+            Kind::Program => Event::Program(f.text()),
+            Kind::Arguments => Event::Arguments(f.text_with_zero()),
+            Kind::StaticUnits => {
+                let [load, a, b, windows, count] = f.guarded()?;
+                Event::StaticUnits {
+                    load: LiveAddr(load),
+                    identity: [a, b],
+                    first_window: low(windows),
+                    jit_window: low(windows >> 32),
+                    count,
+                }
+            }
+            Kind::Xsave => {
+                Event::Xsave { xcr0: f.u64()?, components: f.bytes(XSAVE_BYTES)?.into() }
+            }
+            Kind::Length => Event::Length(f.u64()?),
+            Kind::Map => {
+                let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
+                let (protection, build_id) = (f.u32()?, f.build_id()?.into());
+                Event::Map { start, len, offset, protection, build_id, path: f.text() }
+            }
+            Kind::Unmap => Event::Unmap { start: f.live()?, len: f.u64()? },
+            Kind::Library => {
+                let [load, a, b, first_window, count, address] = f.guarded()?;
+                let (load, address) = (LiveAddr(load), OrigAddr(address));
+                let identity = [a, b];
+                Event::Library { load, identity, first_window, count, address, path: f.text() }
+            }
+            Kind::LibraryLeft => {
+                Event::LibraryLeft { load: f.live()?, reason: Left::from_u32(low(f.u64()?)) }
+            }
+            Kind::ThreadStart => {
+                Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
+            }
+            Kind::ThreadEnd => {
+                Event::ThreadEnd { reason: End::from_u32(f.u32()?), status: f.i32()? }
+            }
+            Kind::Syscall => {
+                let number = f.u64()?;
+                Event::Syscall { number, arguments: f.words()?, result: f.i64()? }
+            }
+            Kind::Signal => Event::Signal {
+                signal: f.u32()?,
+                code: f.i32()?,
+                address: f.u64()?,
+                pc: f.live()?,
+                registers: f.registers()?,
+            },
+            Kind::Resume => Event::Resume(f.registers()?),
+            Kind::FsBase => Event::FsBase(f.u64()?),
+            Kind::Fork => Event::Fork { pid: f.u64()? },
+            Kind::Loss => Event::Loss { reason: Loss::from_u32(f.u32()?), errno: f.u32()? },
+            Kind::ProcessEnd => {
+                let reason = End::from_u32(f.u32()?);
+                Event::ProcessEnd { reason, status: f.i32()?, address: f.u64()? }
+            }
+            Kind::Exec => Event::Exec(f.text()),
+            Kind::Registers => Event::Registers(f.registers()?),
+            Kind::Interrupted => Event::Interrupted(f.registers()?),
+            Kind::Undo => {
+                let (pc, address, len) = (f.live()?, f.live()?, f.u64()?);
+                let len = usize::try_from(len).map_err(|_| BadEvent::Short)?;
+                Event::Undo { pc, address, old: f.bytes(len)?.into() }
+            }
+            Kind::Lost => {
+                Event::Lost { pc: f.live()?, start: f.live()?, len: f.u64()?, why: f.text() }
+            }
+            Kind::Order => Event::Order(f.u64()?),
+        })
+    }
+}
+
+impl<B, R: Borrow<RegisterState>> Event<B, R> {
+    /// The registers with which the thread goes on, if the event says so.
+    #[must_use]
+    pub fn goes_on_with(&self) -> Option<&RegisterState> {
+        match self {
+            Event::ThreadStart { registers, .. }
+            | Event::Signal { registers, .. }
+            | Event::Resume(registers)
+            | Event::Registers(registers) => Some(registers.borrow()),
+            _ => None,
+        }
+    }
+}
+
+fn put_words(out: &mut impl Sink, words: &[u64]) {
+    for word in words {
+        out.put(&word.to_le_bytes());
+    }
+}
+
+/// Words with their [`words_check`] behind them.
+fn put_guarded(out: &mut impl Sink, words: &[u64]) {
+    put_words(out, words);
+    put_words(out, &[words_check(words)]);
+}
+
+/// Length, bytes and zeros up to [`BUILD_ID_SIZE`].
+fn put_build_id(out: &mut impl Sink, id: &[u8]) {
+    let mut padded = [0; BUILD_ID_SIZE];
+    let mut len = 0u32;
+    for (slot, byte) in padded.iter_mut().zip(id) {
+        *slot = *byte;
+        len += 1;
+    }
+    out.put(&len.to_le_bytes());
+    out.put(&padded);
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "the low half is asked for")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+/// Reads fields one after another.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, n: usize) -> Result<&'a [u8], BadEvent> {
+        let (head, tail) = self.0.split_at_checked(n).ok_or(BadEvent::Short)?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadEvent> {
+        self.bytes(N)?.try_into().map_err(|_| BadEvent::Short)
+    }
+
+    fn u32(&mut self) -> Result<u32, BadEvent> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn i32(&mut self) -> Result<i32, BadEvent> {
+        self.array().map(i32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, BadEvent> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, BadEvent> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn live(&mut self) -> Result<LiveAddr, BadEvent> {
+        self.u64().map(LiveAddr)
+    }
+
+    fn words<const N: usize>(&mut self) -> Result<[u64; N], BadEvent> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = self.u64()?;
+        }
+        Ok(words)
+    }
+
+    /// Words with their check behind them. What is too short to have one is damaged, too.
+    fn guarded<const N: usize>(&mut self) -> Result<[u64; N], BadEvent> {
+        let words = self.words().map_err(|_| BadEvent::Check)?;
+        let check = self.u64().map_err(|_| BadEvent::Check)?;
+        if check == words_check(&words) {
+            Ok(words)
+        } else {
+            Err(BadEvent::Check)
+        }
+    }
+
+    fn registers<R: From<RegisterState>>(&mut self) -> Result<R, BadEvent> {
+        let bytes = self.bytes(REGISTER_STATE_SIZE)?;
+        RegisterState::from_bytes(bytes).map(R::from).ok_or(BadEvent::Short)
+    }
+
+    fn build_id(&mut self) -> Result<&'a [u8], BadEvent> {
+        let len = usize::try_from(self.u32()?).map_err(|_| BadEvent::Short)?;
+        self.bytes(BUILD_ID_SIZE)?.get(..len).ok_or(BadEvent::Short)
+    }
+
+    fn text_len(&self) -> usize {
+        self.0.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)
+    }
+
+    /// What is left, without the zeros that pad it.
+    fn text<B: From<&'a [u8]>>(&self) -> B {
+        self.0.get(..self.text_len()).unwrap_or_default().into()
+    }
+
+    /// What is left, with one zero. The padding cannot be told from empty last arguments: those
+    /// are lost.
+    fn text_with_zero<B: From<&'a [u8]>>(&self) -> B {
+        let len = (self.text_len() + 1).min(self.0.len());
+        self.0.get(..len).unwrap_or_default().into()
+    }
+}
+
+/// Size and offset of an XSAVE state component, as CPUID leaf 0xd has them.
+pub type XsaveComponent = (u32, u32);
+/// State components that there can be.
+pub const XSAVE_COMPONENTS: usize = 64;
+const XSAVE_BYTES: usize = XSAVE_COMPONENTS * 8;
+
+/// The state components as [`Event::Xsave`] holds them.
+#[must_use]
+pub fn xsave_to_bytes(components: &[XsaveComponent; XSAVE_COMPONENTS]) -> [u8; XSAVE_BYTES] {
+    let mut out = [0; XSAVE_BYTES];
+    for (slot, (size, offset)) in out.chunks_exact_mut(8).zip(components) {
+        slot[..4].copy_from_slice(&size.to_le_bytes());
+        slot[4..].copy_from_slice(&offset.to_le_bytes());
+    }
+    out
+}
+
+/// Reads [`xsave_to_bytes`].
+pub fn xsave_from_bytes(bytes: &[u8]) -> impl Iterator<Item = XsaveComponent> + '_ {
+    bytes.chunks_exact(8).filter_map(|pair| {
+        let mut fields = Fields(pair);
+        Some((fields.u32().ok()?, fields.u32().ok()?))
+    })
+}
+
+macro_rules! reasons {
+    ($(#[$doc:meta])* $type:ident { $($(#[$each:meta])* $name:ident = $number:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        pub enum $type {
+            $($(#[$each])* $name,)*
+            /// A number that this version does not know.
+            Unknown(u32),
+        }
+
+        impl $type {
+            /// All that this version knows.
+            pub const ALL: &'static [$type] = &[$($type::$name),*];
+
+            /// The number in a file.
+            #[must_use]
+            pub const fn to_u32(self) -> u32 {
+                match self {
+                    $($type::$name => $number,)*
+                    $type::Unknown(number) => number,
+                }
+            }
+
+            /// The reason with this number.
+            #[must_use]
+            pub const fn from_u32(number: u32) -> $type {
+                match number {
+                    $($number => $type::$name,)*
+                    number => $type::Unknown(number),
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// How a thread or the process ended.
+    End {
+        /// It called `exit` or `exit_group`.
+        Exit = 1,
+        /// A signal killed it.
+        Signal = 2,
+        /// The runtime stopped the program because it met something that it does not support.
+        Refused = 3,
+    }
+}
+
+reasons! {
+    /// Why the translation of a library is not used.
+    Left {
+        /// The library's code is not the code that was translated.
+        Content = 1,
+        /// It was translated with other options, or for a processor with more.
+        Options = 2,
+        /// It was mapped elsewhere before (or still is): a unit has one address.
+        Elsewhere = 3,
+        /// There is no room for it.
+        NoMemory = 4,
+    }
+}
+
+reasons! {
+    /// Why recording stopped.
+    Loss {
+        /// The disk is full.
+        DiskFull = 1,
+        /// The file has reached the limit that the process has for files.
+        FileSizeLimit = 2,
+        /// The file cannot be written.
+        IoError = 3,
+        /// The file cannot be mapped.
+        NoMemory = 4,
+        /// The size that was asked for when rewriting is used up.
+        LogFull = 5,
+        /// The recording pauses: where the thread has a later chunk, it goes on with that.
+        Paused = 6,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! What is handed in to be translated: blocks, the bytes they are made of, where the code goes.
+
+use abi::ids::{OrigAddr, UnitId};
+
+/// What is known about addresses when code is emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// High half of the window, if known: 0 for a program at fixed addresses, any value at run
+    /// time. `None`: position-independent code translated ahead of time, all of whose addresses
+    /// are relative to the window.
+    pub window_high: Option<u32>,
+    /// Threads may run the code while it is changed: the distance of a direct branch never crosses
+    /// a cache line, and each unit starts with [`crate::emit::GATE`], inside of 8 aligned bytes,
+    /// which a jump can replace in one store (see [`crate::emit::gate_of`]).
+    pub patchable: bool,
+    /// The code belongs to a library, whose place in the window is not known: what depends on it is
+    /// gathered in thunks of one size (see [`crate::translate::Translator::thunks`]).
+    pub movable: bool,
+    /// Faults of this code must show every register (it does not belong to an ELF module).
+    pub exact_registers: bool,
+}
+
+/// A block to translate; it becomes one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Where its original code starts.
+    pub start: OrigAddr,
+    /// Bytes of original code, whole instructions.
+    pub len: u32,
+    /// The unit's number.
+    pub id: UnitId,
+    /// Version of this address, for records of whole addresses (0: ahead of time).
+    pub version: u16,
+    /// It can be reached indirectly.
+    pub wide: bool,
+    /// It can be branched to from outside the region.
+    pub open: bool,
+}
+
+impl Block {
+    /// The address behind its code.
+    pub fn behind(&self) -> OrigAddr {
+        self.start.plus(u64::from(self.len))
+    }
+}
+
+/// Original code: `bytes[0]` is at `start`.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// Where the bytes lie.
+    pub start: OrigAddr,
+    /// One piece of code: a segment, a mapping.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Source<'a> {
+    /// Whether the address lies in it.
+    pub fn contains(&self, address: OrigAddr) -> bool {
+        address.from_start(self.start) < self.bytes.len() as u64
+    }
+
+    /// The `len` bytes at `address`, as far as there are so many.
+    pub fn slice(&self, address: OrigAddr, len: usize) -> &'a [u8] {
+        let offset = usize::try_from(address.from_start(self.start)).unwrap_or(usize::MAX);
+        let from = offset.min(self.bytes.len());
+        let end = from.saturating_add(len).min(self.bytes.len());
+        &self.bytes[from..end]
+    }
+}

@@ -1,0 +1,92 @@
+//! Look-ups in the tables of translations, and what a merged return does with their result.
+
+use super::code::Code;
+use abi::layout::{TableShape, JUMP_BIAS, ONLY_TABLE};
+
+impl Code {
+    /// Takes the entry of the low half in rcx out of `table`.
+    pub fn look_up(&mut self, look_up: LookUp, table: TableShape) {
+        if look_up.bias(table) != 0 {
+            self.raw(&[0x48, 0x8d, 0x89]); // lea rcx, [rcx + bias]
+            self.i32(look_up.bias(table));
+        }
+        self.raw(look_up.opcode());
+        self.i32(look_up.displacement(table));
+    }
+
+    /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
+    /// on the stack.
+    pub fn merge_high_half(&mut self) {
+        self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x74, 0x24, 0x01]);
+    }
+
+    /// `vmovq [rsp], xmm30`
+    pub fn write_merged(&mut self) {
+        self.raw(&[0x62, 0x61, 0xfd, 0x08, 0xd6, 0x34, 0x24]);
+    }
+}
+
+/// An instruction that takes an entry out of a table of translations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LookUp {
+    /// `mov rcx, [rcx*8 + table]`
+    Whole,
+    /// `mov ecx, [rcx*4 + table]`: the low half, which is all where the window lies at 0.
+    LowHalf,
+    /// `vmovd xmm30, [rcx*4 + table]`
+    LowHalfToVector,
+}
+
+impl LookUp {
+    const ALL: [LookUp; 3] = [LookUp::Whole, LookUp::LowHalf, LookUp::LowHalfToVector];
+
+    fn opcode(self) -> &'static [u8] {
+        match self {
+            LookUp::Whole => &[0x48, 0x8b, 0x0c, 0xcd],
+            LookUp::LowHalf => &[0x8b, 0x0c, 0x8d],
+            LookUp::LowHalfToVector => &[0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d],
+        }
+    }
+
+    /// Bytes of an entry.
+    fn entry(self) -> u64 {
+        match self {
+            LookUp::Whole => 8,
+            LookUp::LowHalf | LookUp::LowHalfToVector => 4,
+        }
+    }
+
+    /// What is added to rcx in front of it, as the table lies out of reach of a displacement.
+    fn bias(self, table: TableShape) -> i32 {
+        if self == LookUp::Whole && table != ONLY_TABLE {
+            JUMP_BIAS
+        } else {
+            0
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "the tables lie where 32 bits reach them")]
+    fn displacement(self, table: TableShape) -> i32 {
+        (table.base as i64 - table.entry as i64 * i64::from(self.bias(table))) as i32
+    }
+
+    /// The look-up in `table` that `code` starts with.
+    pub fn decode(code: &[u8], table: TableShape) -> Option<LookUp> {
+        let mut fitting = LookUp::ALL.into_iter().filter(|l| l.entry() == table.entry);
+        fitting.find(|look_up| {
+            let rest = code.strip_prefix(look_up.opcode());
+            rest.is_some_and(|rest| rest.starts_with(&look_up.displacement(table).to_le_bytes()))
+        })
+    }
+
+    /// Bytes of the instruction, at most 11.
+    pub fn length(self) -> u64 {
+        self.opcode().len() as u64 + 4
+    }
+
+    /// Address of the entry that it takes out of `table`, with this rcx.
+    pub fn place(self, table: TableShape, rcx: u64) -> u64 {
+        let displacement = i64::from(self.displacement(table)) as u64;
+        displacement.wrapping_add(rcx.wrapping_mul(table.entry))
+    }
+}

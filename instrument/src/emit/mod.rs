@@ -1,0 +1,18 @@
+//! The few instructions that snippets and transfer sequences are made of, as bytes.
+//!
+//! Decides nothing: each function appends one instruction, or a few that belong together. None of
+//! them touches a flag. Memory of the thread block is addressed as `gs:[disp32]`, the look-up tables
+//! as `[rcx*8 + disp32]` and `[rcx*4 + disp32]`. Registers are hardware numbers (rax = 0 .. r15 = 15).
+//!
+//! No other module of this crate writes bytes of its own.
+
+mod code;
+mod look_up;
+mod sequences;
+mod vector;
+
+pub use code::{gate_of, At, Code, GATE, RCX, RSP};
+pub use look_up::LookUp;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use super::*;
+use abi::layout::{JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use alloc::string::String;
+use alloc::vec::Vec;
+use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+
+fn text(emit: impl Fn(&mut Code)) -> String {
+    let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+    emit(&mut code);
+    let mut decoder = Decoder::with_ip(64, &code.bytes, code.base, DecoderOptions::NONE);
+    let mut formatter = IntelFormatter::new();
+    let mut out = String::new();
+    while decoder.can_decode() {
+        if !out.is_empty() {
+            out.push_str("; ");
+        }
+        formatter.format(&decoder.decode(), &mut out);
+    }
+    out
+}
+
+/// A disassembler says what was meant.
+#[test]
+fn every_form_disassembles_to_what_its_name_says() {
+    let cases: &[(&str, &dyn Fn(&mut Code))] = &[
+        ("mov rax,gs:[28h]", &|c| c.load(0, 0x28)),
+        ("mov r15,gs:[28h]", &|c| c.load(15, 0x28)),
+        ("mov ecx,gs:[30h]", &|c| c.load32(1, 0x30)),
+        ("mov gs:[48h],r9", &|c| c.store(0x48, 9)),
+        ("mov gs:[48h],r9d", &|c| c.store32(0x48, 9)),
+        ("mov dword ptr gs:[58h],12345678h", &|c| c.store_imm(0x58, 0x1234_5678)),
+        ("jmp qword ptr gs:[8]", &|c| c.jump_gs(8)),
+        ("mov rdx,[rsp]", &|c| c.read(2, At(4, 0))),
+        ("mov ecx,[rsp+4]", &|c| c.read32(1, At(4, 4))),
+        ("mov ecx,eax", &|c| c.move32(1, 0)),
+        ("mov ecx,r13d", &|c| c.move32(1, 13)),
+        ("movzx r8d,byte ptr [r12-1]", &|c| c.read_byte(8, At(12, -1))),
+        ("mov [rbp],rsi", &|c| c.write(At(5, 0), 6)),
+        ("mov [r13-80h],r8", &|c| c.write(At(13, -128), 8)),
+        ("mov [rax-88h],r8", &|c| c.write(At(0, -136), 8)),
+        ("mov [rax-1],sil", &|c| c.write_byte(At(0, -1), 6)),
+        ("mov dword ptr [rsp],5", &|c| c.write_imm(At(4, 0), 5)),
+        ("mov dword ptr [r11+4],7", &|c| c.write_imm(At(11, 4), 7)),
+        ("mov byte ptr [rdi],1", &|c| c.write_imm_byte(At(7, 0), 1)),
+        ("lea r10,[r10+2]", &|c| c.lea(10, At(10, 2))),
+        ("lea edi,[rdi+2]", &|c| c.lea32(7, At(7, 2))),
+        ("setne dil", &|c| c.setcc(5, 7)),
+        ("seta r9b", &|c| c.setcc(7, 9)),
+        ("mov r9d,7", &|c| c.constant(9, 7)),
+        ("mov rcx,123456789ABCh", &|c| c.constant(1, 0x1234_5678_9abc)),
+        ("lea r9,[2000h]", &|c| c.address_of(9, 0x2000)),
+        ("crc32 ecx,dword ptr gs:[40h]", &|c| c.crc_rcx(0x40)),
+        ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up(LookUp::Whole, ONLY_TABLE)),
+        ("lea rcx,[rcx+7FFFFFFFh]; mov rcx,[rcx*8+7FFFF008h]", &|c| {
+            c.look_up(LookUp::Whole, JUMP_TABLE)
+        }),
+        ("mov ecx,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalf, RETURN_TABLE)),
+        ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToVector, RETURN_TABLE)),
+        ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
+        ("vmovq [rsp],xmm30", &|c| c.write_merged()),
+        ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
+        (
+            "mov rcx,gs:[0]; xchg [1000h],rcx; jrcxz 0000000000001017h; pause; \
+             jmp short 0000000000001000h; \
+             mov rcx,[1040h]; lea rcx,[rcx+1]; mov [1040h],rcx",
+            &|c| c.lock_and_count(0x1000, 0x1040, 0),
+        ),
+        ("vmovq rax,xmm31", &|c| c.control_flow_pointer(0)),
+        ("vmovq r14,xmm31", &|c| c.control_flow_pointer(14)),
+        ("vpextrq rdi,xmm31,1", &|c| c.memory_pointer(7)),
+        ("vpextrq r8,xmm31,1", &|c| c.memory_pointer(8)),
+        ("vpaddq xmm31,xmm31,gs:[150h]", &|c| c.bump(0x150)),
+        ("vmovdqu64 gs:[60h],xmm31", &|c| c.save_pointers(0x60)),
+        ("vmovdqu64 gs:[80h],zmm31", &|c| c.save_vector(0x80, 31)),
+        ("vmovdqu64 xmm31,gs:[60h]", &|c| c.load_pointers(0x60)),
+        ("vmovdqu64 zmm31,gs:[80h]", &|c| c.load_vector(0x80, 31)),
+        ("vmovdqu64 zmm30,gs:[80h]", &|c| c.load_vector(0x80, 30)),
+        ("vmovdqu64 [r12-40h],zmm29", &|c| c.write_vector(At(12, -64), 29, false)),
+        ("vmovdqu64 [rax-40h],zmm9", &|c| c.write_vector(At(0, -64), 9, false)),
+        ("vmovdqu ymmword ptr [r9-40h],ymm12", &|c| c.write_vector(At(9, -64), 12, true)),
+        ("kmovq [r9-8],k3", &|c| c.write_mask(At(9, -8), 3)),
+    ];
+    for (expected, emit) in cases {
+        let got = text(emit);
+        let strip = |s: &str| {
+            s.replace("zmmword ptr ", "")
+                .replace("xmmword ptr ", "")
+                .replace("ymmword ptr ", "")
+                .replace("qword ptr ", "")
+        };
+        assert_eq!(strip(&got), strip(expected));
+    }
+}

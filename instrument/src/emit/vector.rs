@@ -1,0 +1,74 @@
+//! Instructions on vector and mask registers: the buffer pointers in xmm31, and what is recorded of
+//! the program's.
+
+use super::code::{At, Code};
+
+impl Code {
+    /// `vmovq reg, xmm31`: the control-flow pointer.
+    pub fn control_flow_pointer(&mut self, reg: u8) {
+        self.raw(&[0x62, 0x41 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x7e, 0xf8 | (reg & 7)]);
+    }
+
+    /// `vpextrq reg, xmm31, 1`: the memory-stream pointer.
+    pub fn memory_pointer(&mut self, reg: u8) {
+        self.raw(&[0x62, 0x43 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x16, 0xf8 | (reg & 7), 1]);
+    }
+
+    /// `vpaddq xmm31, xmm31, gs:[offset]`
+    pub fn bump(&mut self, offset: i32) {
+        self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xd4, 0x3c, 0x25]);
+        self.i32(offset);
+    }
+
+    /// `vmovdqu64 gs:[offset], xmm31`
+    pub fn save_pointers(&mut self, offset: i32) {
+        self.whole_vector(0x08, 0x7f, 31, offset);
+    }
+
+    /// `vmovdqu64 xmm31, gs:[offset]`
+    pub fn load_pointers(&mut self, offset: i32) {
+        self.whole_vector(0x08, 0x6f, 31, offset);
+    }
+
+    /// `vmovdqu64 gs:[offset], zmm`, registers 24 to 31
+    pub fn save_vector(&mut self, offset: i32, vector: u8) {
+        self.whole_vector(0x48, 0x7f, vector, offset);
+    }
+
+    /// `vmovdqu64 zmm, gs:[offset]`, registers 24 to 31
+    pub fn load_vector(&mut self, offset: i32, vector: u8) {
+        self.whole_vector(0x48, 0x6f, vector, offset);
+    }
+
+    fn whole_vector(&mut self, length: u8, opcode: u8, vector: u8, offset: i32) {
+        self.raw(&[0x65, 0x62, 0x61, 0xfe, length, opcode, (vector & 7) << 3 | 4, 0x25]);
+        self.i32(offset);
+    }
+
+    /// Stores a whole vector register, zero-extended to 64 bytes (`vmovdqu64 [m], zmm`), or, with
+    /// `narrow`, its 32 low bytes (`vmovdqu [m], ymm`, registers 0 to 15).
+    pub fn write_vector(&mut self, m: At, vector: u8, narrow: bool) {
+        if narrow {
+            let not = |bit: u8| (bit & 1) ^ 1;
+            self.raw(&[0xc4, not(vector >> 3) << 7 | 0x40 | not(m.0 >> 3) << 5 | 1, 0x7e, 0x7f]);
+            self.modrm_at(vector, m);
+        } else {
+            let not = |bit: u8| (bit & 1) ^ 1;
+            let p0 = not(vector >> 3) << 7 | 0x40 | not(m.0 >> 3) << 5 | not(vector >> 4) << 4 | 1;
+            self.raw(&[0x62, p0, 0xfe, 0x48, 0x7f]);
+            // EVEX scales an 8-bit displacement: always use 32 bits.
+            self.u8(0x80 | (vector & 7) << 3 | (m.0 & 7));
+            if m.0 & 7 == 4 {
+                self.u8(0x24);
+            }
+            self.i32(m.1);
+        }
+    }
+
+    /// `kmovq [m], k`
+    pub fn write_mask(&mut self, m: At, mask: u8) {
+        let b = ((m.0 >> 3) & 1) ^ 1;
+        self.raw(&[0xc4, 0xc0 | b << 5 | 1, 0xf8, 0x91]);
+        self.modrm_at(mask, m);
+    }
+}

@@ -1,0 +1,47 @@
+//! What emitted code depends on besides its plan, decided once for all that a translator emits.
+
+use crate::block::Placement;
+use abi::layout::TableShape;
+use abi::options::{Options, Pointers};
+
+/// How code is emitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Where it goes.
+    pub placement: Placement,
+    /// Where the buffer pointers live.
+    pub pointers: Pointers,
+    /// How it returns.
+    pub returns: Returns,
+    /// The table that indirect calls and jumps look up, and returns that have none of their own.
+    pub table: TableShape,
+}
+
+/// How a translated return finds where it goes.
+#[derive(Clone, Copy, Debug)]
+pub enum Returns {
+    /// A hardware return to the low half from this table and the high half on the stack.
+    Merged(TableShape),
+    /// A hardware return to a whole address from the common table, written to the stack.
+    Whole,
+    /// A jump to a whole address from the common table: memory stays as it is.
+    Jump,
+}
+
+impl Manner {
+    /// The manner of code for `options` that goes to `placement`.
+    pub fn new(options: Options, placement: Placement) -> Manner {
+        let returns = match options.return_table() {
+            Some(table) => Returns::Merged(table),
+            None if options.recording.undo() => Returns::Jump,
+            None => Returns::Whole,
+        };
+        let table = options.jump_table();
+        Manner { placement, pointers: options.process.pointers, returns, table }
+    }
+
+    /// Whether xmm30 and xmm31 are not the program's while translated code runs.
+    pub fn claims_vectors(&self) -> bool {
+        self.pointers == Pointers::Vector
+    }
+}

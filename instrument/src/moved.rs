@@ -1,0 +1,164 @@
+//! Instructions of the program, moved: copied byte for byte, with another distance where an operand
+//! is pc-relative, re-encoded only where that is out of reach.
+
+use crate::emit::{At, RSP};
+use crate::operand::{displacement_offset, register64};
+use crate::recipe::Kind;
+use crate::refusal::refusal;
+use crate::weaver::{Slot, Weaver};
+use abi::thread;
+use iced_x86::{Instruction, OpKind, Register};
+use lifter::regs::GprSet;
+
+/// Bytes by which a distance may grow until it is emitted.
+const MARGIN: u64 = 256;
+
+impl Weaver<'_> {
+    fn original(&self, insn: &Instruction, bytes: &mut [u8; 15]) -> usize {
+        let len = insn.len().min(15);
+        let from = self.offset_of(insn);
+        bytes[..len].copy_from_slice(&self.unit.bytes[from..from + len]);
+        len
+    }
+
+    /// Where the instruction lies in the unit's bytes.
+    #[allow(clippy::cast_possible_truncation, reason = "a unit is smaller than 64 KiB")]
+    pub fn offset_of(&self, insn: &Instruction) -> usize {
+        (insn.ip() - self.unit.block.start.0) as usize
+    }
+
+    /// Instruction `i`, in the middle of its unit.
+    pub fn moved(&mut self, insn: &Instruction, i: usize) {
+        if let Some(why) = refusal(insn) {
+            return self.refuse(insn, why);
+        }
+        if !insn.is_ip_rel_memory_operand() {
+            self.boundary(insn, Kind::Plain, &[]);
+            return self.copy(insn);
+        }
+        let far = self.far_register(insn, i);
+        match far {
+            None => self.boundary(insn, Kind::Plain, &[]),
+            Some(reg) => self.boundary(insn, Kind::Scratch, &[reg]),
+        }
+        self.pc_relative(insn, far);
+    }
+
+    /// The instruction with whatever its operand needs.
+    pub fn copy_or_reach(&mut self, insn: &Instruction, far: Option<u8>) {
+        if insn.is_ip_rel_memory_operand() {
+            self.pc_relative(insn, far);
+        } else {
+            self.copy(insn);
+        }
+    }
+
+    fn copy(&mut self, insn: &Instruction) {
+        if insn.is_invalid() {
+            // What the decoder does not know is not run: it raises what the processor raises.
+            return self.code().ud2();
+        }
+        let mut bytes = [0; 15];
+        let len = self.original(insn, &mut bytes);
+        self.code().copy(&bytes[..len]);
+    }
+
+    /// A register to address a pc-relative operand through, if it has one and it is out of reach from
+    /// here.
+    pub fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<u8> {
+        if !insn.is_ip_rel_memory_operand() {
+            return None;
+        }
+        let distance = insn.ip_rel_memory_address().wrapping_sub(self.here()) as i64;
+        (distance.unsigned_abs() > (1 << 31) - MARGIN)
+            .then(|| GprSet::ALL.minus(self.touched(i)).iter().find(|&r| r != RSP).unwrap_or(0))
+    }
+
+    /// Whether code that is emitted here reaches `target` with a distance of 32 bits.
+    pub fn reaches(&self, target: u64) -> bool {
+        (target.wrapping_sub(self.here()) as i64).unsigned_abs() < (1 << 31) - MARGIN
+    }
+
+    /// Emits an instruction with a pc-relative operand; `far`: through this register, whose value
+    /// waits in the thread block meanwhile.
+    #[allow(clippy::cast_possible_truncation, reason = "a distance that is in reach has 32 bits")]
+    fn pc_relative(&mut self, insn: &Instruction, far: Option<u8>) {
+        let target = insn.ip_rel_memory_address();
+        let Some(reg) = far else {
+            let mut bytes = [0; 15];
+            let len = self.original(insn, &mut bytes);
+            let next = self.here().wrapping_add(len as u64);
+            let distance = target.wrapping_sub(next) as u32;
+            if let Some(at) = displacement_offset(insn, &bytes[..len]) {
+                bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+            }
+            return self.code().copy(&bytes[..len]);
+        };
+        self.code().store(Slot::Second.offset(), reg);
+        self.code().constant(reg, target);
+        let mut through = *insn;
+        through.set_memory_base(register64(reg));
+        through.set_memory_displacement64(0);
+        through.set_memory_displ_size(0);
+        if !self.encode(&through) {
+            // Never seen; traps rather than doing something else.
+            self.code().ud2();
+        }
+        self.code().load(reg, Slot::Second.offset());
+        self.forget_pointer_in(reg);
+    }
+
+    /// Runs an instruction with the program's own zmm30 and zmm31 in place; `record_at`: where they
+    /// are recorded before.
+    pub fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
+        let far = self.far_register(insn, i);
+        // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
+        match far {
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
+        }
+        let pointer = record_at.iter().any(Option::is_some).then(|| {
+            let live = self.unit.live.before(i);
+            let touched = self.touched(i);
+            let scratch = self.take(live, touched, Slot::First);
+            self.load_memory_pointer(scratch.reg);
+            scratch
+        });
+        self.code().save_pointers(thread::POINTERS);
+        self.code().load_vector(thread::PROGRAM_ZMM31, 31);
+        self.code().load_vector(thread::PROGRAM_ZMM30, 30);
+        if let Some(pointer) = pointer {
+            for (vector, at) in (30..).zip(record_at) {
+                if let Some(at) = at {
+                    self.code().write_vector(At(pointer.reg, at), vector, false);
+                }
+            }
+            self.give_back(pointer);
+            self.forget_pointer();
+        }
+        self.copy_or_reach(insn, far);
+        self.code().save_vector(thread::PROGRAM_ZMM30, 30);
+        self.code().save_vector(thread::PROGRAM_ZMM31, 31);
+        self.code().load_pointers(thread::POINTERS);
+    }
+
+    /// Whether the instruction uses the vector registers that translated code claims.
+    pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
+        self.manner.claims_vectors() && uses_claimed_vector(insn)
+    }
+}
+
+/// Whether the instruction reads or writes vector register 30 or 31, or all of them.
+fn uses_claimed_vector(insn: &Instruction) -> bool {
+    use iced_x86::Mnemonic::{
+        Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
+    };
+    let claimed = |r: Register| r.is_vector_register() && r.number() >= 30;
+    (0..insn.op_count())
+        .any(|i| insn.op_kind(i) == OpKind::Register && claimed(insn.op_register(i)))
+        || claimed(insn.memory_index())
+        || matches!(
+            insn.mnemonic(),
+            Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
+        )
+}

@@ -1,0 +1,82 @@
+//! Memory operands and register names, as the encoder takes them.
+
+use iced_x86::{Instruction, MemoryOperand, Register};
+
+/// The memory operand of an instruction, for use in another one.
+pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
+    MemoryOperand::new(
+        insn.memory_base(),
+        insn.memory_index(),
+        insn.memory_index_scale(),
+        displacement(insn),
+        insn.memory_displ_size(),
+        insn.is_broadcast(),
+        insn.segment_prefix(),
+    )
+}
+
+/// The displacement of a memory operand, with the sign that it has: what is added to it may not
+/// exceed 32 bits.
+fn displacement(insn: &Instruction) -> i64 {
+    let register = |r: Register| r != Register::None && r.size() == 4;
+    match register(insn.memory_base()) || register(insn.memory_index()) {
+        true => i64::from(insn.memory_displacement32() as i32),
+        false => insn.memory_displacement64() as i64,
+    }
+}
+
+/// Where the 4-byte displacement of a pc-relative operand lies in the instruction's bytes.
+pub(crate) fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<usize> {
+    let mut decoder =
+        iced_x86::Decoder::with_ip(64, bytes, insn.ip(), iced_x86::DecoderOptions::NONE);
+    let again = decoder.decode();
+    let offsets = decoder.get_constant_offsets(&again);
+    (offsets.has_displacement() && offsets.displacement_size() == 4)
+        .then(|| offsets.displacement_offset())
+}
+
+/// The name of a register by its number.
+pub(crate) fn register64(number: u8) -> Register {
+    const NAMES: [Register; 16] = [
+        Register::RAX,
+        Register::RCX,
+        Register::RDX,
+        Register::RBX,
+        Register::RSP,
+        Register::RBP,
+        Register::RSI,
+        Register::RDI,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+    NAMES[usize::from(number & 15)]
+}
+
+/// The name of a register's low half.
+pub(crate) fn register32(number: u8) -> Register {
+    const NAMES: [Register; 16] = [
+        Register::EAX,
+        Register::ECX,
+        Register::EDX,
+        Register::EBX,
+        Register::ESP,
+        Register::EBP,
+        Register::ESI,
+        Register::EDI,
+        Register::R8D,
+        Register::R9D,
+        Register::R10D,
+        Register::R11D,
+        Register::R12D,
+        Register::R13D,
+        Register::R14D,
+        Register::R15D,
+    ];
+    NAMES[usize::from(number & 15)]
+}

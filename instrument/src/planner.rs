@@ -1,0 +1,445 @@
+//! Decides what the units of a region record ([`crate::plan`]).
+//!
+//! Of control flow each unit records what the format asks of it: [`control_record`] is the only
+//! place that knows the formats.
+//!
+//! The memory stream gets, for each instruction that references memory, the values that the reader
+//! could not know otherwise. In the `addresses` format that is the effective address of each
+//! explicit operand. In the `registers` format it is each address register that is not *known*:
+//! recorded earlier, or recomputable from known registers by the effects of
+//! [`lifter::recompute`] — the very ones that the reader applies, so that both sides agree by
+//! construction.
+//!
+//! Knownness crosses from unit to unit inside a region (partial redundancy elimination). A unit
+//! that nothing outside the region branches to may rely on what its predecessors know; where only
+//! some of them know a register that the unit is going to need, the others record it at their end.
+//! So a pointer that a loop does not change is recorded once in front of the loop.
+//!
+//! The undo log ([`abi::options::Instrument::Undo`]) is another plan over the same ground: of the
+//! references only stores, each followed by what it overwrites, and at each call all registers.
+//!
+//! Lattice: sets of known registers, ordered by inclusion, starting from all of them. Meet:
+//! intersection, plus what is wanted and known to any predecessor. Transfer: the effects of the
+//! unit's instructions and records. Facts about a unit that relies on its predecessors are only
+//! right if it is entered from them: such a unit is *closed*.
+
+use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
+use crate::refusal::refusal;
+use abi::ids::UnitId;
+use abi::options::{ControlFlow, Memory, RecordingOptions};
+use abi::unit::{Record, What};
+use alloc::vec::Vec;
+use core::ops::Range;
+use iced_x86::{Instruction, InstructionInfoFactory};
+use lifter::flow::Flow;
+use lifter::needs::needs;
+use lifter::operands::{references, Index, Reference, Segment, Shape};
+use lifter::recompute::{effects, Effect, Known};
+use lifter::regs::GprSet;
+use lifter::stores::{at_run_time, is_synchronising, stores, Stores};
+
+/// A block as the planner sees it.
+pub struct PlanBlock {
+    /// Its instructions in the region's list.
+    pub insns: Range<usize>,
+    /// It can be reached indirectly.
+    pub wide: bool,
+    /// It may be entered from outside the region.
+    pub open: bool,
+    /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
+    pub successors: [Option<usize>; 2],
+    /// See there.
+    pub leaves: bool,
+}
+
+/// What one instruction needs and does.
+struct Compiled {
+    needs: GprSet,
+    /// Recorded whatever is known: before, and after the instruction.
+    before: Vec<What>,
+    after: Option<What>,
+    effects: Range<usize>,
+    written: GprSet,
+    /// A store that the runtime logs in front of the unit.
+    starts_unit: bool,
+}
+
+/// Plans regions; reuses its scratch memory.
+#[derive(Default)]
+pub struct Planner {
+    references: Vec<Reference>,
+    rest: Vec<Reference>,
+    compiled: Vec<Compiled>,
+    effects: Vec<Effect>,
+}
+
+/// The solution for one block.
+#[derive(Clone, Copy)]
+struct Facts {
+    /// Registers that are certainly needed with the value they have at the block's start.
+    wanted: GprSet,
+    /// Never to be relied on at the block's start.
+    banned: GprSet,
+    written: GprSet,
+    known_in: GprSet,
+    known_out: GprSet,
+    /// Recorded at the block's end, for a successor.
+    late: GprSet,
+}
+
+impl Planner {
+    /// The plans of the blocks of a region, whose instructions are `insns`.
+    pub fn plan(
+        &mut self,
+        blocks: &[PlanBlock],
+        insns: &[Instruction],
+        recording: RecordingOptions,
+        factory: &mut InstructionInfoFactory,
+    ) -> Vec<UnitPlan> {
+        let control = |block: &PlanBlock| {
+            control_record(recording, block.wide, insns[block.insns.clone()].last())
+        };
+        if !recording.records_memory() && !recording.undo() {
+            let plan = |block| UnitPlan { control: control(block), ..UnitPlan::default() };
+            return blocks.iter().map(plan).collect();
+        }
+        self.compiled.clear();
+        self.effects.clear();
+        for insn in insns {
+            self.compile(insn, recording, factory);
+        }
+        assert!(
+            blocks.iter().all(|b| b.insns.clone().skip(1).all(|i| !self.compiled[i].starts_unit)),
+            "a store that is logged at run time is not the first instruction of its unit"
+        );
+        let across =
+            recording.memory == Memory::Registers && recording.control_flow != ControlFlow::Bits;
+        let facts = self.solve(blocks, across);
+        blocks
+            .iter()
+            .zip(facts)
+            .map(|(block, facts)| UnitPlan {
+                control: control(block),
+                records: self.records(block, &facts, recording),
+                closed: !facts.known_in.is_empty(),
+                announces_store: self.compiled[block.insns.clone()]
+                    .first()
+                    .is_some_and(|first| first.starts_unit),
+                registers_together: recording.undo(),
+            })
+            .collect()
+    }
+
+    fn compile(
+        &mut self,
+        insn: &Instruction,
+        recording: RecordingOptions,
+        factory: &mut InstructionInfoFactory,
+    ) {
+        self.references.clear();
+        references(insn, factory, &mut self.references);
+        let undo = recording.undo() && refusal(insn).is_none();
+        let store = recording.undo().then(|| stores(insn, &self.references));
+        let starts_unit = store == Some(Stores::AtRunTime);
+        let store = store.map(|store| if undo { store } else { Stores::None });
+        if let Some(store) = store {
+            self.references.clear();
+            if let Stores::One(reference) = store {
+                self.references.push(reference);
+            }
+        }
+        self.rest.clear();
+        let mut addresses = 0u8;
+        for reference in &self.references {
+            match reference.operand {
+                Some(n) if recording.memory == Memory::Addresses && has_address(reference) => {
+                    addresses |= 1 << n;
+                }
+                _ => self.rest.push(*reference),
+            }
+        }
+        let mut wanted = needs(insn, &self.rest);
+        if undo && Flow::of(insn).is_call() {
+            wanted.registers = GprSet::ALL;
+        }
+        let mut before: Vec<What> =
+            (0..4).filter(|n| addresses & 1 << n != 0).map(What::Address).collect();
+        let mut after = None;
+        for what in wanted.always {
+            match what {
+                What::After(_) => after = Some(what),
+                _ => before.push(what),
+            }
+        }
+        if undo && is_synchronising(insn) {
+            before.push(What::Order);
+        }
+        if let Some(Stores::One(reference)) = store {
+            before.push(What::Old(reference.size.div_ceil(8) as u8));
+        }
+        let start = self.effects.len();
+        let list = &mut self.effects;
+        effects(insn, factory, &mut |effect| list.push(effect));
+        let written =
+            self.effects[start..].iter().fold(GprSet::EMPTY, |set, e| set.union(changed(e)));
+        let effects = start..self.effects.len();
+        let needs = wanted.registers;
+        self.compiled.push(Compiled { needs, before, after, effects, written, starts_unit });
+    }
+
+    // --- dataflow ---
+
+    fn solve(&self, blocks: &[PlanBlock], across: bool) -> Vec<Facts> {
+        let mut facts: Vec<Facts> = blocks.iter().map(|block| self.local(block)).collect();
+        if !across || blocks.iter().all(|b| b.open) {
+            return facts;
+        }
+        anticipate(blocks, &mut facts);
+        let mut before: Vec<Vec<usize>> = blocks.iter().map(|_| Vec::new()).collect();
+        for (i, block) in blocks.iter().enumerate() {
+            for next in block.successors.into_iter().flatten() {
+                before[next].push(i);
+            }
+        }
+        loop {
+            self.fixpoint(blocks, &before, &mut facts);
+            if !self.place(blocks, &before, &mut facts) {
+                return facts;
+            }
+        }
+    }
+
+    /// What a block wants, writes, and knows at its end if it knows nothing at its start.
+    fn local(&self, block: &PlanBlock) -> Facts {
+        let mut wanted = GprSet::EMPTY;
+        let mut unchanged = GprSet::ALL;
+        let mut known = Known::default();
+        for compiled in &self.compiled[block.insns.clone()] {
+            wanted =
+                wanted.union(compiled.needs.minus(known.known).minus(GprSet::ALL.minus(unchanged)));
+            self.advance(compiled, &mut known);
+            unchanged = unchanged.minus(compiled.written);
+        }
+        Facts {
+            wanted,
+            banned: GprSet::EMPTY,
+            written: GprSet::ALL.minus(unchanged),
+            known_in: GprSet::EMPTY,
+            known_out: known.known,
+            late: GprSet::EMPTY,
+        }
+    }
+
+    fn advance(&self, compiled: &Compiled, known: &mut Known) {
+        known.known = known.known.union(compiled.needs);
+        for what in &compiled.before {
+            if let What::Before(register) = what {
+                known.known.insert(*register);
+            }
+        }
+        for effect in &self.effects[compiled.effects.clone()] {
+            known.apply(effect);
+        }
+        if let Some(What::After(register)) = compiled.after {
+            known.known.insert(register);
+        }
+    }
+
+    fn known_out(&self, block: &PlanBlock, known_in: GprSet) -> GprSet {
+        let mut known = Known { known: known_in, ..Known::default() };
+        for compiled in &self.compiled[block.insns.clone()] {
+            self.advance(compiled, &mut known);
+        }
+        known.known
+    }
+
+    /// The greatest solution.
+    fn fixpoint(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) {
+        for (i, block) in blocks.iter().enumerate() {
+            let rely = !block.open && !before[i].is_empty();
+            facts[i].known_in =
+                if rely { GprSet::ALL.minus(facts[i].banned) } else { GprSet::EMPTY };
+            facts[i].known_out = self.known_out(block, facts[i].known_in);
+        }
+        loop {
+            let mut changed = false;
+            for i in 0..blocks.len() {
+                if facts[i].known_in.is_empty() {
+                    continue;
+                }
+                let (mut all, mut any) = (GprSet::ALL, GprSet::EMPTY);
+                for &p in &before[i] {
+                    all = all.intersection(facts[p].known_out);
+                    any = any.union(facts[p].known_out);
+                }
+                let known_in = all.union(any.intersection(facts[i].wanted)).minus(facts[i].banned);
+                if known_in != facts[i].known_in {
+                    facts[i].known_in = known_in;
+                    let out = self.known_out(&blocks[i], known_in);
+                    changed |= out != facts[i].known_out;
+                    facts[i].known_out = out;
+                }
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// Decides where the registers that a block relies on are recorded. True if something had to
+    /// be banned: solve again.
+    fn place(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) -> bool {
+        for f in facts.iter_mut() {
+            f.late = GprSet::EMPTY;
+        }
+        for i in 0..blocks.len() {
+            for &p in &before[i] {
+                let missing = facts[i].known_in.minus(facts[p].known_out);
+                if let Some(register) = self.cannot_record(&blocks[p], facts[p].late.union(missing))
+                {
+                    facts[i].banned.insert(register);
+                    return true;
+                }
+                facts[p].late = facts[p].late.union(missing);
+            }
+        }
+        false
+    }
+
+    /// Of the registers to be recorded at the end of `block`, one that cannot be: the value behind
+    /// the last instruction is only at hand if it does not transfer control, and once.
+    fn cannot_record(&self, block: &PlanBlock, late: GprSet) -> Option<u8> {
+        let Some(last) = self.compiled[block.insns.clone()].last() else {
+            return late.iter().next();
+        };
+        let behind = late.intersection(last.written);
+        let room =
+            usize::from(last.after.is_none() && block.successors[1].is_none() && !block.leaves);
+        behind.iter().nth(room)
+    }
+
+    // --- records ---
+
+    fn records(
+        &self,
+        block: &PlanBlock,
+        facts: &Facts,
+        recording: RecordingOptions,
+    ) -> Vec<Record> {
+        let mut records = Vec::new();
+        let mut known = Known { known: facts.known_in, ..Known::default() };
+        let count = block.insns.len();
+        for (i, compiled) in self.compiled[block.insns.clone()].iter().enumerate() {
+            let record = |what| Record { insn: i as u8, what };
+            let last = i + 1 == count;
+            let mut wanted = compiled.needs;
+            if recording.memory == Memory::Registers {
+                wanted = wanted.minus(known.known);
+            }
+            if last {
+                // A register that the instruction does not change is as good before it.
+                wanted = wanted.union(facts.late.minus(compiled.written).minus(known.known));
+            }
+            records.extend(wanted.iter().map(|r| record(What::Before(r))));
+            records.extend(compiled.before.iter().map(|&what| record(what)));
+            records.extend(compiled.after.map(record));
+            self.advance(compiled, &mut known);
+            if last {
+                let behind = facts.late.intersection(compiled.written).minus(known.known);
+                records.extend(behind.iter().map(|r| record(What::After(r))));
+            }
+        }
+        records
+    }
+}
+
+/// What a unit whose last instruction is `last` writes to the control-flow stream.
+fn control_record(
+    recording: RecordingOptions,
+    wide: bool,
+    last: Option<&Instruction>,
+) -> ControlRecord {
+    let mut record = ControlRecord { entry: at_entry(recording, wide), end: AtEnd::Nothing };
+    let tells_outcomes = recording.records() && recording.control_flow == ControlFlow::Bits;
+    if tells_outcomes && last.is_some_and(|last| Flow::of(last).is_conditional()) {
+        record.end = AtEnd::Outcome;
+    }
+    record
+}
+
+fn at_entry(recording: RecordingOptions, wide: bool) -> AtEntry {
+    match recording.control_flow {
+        _ if !recording.records() => AtEntry::Nothing,
+        ControlFlow::Tags if wide => AtEntry::Wide,
+        ControlFlow::Tags => AtEntry::Narrow,
+        ControlFlow::FullPc => AtEntry::Address,
+        ControlFlow::Bits if wide => AtEntry::Target,
+        ControlFlow::Bits => AtEntry::Nothing,
+    }
+}
+
+/// Whether unit `id` may be entered by a direct branch from unit `from`, before either has a plan.
+pub fn may_enter(recording: RecordingOptions, from: UnitId, id: UnitId, wide: bool) -> bool {
+    let record = ControlRecord { entry: at_entry(recording, wide), end: AtEnd::Nothing };
+    record.may_be_entered(from, id)
+}
+
+/// Whether all units of a region must be open: what does not announce itself must be the only one at
+/// its address. It may be entered from everywhere, so that nobody translates it again.
+pub fn all_open(recording: RecordingOptions) -> bool {
+    recording.control_flow == ControlFlow::Bits
+}
+
+/// Whether an instruction must be the first one of its unit: in the undo log a store that the
+/// runtime logs, whose position then is a boundary between units.
+pub fn starts_unit(
+    recording: RecordingOptions,
+    insn: &Instruction,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    recording.undo() && at_run_time(insn, factory, &mut Vec::new())
+}
+
+/// Extends what blocks want by what all their successors want.
+fn anticipate(blocks: &[PlanBlock], facts: &mut [Facts]) {
+    loop {
+        let mut changed = false;
+        for (i, block) in blocks.iter().enumerate().rev() {
+            if block.leaves {
+                continue;
+            }
+            let all = block
+                .successors
+                .into_iter()
+                .flatten()
+                .map(|next| facts[next].wanted)
+                .reduce(|a, b| a.intersection(b));
+            let wanted = facts[i].wanted.union(all.unwrap_or_default().minus(facts[i].written));
+            changed |= wanted != facts[i].wanted;
+            facts[i].wanted = wanted;
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// Registers that a step changes.
+fn changed(effect: &Effect) -> GprSet {
+    match *effect {
+        Effect::Forget(set) => set,
+        Effect::Set { to, .. }
+        | Effect::Lea { to, .. }
+        | Effect::Binary { to, .. }
+        | Effect::Immediate { to, .. }
+        | Effect::Unary { to, .. } => GprSet::of(to),
+        Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
+    }
+}
+
+/// Whether `lea` can compute the reference's address.
+fn has_address(reference: &Reference) -> bool {
+    matches!(reference.shape, Shape::Plain)
+        && matches!(reference.index, Index::None | Index::Gpr { .. })
+        && reference.segment == Segment::None
+}

@@ -1,0 +1,211 @@
+//! Records: what a unit writes to the two streams, as its plan says.
+
+use crate::emit::At;
+use crate::operand::memory_operand;
+use crate::plan::{AtEnd, AtEntry};
+use crate::recipe;
+use crate::weaver::{Slot, Weaver};
+use abi::options::Pointers;
+use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
+use abi::trace::{bits, tags};
+use abi::unit::{Record, What};
+use iced_x86::{Code as Op, EncodingKind, Instruction, Mnemonic, Register};
+use lifter::regs::GprSet;
+
+impl Weaver<'_> {
+    /// The control-flow record and the new pointers; begins the recipe.
+    pub fn prologue(&mut self) {
+        let control = self.unit.plan.control;
+        let memory = self.memory_left();
+        let live_in = self.unit.live.at_entry();
+        let mut header = recipe::Header {
+            scratch: [recipe::NO_SCRATCH; 2],
+            live_in,
+            live_out: self.unit.live.at_end(),
+        };
+        if control.bytes() > 0 || memory > 0 {
+            let pointer = self.take(live_in, GprSet::EMPTY, Slot::First);
+            let second = matches!(control.entry, AtEntry::Address | AtEntry::Target)
+                .then(|| self.take(live_in, GprSet::of(pointer.reg), Slot::Second));
+            for (slot, scratch) in header.scratch.iter_mut().zip([Some(pointer), second]) {
+                if let Some(scratch) = scratch {
+                    *slot = scratch.in_header();
+                }
+            }
+            self.load_control_flow_pointer(pointer.reg);
+            self.control_flow_record(pointer.reg, second.map(|s| s.reg));
+            self.bump(pointer.reg, control.bytes(), memory);
+            if let Some(second) = second {
+                self.give_back(second);
+            }
+            self.give_back(pointer);
+        }
+        self.begin_recipe(header);
+    }
+
+    /// Writes what the plan has at the unit's entry, at the pointer in `p`. `second`: a register for
+    /// what is too long for an immediate.
+    fn control_flow_record(&mut self, p: u8, second: Option<u8>) {
+        let (id, control) = (self.unit.block.id, self.unit.plan.control);
+        let last = i32::from(control.bytes()) - 1;
+        match (control.entry, second) {
+            (AtEntry::Narrow, _) => self.code().write_imm(At(p, 0), id.0 & 0xffff),
+            (AtEntry::Wide, _) => {
+                // The high part first: until the first word is there, the stream ends here.
+                self.code().write_imm(At(p, 4), id.0 >> 16);
+                self.code().write_imm(At(p, 0), u32::from(tags::WIDE) | id.0 << 16);
+            }
+            (AtEntry::Address, Some(q)) => {
+                self.whole_address(q);
+                self.code().write(At(p, 0), q);
+            }
+            (AtEntry::Target, Some(q)) => {
+                if control.end == AtEnd::Outcome {
+                    // Room for the outcome, which is written at the branch.
+                    self.code().read_byte(q, At(p, last));
+                }
+                self.whole_address(q);
+                self.code().write(At(p, 1), q);
+                self.code().write_imm_byte(At(p, 0), bits::TARGET);
+            }
+            // At most an outcome, written at the branch: see that there is room. If nothing is
+            // written the chunk may be full all the same.
+            _ => self.code().read_byte(p, At(p, last.max(0))),
+        }
+    }
+
+    /// The unit's address, with its version, in `reg`.
+    fn whole_address(&mut self, reg: u8) {
+        let (start, version) = (self.unit.block.start.0, u64::from(self.unit.block.version) << 48);
+        if version == 0 {
+            self.code().address_of(reg, start);
+        } else {
+            self.code().constant(reg, start | version);
+        }
+    }
+
+    fn bump(&mut self, scratch: u8, cf_len: u8, memory: i32) {
+        let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
+        if !self.manner.claims_vectors() {
+            for (offset, by) in
+                [(thread::POINTERS, i32::from(cf_len)), (thread::POINTERS + 8, memory)]
+            {
+                if by > 0 {
+                    self.code().load(scratch, offset);
+                    self.code().lea(scratch, At(scratch, by));
+                    self.code().store(offset, scratch);
+                }
+            }
+            return;
+        }
+        let mut words = memory as usize / 8;
+        // All but the last step move the memory pointer only; a fault cannot happen between them.
+        while words >= MEM_STEPS {
+            self.code().bump(thread::increment_offset(0, MEM_STEPS - 1));
+            words -= MEM_STEPS - 1;
+        }
+        self.code().bump(thread::increment_offset(cf_index, words));
+    }
+
+    /// Writes one record of `insn`, at a point where the registers in `live` are the program's. What
+    /// a store overwrites, and the order of threads, are written elsewhere.
+    pub fn record(&mut self, insn: &Instruction, i: usize, live: GprSet, record: &Record) {
+        let at = self.place(record.what.size());
+        let mut avoid = self.touched(i);
+        if let What::Before(reg) | What::After(reg) = record.what {
+            avoid.insert(reg);
+        }
+        let pointer = self.take_pointer(live, avoid);
+        let place = At(pointer.reg, at);
+        match record.what {
+            What::Before(reg) | What::After(reg) => self.code().write(place, reg),
+            What::Vector(v) => {
+                // The processor may lack AVX-512, unless the instruction itself needs it.
+                let narrow = v < 16
+                    && self.manner.pointers == Pointers::ThreadBlock
+                    && insn.encoding() != EncodingKind::EVEX;
+                self.code().write_vector(place, v, narrow);
+            }
+            What::Mask(k) => self.code().write_mask(place, k),
+            What::Order | What::Old(_) => {}
+            What::Address(_) => {
+                avoid.insert(pointer.reg);
+                let value = self.take(live, avoid, Slot::Second);
+                self.lea_operand(insn, value.reg);
+                self.code().write(place, value.reg);
+                self.give_back(value);
+            }
+        }
+        self.give_back(pointer);
+    }
+
+    /// `lea reg, <the instruction's memory operand>`, of which it has one.
+    fn lea_operand(&mut self, insn: &Instruction, reg: u8) {
+        if insn.is_ip_rel_memory_operand() {
+            return self.code().address_of(reg, insn.ip_rel_memory_address());
+        }
+        let mut memory = memory_operand(insn);
+        memory.segment_prefix = Register::None;
+        memory.is_broadcast = false;
+        if insn.mnemonic() == Mnemonic::Pop && memory.base.full_register() == Register::RSP {
+            // Its destination is addressed with the incremented rsp.
+            memory.displacement += i64::from(insn.stack_pointer_increment());
+            memory.displ_size = if memory.base.size() == 4 { 4 } else { 8 };
+        }
+        self.encode_with(Op::Lea_r64_m, reg, memory);
+    }
+
+    /// Records registers in front of instruction `i`, each by itself or all in a row.
+    pub fn registers(&mut self, insn: &Instruction, i: usize, records: &[Record]) {
+        let live = self.unit.live.before(i);
+        if records.len() < 3 || !self.unit.plan.registers_together {
+            return records.iter().for_each(|record| self.record(insn, i, live, record));
+        }
+        let avoid = self.touched(i);
+        let pointer = self.take_pointer(live, avoid);
+        let mut own = None;
+        for record in records {
+            let place = self.place(record.what.size());
+            match record.what {
+                What::Before(register) if register == pointer.reg => own = Some(place),
+                What::Before(register) => self.code().write(At(pointer.reg, place), register),
+                _ => {}
+            }
+        }
+        self.give_back(pointer);
+        if let Some(place) = own {
+            let mut avoid = self.touched(i);
+            avoid.insert(pointer.reg);
+            let other = self.take_pointer(live, avoid);
+            self.code().write(At(other.reg, place), pointer.reg);
+            self.give_back(other);
+        }
+    }
+
+    /// Writes the outcome of the unit's branch where only one is possible.
+    pub fn write_outcome(&mut self, avoid: GprSet, outcome: u8) {
+        let pointer = self.take(GprSet::ALL, avoid, Slot::First);
+        self.load_control_flow_pointer(pointer.reg);
+        self.code().write_imm_byte(At(pointer.reg, -1), outcome);
+        self.give_back(pointer);
+    }
+
+    /// Writes the outcome of instruction `i`, a jump on `condition`, before it is taken; its flags
+    /// stay as they are.
+    pub fn write_condition(&mut self, condition: u8, i: usize) {
+        let live = self.unit.live.before(i);
+        let pointer = self.take(live, GprSet::EMPTY, Slot::First);
+        let value = self.take(live, GprSet::of(pointer.reg), Slot::Second);
+        self.load_control_flow_pointer(pointer.reg);
+        self.code().setcc(condition, value.reg);
+        self.code().lea32(value.reg, At(value.reg, i32::from(bits::NOT_TAKEN)));
+        self.code().write_byte(At(pointer.reg, -1), value.reg);
+        self.give_back(value);
+        self.give_back(pointer);
+    }
+
+    /// Whether the unit's last instruction records which way it goes.
+    pub fn records_outcome(&self) -> bool {
+        self.unit.plan.control.end == AtEnd::Outcome
+    }
+}
