@@ -13,6 +13,8 @@
 //! runtime's stack and calls [`crate::gate::dispatch::enter`]; the way back restores them and jumps to
 //! `resume`. In the tail ([`in_tail`]) the thread block (with `resume_original` as pc) is the
 //! program's whole integer state, so a signal may be delivered there.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
