@@ -68,7 +68,7 @@ pub struct FrameHeader {
     pub used: u64,
     /// Sealed Record: bytes in use of the memory stream.
     pub used_memory: u64,
-    /// Sealed: [`crc32c`] (four lanes, see [`checksum`]) of the payload in use; Record: register
+    /// Sealed: [`crc32c`] (four lanes, see [`Checksum`]) of the payload in use; Record: register
     /// state, then memory stream, then control flow.
     pub checksum: u32,
     /// [`FrameHeader::fixed_checksum`]: of the fields up to `split`, without `state`, and `window`.

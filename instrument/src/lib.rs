@@ -14,6 +14,7 @@
 //! Bytes are written by [`emit`], and nowhere else.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 extern crate alloc;
 

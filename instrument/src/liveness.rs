@@ -80,6 +80,8 @@ pub struct Liveness {
     /// Behind the last instruction of each block.
     block_out: Vec<GprSet>,
     effects: Vec<UseDef>,
+    /// The blocks of the region that follow each block.
+    inside: Vec<[Option<usize>; 2]>,
     /// Live behind each block where control leaves the region.
     leaving: Vec<GprSet>,
 }
@@ -109,16 +111,21 @@ impl Liveness {
             return;
         }
         self.effects.extend(insns.iter().map(|insn| use_def(insn, factory)));
+        self.inside.clear();
         self.leaving.clear();
         for span in spans {
-            let leaving = leaving(spans, insns, span, factory, beyond);
-            self.leaving.push(leaving);
+            let next = successors(insns, span);
+            self.inside.push(next.map(|next| next.and_then(|next| inside(spans, next))));
+            self.leaving.push(leaving(spans, next, factory, beyond));
         }
         loop {
             let mut changed = false;
             for block in (0..spans.len()).rev() {
                 let span = &spans[block];
-                let mut live = self.live_out(spans, insns, span).union(self.leaving[block]);
+                let mut live = self.leaving[block];
+                for next in self.inside[block].into_iter().flatten() {
+                    live = live.union(self.before[spans[next].first]);
+                }
                 self.block_out[block] = live;
                 for index in (span.first..span.first + span.count).rev() {
                     let effect = self.effects[index];
@@ -132,17 +139,6 @@ impl Liveness {
             }
         }
     }
-
-    /// What is live in the blocks of the region that follow `span`.
-    fn live_out(&self, spans: &[Span], insns: &[Instruction], span: &Span) -> GprSet {
-        successors(insns, span).into_iter().flatten().fold(
-            GprSet::EMPTY,
-            |live, next| match inside(spans, next) {
-                Some(i) => live.union(self.before[spans[i].first]),
-                None => live,
-            },
-        )
-    }
 }
 
 /// Where control goes behind `span`, as far as that is known.
@@ -155,15 +151,13 @@ fn inside(spans: &[Span], address: OrigAddr) -> Option<usize> {
     spans.binary_search_by_key(&address, |s| s.start).ok().filter(|&i| spans[i].count > 0)
 }
 
-/// What is live where control leaves the region behind `span`.
+/// What is live where control leaves the region, of a block that goes on at `next`.
 fn leaving(
     spans: &[Span],
-    insns: &[Instruction],
-    span: &Span,
+    next: [Option<OrigAddr>; 2],
     factory: &mut InstructionInfoFactory,
     beyond: &mut Beyond,
 ) -> GprSet {
-    let next = successors(insns, span);
     if next == [None; 2] {
         return GprSet::ALL;
     }

@@ -1,7 +1,7 @@
 //! What the units of a region record: data, no bytes.
 //!
 //! A plan says everything that is recorded, of control flow and of memory. [`crate::planner`]
-//! decides it, [`crate::weave`] emits it; nothing behind the planner asks which formats were chosen.
+//! decides it, `weave` emits it; nothing behind the planner asks which formats were chosen.
 
 use abi::ids::UnitId;
 use abi::unit::Record;

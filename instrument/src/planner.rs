@@ -1,6 +1,6 @@
 //! Decides what the units of a region record ([`crate::plan`]).
 //!
-//! Of control flow each unit records what the format asks of it: [`control_record`] is the only
+//! Of control flow each unit records what the format asks of it: `control_record` is the only
 //! place that knows the formats.
 //!
 //! The memory stream gets, for each instruction that references memory, the values that the reader

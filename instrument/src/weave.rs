@@ -52,7 +52,9 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     let mut own_vectors = [None; 2];
     let registers = before.iter().take_while(|r| matches!(r.what, What::Before(_))).count();
     let (registers, before) = before.split_at(registers);
-    weaver.registers(insn, i, registers);
+    if !registers.is_empty() {
+        weaver.registers(insn, i, registers);
+    }
     for record in before {
         match record.what {
             What::Vector(v @ 30..=31) if needs_own => {

@@ -53,12 +53,20 @@ const OLD_SYSCALL: u8 = 0x80;
 
 impl Flow {
     /// What `insn` does.
+    #[inline]
     pub fn of(insn: &Instruction) -> Flow {
+        // Most instructions do nothing to control, and everybody asks.
         match insn.flow_control() {
+            FlowControl::Next if !insn.is_privileged() => Flow::Next,
+            control => Flow::of_others(insn, control),
+        }
+    }
+
+    fn of_others(insn: &Instruction, control: FlowControl) -> Flow {
+        match control {
             FlowControl::Next => match insn.mnemonic() {
                 Mnemonic::Hlt => Flow::Halt,
-                _ if insn.is_privileged() => Flow::Privileged,
-                _ => Flow::Next,
+                _ => Flow::Privileged,
             },
             FlowControl::UnconditionalBranch => near(insn, Flow::Jump),
             FlowControl::ConditionalBranch => near(insn, Flow::Branch),

@@ -1,6 +1,7 @@
 //! From bytes to facts about x86-64 code. Nothing here performs I/O, emits code or keeps state.
 #![no_std]
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 #![warn(missing_docs)]
 
 extern crate alloc;

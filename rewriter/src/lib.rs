@@ -1,5 +1,6 @@
 //! `deprewrite`: input -> image -> program -> translation -> layout -> file.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod convert;
 pub mod dump;

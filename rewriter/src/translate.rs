@@ -1,6 +1,7 @@
 //! The whole program through the translator, and what the runtime and the reader need to know
 //! about the result.
 
+use crate::convert::{low, short};
 use abi::ids::{CodeOff, OrigAddr, UnitId};
 use abi::options::{torture, Options, RecordingOptions};
 use abi::tables::Tables;
@@ -64,7 +65,7 @@ impl Translated {
 
     /// Windows that the units take.
     pub fn windows(&self) -> u32 {
-        (self.unit_addresses.len() as u32).div_ceil(TAGS_PER_WINDOW)
+        short(self.unit_addresses.len()).div_ceil(TAGS_PER_WINDOW)
     }
 }
 
@@ -127,7 +128,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
                 continue;
             }
             if unit.wide && !dropped {
-                let code = code_base as u32 + unit.entry.0;
+                let code = low(code_base) + unit.entry.0;
                 result.entries.push((unit.start.low(), code));
             }
             placed.insert(unit.start.low(), entry);
@@ -135,7 +136,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     }
     result.thunks = translator.thunks(&mut out);
     link(&mut out, &placed, options.recording);
-    result.units.push((out.code.here().0, out.recipes.len() as u32));
+    result.units.push((out.code.here().0, short(out.recipes.len())));
     result.entries.sort_unstable();
     result.code = out.code.bytes;
     result.recipes = out.recipes;
@@ -233,7 +234,7 @@ impl Numbering {
         let (mut wide, mut open) = (Vec::new(), Vec::new());
         let mut n = 0;
         for function in functions() {
-            let own = n..n + function.blocks.len() as u32;
+            let own = n..n + short(function.blocks.len());
             for block in &function.blocks {
                 let window = unit_id(first_window, n).window();
                 n += 1;

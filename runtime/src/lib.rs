@@ -6,6 +6,19 @@
 //!
 //! The modules are floors: each uses those below it in this list, and none above.
 #![cfg_attr(not(test), no_std)]
+// A panic kills the program, and what formats its message is code that each output carries. What
+// cannot go on says why in `base::last_words`, or hands the reason to its caller.
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::todo,
+        clippy::unimplemented,
+        clippy::unreachable
+    )
+)]
 
 extern crate alloc;
 

@@ -22,6 +22,9 @@ struct BootStack([u8; BOOT_STACK]);
 static mut STACK: BootStack = BootStack([0; BOOT_STACK]);
 
 /// The kernel starts here, with zero in rdx. Nothing of the program's stack is touched.
+///
+/// # Safety
+/// Only the kernel comes here: rsp points to the arguments, as it leaves them for a program.
 #[no_mangle]
 #[unsafe(naked)]
 pub unsafe extern "C" fn _start() -> ! {

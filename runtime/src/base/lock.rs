@@ -1,4 +1,6 @@
 //! A mutual exclusion lock that waits in the kernel.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::sys;
 use core::cell::UnsafeCell;

@@ -3,6 +3,8 @@
 //! The pieces that belong to executable memory of the program in the window are mapped, privately,
 //! from a small file that is filled with the addresses of the miss stubs: an entry that was never
 //! set leads there without a compare. Others are mapped when a look-up first meets them.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::facts::Entries;
 use crate::base::sys::{self, nr};

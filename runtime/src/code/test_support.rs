@@ -10,8 +10,7 @@ use abi::layout::PAGE;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use instrument::emit::Code;
-use instrument::emit::{gate_of, GATE};
+use instrument::emit::{gate_of, Code, GATE};
 
 pub const WINDOW: u64 = 0x5500_0000_0000;
 /// The program's memory: `PAGES` pages from here.

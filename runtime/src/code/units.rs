@@ -8,8 +8,7 @@ use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
-use instrument::emit::Code;
-use instrument::emit::{gate_of, GATE};
+use instrument::emit::{gate_of, Code, GATE};
 
 /// Units that are kept for one address of memory that may change unnoticed.
 pub const MOST_VARIANTS: usize = 64;

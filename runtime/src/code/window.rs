@@ -1,4 +1,6 @@
 //! The part of the window that code cache and libraries share, and what is placed in it.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::own::reserve;
 use crate::base::sys;

@@ -1,4 +1,6 @@
 //! What happens when translated code comes to the runtime.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::facts::facts;
 use crate::base::signal::{self, SigInfo};

@@ -13,6 +13,8 @@
 //! runtime's stack and calls [`crate::gate::dispatch::enter`]; the way back restores them and jumps to
 //! `resume`. In the tail ([`in_tail`]) the thread block (with `resume_original` as pc) is the
 //! program's whole integer state, so a signal may be delivered there.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
@@ -116,7 +118,7 @@ unsafe extern "C" fn enter() -> ! {
 /// Back to translated code: registers from the thread block.
 ///
 /// A signal that came in after the last look at `pending` is let in first: what arrives before the
-/// compare is seen by it, and what arrives behind it is sent to [`late`] by the handler.
+/// compare is seen by it, and what arrives behind it is sent to `late` by the handler.
 ///
 /// # Safety
 /// gs points to the thread block, whose registers, `resume` and `resume_original` are set.
@@ -244,7 +246,7 @@ pub fn in_tail(pc: u64) -> bool {
 /// Entry of a new thread: rsp is the program's new stack, r12 its thread block.
 ///
 /// # Safety
-/// Only [`clone_thread`] jumps here, with signals blocked.
+/// Only [`clone_thread`](crate::kernel::clone::clone_thread) jumps here, with signals blocked.
 #[unsafe(naked)]
 pub unsafe extern "C" fn new_thread() -> ! {
     naked_asm!(

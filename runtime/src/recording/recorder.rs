@@ -11,6 +11,8 @@
 //! the next chunk in place. The overflow area is part of the chunk, large enough for what one unit
 //! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
 //! goes to the guard, so that the next unit ends the chunk.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::mapping::Mapping;
 use crate::base::sys;
@@ -468,11 +470,11 @@ mod tests {
             let frame = &bytes[at..at + header.frame_len as usize];
             let mut events = Vec::new();
             let mut from = PAYLOAD;
-            while header.kind == FrameKind::Events as u16 {
-                let event = EventHeader::from_bytes(&frame[from..]).expect("an event");
-                if event.kind == 0 {
-                    break;
-                }
+            let has_events = header.kind == FrameKind::Events as u16;
+            while let Some(event) = has_events
+                .then(|| EventHeader::from_bytes(&frame[from..]).expect("an event"))
+                .filter(|event| event.kind != 0)
+            {
                 from += EVENT_HEADER_SIZE;
                 events.push((
                     event.kind,

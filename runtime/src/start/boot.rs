@@ -19,7 +19,7 @@ use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
-use crate::kernel::signals::actions;
+use crate::kernel::signals::{actions, pending};
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::logs::log_of;
@@ -228,6 +228,8 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
     thread.mailbox.set_mask(current_mask());
+    // Whoever started us may have blocked what our own faults raise.
+    pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
     // SAFETY: gs points to the block, whose registers and resume address are set.

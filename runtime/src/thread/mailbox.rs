@@ -10,6 +10,8 @@
 //! compiler's where the order of two fields matters.
 //!
 //! [`Thread`]: crate::thread::Thread
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::signal::{bit, PendingSignal, SigInfo, SIGKILL, SIGSTOP, SYNCHRONOUS};
 use core::cell::UnsafeCell;

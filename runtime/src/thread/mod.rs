@@ -1,4 +1,6 @@
 //! A thread as the runtime knows it, and the memory that belongs to it.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod ending;
 pub mod mailbox;

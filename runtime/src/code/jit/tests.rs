@@ -6,8 +6,7 @@ use super::*;
 use crate::code::test_support::{page, pages, Change, FakeCode, FakeModule, FakeTables, FakeWorld};
 use crate::code::test_support::{Gate, CODE, MEMORY, WINDOW};
 use abi::ids::CodeOff;
-use abi::options::Instrument;
-use abi::options::RecordingOptions;
+use abi::options::{Instrument, RecordingOptions};
 use abi::unit::{JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,6 +15,12 @@ type Lab = Jit<FakeWorld>;
 
 fn lab() -> Lab {
     lab_with(Options::default())
+}
+
+/// Nothing is recorded.
+fn without_records() -> Options {
+    let recording = RecordingOptions { instrument: Instrument::None, ..Default::default() };
+    Options { recording, ..Options::default() }
 }
 
 fn lab_with(options: Options) -> Lab {
@@ -348,10 +353,7 @@ fn a_narrow_unit_is_only_entered_from_its_own_window() {
 
 #[test]
 fn where_nothing_is_recorded_all_units_may_be_entered() {
-    let mut lab = lab_with(Options::from(RecordingOptions {
-        instrument: Instrument::None,
-        ..RecordingOptions::default()
-    }));
+    let mut lab = lab_with(without_records());
     lab.add_executable(code(pages(0, 2)));
     lab.world.put(at(0, 0), &jumps(at(0, 0), at(1, 0)));
     lab.world.put(at(0, 64), &jumps(at(0, 64), at(1, 0)));

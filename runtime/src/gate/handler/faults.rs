@@ -2,7 +2,10 @@
 
 use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
-use crate::base::signal::*;
+use crate::base::signal::{
+    bit, SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, SI_KERNEL,
+    SYNCHRONOUS,
+};
 use crate::code::jit::jit;
 use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::{give_pointers, make_room};

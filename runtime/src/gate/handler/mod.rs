@@ -5,7 +5,7 @@
 //! in there. So the handler begins with the thread's mailbox alone, which is not part of the `Thread`
 //! (see [`crate::thread::mailbox`]), and with the pc:
 //!
-//! * anywhere in the runtime's code but the tail: [`onward::in_runtime`], with the mailbox only. No
+//! * anywhere in the runtime's code but the tail: `onward::in_runtime`, with the mailbox only. No
 //!   lock is taken there and nothing is allocated, because the interrupted code may be just doing it;
 //! * in the tail of the way back, or in translated code: no code of the runtime is in progress on this
 //!   thread. No other `&mut Thread` exists, so the handler makes one, and the thread holds no lock of the
@@ -24,7 +24,9 @@ mod state;
 mod transfers;
 
 use crate::base::facts::facts;
-use crate::base::signal::*;
+use crate::base::signal::{
+    bit, PendingSignal, SigInfo, SIGBUS, SIGSEGV, SIGTRAP, SYNCHRONOUS, TRAP_TRACE,
+};
 use crate::gate::handler::buffers::take_pointers;
 use crate::gate::handler::faults::{fault, is_behind, is_fault};
 use crate::gate::handler::interrupted::Interrupted;

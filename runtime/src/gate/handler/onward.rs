@@ -2,7 +2,7 @@
 //! runtime, or no further.
 
 use crate::base::facts::facts;
-use crate::base::signal::*;
+use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
 use crate::code::jit::jit;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};

@@ -3,7 +3,10 @@
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
-use crate::base::signal::*;
+use crate::base::signal::{
+    set_kernel_action, Action, Actions, SA_NOCLDSTOP, SA_NOCLDWAIT, SA_NODEFER, SA_ONSTACK,
+    SA_RESTART, SA_RESTORER, SA_SIGINFO, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP,
+};
 use crate::thread::Thread;
 
 static ACTIONS: Once<Lock<Actions>> = Once::new();

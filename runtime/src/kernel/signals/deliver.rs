@@ -2,12 +2,16 @@
 
 use crate::base::facts::facts;
 use crate::base::program::read_program_value;
-use crate::base::signal::*;
+use crate::base::signal::{
+    bit, block_all, die_of, set_default_action, Action, AltStack, PendingSignal, SigInfo,
+    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SIGSEGV, SIG_DFL, SIG_IGN, SI_KERNEL, SS_AUTODISARM,
+    SS_DISABLE, SYNCHRONOUS,
+};
 use crate::base::sys;
 use crate::code::writing::{write_program, write_program_value};
 use crate::kernel::headers::show_output_headers;
 use crate::kernel::signals::actions;
-use crate::kernel::signals::frame::*;
+use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;

@@ -2,7 +2,7 @@
 //! by the program and not by the kernel. They wait in the thread's [`Mailbox`]; what the kernel is
 //! asked for on their behalf is here.
 
-use crate::base::signal::*;
+use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo, SYNCHRONOUS};
 use crate::base::sys::{self, nr};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;

@@ -1,7 +1,10 @@
 //! `rt_sigaction`, `rt_sigprocmask`, `sigaltstack`: the program sees its own state.
 
 use crate::base::program::read_program_value;
-use crate::base::signal::*;
+use crate::base::signal::{
+    bit, set_kernel_action, Action, AltStack, SA_RESTART, SIGKILL, SIGSTOP, SIG_DFL, SIG_IGN,
+    SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, SYNCHRONOUS,
+};
 use crate::base::sys::{self, failed};
 use crate::code::writing::write_program_value;
 use crate::kernel::signals::actions::{self, install_with};

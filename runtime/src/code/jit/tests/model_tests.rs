@@ -5,7 +5,6 @@
 
 use super::*;
 use abi::layout::PAGE;
-use abi::options::RecordingOptions;
 
 /// Small numbers that look random (xorshift).
 struct Random(u64);
@@ -400,11 +399,5 @@ fn only_what_is_there_can_run() {
 
 #[test]
 fn only_what_is_there_can_run_where_nothing_is_recorded() {
-    play(
-        1000..1100,
-        Options::from(RecordingOptions {
-            instrument: Instrument::None,
-            ..RecordingOptions::default()
-        }),
-    );
+    play(1000..1100, without_records());
 }
