@@ -28,8 +28,6 @@ pub struct DescribedUnit {
     pub id: UnitId,
     /// Where it starts.
     pub address: LiveAddr,
-    /// Counts the translations of this address.
-    pub version: u16,
     /// Where description and code came from.
     pub origin: Origin,
     /// What it records.
@@ -197,7 +195,6 @@ impl Units {
             return Some(DescribedUnit {
                 id,
                 address: unit.address,
-                version: unit.version,
                 origin: Origin::Jit(unit.reason),
                 body: unit.body.clone(),
                 code: unit.code.clone(),
@@ -213,7 +210,6 @@ impl Units {
         Some(DescribedUnit {
             id,
             address: statics.load.plus(address.0),
-            version: 0,
             origin: Origin::Static,
             body,
             code,

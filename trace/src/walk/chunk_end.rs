@@ -43,8 +43,6 @@ pub struct ChunkEnd {
     pub falls_to: Option<LiveAddr>,
     /// Registers that are known.
     pub known: Known,
-    /// Base of the segment.
-    pub fs_base: u64,
     /// Units that were executed.
     pub units: u64,
     /// Instructions that were executed.
@@ -71,7 +69,6 @@ impl ChunkEnd {
             next: Next::Anywhere,
             falls_to: None,
             known: Known::default(),
-            fs_base: 0,
             units: 0,
             instructions: 0,
             control_flow: StreamOff(0),

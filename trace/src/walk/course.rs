@@ -149,7 +149,6 @@ impl<'a> Course<'a> {
         ChunkEnd {
             falls_to,
             known: self.cursor.known,
-            fs_base: self.cursor.fs_base,
             control_flow: self.stream.at(),
             memory: StreamOff(self.cursor.memory_at as u64),
             ..self.end
