@@ -29,7 +29,7 @@ use crate::start::trace::{describe, open_trace, real_path};
 use crate::start::{loader, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
-use abi::layout::*;
+use abi::layout::{page_down, page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::options::{torture, Options, Pointers};
 use core::ffi::CStr;
 use core::ops::Range;
