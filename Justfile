@@ -10,7 +10,7 @@ test:
 bless:
     INSTA_UPDATE=always cargo test --release -p instrument
     INSTA_UPDATE=always cargo test --release -p rewriter --test generated
-    INSTA_UPDATE=always cargo test --release -p dep --bin dep --test damaged
+    INSTA_UPDATE=always cargo test --release -p dep --lib --test damaged
 
 # Slowdowns and sizes: `just bench --rounds 9 --instrument none`, `just workloads=FILE bench`
 bench *ARGS:

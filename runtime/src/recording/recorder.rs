@@ -20,7 +20,10 @@ use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file::{add_words, seal_header, Appender, Place, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
-use abi::trace::*;
+use abi::trace::{
+    Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, RECORD_REGISTERS,
+    REGISTER_STATE_SIZE,
+};
 
 const MEMORY_MAX: u64 = 4 << 20;
 const FLOW_MAX: u64 = 1 << 20;
@@ -434,6 +437,7 @@ mod tests {
     use super::*;
     use abi::event::{EventHeader, Kind};
     use abi::options::Options;
+    use abi::trace::PAYLOAD;
     use std::fs::File;
     use std::io::Read;
     use std::os::fd::AsRawFd;

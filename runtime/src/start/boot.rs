@@ -29,7 +29,7 @@ use crate::start::trace::{describe, open_trace, real_path};
 use crate::start::{loader, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
-use abi::layout::*;
+use abi::layout::{page_down, page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::options::{torture, Options, Pointers};
 use core::ffi::CStr;
 use core::ops::Range;
@@ -44,7 +44,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let window = base.wrapping_sub(params[0]);
     if !window.is_multiple_of(WINDOW_SIZE) {
         crate::die!(
-            "the kernel did not honour the program's alignment (Linux 6.10 or later is needed)"
+            "the kernel did not honour the program's alignment (Linux 6.10 or later, or 6.1.140 or later of the 6.1 series, is needed)"
         );
     }
     // SAFETY: the rewriter put the header there.
