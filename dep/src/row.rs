@@ -57,12 +57,40 @@ pub enum Number {
     Decimal(u32),
 }
 
+/// What stands between two numbers. It is copied with room to spare, because a copy of constant size
+/// costs less than one of a few bytes.
+#[derive(Clone, Copy)]
+struct Part {
+    bytes: [u8; Part::MOST],
+    len: usize,
+}
+
+impl Part {
+    const MOST: usize = 32;
+
+    /// Rows have names of fields there: longer ones are a mistake.
+    fn new(text: &[u8]) -> Part {
+        let mut bytes = [0; Part::MOST];
+        bytes[..text.len()].copy_from_slice(text);
+        Part { bytes, len: text.len() }
+    }
+
+    #[inline(always)]
+    fn append(&self, out: &mut Vec<u8>) {
+        let end = out.len() + self.len;
+        out.extend_from_slice(&self.bytes);
+        out.truncate(end);
+    }
+}
+
 /// Lines that differ in `HOLES` numbers only.
 #[derive(Clone)]
 pub struct Template<const HOLES: usize> {
     /// What comes before each number.
-    before: [Vec<u8>; HOLES],
-    end: Vec<u8>,
+    before: [Part; HOLES],
+    end: Part,
+    /// No line is longer.
+    most: usize,
 }
 
 impl<const HOLES: usize> Template<HOLES> {
@@ -79,24 +107,26 @@ impl<const HOLES: usize> Template<HOLES> {
             let at = rest.windows(digits.len()).position(|part| part == digits);
             let (head, tail) = rest.split_at(at.unwrap_or(rest.len()));
             rest = tail.get(digits.len()..).unwrap_or_default();
-            head.to_vec()
+            Part::new(head)
         });
-        Template { before, end: rest.to_vec() }
+        let most = (HOLES + 1) * Part::MOST + HOLES * 20;
+        Template { before, end: Part::new(rest), most }
     }
 
     /// Appends the line with these numbers.
-    #[inline]
+    #[inline(always)]
     pub fn append(&self, numbers: [Number; HOLES], out: &mut Vec<u8>) {
+        out.reserve(self.most);
         for (before, number) in self.before.iter().zip(numbers) {
-            out.extend_from_slice(before);
+            before.append(out);
             number.append(out);
         }
-        out.extend_from_slice(&self.end);
+        self.end.append(out);
     }
 }
 
 impl Number {
-    #[inline]
+    #[inline(always)]
     fn append(self, out: &mut Vec<u8>) {
         match self {
             Number::Hex(number) => hex(out, number),
