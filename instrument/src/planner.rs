@@ -112,8 +112,7 @@ impl Planner {
             blocks.iter().all(|b| b.insns.clone().skip(1).all(|i| !self.compiled[i].starts_unit)),
             "a store that is logged at run time is not the first instruction of its unit"
         );
-        let across =
-            recording.memory == Memory::Registers && recording.control_flow != ControlFlow::Bits;
+        let across = recording.memory == Memory::Registers && !all_open(recording);
         let facts = self.solve(blocks, across);
         blocks
             .iter()

@@ -194,7 +194,7 @@ fn described_len(text: &str) -> usize {
         }
     }
     // `u64 identity (two)`
-    let plain = plain.replace("u64 identity ", "2 u64 identity ");
+    let plain = plain.replace(':', " ").replace("u64 identity ", "2 u64 identity ");
     let size = |word: &str| match word {
         "u32" | "i32" => Some(4),
         "u64" | "i64" => Some(8),
@@ -208,7 +208,7 @@ fn described_len(text: &str) -> usize {
             ["register", "state", ..] => REGISTER_STATE_SIZE,
             [_, "pairs", "of", each, ..] => number(0).unwrap() * 2 * size(each).unwrap(),
             [_, "bytes", ..] if number(0).is_some() => number(0).unwrap(),
-            [_, each, ..] if number(0).is_some() => number(0).unwrap() * size(each).unwrap(),
+            [_, each, ..] if number(0).is_some() => number(0).unwrap() * size(each).unwrap_or(0),
             words => words.iter().take(1).filter_map(|word| size(word)).sum(),
         };
     }

@@ -104,7 +104,8 @@ pub fn fetch_fault(address: u64) -> (i32, SigInfo) {
 /// The processor refuses to load an address that is not canonical: the fault belongs to the
 /// transfer, which has not happened.
 fn undo_transfer(thread: &mut Thread, target: u64) {
-    use iced_x86::{Decoder, DecoderOptions, FlowControl};
+    use iced_x86::{Decoder, DecoderOptions};
+    use lifter::flow::Flow;
     let pc = thread.block.exit_id;
     let mut bytes = [0u8; 15];
     if !program::read_program_value(pc, &mut bytes) {
@@ -112,14 +113,14 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
     }
     let insn = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode();
     let sp = &mut thread.block.registers.gpr[4];
-    match insn.flow_control() {
-        FlowControl::Return => {
+    match Flow::of(&insn) {
+        Flow::Return => {
             *sp = sp.wrapping_sub(popped_by(&insn));
             // SAFETY: the return address that the program's return has read there.
             unsafe { writing::write_program_value(*sp, &target) };
         }
-        FlowControl::IndirectCall => *sp = sp.wrapping_add(8),
-        FlowControl::IndirectBranch => {}
+        Flow::IndirectCall => *sp = sp.wrapping_add(8),
+        Flow::IndirectJump => {}
         _ => return,
     }
     thread.resume_original = pc;

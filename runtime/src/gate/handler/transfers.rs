@@ -7,8 +7,9 @@ use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
 use abi::thread::SAVED_RCX;
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use iced_x86::{Decoder, DecoderOptions};
 use instrument::emit::LookUp;
+use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
 /// there, or goes on as if it had found a miss stub.
@@ -45,7 +46,7 @@ pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
 /// it.
 pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, pc: u64) -> bool {
     let insn = Decoder::new(64, &place.code::<15>(), DecoderOptions::NONE).decode();
-    if insn.flow_control() != FlowControl::Return {
+    if Flow::of(&insn) != Flow::Return {
         return false;
     }
     let mut merged = 0u64;
