@@ -219,6 +219,8 @@ pub struct FakeWorld {
     /// asked for again as the whole of a range.
     pub no_more_mappings: bool,
     refused: Option<Span>,
+    /// How often rights were asked for.
+    pub requests: usize,
     /// Nor can anything else.
     pub sealed: bool,
     pub alone: bool,
@@ -234,6 +236,7 @@ impl FakeWorld {
             read_only: BTreeSet::new(),
             no_more_mappings: false,
             refused: None,
+            requests: 0,
             sealed: false,
             alone: true,
             modules: Vec::new(),
@@ -275,6 +278,7 @@ impl Protection for FakeWorld {
     fn set_writable(&mut self, span: Span, writable: bool) -> Result<(), i32> {
         const ENOMEM: i32 = 12;
         assert_eq!(span, span.whole_pages());
+        self.requests += 1;
         let again = self.refused.take() == Some(span);
         if self.sealed || self.no_more_mappings && span.len() == PAGE && !again {
             self.refused = Some(span);

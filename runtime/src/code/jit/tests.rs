@@ -315,6 +315,18 @@ fn an_exit_is_linked_once_to_what_it_leads_to() {
 }
 
 #[test]
+fn what_has_a_unit_is_linked_and_not_translated_again() {
+    let mut lab = lab();
+    lab.add_executable(code(page(0)));
+    lab.world.put(at(0, 0), &calls(at(0, 0), at(0, 64)));
+    lab.world.put(at(0, 64), &returns(1));
+    let behind = lab.jump(at(0, 5)).unwrap();
+    let from = lab.jump(at(0, 0)).unwrap();
+    assert_eq!(lab.units.at(at(0, 5)), Some(behind));
+    assert_eq!(lab.units.since(from).count(), 1);
+}
+
+#[test]
 fn an_exit_to_where_nothing_may_run_stays_one() {
     let mut lab = lab();
     lab.add_executable(code(page(0)));
@@ -429,6 +441,17 @@ fn code_that_may_change_unnoticed_is_compared_each_time() {
         assert_eq!(lab.arrive(lab.arena.branch(branch)), Some(unit));
         assert_eq!(lab.follow(lab.arena.branch(branch)), Reached::Exit(exit));
     }
+}
+
+#[test]
+fn code_that_may_change_unnoticed_is_compared_after_each_unit() {
+    let mut lab = lab();
+    lab.add_executable(shared(page(0)));
+    // Control goes on behind the call when that returns.
+    lab.world.put(at(0, 0), &calls(at(0, 0), at(0, 64)));
+    lab.jump(at(0, 0)).unwrap();
+    assert_eq!(lab.units.since(UnitIndex(0)).count(), 1);
+    assert_eq!(lab.tables.entries(), []);
 }
 
 #[test]

@@ -289,7 +289,8 @@ impl Model {
         }
         for (address, code) in lab.tables.entries() {
             let Reached::Unit(i) = self.leads_to(code) else { continue };
-            assert_eq!(lab.units.get(i).start, address);
+            let unit = lab.units.get(i);
+            assert_eq!((unit.start, unit.wide), (address, true));
         }
         self.check_branches();
     }
