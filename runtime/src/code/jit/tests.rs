@@ -196,7 +196,9 @@ fn a_write_closes_exactly_the_units_of_its_page() {
         lab.jump(place).unwrap()
     });
     assert_eq!(lab.protected(), 3);
+    let used = lab.arena.used();
     assert!(lab.write(at(1, 2000), &[1]));
+    assert_eq!(lab.arena.used(), used, "a unit closes where there is no room, too");
     let states = units.map(|i| lab.state(i));
     assert_eq!(states, [Life::Open, Life::Closed, Life::Closed, Life::Open]);
     let through = units.map(|i| lab.gate(i) == Gate::LetsThrough);
@@ -273,6 +275,24 @@ fn a_change_in_one_piece_of_a_file_drops_what_knew_it_and_only_closes_what_is_ge
     assert_eq!(states, [Life::Dead, Life::Dead, Life::Open, Life::Closed]);
     let missed = [0, 1, 2].map(|n| lab.tables.entry(For::Jump, at(n, 0)).is_none());
     assert_eq!(missed, [true, true, false]);
+}
+
+#[test]
+fn what_was_concluded_from_code_is_forgotten_with_it() {
+    let mut lab = lab();
+    lab.add_executable(code(pages(0, 2)));
+    lab.world.put(at(0, 0), &jumps(at(0, 0), at(1, 0)));
+    let needs_rcx = |lab: &mut Lab| {
+        let unit = lab.jump(at(0, 0)).unwrap();
+        let recipe = Recipe::new(lab.units.recipe(lab.units.get(unit)).unwrap()).unwrap();
+        recipe.header().live_in.bits() & 2 != 0
+    };
+    // `mov ecx, 1; ret`, and then only `ret`.
+    lab.world.put(at(1, 0), &[0xb9, 1, 0, 0, 0, 0xc3]);
+    assert!(!needs_rcx(&mut lab));
+    lab.world.put(at(1, 0), &[0xc3]);
+    lab.code_may_change(page(1).start.0, page(1).end.0);
+    assert!(needs_rcx(&mut lab));
 }
 
 #[test]
