@@ -117,6 +117,24 @@ number! {
     Gpr(u8), "{}"
 }
 
+impl Gpr {
+    /// Where the register is in an array of all sixteen.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        (self.0 & 15) as usize
+    }
+
+    /// What it is called at its full width.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        const NAMES: [&str; 16] = [
+            "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11",
+            "r12", "r13", "r14", "r15",
+        ];
+        NAMES[self.index()]
+    }
+}
+
 number! {
     /// The number of a unit: `window << 16 | tag`, see [`crate::unit`].
     UnitId(u32), "{:#x}"

@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use crate::ids::{LiveAddr, OrigAddr, UnitId};
+use crate::ids::{Gpr, LiveAddr, OrigAddr, UnitId};
 
 /// Tags below this one are control words of the stream.
 pub const FIRST_TAG: u32 = 16;
@@ -44,10 +44,10 @@ pub struct Record {
 /// What a record holds. All are 8 bytes but [`What::Vector`], which is 64, and [`What::Old`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
-    /// General-purpose register (hardware number) before the instruction.
-    Before(u8),
-    /// General-purpose register (hardware number) after the instruction.
-    After(u8),
+    /// General-purpose register before the instruction.
+    Before(Gpr),
+    /// General-purpose register after the instruction.
+    After(Gpr),
     /// Effective address, segment base included, of the n-th explicit memory operand.
     Address(u8),
     /// Whole vector register (0..32) before the instruction, zero-extended to 64 bytes.
@@ -64,8 +64,8 @@ impl What {
     /// The byte of a description.
     pub fn to_byte(self) -> u8 {
         match self {
-            What::Before(r) => r & 15,
-            What::After(r) => 16 + (r & 15),
+            What::Before(r) => r.0 & 15,
+            What::After(r) => 16 + (r.0 & 15),
             What::Address(n) => 32 + (n & 3),
             What::Mask(k) => 40 + (k & 7),
             What::Order => 48,
@@ -77,8 +77,8 @@ impl What {
     /// The value that this byte of a description says.
     pub fn from_byte(byte: u8) -> Option<What> {
         Some(match byte {
-            0..=15 => What::Before(byte),
-            16..=31 => What::After(byte - 16),
+            0..=15 => What::Before(Gpr(byte)),
+            16..=31 => What::After(Gpr(byte - 16)),
             32..=35 => What::Address(byte - 32),
             40..=47 => What::Mask(byte - 40),
             48 => What::Order,
@@ -314,8 +314,8 @@ mod tests {
             code_len: 300,
             flags: flags::WIDE,
             records: vec![
-                Record { insn: 0, what: What::Before(4) },
-                Record { insn: 3, what: What::After(7) },
+                Record { insn: 0, what: What::Before(Gpr(4)) },
+                Record { insn: 3, what: What::After(Gpr(7)) },
                 Record { insn: 9, what: What::Vector(31) },
                 Record { insn: 9, what: What::Mask(1) },
                 Record { insn: 200, what: What::Address(1) },

@@ -1,13 +1,14 @@
 //! What lies behind the hot code: thunks of calls, and the ways of addresses outside the window.
 
 use crate::block::Placement;
-use crate::emit::{At, Code, RCX, RSP};
+use crate::emit::{At, Code};
 use crate::fragment::{Branch, Fragment, Thunks};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use abi::ids::{CodeOff, OrigAddr};
 use abi::library;
 use abi::thread;
 use alloc::vec::Vec;
+use lifter::regs::{RCX, RSP};
 
 /// Emits what the hot code of the region left for later. Thunks of movable code are left in `thunks`
 /// instead, for [`thunks`].

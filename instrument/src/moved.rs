@@ -1,14 +1,15 @@
 //! Instructions of the program, moved: copied byte for byte, with another distance where an operand
 //! is pc-relative, re-encoded only where that is out of reach.
 
-use crate::emit::{At, RSP};
+use crate::emit::At;
 use crate::operand::{displacement_offset, register64};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};
+use abi::ids::Gpr;
 use abi::thread;
 use iced_x86::{Instruction, OpKind, Register};
-use lifter::regs::GprSet;
+use lifter::regs::{GprSet, RAX, RSP};
 
 /// Bytes by which a distance may grow until it is emitted.
 const MARGIN: u64 = 256;
@@ -39,13 +40,13 @@ impl Weaver<'_> {
         let far = self.far_register(insn, i);
         match far {
             None => self.boundary(insn, Kind::Plain, &[]),
-            Some(reg) => self.boundary(insn, Kind::Scratch, &[reg]),
+            Some(reg) => self.boundary(insn, Kind::Scratch, &[reg.0]),
         }
         self.pc_relative(insn, far);
     }
 
     /// The instruction with whatever its operand needs.
-    pub fn copy_or_reach(&mut self, insn: &Instruction, far: Option<u8>) {
+    pub fn copy_or_reach(&mut self, insn: &Instruction, far: Option<Gpr>) {
         if insn.is_ip_rel_memory_operand() {
             self.pc_relative(insn, far);
         } else {
@@ -65,13 +66,13 @@ impl Weaver<'_> {
 
     /// A register to address a pc-relative operand through, if it has one and it is out of reach from
     /// here.
-    pub fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<u8> {
+    pub fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<Gpr> {
         if !insn.is_ip_rel_memory_operand() {
             return None;
         }
         let distance = insn.ip_rel_memory_address().wrapping_sub(self.here()) as i64;
         (distance.unsigned_abs() > (1 << 31) - MARGIN)
-            .then(|| GprSet::ALL.minus(self.touched(i)).iter().find(|&r| r != RSP).unwrap_or(0))
+            .then(|| GprSet::ALL.minus(self.touched(i)).iter().find(|&r| r != RSP).unwrap_or(RAX))
     }
 
     /// Whether code that is emitted here reaches `target` with a distance of 32 bits.
@@ -82,7 +83,7 @@ impl Weaver<'_> {
     /// Emits an instruction with a pc-relative operand; `far`: through this register, whose value
     /// waits in the thread block meanwhile.
     #[allow(clippy::cast_possible_truncation, reason = "a distance that is in reach has 32 bits")]
-    fn pc_relative(&mut self, insn: &Instruction, far: Option<u8>) {
+    fn pc_relative(&mut self, insn: &Instruction, far: Option<Gpr>) {
         let target = insn.ip_rel_memory_address();
         let Some(reg) = far else {
             let mut bytes = [0; 15];
@@ -115,7 +116,7 @@ impl Weaver<'_> {
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
         match far {
             None => self.boundary(insn, Kind::Pointers, &[]),
-            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
         }
         let pointer = record_at.iter().any(Option::is_some).then(|| {
             let live = self.unit.live.before(i);

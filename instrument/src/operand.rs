@@ -1,5 +1,6 @@
 //! Memory operands and register names, as the encoder takes them.
 
+use abi::ids::Gpr;
 use iced_x86::{Instruction, MemoryOperand, Register};
 
 /// The memory operand of an instruction, for use in another one.
@@ -35,8 +36,8 @@ pub(crate) fn displacement_offset(insn: &Instruction, bytes: &[u8]) -> Option<us
         .then(|| offsets.displacement_offset())
 }
 
-/// The name of a register by its number.
-pub(crate) fn register64(number: u8) -> Register {
+/// The register as the encoder names it.
+pub(crate) fn register64(register: Gpr) -> Register {
     const NAMES: [Register; 16] = [
         Register::RAX,
         Register::RCX,
@@ -55,11 +56,11 @@ pub(crate) fn register64(number: u8) -> Register {
         Register::R14,
         Register::R15,
     ];
-    NAMES[usize::from(number & 15)]
+    NAMES[register.index()]
 }
 
 /// The name of a register's low half.
-pub(crate) fn register32(number: u8) -> Register {
+pub(crate) fn register32(register: Gpr) -> Register {
     const NAMES: [Register; 16] = [
         Register::EAX,
         Register::ECX,
@@ -78,5 +79,5 @@ pub(crate) fn register32(number: u8) -> Register {
         Register::R14D,
         Register::R15D,
     ];
-    NAMES[usize::from(number & 15)]
+    NAMES[register.index()]
 }

@@ -25,7 +25,7 @@
 
 use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
 use crate::refusal::refusal;
-use abi::ids::UnitId;
+use abi::ids::{Gpr, UnitId};
 use abi::options::{ControlFlow, Memory, RecordingOptions};
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
@@ -309,7 +309,7 @@ impl Planner {
 
     /// Of the registers to be recorded at the end of `block`, one that cannot be: the value behind
     /// the last instruction is only at hand if it does not transfer control, and once.
-    fn cannot_record(&self, block: &PlanBlock, late: GprSet) -> Option<u8> {
+    fn cannot_record(&self, block: &PlanBlock, late: GprSet) -> Option<Gpr> {
         let Some(last) = self.compiled[block.insns.clone()].last() else {
             return late.iter().next();
         };

@@ -25,8 +25,9 @@
 //! instruction has happened, and every live register holds the program's value. Between it and the
 //! next entry a fault belongs to this instruction, and `kind` says what to undo first.
 
+use abi::ids::Gpr;
 use alloc::vec::Vec;
-use lifter::regs::GprSet;
+use lifter::regs::{GprSet, RAX, RSP};
 
 /// What an instruction's translated sequence has borrowed while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +51,7 @@ pub enum Kind {
 }
 
 /// In place of a register that is borrowed: none is.
-pub const NOT_BORROWED: u8 = lifter::regs::RSP;
+pub const NOT_BORROWED: Gpr = RSP;
 
 impl Kind {
     /// Bytes behind the entry's first ones.
@@ -69,14 +70,43 @@ impl Kind {
 }
 
 pub const HEADER: usize = 8;
-pub const NO_SCRATCH: u8 = 0x7f;
-pub const SPILLED: u8 = 0x80;
+
+const NO_SCRATCH: u8 = 0x7f;
+const SPILLED: u8 = 0x80;
+
+/// A register that the prologue uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scratch {
+    pub register: Gpr,
+    /// The program's value is in the thread block meanwhile.
+    pub spilled: bool,
+}
+
+impl Scratch {
+    fn to_byte(self) -> u8 {
+        self.register.0 | if self.spilled { SPILLED } else { 0 }
+    }
+
+    fn from_byte(byte: u8) -> Option<Scratch> {
+        let scratch = Scratch { register: Gpr(byte & 15), spilled: byte & SPILLED != 0 };
+        (byte != NO_SCRATCH).then_some(scratch)
+    }
+}
+
+/// The byte for the registers in `spill[0]` and `spill[1]`.
+pub fn pair(first: Gpr, second: Gpr) -> u8 {
+    first.0 | second.0 << 4
+}
+
+fn from_pair(byte: u8) -> [Gpr; 2] {
+    [Gpr(byte & 15), Gpr(byte >> 4)]
+}
 
 /// First bytes of a recipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Register number (bit 7: spilled), or [`NO_SCRATCH`].
-    pub scratch: [u8; 2],
+    /// Those in `spill[0]` and `spill[1]`, if they are spilled.
+    pub scratch: [Option<Scratch>; 2],
     pub live_in: GprSet,
     pub live_out: GprSet,
 }
@@ -94,18 +124,18 @@ pub struct Entry {
     pub length: u32,
     pub kind: Kind,
     /// The register of [`Kind::Scratch`] and of the instruction of [`Kind::Sync`].
-    pub register: u8,
+    pub register: Gpr,
     /// The registers that the snippet of [`Kind::ReadAhead`] and [`Kind::Sync`] has in
     /// `spill[0]` and `spill[1]`, or [`NOT_BORROWED`].
-    pub borrowed: [u8; 2],
+    pub borrowed: [Gpr; 2],
     /// Code bytes of the snippet of [`Kind::Sync`].
     pub snippet: u32,
 }
 
 impl Entry {
     /// The registers that are in `spill[0]` and `spill[1]` `inside` code bytes behind the boundary.
-    pub fn spilled(&self, inside: u32) -> [Option<u8>; 2] {
-        let named = |register: u8| Some(register).filter(|&r| r != NOT_BORROWED);
+    pub fn spilled(&self, inside: u32) -> [Option<Gpr>; 2] {
+        let named = |register: Gpr| Some(register).filter(|&r| r != NOT_BORROWED);
         match self.kind {
             _ if inside == 0 => [None; 2],
             Kind::Plain | Kind::SavedRcx | Kind::Pointers => [None; 2],
@@ -132,7 +162,7 @@ pub struct Writer {
 
 impl Writer {
     pub fn begin(out: &mut Vec<u8>, header: Header) -> Writer {
-        out.extend_from_slice(&header.scratch);
+        out.extend_from_slice(&header.scratch.map(|s| s.map_or(NO_SCRATCH, Scratch::to_byte)));
         out.extend_from_slice(&header.live_in.bits().to_le_bytes());
         out.extend_from_slice(&header.live_out.bits().to_le_bytes());
         out.extend_from_slice(&[0, 0]);
@@ -183,7 +213,7 @@ impl<'a> Recipe<'a> {
     pub fn header(&self) -> Header {
         let b = self.bytes;
         Header {
-            scratch: [b[0], b[1]],
+            scratch: [Scratch::from_byte(b[0]), Scratch::from_byte(b[1])],
             live_in: GprSet::from_bits(u16::from_le_bytes([b[2], b[3]])),
             live_out: GprSet::from_bits(u16::from_le_bytes([b[4], b[5]])),
         }
@@ -229,13 +259,13 @@ impl Iterator for Entries<'_> {
             _ => return None,
         };
         let (operands, rest) = rest.split_at_checked(kind.operands())?;
-        let (mut register, mut borrowed, mut snippet) = (0, [NOT_BORROWED; 2], 0);
+        let (mut register, mut borrowed, mut snippet) = (RAX, [NOT_BORROWED; 2], 0);
         match (kind, operands) {
-            (Kind::ReadAhead, &[both]) => borrowed = [both & 15, both >> 4],
+            (Kind::ReadAhead, &[both]) => borrowed = from_pair(both),
             (Kind::Sync, &[both, length, own]) => {
-                (borrowed, snippet, register) = ([both & 15, both >> 4], u32::from(length), own);
+                (borrowed, snippet, register) = (from_pair(both), u32::from(length), Gpr(own));
             }
-            (_, &[one]) => register = one,
+            (_, &[one]) => register = Gpr(one),
             _ => {}
         }
         self.bytes = rest;
@@ -264,7 +294,7 @@ mod tests {
     #[test]
     fn recipes_survive_encoding() {
         let header = Header {
-            scratch: [3 | SPILLED, NO_SCRATCH],
+            scratch: [Some(Scratch { register: Gpr(3), spilled: true }), None],
             live_in: GprSet::from_bits(0x1234),
             live_out: GprSet::ALL,
         };
@@ -273,24 +303,24 @@ mod tests {
         writer.entry(&mut out, 30, 5, Kind::Plain, &[]);
         writer.entry(&mut out, 400, 15, Kind::Scratch, &[9]);
         writer.entry(&mut out, 410, 1, Kind::SavedRcx, &[]);
-        writer.entry(&mut out, 500, 0, Kind::ReadAhead, &[NOT_BORROWED | 7 << 4]);
+        writer.entry(&mut out, 500, 0, Kind::ReadAhead, &[pair(NOT_BORROWED, Gpr(7))]);
         writer.entry(&mut out, 520, 3, Kind::Plain, &[]);
-        writer.entry(&mut out, 530, 4, Kind::Sync, &[1 | 2 << 4, 60, NOT_BORROWED]);
+        writer.entry(&mut out, 530, 4, Kind::Sync, &[pair(Gpr(1), Gpr(2)), 60, NOT_BORROWED.0]);
         let recipe = Recipe::new(&out).unwrap();
         assert_eq!(recipe.header(), header);
         assert_eq!(recipe.at(29), None);
         assert_eq!(recipe.at(30).unwrap().original, 0);
         let middle = recipe.at(405).unwrap();
-        assert_eq!((middle.original, middle.kind, middle.register), (5, Kind::Scratch, 9));
+        assert_eq!((middle.original, middle.kind, middle.register), (5, Kind::Scratch, Gpr(9)));
         assert_eq!(recipe.at(499).unwrap().original, 20);
         assert_eq!(recipe.at(499).unwrap().insn, 2);
         let ahead = recipe.at(510).unwrap();
         assert_eq!((ahead.insn, ahead.original, ahead.length), (3, 21, 0));
-        assert_eq!((ahead.spilled(10), ahead.reads_ahead(10)), ([None, Some(7)], true));
+        assert_eq!((ahead.spilled(10), ahead.reads_ahead(10)), ([None, Some(Gpr(7))], true));
         assert_eq!(recipe.at(520).unwrap().insn, 3);
         let sync = recipe.at(1000).unwrap();
         assert_eq!((sync.insn, sync.original, sync.length), (4, 24, 4));
-        assert_eq!((sync.spilled(59), sync.reads_ahead(59)), ([Some(1), Some(2)], true));
+        assert_eq!((sync.spilled(59), sync.reads_ahead(59)), ([Some(Gpr(1)), Some(Gpr(2))], true));
         assert_eq!((sync.spilled(60), sync.reads_ahead(60)), ([None, None], false));
     }
 }

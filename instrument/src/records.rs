@@ -4,7 +4,8 @@ use crate::emit::At;
 use crate::operand::memory_operand;
 use crate::plan::{AtEnd, AtEntry};
 use crate::recipe;
-use crate::weaver::{Slot, Weaver};
+use crate::weaver::{Scratch, Slot, Weaver};
+use abi::ids::Gpr;
 use abi::options::Pointers;
 use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
@@ -18,19 +19,14 @@ impl Weaver<'_> {
         let control = self.unit.plan.control;
         let memory = self.memory_left();
         let live_in = self.unit.live.at_entry();
-        let mut header = recipe::Header {
-            scratch: [recipe::NO_SCRATCH; 2],
-            live_in,
-            live_out: self.unit.live.at_end(),
-        };
+        let mut header =
+            recipe::Header { scratch: [None; 2], live_in, live_out: self.unit.live.at_end() };
         if control.bytes() > 0 || memory > 0 {
             let pointer = self.take(live_in, GprSet::EMPTY, Slot::First);
             let second = matches!(control.entry, AtEntry::Address | AtEntry::Target)
                 .then(|| self.take(live_in, GprSet::of(pointer.reg), Slot::Second));
             for (slot, scratch) in header.scratch.iter_mut().zip([Some(pointer), second]) {
-                if let Some(scratch) = scratch {
-                    *slot = scratch.in_header();
-                }
+                *slot = scratch.map(Scratch::in_header);
             }
             self.load_control_flow_pointer(pointer.reg);
             self.control_flow_record(pointer.reg, second.map(|s| s.reg));
@@ -45,7 +41,7 @@ impl Weaver<'_> {
 
     /// Writes what the plan has at the unit's entry, at the pointer in `p`. `second`: a register for
     /// what is too long for an immediate.
-    fn control_flow_record(&mut self, p: u8, second: Option<u8>) {
+    fn control_flow_record(&mut self, p: Gpr, second: Option<Gpr>) {
         let (id, control) = (self.unit.block.id, self.unit.plan.control);
         let last = i32::from(control.bytes()) - 1;
         match (control.entry, second) {
@@ -75,7 +71,7 @@ impl Weaver<'_> {
     }
 
     /// The unit's address, with its version, in `reg`.
-    fn whole_address(&mut self, reg: u8) {
+    fn whole_address(&mut self, reg: Gpr) {
         let (start, version) = (self.unit.block.start.0, u64::from(self.unit.block.version) << 48);
         if version == 0 {
             self.code().address_of(reg, start);
@@ -84,7 +80,7 @@ impl Weaver<'_> {
         }
     }
 
-    fn bump(&mut self, scratch: u8, cf_len: u8, memory: i32) {
+    fn bump(&mut self, scratch: Gpr, cf_len: u8, memory: i32) {
         let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
         if !self.manner.claims_vectors() {
             for (offset, by) in
@@ -140,7 +136,7 @@ impl Weaver<'_> {
     }
 
     /// `lea reg, <the instruction's memory operand>`, of which it has one.
-    fn lea_operand(&mut self, insn: &Instruction, reg: u8) {
+    fn lea_operand(&mut self, insn: &Instruction, reg: Gpr) {
         if insn.is_ip_rel_memory_operand() {
             return self.code().address_of(reg, insn.ip_rel_memory_address());
         }

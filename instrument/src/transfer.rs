@@ -15,7 +15,7 @@
 //! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
 //! block's `target` then holds the whole original target.
 
-use crate::emit::{At, LookUp, RCX, RSP};
+use crate::emit::{At, LookUp};
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
@@ -28,7 +28,7 @@ use abi::thread::{self, refuse};
 use abi::trace::bits;
 use iced_x86::{Code as Op, Instruction, OpKind, Register};
 use lifter::flow::Flow;
-use lifter::regs::{gpr_number, GprSet};
+use lifter::regs::{gpr_number, GprSet, RCX, RSP};
 
 impl Weaver<'_> {
     /// Emits instruction `i`, the transfer that ends the unit.

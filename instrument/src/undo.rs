@@ -6,8 +6,9 @@
 
 use crate::emit::At;
 use crate::operand::{register32, register64};
-use crate::recipe::{Kind, NOT_BORROWED};
+use crate::recipe::{pair, Kind, NOT_BORROWED};
 use crate::weaver::{Scratch, Slot, Weaver};
+use abi::ids::Gpr;
 use abi::thread;
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
@@ -31,7 +32,7 @@ impl Weaver<'_> {
     pub fn read_ahead(&mut self, insn: &Instruction, i: usize) {
         let at = self.code().here();
         let (pointer, value) = self.old_bytes(insn, i);
-        let both = pointer.borrowed() | value.borrowed() << 4;
+        let both = pair(pointer.borrowed(), value.borrowed());
         self.boundary_at(at, 0, Kind::ReadAhead, &[both]);
     }
 
@@ -60,7 +61,7 @@ impl Weaver<'_> {
     }
 
     /// Reads the piece of the operand that starts `from` bytes into it, with zeros above.
-    fn read_piece(&mut self, insn: &Instruction, r: &Reference, from: i32, to: u8) {
+    fn read_piece(&mut self, insn: &Instruction, r: &Reference, from: i32, to: Gpr) {
         let memory = self.piece(insn, r, from, to);
         let (op, register) = match r.size - from.unsigned_abs() {
             1 => (Op::Movzx_r32_rm8, register32(to)),
@@ -78,7 +79,7 @@ impl Weaver<'_> {
     }
 
     /// The memory operand of such a piece; `to` holds its address if no operand reaches it.
-    fn piece(&mut self, insn: &Instruction, r: &Reference, from: i32, to: u8) -> MemoryOperand {
+    fn piece(&mut self, insn: &Instruction, r: &Reference, from: i32, to: Gpr) -> MemoryOperand {
         let segment = match r.segment {
             Segment::None => Register::None,
             Segment::Fs => Register::FS,
@@ -101,9 +102,9 @@ impl Weaver<'_> {
             }
             return operand(register64(to), none, 1, 0, 0);
         }
-        let name = |number| match r.address32 {
-            true => register32(number),
-            false => register64(number),
+        let name = |register: Gpr| match r.address32 {
+            true => register32(register),
+            false => register64(register),
         };
         let (index, scale) = match r.index {
             Index::Gpr { number, scale } => (name(number), u32::from(scale)),
@@ -131,15 +132,15 @@ impl Weaver<'_> {
         let at = self.code().here();
         self.code().enter_order();
         self.order(i, live);
-        let mut both = NOT_BORROWED | NOT_BORROWED << 4;
+        let mut both = pair(NOT_BORROWED, NOT_BORROWED);
         if before[ordered..].iter().any(|r| matches!(r.what, What::Old(_))) {
             let (pointer, value) = self.old_bytes(insn, i);
-            both = pointer.borrowed() | value.borrowed() << 4;
+            both = pair(pointer.borrowed(), value.borrowed());
         }
         let far = self.far_register(insn, i);
         let snippet = u8::try_from(self.code().here().0 - at.0);
         debug_assert!(snippet.is_ok());
-        let operands = [both, snippet.unwrap_or(u8::MAX), far.unwrap_or(NOT_BORROWED)];
+        let operands = [both, snippet.unwrap_or(u8::MAX), far.unwrap_or(NOT_BORROWED).0];
         self.boundary_at(at, insn.len(), Kind::Sync, &operands);
         self.copy_or_reach(insn, far);
         self.code().leave_order();

@@ -44,6 +44,7 @@ pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseD
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::ids::Gpr;
     use iced_x86::{Decoder, DecoderOptions};
     use lifter::regs::{RAX, RBX, RCX, RDI, RDX, RSI, RSP};
 
@@ -51,7 +52,7 @@ mod tests {
     #[test]
     fn implicit_registers_are_known() {
         // Name, code, what it uses, what it defines.
-        type Case<'a> = (&'a str, &'a [u8], &'a [u8], &'a [u8]);
+        type Case<'a> = (&'a str, &'a [u8], &'a [Gpr], &'a [Gpr]);
         let cases: &[Case] = &[
             ("xsavec [rsp+40h]", &[0x0f, 0xc7, 0x64, 0x24, 0x40], &[RAX, RDX, RSP], &[]),
             ("xsave [rdi]", &[0x0f, 0xae, 0x27], &[RAX, RDX, RDI], &[]),
@@ -88,7 +89,7 @@ mod tests {
             let insn = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
             assert!(!insn.is_invalid(), "{name}");
             let effect = use_def(&insn, &mut factory);
-            let all = |set: &[u8]| set.iter().copied().collect::<GprSet>();
+            let all = |set: &[Gpr]| set.iter().copied().collect::<GprSet>();
             assert!(all(used).minus(effect.used).is_empty(), "{name} uses {:?}", effect.used);
             // What is both read and overwritten is live before it anyway.
             let only = effect.defined.minus(effect.used);

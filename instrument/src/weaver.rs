@@ -5,7 +5,7 @@
 //! [`crate::weave`] and the modules that it calls.
 
 use crate::block::Block;
-use crate::emit::{Code, RSP};
+use crate::emit::Code;
 use crate::fragment::Fragment;
 use crate::liveness::Live;
 use crate::loose::LooseEnds;
@@ -14,22 +14,22 @@ use crate::operand::register64;
 use crate::plan::UnitPlan;
 use crate::recipe::{self, Kind};
 use crate::use_def::{use_def, UseDef};
-use abi::ids::{CodeOff, OrigAddr};
+use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread;
 use iced_x86::{Code as Op, Encoder, Instruction, InstructionInfoFactory, MemoryOperand};
-use lifter::regs::GprSet;
+use lifter::regs::{GprSet, RAX, RSP};
 
 /// A scratch register for a few instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Scratch {
-    pub reg: u8,
+    pub reg: Gpr,
     /// Offset in the thread block where the program's value waits.
     spilled: Option<i32>,
 }
 
 impl Scratch {
     /// The register if it is spilled, as a recipe names it.
-    pub fn borrowed(self) -> u8 {
+    pub fn borrowed(self) -> Gpr {
         if self.spilled.is_some() {
             self.reg
         } else {
@@ -38,8 +38,8 @@ impl Scratch {
     }
 
     /// The register as the header of a recipe names it.
-    pub fn in_header(self) -> u8 {
-        self.reg | if self.spilled.is_some() { recipe::SPILLED } else { 0 }
+    pub fn in_header(self) -> recipe::Scratch {
+        recipe::Scratch { register: self.reg, spilled: self.spilled.is_some() }
     }
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Weaver<'a> {
     entry: CodeOff,
     writer: Option<recipe::Writer>,
     /// Register that holds the memory-stream pointer (behind the unit's own bytes).
-    cached: Option<u8>,
+    cached: Option<Gpr>,
     /// Bytes of the unit's memory records that are not written yet.
     left: i32,
 }
@@ -144,7 +144,7 @@ impl<'a> Weaver<'a> {
         let idle = GprSet::ALL.minus(avoid).minus(self.unit_touched());
         let free = if idle.is_empty() { GprSet::ALL.minus(avoid) } else { idle };
         let nth = self.out.recipes.len() % free.iter().count().max(1);
-        let reg = free.iter().nth(nth).unwrap_or(0);
+        let reg = free.iter().nth(nth).unwrap_or(RAX);
         let offset = slot.offset();
         self.code().store(offset, reg);
         Scratch { reg, spilled: Some(offset) }
@@ -158,14 +158,14 @@ impl<'a> Weaver<'a> {
 
     // --- buffer pointers ---
 
-    pub fn load_control_flow_pointer(&mut self, reg: u8) {
+    pub fn load_control_flow_pointer(&mut self, reg: Gpr) {
         match self.manner.claims_vectors() {
             true => self.code().control_flow_pointer(reg),
             false => self.code().load(reg, thread::POINTERS),
         }
     }
 
-    pub fn load_memory_pointer(&mut self, reg: u8) {
+    pub fn load_memory_pointer(&mut self, reg: Gpr) {
         match self.manner.claims_vectors() {
             true => self.code().memory_pointer(reg),
             false => self.code().load(reg, thread::POINTERS + 8),
@@ -191,7 +191,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// The register holds something else now.
-    pub fn forget_pointer_in(&mut self, reg: u8) {
+    pub fn forget_pointer_in(&mut self, reg: Gpr) {
         self.cached = self.cached.filter(|&cached| cached != reg);
     }
 
@@ -238,7 +238,7 @@ impl<'a> Weaver<'a> {
     // --- encoded instructions ---
 
     /// Encodes `op reg, memory` at the current place.
-    pub fn encode_with(&mut self, op: Op, reg: u8, memory: MemoryOperand) {
+    pub fn encode_with(&mut self, op: Op, reg: Gpr, memory: MemoryOperand) {
         let insn = Instruction::with2(op, register64(reg), memory);
         let encoded = insn.map(|insn| self.encode(&insn));
         debug_assert!(matches!(encoded, Ok(true)));

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
 };
@@ -64,17 +64,10 @@ impl Default for Case {
     }
 }
 
-fn registers() -> [&'static str; 16] {
-    [
-        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
-        "r13", "r14", "r15",
-    ]
-}
-
 fn what(what: What) -> String {
     match what {
-        What::Before(r) => format!("{} before", registers()[usize::from(r)]),
-        What::After(r) => format!("{} after", registers()[usize::from(r)]),
+        What::Before(r) => format!("{} before", r.name()),
+        What::After(r) => format!("{} after", r.name()),
         What::Address(n) => format!("address of operand {n}"),
         What::Vector(v) => format!("zmm{v}"),
         What::Mask(k) => format!("k{k}"),
@@ -266,7 +259,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
         let header = recipe.header();
         let dead = |set: GprSet| {
             let names = GprSet::ALL.minus(set);
-            let names: Vec<_> = names.iter().map(|r| registers()[usize::from(r)]).collect();
+            let names: Vec<_> = names.iter().map(Gpr::name).collect();
             if names.is_empty() {
                 "none".to_string()
             } else {
@@ -308,7 +301,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 None => String::new(),
                 Some((Kind::Plain, _)) => "plain".into(),
                 Some((Kind::SavedRcx, _)) => "rcx saved".into(),
-                Some((Kind::Scratch, r)) => format!("{} saved", registers()[usize::from(r)]),
+                Some((Kind::Scratch, r)) => format!("{} saved", r.name()),
                 Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
                 Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
                 Some((Kind::Sync, _)) => format!("in order{}", borrowed(last)),
@@ -337,7 +330,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
 /// The registers that a snippet has in the thread block when it reads.
 fn borrowed(entry: Option<&Entry>) -> String {
     let spilled = entry.map_or([None; 2], |e| e.spilled(1));
-    let names = spilled.into_iter().flatten().map(|r| registers()[usize::from(r)]);
+    let names = spilled.into_iter().flatten().map(Gpr::name);
     names.fold(String::new(), |text, name| format!("{text}, {name} saved"))
 }
 
@@ -426,7 +419,7 @@ impl<'a> Check<'a> {
 
     fn read(&self, used: GprSet) {
         for register in used.iter() {
-            assert!(!self.lost.contains(register), "{} is lost", registers()[register as usize]);
+            assert!(!self.lost.contains(register), "{} is lost", register.name());
         }
     }
 

@@ -76,6 +76,7 @@ mod tests {
     use super::*;
     use crate::operands::references;
     use crate::regs::{RBP, RSP};
+    use abi::ids::Gpr;
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 
     fn needs_of(bytes: &[u8]) -> Needs {
@@ -86,7 +87,7 @@ mod tests {
         needs(&insn, &refs)
     }
 
-    fn set(numbers: &[u8]) -> GprSet {
+    fn set(numbers: &[Gpr]) -> GprSet {
         numbers.iter().copied().collect()
     }
 

@@ -12,12 +12,13 @@
 
 use alloc::vec::Vec;
 
+use abi::ids::Gpr;
 use iced_x86::{
     Code, Instruction, InstructionInfoFactory, InstructionInfoOptions, MemorySize, Mnemonic,
     OpAccess, OpKind, Register,
 };
 
-use crate::regs::{gpr_number, RBP, RDI, RSI, RSP};
+use crate::regs::{gpr_number, RAX, RBP, RDI, RSI, RSP};
 
 /// One memory reference (or, by its [`Shape`], a row of them).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +28,7 @@ pub struct Reference {
     /// Bytes of each reference; 0 for [`Shape::Xsave`].
     pub size: u32,
     /// The base register.
-    pub base: Option<u8>,
+    pub base: Option<Gpr>,
     /// What is added to the base.
     pub index: Index,
     /// For a pc-relative operand the absolute address.
@@ -50,25 +51,25 @@ pub enum Index {
     /// A register, scaled.
     Gpr {
         /// The register.
-        number: u8,
+        number: Gpr,
         /// 1, 2, 4 or 8.
         scale: u8,
     },
     /// The lowest byte of a register, zero-extended (`xlat`).
     LowByte {
         /// The register.
-        number: u8,
+        number: Gpr,
     },
     /// `bt` and its kin with a bit offset in a register: adds
     /// `(signed offset >> log2(bits of the operand)) * operand_bytes`. The operand may have an
     /// index of its own: (number, scale).
     BitOffset {
         /// The register with the bit offset.
-        number: u8,
+        number: Gpr,
         /// Bytes of the operand.
         operand_bytes: u8,
         /// The operand's own index.
-        index: Option<(u8, u8)>,
+        index: Option<(Gpr, u8)>,
     },
     /// Elements of a vector register, sign-extended.
     Vector {
@@ -162,7 +163,7 @@ pub fn references(
             let to = insn.op0_register();
             return out.push(Reference {
                 address32: to.size() == 4,
-                ..stack(true, gpr_number(to).unwrap_or(0), 0, 64)
+                ..stack(true, gpr_number(to).unwrap_or(RAX), 0, 64)
             });
         }
         _ => {}
@@ -349,14 +350,14 @@ fn index(insn: &Instruction, operand: u32) -> Index {
     let register = insn.memory_index();
     let plain = gpr_number(register).map(|number| (number, scale));
     if insn.mnemonic() == Mnemonic::Xlatb {
-        return Index::LowByte { number: 0 };
+        return Index::LowByte { number: RAX };
     }
     let bit_test =
         matches!(insn.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);
     if bit_test && operand == 0 && insn.op1_kind() == OpKind::Register {
         let offset = insn.op1_register();
         return Index::BitOffset {
-            number: gpr_number(offset).unwrap_or(0),
+            number: gpr_number(offset).unwrap_or(RAX),
             operand_bytes: small(offset.size()),
             index: plain,
         };
@@ -381,7 +382,7 @@ fn segment(insn: &Instruction) -> Segment {
 }
 
 /// An implicit reference relative to one register.
-fn stack(write: bool, base: u8, displacement: i64, size: u32) -> Reference {
+fn stack(write: bool, base: Gpr, displacement: i64, size: u32) -> Reference {
     Reference {
         write,
         size,
@@ -465,7 +466,7 @@ fn string(insn: &Instruction, out: &mut Vec<Reference>) {
     } else {
         Shape::String
     };
-    let at = |write: bool, base: u8| {
+    let at = |write: bool, base: Gpr| {
         let operand = (0..insn.op_count()).find(|&n| {
             let kind = insn.op_kind(n);
             match base {

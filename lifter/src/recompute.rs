@@ -4,11 +4,12 @@
 //! on values: the planner asks with dummy values what the reader will know. What is not computed
 //! here becomes unknown, conditional writes included. Flags and memory are not followed.
 
+use abi::ids::Gpr;
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 
 use crate::regs::{gpr_number, GprSet, R11, RAX, RBP, RCX, RDX, RSP};
 
-/// One step of an instruction's effect. Operands are hardware numbers; `narrow` effects compute in
+/// One step of an instruction's effect. `narrow` effects compute in
 /// 32 bits and zero-extend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
@@ -17,18 +18,18 @@ pub enum Effect {
     /// `to = value`
     Set {
         /// The register that changes.
-        to: u8,
+        to: Gpr,
         /// Its new value.
         value: u64,
     },
     /// `to = base + index * scale + displacement`: mov, lea, add, stack pointer moves.
     Lea {
         /// The register that changes.
-        to: u8,
+        to: Gpr,
         /// The base register.
-        base: u8,
+        base: Gpr,
         /// Register and scale.
-        index: Option<(u8, u8)>,
+        index: Option<(Gpr, u8)>,
         /// What is added.
         displacement: u64,
         /// See [`Effect`].
@@ -37,11 +38,11 @@ pub enum Effect {
     /// `to = left operation right`
     Binary {
         /// The register that changes.
-        to: u8,
+        to: Gpr,
         /// A register.
-        left: u8,
+        left: Gpr,
         /// A register.
-        right: u8,
+        right: Gpr,
         /// What is computed.
         operation: Binary,
         /// See [`Effect`].
@@ -50,9 +51,9 @@ pub enum Effect {
     /// `to = left operation constant`
     Immediate {
         /// The register that changes.
-        to: u8,
+        to: Gpr,
         /// A register.
-        left: u8,
+        left: Gpr,
         /// The constant.
         right: u64,
         /// What is computed.
@@ -63,9 +64,9 @@ pub enum Effect {
     /// `to = operation from`
     Unary {
         /// The register that changes.
-        to: u8,
+        to: Gpr,
         /// A register.
-        from: u8,
+        from: Gpr,
         /// What is computed.
         operation: Unary,
         /// See [`Effect`].
@@ -74,9 +75,9 @@ pub enum Effect {
     /// Two registers exchange their values.
     Swap {
         /// One of them.
-        a: u8,
+        a: Gpr,
         /// The other one.
-        b: u8,
+        b: Gpr,
         /// See [`Effect`].
         narrow: bool,
     },
@@ -142,21 +143,21 @@ pub struct Known {
 impl Known {
     /// The register's value, if it is known.
     #[inline]
-    pub fn get(&self, number: u8) -> Option<u64> {
-        self.known.contains(number).then(|| self.values[usize::from(number & 15)])
+    pub fn get(&self, register: Gpr) -> Option<u64> {
+        self.known.contains(register).then(|| self.values[register.index()])
     }
 
     /// The register becomes known.
     #[inline]
-    pub fn set(&mut self, number: u8, value: u64) {
-        self.values[usize::from(number & 15)] = value;
-        self.known.insert(number);
+    pub fn set(&mut self, register: Gpr, value: u64) {
+        self.values[register.index()] = value;
+        self.known.insert(register);
     }
 
     /// Applies one step.
     #[inline]
     pub fn apply(&mut self, effect: &Effect) {
-        let value = |number: u8| self.values[usize::from(number & 15)];
+        let value = |register: Gpr| self.values[register.index()];
         let (to, result, inputs, narrow) = match *effect {
             Effect::Lea { to, base, index, displacement, narrow } => {
                 let sum = value(base).wrapping_add(displacement);
@@ -195,7 +196,7 @@ impl Known {
             }
         };
         let result = if narrow { result & 0xffff_ffff } else { result };
-        self.values[usize::from(to & 15)] = result;
+        self.values[to.index()] = result;
         if inputs.minus(self.known).is_empty() {
             self.known.insert(to);
         } else {
@@ -203,10 +204,10 @@ impl Known {
         }
     }
 
-    fn put(&mut self, number: u8, value: Option<u64>, narrow: bool) {
+    fn put(&mut self, register: Gpr, value: Option<u64>, narrow: bool) {
         match value {
-            Some(value) => self.set(number, if narrow { value & 0xffff_ffff } else { value }),
-            None => self.known.remove(number),
+            Some(value) => self.set(register, if narrow { value & 0xffff_ffff } else { value }),
+            None => self.known.remove(register),
         }
     }
 }
@@ -300,12 +301,12 @@ fn written(insn: &Instruction, factory: &mut InstructionInfoFactory) -> GprSet {
 }
 
 /// Number and narrowness of a 32- or 64-bit register.
-fn wide(register: Register) -> Option<(u8, bool)> {
+fn wide(register: Register) -> Option<(Gpr, bool)> {
     let narrow = register.is_gpr32();
     (narrow || register.is_gpr64()).then(|| gpr_number(register).map(|n| (n, narrow)))?
 }
 
-fn moved(to: u8, from: u8, add: u64, narrow: bool) -> Effect {
+fn moved(to: Gpr, from: Gpr, add: u64, narrow: bool) -> Effect {
     Effect::Lea { to, base: from, index: None, displacement: add, narrow }
 }
 
@@ -416,7 +417,7 @@ fn arithmetic(insn: &Instruction) -> Option<Effect> {
     }
 }
 
-fn extend(to: u8, narrow: bool, from: Register, [low, high, word]: [Unary; 3]) -> Option<Effect> {
+fn extend(to: Gpr, narrow: bool, from: Register, [low, high, word]: [Unary; 3]) -> Option<Effect> {
     let operation = match from {
         Register::AH | Register::CH | Register::DH | Register::BH => high,
         _ if from.is_gpr8() => low,
@@ -426,7 +427,7 @@ fn extend(to: u8, narrow: bool, from: Register, [low, high, word]: [Unary; 3]) -
     Some(Effect::Unary { to, from: gpr_number(from)?, operation, narrow })
 }
 
-fn lea(insn: &Instruction, to: u8, narrow: bool) -> Option<Effect> {
+fn lea(insn: &Instruction, to: Gpr, narrow: bool) -> Option<Effect> {
     let displacement = insn.memory_displacement64();
     let (base, index) = (insn.memory_base(), insn.memory_index());
     let address32 = base.is_gpr32() || index.is_gpr32() || base == Register::EIP;

@@ -1,25 +1,26 @@
 //! General-purpose registers by hardware number: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8..r15.
 
+use abi::ids::Gpr;
 use iced_x86::Register;
 
 /// rax
-pub const RAX: u8 = 0;
+pub const RAX: Gpr = Gpr(0);
 /// rcx
-pub const RCX: u8 = 1;
+pub const RCX: Gpr = Gpr(1);
 /// rdx
-pub const RDX: u8 = 2;
+pub const RDX: Gpr = Gpr(2);
 /// rbx
-pub const RBX: u8 = 3;
+pub const RBX: Gpr = Gpr(3);
 /// rsp
-pub const RSP: u8 = 4;
+pub const RSP: Gpr = Gpr(4);
 /// rbp
-pub const RBP: u8 = 5;
+pub const RBP: Gpr = Gpr(5);
 /// rsi
-pub const RSI: u8 = 6;
+pub const RSI: Gpr = Gpr(6);
 /// rdi
-pub const RDI: u8 = 7;
+pub const RDI: Gpr = Gpr(7);
 /// r11
-pub const R11: u8 = 11;
+pub const R11: Gpr = Gpr(11);
 
 /// A set of general-purpose registers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -33,8 +34,8 @@ impl GprSet {
 
     /// The set with one member.
     #[inline]
-    pub const fn of(number: u8) -> GprSet {
-        GprSet(1 << (number & 15))
+    pub const fn of(register: Gpr) -> GprSet {
+        GprSet(1 << register.index())
     }
 
     /// Bit i stands for register i.
@@ -49,20 +50,20 @@ impl GprSet {
     }
 
     /// Adds a member.
-    pub fn insert(&mut self, number: u8) {
-        self.0 |= GprSet::of(number).0;
+    pub fn insert(&mut self, register: Gpr) {
+        self.0 |= GprSet::of(register).0;
     }
 
     /// Takes a member out.
     #[inline]
-    pub fn remove(&mut self, number: u8) {
-        self.0 &= !GprSet::of(number).0;
+    pub fn remove(&mut self, register: Gpr) {
+        self.0 &= !GprSet::of(register).0;
     }
 
     /// Whether the register is a member.
     #[inline]
-    pub const fn contains(self, number: u8) -> bool {
-        self.0 & GprSet::of(number).0 != 0
+    pub const fn contains(self, register: Gpr) -> bool {
+        self.0 & GprSet::of(register).0 != 0
     }
 
     /// What is in either.
@@ -90,14 +91,14 @@ impl GprSet {
     }
 
     /// Members in ascending order.
-    pub fn iter(self) -> impl Iterator<Item = u8> {
-        (0..16).filter(move |&number| self.contains(number))
+    pub fn iter(self) -> impl Iterator<Item = Gpr> {
+        (0..16).map(Gpr).filter(move |&register| self.contains(register))
     }
 }
 
-impl FromIterator<u8> for GprSet {
-    fn from_iter<I: IntoIterator<Item = u8>>(numbers: I) -> GprSet {
-        numbers.into_iter().fold(GprSet::EMPTY, |set, number| set.union(GprSet::of(number)))
+impl FromIterator<Gpr> for GprSet {
+    fn from_iter<I: IntoIterator<Item = Gpr>>(registers: I) -> GprSet {
+        registers.into_iter().fold(GprSet::EMPTY, |set, register| set.union(GprSet::of(register)))
     }
 }
 
@@ -107,10 +108,10 @@ impl core::fmt::Debug for GprSet {
     }
 }
 
-/// Hardware number of a general-purpose register of any width (ah, ch, dh, bh are part of rax..rbx).
-pub fn gpr_number(register: Register) -> Option<u8> {
+/// The general-purpose register that one of any width is part of (ah, ch, dh, bh are part of rax..rbx).
+pub fn gpr_number(register: Register) -> Option<Gpr> {
     match register.is_gpr() {
-        true => u8::try_from(register.full_register().number()).ok(),
+        true => u8::try_from(register.full_register().number()).ok().map(Gpr),
         false => None,
     }
 }
@@ -123,10 +124,10 @@ mod tests {
     #[test]
     fn sets_behave_like_sets() {
         let mut set: GprSet = [RAX, RDI].into_iter().collect();
-        set.insert(15);
+        set.insert(Gpr(15));
         set.remove(RAX);
-        assert_eq!(set.iter().collect::<Vec<_>>(), [RDI, 15]);
-        assert!(set.contains(15) && !set.contains(RAX));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [RDI, Gpr(15)]);
+        assert!(set.contains(Gpr(15)) && !set.contains(RAX));
         assert_eq!(GprSet::ALL.minus(set).union(set), GprSet::ALL);
         assert!(GprSet::EMPTY.is_empty());
     }
@@ -145,7 +146,7 @@ mod tests {
             (R15W, 15),
             (R12L, 12),
         ] {
-            assert_eq!(gpr_number(register), Some(number), "{register:?}");
+            assert_eq!(gpr_number(register), Some(Gpr(number)), "{register:?}");
         }
         for register in [None, RIP, XMM0, K1, FS] {
             assert_eq!(gpr_number(register), Option::None, "{register:?}");

@@ -4,6 +4,7 @@ use crate::convert::low;
 use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
 use crate::translate::Inspection;
+use abi::ids::Gpr;
 use lifter::flow::End;
 use lifter::program::{Function, Program};
 use object::elf;
@@ -65,7 +66,7 @@ pub fn live(function: &Function, inspection: &Inspection) -> String {
     let mut out = format!("function {:x}\n", function.start);
     for block in &inspection.blocks {
         for (insn, live) in block.insns.iter().zip(&block.live) {
-            let names: Vec<&str> = live.iter().map(register_name).collect();
+            let names: Vec<&str> = live.iter().map(Gpr::name).collect();
             let _ = writeln!(out, "  {:8x} {:<40} {}", insn.ip(), text(insn), names.join(" "));
         }
         out.push('\n');
@@ -121,19 +122,11 @@ fn text(insn: &iced_x86::Instruction) -> String {
     out
 }
 
-fn register_name(number: u8) -> &'static str {
-    const NAMES: [&str; 16] = [
-        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
-        "r13", "r14", "r15",
-    ];
-    NAMES[usize::from(number & 15)]
-}
-
 fn what(what: abi::unit::What) -> String {
     use abi::unit::What;
     match what {
-        What::Before(r) => register_name(r).to_string(),
-        What::After(r) => format!("{} behind it", register_name(r)),
+        What::Before(r) => r.name().to_string(),
+        What::After(r) => format!("{} behind it", r.name()),
         What::Address(n) => format!("address of operand {n}"),
         What::Vector(v) => format!("vector register {v}"),
         What::Order => "order".into(),

@@ -4,7 +4,7 @@
 //! value each.
 
 use abi::event::{Kind, WHOLE_UNIT};
-use abi::ids::{LiveAddr, UnitId};
+use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::Options;
 use abi::trace::{tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
@@ -38,7 +38,7 @@ fn main() {
         let body = UnitBody {
             code_len: code.len() as u16,
             flags: if n == 0 { flags::WIDE } else { 0 },
-            records: vec![UnitRecord { insn: 0, what: What::After(0) }],
+            records: vec![UnitRecord { insn: 0, what: What::After(Gpr(0)) }],
         };
         let unit = JitUnit {
             id: UnitId(0x1_0010 + n),

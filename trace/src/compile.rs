@@ -3,13 +3,13 @@
 //! The order within an instruction: take the values recorded before it, report its references,
 //! apply its effect on known registers, let the values recorded after it take effect.
 
-use abi::ids::{LiveAddr, OrigAddr, UnitId};
+use abi::ids::{Gpr, LiveAddr, OrigAddr, UnitId};
 use abi::unit::What;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
 use lifter::flow::Flow;
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
-use lifter::regs::{gpr_number, RDI, RSI};
+use lifter::regs::{gpr_number, RAX, RDI, RSI};
 use lifter::stores::{stores, Stores};
 
 use crate::units::{DescribedUnit, Origin};
@@ -73,10 +73,10 @@ pub struct Simple {
     pub offset: u16,
     /// Bytes.
     pub size: u16,
-    /// 16 and above: none.
-    pub base: u8,
+    /// Or [`NO_REGISTER`].
+    pub base: Gpr,
     /// The same, of the register that is scaled.
-    pub index: u8,
+    pub index: Gpr,
     /// Factor of the index.
     pub scale: u8,
     /// It writes.
@@ -88,7 +88,7 @@ pub struct Simple {
 }
 
 /// [`Simple::base`], [`Simple::index`]: no register.
-pub const NO_REGISTER: u8 = 16;
+pub const NO_REGISTER: Gpr = Gpr(16);
 
 /// Part of what recovering one execution of a unit costs.
 #[derive(Debug)]
@@ -96,13 +96,13 @@ pub enum Step {
     /// A block starts at this offset (only inside of units).
     Block(u16),
     /// The next recorded word is the value of a register.
-    Take(u8),
+    Take(Gpr),
     /// The next recorded word is an address.
     TakeAddress(u8),
     /// The next recorded word is the value of a register behind the instruction.
-    Hold(u8),
+    Hold(Gpr),
     /// What [`Step::Hold`] held becomes the register's value.
-    Release(u8),
+    Release(Gpr),
     /// The next 64 recorded bytes are the value of a vector register.
     TakeVector(u8),
     /// The next recorded word is the value of a mask register.
@@ -114,7 +114,7 @@ pub enum Step {
         /// Which.
         segment: Segment,
         /// From which register.
-        from: u8,
+        from: Gpr,
         /// Only its low half.
         narrow: bool,
     },
@@ -134,7 +134,7 @@ pub enum Step {
     /// Up to two references once per iteration; `pointer` moved to the value held.
     Repeat {
         /// The register that moves.
-        pointer: u8,
+        pointer: Gpr,
         /// Made first.
         first: Simple,
         /// Made behind it.
@@ -309,7 +309,7 @@ impl Compiler {
         };
         if segment != Segment::None {
             let register = insn.op0_register();
-            let from = gpr_number(register).unwrap_or(0);
+            let from = gpr_number(register).unwrap_or(RAX);
             self.steps.push(Step::Base { segment, from, narrow: register.is_gpr32() });
         }
         let steps = &mut self.steps;
@@ -325,7 +325,7 @@ impl Compiler {
         offset: u16,
         refs: &[Reference],
         recorded: [bool; 4],
-        held: Option<u8>,
+        held: Option<Gpr>,
     ) -> Result<(), String> {
         if refs.first().is_some_and(|r| r.shape == Shape::Repeated) {
             let pointer = if refs.iter().any(|r| r.base == Some(RDI)) { RDI } else { RSI };

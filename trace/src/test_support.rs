@@ -1,7 +1,7 @@
 //! Writes small traces, for tests: frames with right checksums from parts.
 
 use abi::event::{EventHeader, Kind, Position, WHOLE_UNIT};
-use abi::ids::{LiveAddr, StreamOff, UnitId};
+use abi::ids::{Gpr, LiveAddr, StreamOff, UnitId};
 use abi::trace::{
     Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, HEADER_SIZE, PAYLOAD, PROCESS,
     RECORD_DATA, RECORD_REGISTERS, SEALED,
@@ -161,13 +161,13 @@ pub fn sample_units() -> Vec<JitUnit> {
     a.extend_from_slice(&[0x90, 0xe8]); // nop; call B
     a.extend_from_slice(&call_b);
     vec![
-        unit(0x1_0010, A, true, &[(1, What::Before(7)), (1, What::After(0))], &a),
+        unit(0x1_0010, A, true, &[(1, What::Before(Gpr(7))), (1, What::After(Gpr(0)))], &a),
         // 48 ff cf: dec rdi; f3 a4: rep movsb; 66 90 ..: nops
         unit(
             0x1_0011,
             B,
             true,
-            &[(1, What::Before(6)), (1, What::After(7))],
+            &[(1, What::Before(Gpr(6))), (1, What::After(Gpr(7)))],
             &[0x48, 0xff, 0xcf, 0xf3, 0xa4, 0x66, 0x90, 0x0f, 0x1f, 0x44, 0x00, 0x00],
         ),
         // add [rdi+8],eax; loop C
@@ -308,10 +308,10 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
     // mov [rdi],eax; lock inc dword [rsi]; mov [rdi+8],rax; call B
     let mut code = vec![0x89, 0x07, 0xf0, 0xff, 0x06, 0x48, 0x89, 0x47, 0x08, 0xe8];
     code.extend_from_slice(&small::<_, i32>(B - (A + 14)).to_le_bytes());
-    let mut records = vec![(0, What::Before(7)), (0, What::Old(1)), (1, What::Before(6))];
+    let mut records = vec![(0, What::Before(Gpr(7))), (0, What::Old(1)), (1, What::Before(Gpr(6)))];
     records.extend([(1, What::Order), (1, What::Old(1)), (2, What::Old(1))]);
     let others = [0u8, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
-    records.extend(others.map(|r| (3, What::Before(r))));
+    records.extend(others.map(|r| (3, What::Before(Gpr(r)))));
     records.push((3, What::Old(1)));
     let mut units = Vec::new();
     unit(0x1_0010, A, true, &records, &code).encode(&mut units);

@@ -152,12 +152,12 @@ fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
             ));
         }
     }
-    for number in before.known.known.iter() {
-        let recorded = end.start.gpr[usize::from(number)];
-        let computed = before.known.values[usize::from(number)];
-        if end.start.valid >> number & 1 == 1 && recorded != computed {
+    for register in before.known.known.iter() {
+        let recorded = end.start.gpr[register.index()];
+        let computed = before.known.values[register.index()];
+        if end.start.valid >> register.0 & 1 == 1 && recorded != computed {
             return Err(format!(
-                "register {number} is {recorded:#x} at the start of the chunk, computed {computed:#x}"
+                "register {register} is {recorded:#x} at the start of the chunk, computed {computed:#x}"
             ));
         }
     }

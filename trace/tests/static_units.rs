@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use abi::event::{Kind, WHOLE_UNIT};
-use abi::ids::{LiveAddr, OrigAddr};
+use abi::ids::{Gpr, LiveAddr, OrigAddr};
 use abi::image::{self, ImageHeader};
 use abi::options::{Memory, Options, RecordingOptions};
 use abi::tables::Tables;
@@ -39,7 +39,7 @@ fn output_file() -> Vec<u8> {
         flags: 1,
         records: records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect(),
     };
-    let first = body(6, &[(0, What::Before(7)), (0, What::After(0))]);
+    let first = body(6, &[(0, What::Before(Gpr(7))), (0, What::After(Gpr(0)))]);
     let at = OrigAddr(CODE_ADDRESS);
     encode_static(&mut descriptions, OrigAddr(0), at, &first);
     encode_static(&mut descriptions, at, at.plus(6), &body(3, &[]));

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use abi::event::{Kind, WHOLE_UNIT};
-use abi::ids::{LiveAddr, UnitId};
+use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use abi::trace::{bits, tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
@@ -114,7 +114,7 @@ fn wrong(trace: &Trace) -> String {
 fn jump_and_load() -> Vec<JitUnit> {
     vec![
         unit(0x10, 0x1000, &[], &[0xe9, 0xfb, 0x0f, 0, 0]),
-        unit(0x11, 0x2000, &[(0, What::After(0))], &[0x48, 0x8b, 0x00, 0xc3]),
+        unit(0x11, 0x2000, &[(0, What::After(Gpr(0)))], &[0x48, 0x8b, 0x00, 0xc3]),
         unit(0x12, 0x3000, &[], &[0x48, 0x8b, 0x03, 0x48, 0x8b, 0x00]),
     ]
 }
@@ -215,10 +215,10 @@ fn rare_operands() {
     let records = [
         (0, What::Vector(3)),
         (0, What::Mask(2)),
-        (1, What::Before(0)),
-        (1, What::Before(2)),
-        (2, What::Before(0)),
-        (4, What::After(7)),
+        (1, What::Before(Gpr(0))),
+        (1, What::Before(Gpr(2))),
+        (2, What::Before(Gpr(0))),
+        (4, What::After(Gpr(7))),
     ];
     let unit = unit(0x10, 0x1000, &records, &code.concat());
     let mut memory = vector.to_vec();
@@ -250,8 +250,12 @@ fn recorded_addresses_are_taken_as_they_are() {
         &[0xf3, 0x48, 0x0f, 0xae, 0xd2],
         &[0x64, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0],
     ];
-    let records =
-        [(0, What::Address(1)), (1, What::Address(0)), (2, What::Before(4)), (3, What::Before(2))];
+    let records = [
+        (0, What::Address(1)),
+        (1, What::Address(0)),
+        (2, What::Before(Gpr(4))),
+        (3, What::Before(Gpr(2))),
+    ];
     let unit = unit(0x10, 0x1000, &records, &code.concat());
     let mut record = record(0x1000, &[0x10], words(&[0x1111, 0x2222, 0x8000, 0x7000]));
     record.registers.valid = 0;
@@ -280,9 +284,9 @@ fn loss_leaves_nothing_known() {
 fn interrupted() -> (Vec<JitUnit>, impl Fn(u32, u64, RegisterState) -> Vec<u8>) {
     let code = [0x50, 0x48, 0x8b, 0x03, 0x48, 0x8b, 0x08];
     let units = vec![
-        unit(0x10, 0x1000, &[(1, What::Before(3)), (1, What::After(0))], &code),
+        unit(0x10, 0x1000, &[(1, What::Before(Gpr(3))), (1, What::After(Gpr(0)))], &code),
         unit(0x11, 0x5000, &[], &[0x48, 0x8b, 0x00, 0xc3]),
-        unit(0x12, 0x5000, &[(0, What::Before(0))], &[0x48, 0x8b, 0x00, 0xc3]),
+        unit(0x12, 0x5000, &[(0, What::Before(Gpr(0)))], &[0x48, 0x8b, 0x00, 0xc3]),
     ];
     let signal = |insn, pc, handler: RegisterState| {
         let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
@@ -373,7 +377,7 @@ fn bits_events_come_behind_the_silent_units_before_them() {
     let mut loads = unit(
         0x11,
         0x2000,
-        &[(1, What::Before(3)), (1, What::After(0))],
+        &[(1, What::Before(Gpr(3))), (1, What::After(Gpr(0)))],
         &[0x50, 0x48, 0x8b, 0x03, 0x74, 0xfa],
     );
     loads.body.flags = 0;
@@ -413,7 +417,7 @@ fn bits_events_come_behind_the_silent_units_before_them() {
 #[test]
 fn an_interrupted_string_instruction_reports_what_it_completed() {
     // push rax; rep movsd; the handler at 0x5000: mov rax,[rcx] with rcx as the event says.
-    let records = [(1, What::Before(6)), (1, What::After(7))];
+    let records = [(1, What::Before(Gpr(6))), (1, What::After(Gpr(7)))];
     let units = [
         unit(0x10, 0x1000, &records, &[0x50, 0xf3, 0xa5]),
         unit(0x12, 0x5000, &[], &[0x48, 0x8b, 0x01, 0xc3]),

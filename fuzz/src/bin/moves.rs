@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use abi::ids::{OrigAddr, UnitId};
+use abi::ids::{Gpr, OrigAddr, UnitId};
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
@@ -752,8 +752,8 @@ fn put_back(state: &mut State, entry: Option<Entry>, way: &Way) {
     }
 }
 
-fn gpr(r: &mut Registers, number: u8) -> &mut u64 {
-    match number {
+fn gpr(r: &mut Registers, register: Gpr) -> &mut u64 {
+    match register.0 {
         0 => &mut r.rax,
         1 => &mut r.rcx,
         2 => &mut r.rdx,
@@ -848,10 +848,10 @@ fn translated_end(
 fn compare(expected: &State, got: &State, exact: bool) -> Result<(), String> {
     let (mut a, mut b) = (expected.registers, got.registers);
     if exact {
-        for number in 0..16 {
-            let (a, b) = (*gpr(&mut a, number), *gpr(&mut b, number));
+        for register in (0..16).map(Gpr) {
+            let (a, b) = (*gpr(&mut a, register), *gpr(&mut b, register));
             if a != b {
-                return Err(format!("register {number} is {b:#x}, expected {a:#x}"));
+                return Err(format!("register {register} is {b:#x}, expected {a:#x}"));
             }
         }
     }

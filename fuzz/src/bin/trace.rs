@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use abi::event::{Kind, WHOLE_UNIT};
-use abi::ids::{LiveAddr, UnitId};
+use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use abi::trace::{tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
 use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED};
@@ -279,12 +279,12 @@ fn rare(lost: bool) -> Vec<u8> {
     let first = [
         (0, What::Vector(3)),
         (0, What::Mask(2)),
-        (1, What::Before(0)),
-        (1, What::Before(2)),
-        (2, What::Before(0)),
-        (4, What::After(7)),
+        (1, What::Before(Gpr(0))),
+        (1, What::Before(Gpr(2))),
+        (2, What::Before(Gpr(0))),
+        (4, What::After(Gpr(7))),
     ];
-    let string = [(1, What::Before(6)), (1, What::After(7))];
+    let string = [(1, What::Before(Gpr(6))), (1, What::After(Gpr(7)))];
     let units = [
         unit(0x1_0010, 0x1000, &first, &code.concat()),
         unit(0x1_0011, 0x2000, &string, &[0x50, 0xf3, 0xa5]),

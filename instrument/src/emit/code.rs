@@ -1,10 +1,7 @@
 //! Code that grows, and instructions on general-purpose registers.
 
-use abi::ids::CodeOff;
+use abi::ids::{CodeOff, Gpr};
 use alloc::vec::Vec;
-
-pub const RCX: u8 = 1;
-pub const RSP: u8 = 4;
 
 /// `nop dword [rax + rax]`: what a unit that may be closed starts with. Nobody is ever in the midst of
 /// it.
@@ -30,7 +27,7 @@ pub struct Code {
 
 /// Scale-free memory operand `[base + disp]`.
 #[derive(Clone, Copy)]
-pub struct At(pub u8, pub i32);
+pub struct At(pub Gpr, pub i32);
 
 impl Code {
     /// Where the next byte goes.
@@ -110,33 +107,33 @@ impl Code {
         self.bind_byte(at, self.here());
     }
 
-    fn gs(&mut self, wide: bool, opcode: u8, reg: u8, offset: i32) {
+    fn gs(&mut self, wide: bool, opcode: u8, field: u8, offset: i32) {
         self.u8(0x65);
-        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2;
+        let rex = 0x40 | u8::from(wide) << 3 | (field >> 3) << 2;
         if rex != 0x40 {
             self.u8(rex);
         }
-        self.raw(&[opcode, (reg & 7) << 3 | 4, 0x25]);
+        self.raw(&[opcode, (field & 7) << 3 | 4, 0x25]);
         self.i32(offset);
     }
 
     /// `mov reg, gs:[offset]`
-    pub fn load(&mut self, reg: u8, offset: i32) {
+    pub fn load(&mut self, Gpr(reg): Gpr, offset: i32) {
         self.gs(true, 0x8b, reg, offset);
     }
 
     /// `mov reg32, gs:[offset]`
-    pub fn load32(&mut self, reg: u8, offset: i32) {
+    pub fn load32(&mut self, Gpr(reg): Gpr, offset: i32) {
         self.gs(false, 0x8b, reg, offset);
     }
 
     /// `mov gs:[offset], reg`
-    pub fn store(&mut self, offset: i32, reg: u8) {
+    pub fn store(&mut self, offset: i32, Gpr(reg): Gpr) {
         self.gs(true, 0x89, reg, offset);
     }
 
     /// `mov gs:[offset], reg32`
-    pub fn store32(&mut self, offset: i32, reg: u8) {
+    pub fn store32(&mut self, offset: i32, Gpr(reg): Gpr) {
         self.gs(false, 0x89, reg, offset);
     }
 
@@ -151,8 +148,8 @@ impl Code {
         self.gs(false, 0xff, 4, offset);
     }
 
-    pub(super) fn modrm_at(&mut self, reg: u8, m: At) {
-        let At(base, disp) = m;
+    pub(super) fn modrm_at(&mut self, field: u8, m: At) {
+        let At(Gpr(base), disp) = m;
         let (low, needs_sib) = (base & 7, base & 7 == 4);
         let mode = if disp == 0 && low != 5 {
             0
@@ -161,7 +158,7 @@ impl Code {
         } else {
             2
         };
-        self.u8(mode << 6 | (reg & 7) << 3 | low);
+        self.u8(mode << 6 | (field & 7) << 3 | low);
         if needs_sib {
             self.u8(0x24);
         }
@@ -172,29 +169,29 @@ impl Code {
         }
     }
 
-    fn rex_at(&mut self, wide: bool, reg: u8, base: u8, force: bool) {
-        let rex = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | base >> 3;
+    fn rex_at(&mut self, wide: bool, field: u8, Gpr(base): Gpr, force: bool) {
+        let rex = 0x40 | u8::from(wide) << 3 | (field >> 3) << 2 | base >> 3;
         if rex != 0x40 || force {
             self.u8(rex);
         }
     }
 
     /// `mov reg, [m]`
-    pub fn read(&mut self, reg: u8, m: At) {
+    pub fn read(&mut self, Gpr(reg): Gpr, m: At) {
         self.rex_at(true, reg, m.0, false);
         self.u8(0x8b);
         self.modrm_at(reg, m);
     }
 
     /// `mov reg32, [m]`
-    pub fn read32(&mut self, reg: u8, m: At) {
+    pub fn read32(&mut self, Gpr(reg): Gpr, m: At) {
         self.rex_at(false, reg, m.0, false);
         self.u8(0x8b);
         self.modrm_at(reg, m);
     }
 
     /// `mov reg32, from32`: the high half becomes zero.
-    pub fn move32(&mut self, reg: u8, from: u8) {
+    pub fn move32(&mut self, Gpr(reg): Gpr, Gpr(from): Gpr) {
         if reg >= 8 || from >= 8 {
             self.u8(0x40 | (from >> 3) << 2 | reg >> 3);
         }
@@ -202,21 +199,21 @@ impl Code {
     }
 
     /// `movzx reg32, byte [m]`
-    pub fn read_byte(&mut self, reg: u8, m: At) {
+    pub fn read_byte(&mut self, Gpr(reg): Gpr, m: At) {
         self.rex_at(false, reg, m.0, false);
         self.raw(&[0x0f, 0xb6]);
         self.modrm_at(reg, m);
     }
 
     /// `mov [m], reg`
-    pub fn write(&mut self, m: At, reg: u8) {
+    pub fn write(&mut self, m: At, Gpr(reg): Gpr) {
         self.rex_at(true, reg, m.0, false);
         self.u8(0x89);
         self.modrm_at(reg, m);
     }
 
     /// `mov byte [m], reg8`
-    pub fn write_byte(&mut self, m: At, reg: u8) {
+    pub fn write_byte(&mut self, m: At, Gpr(reg): Gpr) {
         self.rex_at(false, reg, m.0, reg >= 4);
         self.u8(0x88);
         self.modrm_at(reg, m);
@@ -239,27 +236,27 @@ impl Code {
     }
 
     /// `lea reg, [m]`
-    pub fn lea(&mut self, reg: u8, m: At) {
+    pub fn lea(&mut self, Gpr(reg): Gpr, m: At) {
         self.rex_at(true, reg, m.0, false);
         self.u8(0x8d);
         self.modrm_at(reg, m);
     }
 
     /// `lea reg32, [m]`
-    pub fn lea32(&mut self, reg: u8, m: At) {
+    pub fn lea32(&mut self, Gpr(reg): Gpr, m: At) {
         self.rex_at(false, reg, m.0, false);
         self.u8(0x8d);
         self.modrm_at(reg, m);
     }
 
     /// `set<condition> reg8`; `condition` is the low nibble of the branch opcode.
-    pub fn setcc(&mut self, condition: u8, reg: u8) {
-        self.rex_at(false, 0, reg, reg >= 4);
+    pub fn setcc(&mut self, condition: u8, Gpr(reg): Gpr) {
+        self.rex_at(false, 0, Gpr(reg), reg >= 4);
         self.raw(&[0x0f, 0x90 | condition, 0xc0 | (reg & 7)]);
     }
 
     /// `mov reg, imm64`, in its shortest form.
-    pub fn constant(&mut self, reg: u8, value: u64) {
+    pub fn constant(&mut self, Gpr(reg): Gpr, value: u64) {
         if let Ok(imm) = u32::try_from(value) {
             if reg >= 8 {
                 self.u8(0x41);
@@ -273,14 +270,14 @@ impl Code {
     }
 
     /// The address `value` in `reg`: `lea reg, [rip + x]` where it is in reach, else a constant.
-    pub fn address_of(&mut self, reg: u8, value: u64) {
+    pub fn address_of(&mut self, Gpr(reg): Gpr, value: u64) {
         let next = self.address(self.here().plus(7));
         match i32::try_from(value.wrapping_sub(next) as i64) {
             Ok(distance) => {
                 self.raw(&[0x48 | (reg >> 3) << 2, 0x8d, (reg & 7) << 3 | 5]);
                 self.i32(distance);
             }
-            Err(_) => self.constant(reg, value),
+            Err(_) => self.constant(Gpr(reg), value),
         }
     }
 
@@ -379,8 +376,8 @@ impl Code {
 
     /// An instruction whose operand is `[disp32]`.
     #[allow(clippy::cast_possible_truncation, reason = "such an address is below 2 GiB")]
-    pub(super) fn absolute(&mut self, opcode: u8, reg: u8, address: u64) {
-        self.raw(&[0x48, opcode, (reg & 7) << 3 | 4, 0x25]);
+    pub(super) fn absolute(&mut self, opcode: u8, field: u8, address: u64) {
+        self.raw(&[0x48, opcode, (field & 7) << 3 | 4, 0x25]);
         self.i32(address as i32);
     }
 

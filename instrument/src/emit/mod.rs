@@ -2,7 +2,8 @@
 //!
 //! Decides nothing: each function appends one instruction, or a few that belong together. None of
 //! them touches a flag. Memory of the thread block is addressed as `gs:[disp32]`, the look-up tables
-//! as `[rcx*8 + disp32]` and `[rcx*4 + disp32]`. Registers are hardware numbers (rax = 0 .. r15 = 15).
+//! as `[rcx*8 + disp32]` and `[rcx*4 + disp32]`. Only in here is a register the bare number of a
+//! field, which may as well hold a vector's number or a part of the opcode.
 //!
 //! No other module of this crate writes bytes of its own.
 
@@ -11,7 +12,7 @@ mod look_up;
 mod sequences;
 mod vector;
 
-pub use code::{gate_of, At, Code, GATE, RCX, RSP};
+pub use code::{gate_of, At, Code, GATE};
 pub use look_up::LookUp;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Sequences that always have the same shape.
 
-use super::code::{At, Code, RCX, RSP};
+use super::code::{At, Code};
 use abi::layout::{SYNC_COUNT, SYNC_LOCK};
 use abi::thread;
+use lifter::regs::{RCX, RSP};
 
 impl Code {
     /// Takes the lock at `lock` (below 2 GiB), waiting for it, and counts at `count`: rcx is the
@@ -10,15 +11,15 @@ impl Code {
     pub fn lock_and_count(&mut self, lock: u64, count: u64, this: i32) {
         let again = self.here();
         self.load(RCX, this);
-        self.absolute(0x87, RCX, lock); // xchg [lock], rcx
+        self.absolute(0x87, RCX.0, lock); // xchg [lock], rcx
         let free = self.jrcxz();
         self.raw(&[0xf3, 0x90]); // pause
         let back = self.branch_short(None);
         self.bind_byte(back, again);
         self.bind_short(free);
-        self.absolute(0x8b, RCX, count);
+        self.absolute(0x8b, RCX.0, count);
         self.lea(RCX, At(RCX, 1));
-        self.absolute(0x89, RCX, count);
+        self.absolute(0x89, RCX.0, count);
     }
 
     /// Takes the lock of the synchronising instructions and leaves the instruction's number in the

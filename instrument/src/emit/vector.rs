@@ -2,15 +2,16 @@
 //! the program's.
 
 use super::code::{At, Code};
+use abi::ids::Gpr;
 
 impl Code {
     /// `vmovq reg, xmm31`: the control-flow pointer.
-    pub fn control_flow_pointer(&mut self, reg: u8) {
+    pub fn control_flow_pointer(&mut self, Gpr(reg): Gpr) {
         self.raw(&[0x62, 0x41 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x7e, 0xf8 | (reg & 7)]);
     }
 
     /// `vpextrq reg, xmm31, 1`: the memory-stream pointer.
-    pub fn memory_pointer(&mut self, reg: u8) {
+    pub fn memory_pointer(&mut self, Gpr(reg): Gpr) {
         self.raw(&[0x62, 0x43 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x16, 0xf8 | (reg & 7), 1]);
     }
 
@@ -48,26 +49,28 @@ impl Code {
     /// Stores a whole vector register, zero-extended to 64 bytes (`vmovdqu64 [m], zmm`), or, with
     /// `narrow`, its 32 low bytes (`vmovdqu [m], ymm`, registers 0 to 15).
     pub fn write_vector(&mut self, m: At, vector: u8, narrow: bool) {
+        let At(Gpr(base), displacement) = m;
         if narrow {
             let not = |bit: u8| (bit & 1) ^ 1;
-            self.raw(&[0xc4, not(vector >> 3) << 7 | 0x40 | not(m.0 >> 3) << 5 | 1, 0x7e, 0x7f]);
+            self.raw(&[0xc4, not(vector >> 3) << 7 | 0x40 | not(base >> 3) << 5 | 1, 0x7e, 0x7f]);
             self.modrm_at(vector, m);
         } else {
             let not = |bit: u8| (bit & 1) ^ 1;
-            let p0 = not(vector >> 3) << 7 | 0x40 | not(m.0 >> 3) << 5 | not(vector >> 4) << 4 | 1;
+            let p0 = not(vector >> 3) << 7 | 0x40 | not(base >> 3) << 5 | not(vector >> 4) << 4 | 1;
             self.raw(&[0x62, p0, 0xfe, 0x48, 0x7f]);
             // EVEX scales an 8-bit displacement: always use 32 bits.
-            self.u8(0x80 | (vector & 7) << 3 | (m.0 & 7));
-            if m.0 & 7 == 4 {
+            self.u8(0x80 | (vector & 7) << 3 | (base & 7));
+            if base & 7 == 4 {
                 self.u8(0x24);
             }
-            self.i32(m.1);
+            self.i32(displacement);
         }
     }
 
     /// `kmovq [m], k`
     pub fn write_mask(&mut self, m: At, mask: u8) {
-        let b = ((m.0 >> 3) & 1) ^ 1;
+        let At(Gpr(base), _) = m;
+        let b = ((base >> 3) & 1) ^ 1;
         self.raw(&[0xc4, 0xc0 | b << 5 | 1, 0xf8, 0x91]);
         self.modrm_at(mask, m);
     }

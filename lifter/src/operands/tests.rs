@@ -3,26 +3,17 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use iced_x86::{Decoder, DecoderOptions};
 
-const NAMES: [&str; 16] = [
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13",
-    "r14", "r15",
-];
-
-fn name(number: u8) -> &'static str {
-    NAMES[usize::from(number)]
-}
-
 /// `R8 fs:[rsi+rdi*4+8]` and so on, with what is special behind it.
 fn show(r: &Reference) -> String {
     let mut parts: Vec<String> = Vec::new();
-    parts.extend(r.base.map(|b| name(b).to_string()));
+    parts.extend(r.base.map(|b| b.name().to_string()));
     match r.index {
         Index::None => {}
-        Index::Gpr { number, scale } => parts.push(format!("{}*{scale}", name(number))),
-        Index::LowByte { number } => parts.push(format!("low {}", name(number))),
+        Index::Gpr { number, scale } => parts.push(format!("{}*{scale}", number.name())),
+        Index::LowByte { number } => parts.push(format!("low {}", number.name())),
         Index::BitOffset { number, operand_bytes, index } => {
-            parts.extend(index.map(|(n, s)| format!("{}*{s}", name(n))));
-            parts.push(format!("bit {}/{operand_bytes}", name(number)));
+            parts.extend(index.map(|(n, s)| format!("{}*{s}", n.name())));
+            parts.push(format!("bit {}/{operand_bytes}", number.name()));
         }
         Index::Vector { number, scale, element_bytes } => {
             parts.push(format!("v{number}.{element_bytes}*{scale}"));

@@ -20,12 +20,12 @@ fn run(bytes: &[u8], regs: &mut Regs) {
 }
 
 /// The only change that the bytes make to [`all`].
-fn changes(bytes: &[u8], expected: &[(u8, Option<u64>)]) {
+fn changes(bytes: &[u8], expected: &[(Gpr, Option<u64>)]) {
     let mut regs = all();
     run(bytes, &mut regs);
     let mut want = all();
     for &(number, value) in expected {
-        want[usize::from(number)] = value;
+        want[number.index()] = value;
     }
     assert_eq!(regs, want, "{bytes:02x?}");
     // Knownness must not depend on values.
@@ -34,8 +34,8 @@ fn changes(bytes: &[u8], expected: &[(u8, Option<u64>)]) {
     assert_eq!(zeros.map(|r| r.is_some()), want.map(|r| r.is_some()), "{bytes:02x?}");
 }
 
-fn before(number: u8) -> u64 {
-    all()[usize::from(number)].unwrap_or(0)
+fn before(number: Gpr) -> u64 {
+    all()[number.index()].unwrap_or(0)
 }
 
 const LOW: u64 = 0xffff_ffff;
@@ -208,13 +208,13 @@ fn no_written_register_is_overlooked() {
 /// The effect of an executed instruction on known registers.
 fn step(insn: &Instruction, factory: &mut InstructionInfoFactory, regs: &mut [Option<u64>; 16]) {
     let mut state = Known::default();
-    for (number, value) in (0..).zip(regs.iter()) {
+    for (number, value) in (0..).map(Gpr).zip(regs.iter()) {
         if let Some(value) = *value {
             state.set(number, value);
         }
     }
     effects(insn, factory, &mut |effect| state.apply(&effect));
-    for (number, slot) in (0..).zip(regs) {
+    for (number, slot) in (0..).map(Gpr).zip(regs) {
         *slot = state.get(number);
     }
 }

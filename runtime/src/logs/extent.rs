@@ -2,9 +2,11 @@
 
 use crate::base::facts::facts;
 use crate::thread::Thread;
+use abi::ids::Gpr;
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
+use lifter::regs::{RAX, RCX, RDX};
 use lifter::stores::is_masked;
 
 const DIRECTION_FLAG: u64 = 0x400;
@@ -12,9 +14,9 @@ const DIRECTION_FLAG: u64 = 0x400;
 /// Adds what one reference stores.
 pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut Vec<(u64, u64)>) {
     let registers = &thread.block.registers;
-    let get = |number: u8| registers.gpr[usize::from(number & 15)];
+    let get = |register: Gpr| registers.gpr[register.index()];
     let size = u64::from(r.size);
-    let scaled = |number, scale: u8| get(number).wrapping_mul(u64::from(scale));
+    let scaled = |register, scale: u8| get(register).wrapping_mul(u64::from(scale));
     let mut sum = (r.displacement as u64).wrapping_add(r.base.map_or(0, get));
     match r.index {
         Index::Gpr { number, scale } => sum = sum.wrapping_add(scaled(number, scale)),
@@ -36,7 +38,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
     };
     match (r.shape, r.index) {
         (Shape::Repeated, _) => {
-            let count = if r.address32 { get(1) & 0xffff_ffff } else { get(1) };
+            let count = if r.address32 { get(RCX) & 0xffff_ffff } else { get(RCX) };
             let len = count.saturating_mul(size).min(1 << 47);
             let at = linear(sum);
             match registers.rflags & DIRECTION_FLAG {
@@ -68,7 +70,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
             }
         }
         (Shape::Xsave { compacted }, _) => {
-            let requested = get(2) << 32 | get(0) & 0xffff_ffff;
+            let requested = get(RDX) << 32 | get(RAX) & 0xffff_ffff;
             let xsave = &facts().xsave;
             let size = xsave_size(compacted, requested, xsave.xcr0, &xsave.components);
             ranges.push((linear(sum), u64::from(size)));

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use abi::ids::LiveAddr;
+use abi::ids::{Gpr, LiveAddr};
 use abi::trace::RegisterState;
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::recompute::Known;
@@ -161,7 +161,7 @@ impl<'a> Cursor<'a> {
         let Step::Repeat { pointer, first, second } = &steps[repeat] else {
             return Ok(Continue(()));
         };
-        if state.valid >> pointer & 1 == 0 {
+        if state.valid >> pointer.0 & 1 == 0 {
             return Ok(Continue(()));
         }
         for step in &steps[..repeat] {
@@ -175,7 +175,7 @@ impl<'a> Cursor<'a> {
                 _ => {}
             }
         }
-        self.held = state.gpr[usize::from(*pointer)];
+        self.held = state.gpr[pointer.index()];
         self.repeat(unit, *pointer, first, second.as_ref(), sink)
     }
 
@@ -202,10 +202,10 @@ impl<'a> Cursor<'a> {
         sink: &mut S,
     ) -> Result<(), String> {
         let mut registers = [0; 16];
-        for (number, slot) in (0..).zip(&mut registers) {
-            *slot = self.register(number, unit, offset)?;
+        for (register, slot) in (0..).map(Gpr).zip(&mut registers) {
+            *slot = self.register(register, unit, offset)?;
         }
-        registers[usize::from(RSP)] = registers[usize::from(RSP)].wrapping_sub(8);
+        registers[RSP.index()] = registers[RSP.index()].wrapping_sub(8);
         let pc = unit.address.plus(u64::from(offset));
         match to {
             Some(to) => sink.enter(Entered { pc, to, registers }),
@@ -215,8 +215,8 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    fn register(&self, number: u8, unit: &CompiledUnit, offset: u16) -> Result<u64, String> {
-        self.known.get(number).ok_or_else(|| unknown(unit, offset, number))
+    fn register(&self, register: Gpr, unit: &CompiledUnit, offset: u16) -> Result<u64, String> {
+        self.known.get(register).ok_or_else(|| unknown(unit, offset, register))
     }
 
     #[inline]
@@ -247,7 +247,7 @@ impl<'a> Cursor<'a> {
     fn repeat<S: Sink>(
         &mut self,
         unit: &CompiledUnit,
-        pointer: u8,
+        pointer: Gpr,
         first: &Simple,
         second: Option<&Simple>,
         sink: &mut S,
@@ -307,7 +307,7 @@ impl<'a> Cursor<'a> {
         recorded: bool,
         sink: &mut S,
     ) -> Result<(), String> {
-        let get = |number: u8| self.register(number, unit, offset);
+        let get = |register: Gpr| self.register(register, unit, offset);
         let mut sum = r.displacement.cast_unsigned();
         if recorded {
             // The address with its segment, but without what a bit offset adds.
@@ -315,7 +315,7 @@ impl<'a> Cursor<'a> {
         } else if let Some(base) = r.base {
             sum = sum.wrapping_add(get(base)?);
         }
-        let scaled = |(number, scale): (u8, u8)| {
+        let scaled = |(number, scale): (Gpr, u8)| {
             get(number).map(|value| value.wrapping_mul(u64::from(scale)))
         };
         match r.index {
@@ -387,9 +387,9 @@ fn signed_element(vector: &[u8; 64], element: usize, bytes: usize) -> u64 {
 }
 
 #[cold]
-fn unknown(unit: &CompiledUnit, offset: u16, number: u8) -> String {
+fn unknown(unit: &CompiledUnit, offset: u16, register: Gpr) -> String {
     format!(
-        "register {number} is not known at {} (unit {})",
+        "register {register} is not known at {} (unit {})",
         unit.address.plus(u64::from(offset)),
         unit.id
     )

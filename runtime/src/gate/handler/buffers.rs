@@ -8,7 +8,6 @@ use crate::recording::trace_file::trace;
 use crate::thread::Thread;
 use abi::trace::RegisterState;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::recipe::{NO_SCRATCH, SPILLED};
 use lifter::regs::GprSet;
 
 /// Copies the buffer pointers into the thread block, unless the code was just using the program's
@@ -58,9 +57,9 @@ fn next_chunk(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
     if let Some(recipe) = place.recipe() {
         let header = recipe.header();
         valid = header.live_in;
-        for (slot, scratch) in header.scratch.iter().enumerate() {
-            if *scratch != NO_SCRATCH && scratch & SPILLED != 0 {
-                gpr[usize::from(scratch & 15)] = thread.block.spill[slot];
+        for (slot, scratch) in header.scratch.into_iter().enumerate() {
+            if let Some(scratch) = scratch.filter(|scratch| scratch.spilled) {
+                gpr[scratch.register.index()] = thread.block.spill[slot];
             }
         }
     }
@@ -96,7 +95,7 @@ fn store_outcome(thread: &Thread, at: &mut Interrupted, place: &Place) -> bool {
     let insn = Decoder::new(64, &code, DecoderOptions::NONE).decode();
     let Some(base) = lifter::regs::gpr_number(insn.memory_base()) else { return false };
     let mut gpr = at.context.gpr();
-    gpr[usize::from(base)] = flow;
+    gpr[base.index()] = flow;
     at.context.set_gpr(&gpr);
     true
 }

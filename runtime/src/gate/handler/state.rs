@@ -7,6 +7,7 @@ use crate::kernel::signals::deliver::State;
 use crate::thread::Thread;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use instrument::recipe::{Entry, Kind, Recipe};
+use lifter::regs::RCX;
 
 /// The program's state; the thread is in the sequence of `entry`.
 pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) -> State {
@@ -14,12 +15,12 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
     let inside = place.offset(at.pc()) > entry.code;
     if inside {
         if entry.kind == Kind::SavedRcx {
-            gpr[1] = thread.block.saved_rcx;
+            gpr[RCX.index()] = thread.block.saved_rcx;
         }
         let spilled = entry.spilled(place.offset(at.pc()) - entry.code);
         for (register, value) in spilled.into_iter().zip(thread.block.spill) {
             if let Some(register) = register {
-                gpr[usize::from(register & 15)] = value;
+                gpr[register.index()] = value;
             }
         }
         if entry.kind.exchanges_pointers() {
