@@ -526,7 +526,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Library { load, identity, first_window, count, address, path: f.text() }
             }
             Kind::LibraryLeft => {
-                Event::LibraryLeft { load: f.live()?, reason: Left::from_u32(low(f.u64()?)) }
+                // More than a reason has: none of those that are known.
+                let (load, reason) = (f.live()?, u32::try_from(f.u64()?).unwrap_or(u32::MAX));
+                Event::LibraryLeft { load, reason: Left::from_u32(reason) }
             }
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }

@@ -89,7 +89,7 @@ pub struct Part {
 }
 
 /// The tables segment.
-pub struct Tables {
+pub struct TableSegment {
     pub bytes: Vec<u8>,
     pub header: ImageHeader,
     /// Room for the output's program headers in front of the header, or 0.
@@ -109,7 +109,7 @@ pub fn tables(
     dynamic: bool,
     places: Places,
     front: usize,
-) -> Tables {
+) -> TableSegment {
     let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
         bytes.resize(bytes.len().next_multiple_of(16), 0);
@@ -187,5 +187,5 @@ pub fn tables(
         part(".deprewrite.units", descriptions, end),
     ];
     parts.retain(|part| part.end != 0);
-    Tables { bytes, header, front, parts, descriptions }
+    TableSegment { bytes, header, front, parts, descriptions }
 }

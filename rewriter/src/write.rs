@@ -15,7 +15,7 @@ use crate::elf::{
 };
 use crate::error::{unsupported, Error, Result};
 use crate::input::Input;
-use crate::layout::{Places, Tables};
+use crate::layout::{Places, TableSegment};
 use crate::library::Packs;
 use crate::runtime_blob::Runtime;
 use abi::ids::FileOff;
@@ -65,7 +65,7 @@ pub fn assemble(
     input: &Input,
     code: &[u8],
     libraries: &[u8],
-    mut tables: Tables,
+    mut tables: TableSegment,
     mut runtime: Runtime,
     places: Places,
 ) -> Result<Vec<u8>> {
@@ -321,7 +321,7 @@ fn file_off(at: usize) -> FileOff {
 
 /// 128-bit FNV-1a over everything that the reader depends on.
 #[allow(clippy::cast_possible_truncation, reason = "the two halves of the hash")]
-fn identity(input: &Input, tables: &Tables) -> [u64; 2] {
+fn identity(input: &Input, tables: &TableSegment) -> [u64; 2] {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     let mut add = |bytes: &[u8]| {

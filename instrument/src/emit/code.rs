@@ -7,6 +7,13 @@ use alloc::vec::Vec;
 /// it.
 pub const GATE: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
 
+/// What a closed gate at `gate` is, whose jump leads to `to`: `jmp to`.
+pub fn closed_gate(gate: u64, to: u64) -> [u8; 5] {
+    let distance = to.wrapping_sub(gate + GATE.len() as u64);
+    let [a, b, c, d, ..] = distance.to_le_bytes();
+    [0xe9, a, b, c, d]
+}
+
 /// Where the gate of the unit with this entry (an address, or an offset from an aligned one) is. What
 /// fills the room in front of it belongs to the unit: a call's return must lead right behind the call,
 /// where the processor expects it.

@@ -2,6 +2,14 @@
 
 use super::code::Code;
 use abi::layout::{TableShape, JUMP_BIAS, ONLY_TABLE};
+use abi::thread::SAVED_RCX;
+
+/// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
+#[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
+pub const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
+
+/// `mov ecx, [rsp + 4]`: the first look at the stack of a return that compares the high half.
+pub const READS_HIGH_HALF: [u8; 4] = [0x8b, 0x4c, 0x24, 0x04];
 
 impl Code {
     /// Takes the entry of the low half in rcx out of `table`.

@@ -12,8 +12,8 @@ mod look_up;
 mod sequences;
 mod vector;
 
-pub use code::{gate_of, At, Code, GATE};
-pub use look_up::LookUp;
+pub use code::{closed_gate, gate_of, At, Code, GATE};
+pub use look_up::{LookUp, READS_HIGH_HALF, SAVES_RCX};
 
 #[cfg(test)]
 mod tests;

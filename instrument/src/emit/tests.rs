@@ -93,3 +93,26 @@ fn every_form_disassembles_to_what_its_name_says() {
         assert_eq!(strip(&got), strip(expected));
     }
 }
+
+/// The runtime knows these sequences by their bytes.
+#[test]
+fn sequences_that_are_recognised_are_those_that_are_emitted() {
+    let bytes = |emit: &dyn Fn(&mut Code)| {
+        let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+        emit(&mut code);
+        code.bytes
+    };
+    let (rcx, rsp) = (Gpr(1), Gpr(4));
+    assert_eq!(bytes(&|c| c.store(abi::thread::SAVED_RCX, rcx)), SAVES_RCX);
+    assert_eq!(bytes(&|c| c.read32(rcx, At(rsp, 4))), READS_HIGH_HALF);
+}
+
+#[test]
+fn a_closed_gate_is_a_jump() {
+    for (gate, to) in [(0x1000, 0x2000), (0x2000, 0x1000), (0x7fff_0000_1000, 0x7ffe_f000_0000)] {
+        let jump = closed_gate(gate, to);
+        let insn = Decoder::with_ip(64, &jump, gate, DecoderOptions::NONE).decode();
+        assert_eq!((insn.len(), insn.near_branch_target()), (5, to));
+        assert_eq!(insn.flow_control(), iced_x86::FlowControl::UnconditionalBranch);
+    }
+}

@@ -79,8 +79,16 @@ impl Arena {
         }
     }
 
+    /// Ends the process if `len` bytes at `offset` are not all in the code cache.
+    fn check(&self, offset: u32, len: usize) {
+        if u64::from(offset) + len as u64 > self.len {
+            crate::die!("internal error: a write outside of the code cache");
+        }
+    }
+
     /// Overwrites code that may be running.
     pub fn write(&mut self, offset: u32, code: &[u8]) {
+        self.check(offset, code.len());
         self.change();
         let to = self.write + u64::from(offset);
         // SAFETY: inside the mapping.
@@ -106,15 +114,17 @@ impl CodeMemory for Arena {
     fn patch(&mut self, at: CodeOff, target: CodeAddr) {
         let next = self.live(at).plus(4);
         let Ok(distance) = i32::try_from(target.from_start(next) as i64) else { return };
+        self.check(at.0, 4);
         self.change();
         // SAFETY: inside the mapping; a 4-byte store within a cache line is not torn.
         unsafe { ((self.write + u64::from(at.0)) as *mut i32).write_unaligned(distance) };
     }
 
     fn replace(&mut self, at: CodeOff, code: [u8; 5]) {
-        self.change();
         let (at, past) = (at.0 & !7, at.0 & 7);
         debug_assert!(past + 5 <= 8);
+        self.check(at, 8);
+        self.change();
         // SAFETY: inside the mapping, and aligned.
         let word = unsafe { &*((self.write + u64::from(at)) as *const AtomicU64) };
         let mut bytes = word.load(Relaxed).to_le_bytes();

@@ -13,9 +13,9 @@ use crate::code::links::{ExitId, Links, Site, UnitIndex};
 use crate::code::packs::Packs;
 use crate::code::process::Process;
 use crate::code::span::Span;
-use crate::code::table::Tables;
+use crate::code::table::LookUps;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
-use crate::code::units::{Life, Unit, Units, MOST_VARIANTS};
+use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
 use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
 use abi::options::Options;
@@ -81,7 +81,7 @@ impl Jit {
         image: Image,
         packs: Packs,
         arena: Arena,
-        tables: Tables,
+        tables: LookUps,
         library_top: u64,
     ) -> Jit {
         let guarded = Guarded::new(&PROTECTED);
@@ -256,7 +256,7 @@ impl<W: World> Jit<W> {
     }
 
     /// The unit that starts at `target`, open.
-    fn open_at(&mut self, target: LiveAddr) -> Option<Unit> {
+    fn open_at(&mut self, target: LiveAddr) -> Option<CachedUnit> {
         let i = self.units.at(target)?;
         self.open_unit(i).then(|| *self.units.get(i))
     }

@@ -6,7 +6,7 @@ use crate::base::sys;
 use crate::code::arena::Arena;
 use crate::code::span::Span;
 use crate::code::statics;
-use crate::code::table::Tables;
+use crate::code::table::LookUps;
 use crate::code::world::{AheadOfTime, ProgramBytes, Protection, World};
 use crate::recording::trace_file::trace;
 use abi::ids::{CodeAddr, LiveAddr};
@@ -70,7 +70,7 @@ impl AheadOfTime for Process {
 
 impl World for Process {
     type Code = Arena;
-    type Tables = Tables;
+    type Tables = LookUps;
 
     fn is_alone(&self) -> bool {
         census::live() == 1

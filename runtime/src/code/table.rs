@@ -31,7 +31,7 @@ const MOST_LANDINGS: usize = 64;
 const STACK_ROOM: u64 = 16 << 30;
 
 /// All tables of the process.
-pub struct Tables {
+pub struct LookUps {
     jumps: Table,
     returns: Option<Table>,
     /// Descriptor of the file that they are mapped from, or -1.
@@ -47,8 +47,8 @@ pub struct Tables {
     return_miss: u64,
 }
 
-impl Tables {
-    pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> Tables {
+impl LookUps {
+    pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> LookUps {
         let shape = options.jump_table();
         let jumps = Table { shape, place: 0, miss: entries.miss };
         let returns = options.return_table().map(|shape| Table {
@@ -56,7 +56,7 @@ impl Tables {
             place: jumps.file_len(),
             miss: entries.return_miss,
         });
-        let mut tables = Tables {
+        let mut tables = LookUps {
             jumps,
             returns,
             fd: -1,
@@ -172,7 +172,7 @@ impl Tables {
 }
 
 /// Only addresses in the window have entries.
-impl LookUpTables for Tables {
+impl LookUpTables for LookUps {
     fn cover(&self, span: Span) {
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.cover(self.fd, start, end));

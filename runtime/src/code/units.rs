@@ -8,14 +8,14 @@ use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
-use instrument::emit::{gate_of, Code, GATE};
+use instrument::emit::{closed_gate, gate_of, Code, GATE};
 
 /// Units that are kept for one address of memory that may change unnoticed.
 pub const MOST_VARIANTS: usize = 64;
 
 /// A unit in the code cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Unit {
+pub struct CachedUnit {
     pub start: LiveAddr,
     pub len: u32,
     pub id: UnitId,
@@ -32,7 +32,7 @@ pub struct Unit {
     recipe_end: u32,
 }
 
-impl Unit {
+impl CachedUnit {
     /// Its original code.
     pub fn span(&self) -> Span {
         Span { start: self.start, end: self.start.plus(u64::from(self.len)) }
@@ -72,7 +72,7 @@ pub struct NewUnit<'a> {
 /// were; a dead one never.
 #[derive(Default)]
 pub struct Units {
-    list: Vec<Unit>,
+    list: Vec<CachedUnit>,
     /// Those that may be entered from anywhere, by address; none of them is dead.
     map: AddressMap,
     /// Those that are not dead, and some that are, by the pages of their original code.
@@ -92,7 +92,7 @@ impl Units {
         self.list.reserve(more);
     }
 
-    pub fn get(&self, i: UnitIndex) -> &Unit {
+    pub fn get(&self, i: UnitIndex) -> &CachedUnit {
         &self.list[i.0 as usize]
     }
 
@@ -121,7 +121,7 @@ impl Units {
         self.originals.extend_from_slice(new.original);
         let recipe = self.recipes.len() as u32;
         self.recipes.extend_from_slice(new.recipe);
-        self.list.push(Unit {
+        self.list.push(CachedUnit {
             start: new.start,
             len,
             id: new.id,
@@ -143,13 +143,13 @@ impl Units {
     }
 
     /// The unit whose code this offset lies in.
-    pub fn find(&self, at: CodeOff) -> Option<&Unit> {
+    pub fn find(&self, at: CodeOff) -> Option<&CachedUnit> {
         let i = self.list.partition_point(|u| u.entry <= at).checked_sub(1)?;
         let unit = &self.list[i];
         (at < unit.end).then_some(unit)
     }
 
-    pub fn recipe(&self, unit: &Unit) -> Option<&[u8]> {
+    pub fn recipe(&self, unit: &CachedUnit) -> Option<&[u8]> {
         self.recipes.get(unit.recipe as usize..unit.recipe_end as usize)
     }
 
@@ -262,9 +262,7 @@ impl Units {
     /// The unit's gate becomes a jump to `to`.
     fn lead(&self, i: UnitIndex, to: CodeAddr, code: &mut impl CodeMemory) {
         let gate = self.gate(i);
-        let distance = to.from_start(code.live(gate).plus(GATE.len() as u64)) as u32;
-        let mut jump = [0xe9, 0, 0, 0, 0];
-        jump[1..].copy_from_slice(&distance.to_le_bytes());
+        let jump = closed_gate(code.live(gate).0, to.0);
         code.replace(gate, jump);
     }
 

@@ -8,7 +8,11 @@ use abi::layout::{page_down, page_up};
 use goblin::elf64::program_header::{ProgramHeader, PF_W, PT_LOAD};
 
 /// Puts the program's own ELF header and program headers back where it can read them.
-pub fn restore_elf_header(header: &ImageHeader, window: u64) {
+///
+/// # Safety
+/// The header is the rewriter's, of the file that is mapped at `window`, and no code of the program has
+/// run.
+pub unsafe fn restore_elf_header(header: &ImageHeader, window: u64) {
     if header.elf_header_copy == 0 {
         return;
     }

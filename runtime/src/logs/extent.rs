@@ -48,7 +48,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
             }
         }
         (Shape::Gather { elements, mask }, Index::Vector { number, scale, element_bytes }) => {
-            let state = State::take(thread);
+            let state = Vectors::take(thread);
             let indices = state.vector(thread, number);
             for element in 0..usize::from(elements) {
                 let enabled = match mask {
@@ -83,7 +83,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
 /// Adds the elements of a contiguous operand that a mask enables.
 fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Vec<(u64, u64)>) {
     use Mnemonic::*;
-    let state = State::take(thread);
+    let state = Vectors::take(thread);
     let mut element = insn.memory_size().element_size().max(1) as u64;
     let bytes = matches!(insn.mnemonic(), Maskmovq | Maskmovdqu | Vmaskmovdqu);
     if bytes {
@@ -136,14 +136,14 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 /// The program's vector and mask registers: the runtime uses nothing but xmm0 to xmm15, which are in
 /// the thread.
 #[repr(C, align(64))]
-struct State([u8; 4096]);
+struct Vectors([u8; 4096]);
 
-impl State {
+impl Vectors {
     /// x87, SSE, AVX, masks, both parts of AVX-512.
     const COMPONENTS: u64 = 0xe7;
 
-    fn take(_thread: &Thread) -> State {
-        let mut state = State([0; 4096]);
+    fn take(_thread: &Thread) -> Vectors {
+        let mut state = Vectors([0; 4096]);
         let wanted = Self::COMPONENTS & facts().xsave.xcr0;
         if wanted != 0 {
             let at = &raw mut state as u64;

@@ -2,6 +2,7 @@
 
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
+use core::ops::Range;
 
 /// A system call that is about to be made, or has returned.
 pub struct Call {
@@ -40,6 +41,11 @@ pub trait Log: Sync {
     /// The process starts, and translated code has not run yet. An error ends it: one line.
     fn start(&self) -> Result<(), &'static str> {
         Ok(())
+    }
+
+    /// Memory that the log has taken for itself, which the program may not change.
+    fn memory(&self) -> Range<u64> {
+        0..0
     }
 
     /// Whether [`Call::writes`] is wanted.

@@ -15,9 +15,10 @@ use crate::logs::order;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use abi::layout::PAGE;
+use abi::layout::{PAGE, SYNC_PAGE};
 use abi::syscalls::find;
 use alloc::vec::Vec;
+use core::ops::Range;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
 use lifter::operands::references;
 
@@ -30,6 +31,10 @@ pub struct UndoLog;
 impl Log for UndoLog {
     fn start(&self) -> Result<(), &'static str> {
         order::map_sync_page().then_some(()).ok_or("the address space below 2 GiB is taken")
+    }
+
+    fn memory(&self) -> Range<u64> {
+        SYNC_PAGE..SYNC_PAGE + PAGE
     }
 
     fn wants_writes(&self) -> bool {

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 pub struct TraceFile {
     life: Lifecycle,
     pub fd: AtomicI32,
-    state: Lock<State>,
+    state: Lock<Frames>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
     /// Chunks that were begun; only counted for torture.
@@ -31,7 +31,7 @@ pub struct TraceFile {
     ring: bool,
 }
 
-struct State {
+struct Frames {
     end: u64,
     /// The File frame, where room for a last word is kept.
     file: Option<Appender>,
@@ -45,10 +45,10 @@ struct State {
     sealed: VecDeque<Sealed>,
 }
 
-impl State {
+impl Frames {
     /// Of a file that is empty, or not there.
-    const fn new() -> State {
-        State {
+    const fn new() -> Frames {
+        Frames {
             end: 0,
             file: None,
             units: None,
@@ -110,7 +110,7 @@ impl TraceFile {
             ring: options.recording.ring,
             life: Lifecycle::new(options.recording.records()),
             fd: AtomicI32::new(-1),
-            state: Lock::new(State::new()),
+            state: Lock::new(Frames::new()),
             loss: AtomicU64::new(0),
             chunks: AtomicU32::new(0),
         }
@@ -123,7 +123,7 @@ impl TraceFile {
         if !matches!(self.phase(), Phase::Closed | Phase::Ended) {
             return false;
         }
-        *state = State::new();
+        *state = Frames::new();
         self.loss.store(0, Release);
         self.fd.store(fd, Release);
         self.life.open()
@@ -161,7 +161,10 @@ impl TraceFile {
     pub fn forked(&self, forked: &Forked) {
         self.life.forked();
         self.state.force_unlock(forked);
-        *self.state.lock() = State::new();
+        // Its holder may have been in the midst of changing what is there: it is not dropped.
+        core::mem::forget(core::mem::replace(&mut *self.state.lock(), Frames::new()));
+        self.fd.store(-1, Relaxed);
+        self.loss.store(0, Relaxed);
     }
 
     /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
@@ -185,7 +188,7 @@ impl TraceFile {
 
     /// Sees that `len` more bytes keep the log within its size. The chunks that are being written
     /// stay, whatever their size.
-    fn make_room(&self, state: &mut State, len: u64) -> Result<(), i32> {
+    fn make_room(&self, state: &mut Frames, len: u64) -> Result<(), i32> {
         while state.log + len > self.limit {
             if !self.ring {
                 return Err(LOG_FULL);
@@ -209,7 +212,7 @@ impl TraceFile {
     }
 
     /// Gives a frame's blocks back; it reads as zeros from then on.
-    fn drop_frame(&self, state: &mut State, frame: &Sealed) -> Result<(), i32> {
+    fn drop_frame(&self, state: &mut Frames, frame: &Sealed) -> Result<(), i32> {
         const PUNCH_HOLE_KEEP_SIZE: usize = 3;
         let (fd, place) = (self.fd.load(Relaxed) as usize, frame.place);
         let args = [fd, PUNCH_HOLE_KEEP_SIZE, place.offset as usize, place.len as usize];
@@ -226,7 +229,7 @@ impl TraceFile {
         }
     }
 
-    fn allocate_locked(&self, state: &mut State, len: u64) -> Result<Place, i32> {
+    fn allocate_locked(&self, state: &mut Frames, len: u64) -> Result<Place, i32> {
         if !self.phase().describes() {
             return Err(sys::EBADF);
         }
@@ -298,6 +301,10 @@ impl TraceFile {
     /// Says and notes once that recording has stopped, and why; from now on everything is
     /// discarded, and what is translated is not described any more.
     pub fn lost(&self, errno: i32) {
+        if !self.phase().describes() {
+            // It has ended, or was lost before.
+            return;
+        }
         let (reason, text) = match errno {
             28 | 122 => (Loss::DiskFull, "no space left for the trace"),
             LOG_FULL => (Loss::LogFull, "the log is full"),
@@ -341,7 +348,7 @@ impl TraceFile {
 
     fn appender_locked(
         &self,
-        state: &mut State,
+        state: &mut Frames,
         kind: FrameKind,
         thread: u32,
         seq: u32,

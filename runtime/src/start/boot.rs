@@ -13,7 +13,7 @@ use crate::code::jit::{jit, Jit};
 use crate::code::packs::Packs;
 use crate::code::span::Span;
 use crate::code::statics::{self, Module};
-use crate::code::table::Tables;
+use crate::code::table::LookUps;
 use crate::code::translation::Image;
 use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
@@ -86,7 +86,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
     let entries = entries();
-    let tables = Tables::new(window, options, entries, start.stack as u64);
+    let tables = LookUps::new(window, options, entries, start.stack as u64);
     let all_code = Jit::new(options, Image::new(&header, window), packs, arena, tables, top);
     if let Err(why) = log_of(options).start() {
         crate::die!("{why}");
@@ -109,7 +109,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         entries,
     });
     describe(&start, &header);
-    restore_elf_header(&header, window);
+    // SAFETY: the header is the rewriter's, of this file; the program has not started.
+    unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);
     if header.flags & flags::EXECUTABLE_STACK != 0 {
         // The kernel puts the path at the upper end.

@@ -66,7 +66,7 @@ fn next_chunk(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
     at.context.set_gpr(&gpr);
     let state = RegisterState {
         gpr,
-        rip: place.start,
+        rip: place.start(),
         rflags: at.context.rflags,
         fs_base: thread.fs_base(),
         gs_base: 0,
@@ -77,12 +77,12 @@ fn next_chunk(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
         trace().pause_now_and_then();
     }
     let pointers = thread.block.pointers;
-    thread.block.pointers = thread.recorder.next_chunk(&pointers, &state, place.window);
+    thread.block.pointers = thread.recorder.next_chunk(&pointers, &state, place.window());
     log().chunk_starts(thread);
     give_pointers(thread, at);
     // Undo log: what the runtime has saved in front of the unit is not saved again.
-    let announced = (place.entry..=at.pc()).contains(&thread.block.resume);
-    at.context.rip = if announced { thread.block.resume } else { place.entry };
+    let announced = (place.entry()..=at.pc()).contains(&thread.block.resume);
+    at.context.rip = if announced { thread.block.resume } else { place.entry() };
 }
 
 /// `bits`: the outcome of a unit whose control-flow pointer was parked after it had claimed the

@@ -11,7 +11,7 @@ use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{lost, resume};
-use crate::gate::handler::place::Place;
+use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
 use crate::gate::stubs;
@@ -63,9 +63,8 @@ pub fn is_behind(signal: i32, info: &SigInfo, at: &Interrupted) -> bool {
         BREAKPOINT | OVERFLOW => true,
         DEBUG if info.code() == TRAP_BRKPT => {
             // Some virtual machines report it where it stands.
-            let mut around = [0u8; 2];
-            let is_read = read_program_bytes(at.pc().wrapping_sub(1), &mut around);
-            !is_read || around[0] == INT1 || around[1] != INT1
+            let byte = |pc| locate(pc).map_or(0, |place| place.code::<1>()[0]);
+            byte(at.pc().wrapping_sub(1)) == INT1 || byte(at.pc()) != INT1
         }
         _ => false,
     }
@@ -105,7 +104,7 @@ pub fn fault(
         return;
     }
     if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
-        let original = place.start + u64::from(entry.original);
+        let original = place.start() + u64::from(entry.original);
         if refused_return(thread, at, place, original) {
             return give_pointers(thread, at);
         }
@@ -123,7 +122,7 @@ pub fn fault(
         info.set_code(SEGV_MAPERR);
     }
     if behind {
-        state.rip = place.start + u64::from(entry.original + entry.length);
+        state.rip = place.start() + u64::from(entry.original + entry.length);
         state.insn = entry.insn + 1;
     }
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
@@ -143,7 +142,7 @@ fn is_code_write(thread: &Thread, at: &mut Interrupted, place: &Place, address: 
     if !jit().unprotect(address) {
         return false;
     }
-    let pages = page_down(place.start)..page_up(place.start + u64::from(place.original_len()));
+    let pages = page_down(place.start())..page_up(place.start() + u64::from(place.original_len()));
     if pages.contains(&address) {
         // What follows may have changed: only this instruction, and then a look at it.
         thread.mailbox.set_stepping(true);

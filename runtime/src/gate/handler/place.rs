@@ -12,11 +12,11 @@ const MAX_RECIPE: usize = 1024;
 /// A unit that was interrupted at `pc`, with the recipe copied out of the lock.
 pub struct Place {
     /// Original start of the unit.
-    pub start: u64,
+    start: u64,
     /// Number window of the unit's id.
-    pub window: u32,
+    window: u32,
     /// Live address of its code.
-    pub entry: u64,
+    entry: u64,
     /// End of its code.
     end: u64,
     /// The instruction in it that the signal is about.
@@ -51,6 +51,21 @@ fn copy(found: Found, pc: u64) -> Place {
 }
 
 impl Place {
+    /// Original start of the unit.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Number window of the unit's id.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    /// Live address of the unit's code.
+    pub fn entry(&self) -> u64 {
+        self.entry
+    }
+
     pub fn recipe(&self) -> Option<Recipe<'_>> {
         Recipe::new(&self.recipe[..self.recipe_len])
     }

@@ -34,7 +34,7 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
     let valid = place.recipe().map_or(0xffff, |r| valid_at(place, &r, entry));
     State {
         gpr,
-        rip: place.start + u64::from(entry.original),
+        rip: place.start() + u64::from(entry.original),
         rflags: at.context.rflags & !TRAP_FLAG,
         insn: entry.insn,
         valid,
@@ -46,7 +46,7 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
 /// It may allocate: translated code was interrupted, so this thread does not hold the heap's lock.
 fn valid_at(place: &Place, recipe: &Recipe, entry: &Entry) -> u64 {
     let header = recipe.header();
-    let mut decoder = Decoder::with_ip(64, place.original(), place.start, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(64, place.original(), place.start(), DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
         decoder.can_decode().then(|| instrument::use_def::use_def(&decoder.decode(), &mut factory))

@@ -6,15 +6,13 @@ use crate::gate::dispatch::{is_canonical, popped_by};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
-use abi::thread::SAVED_RCX;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::emit::LookUp;
+use instrument::emit::{LookUp, READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
 /// there, or goes on as if it had found a miss stub.
 pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool {
-    const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
     // The program's own load of a target, which comes first, may look the same.
     if place.code_before() == Some(SAVES_RCX) {
         return false;
@@ -67,6 +65,5 @@ pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, 
 /// Whether the interrupted instruction is the first look at the stack of a return that compares the
 /// high half: at that.
 pub fn is_return(place: &Place) -> bool {
-    // mov ecx, [rsp + 4]
-    place.code() == [0x8b, 0x4c, 0x24, 0x04]
+    place.code() == READS_HIGH_HALF
 }

@@ -10,12 +10,13 @@ use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::window::{map_in_window, map_library};
 use crate::logs::dropped::drops;
+use crate::logs::log;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
-use abi::layout::{page_up, SYNC_PAGE, TABLE_BASE, TABLE_END};
+use abi::layout::{page_up, TABLE_BASE, TABLE_END};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -31,9 +32,8 @@ fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let table = if facts.options.recording.undo() { SYNC_PAGE } else { TABLE_BASE };
-    [facts.added.clone(), arena, table..TABLE_END].iter().any(|r| start < r.end && r.start < end)
-        || statics::code_in(start, end)
+    let ours = [facts.added.clone(), arena, TABLE_BASE..TABLE_END, log().memory()];
+    ours.iter().any(|r| start < r.end && r.start < end) || statics::code_in(start, end)
 }
 
 /// The pieces of memory, from where to where, that a call names.
