@@ -58,7 +58,7 @@ pub struct Linked {
 /// How many pages of the program's are write-protected.
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any page of the program's is write-protected.
+/// Whether any page of the program's is write-protected; asks without the lock.
 pub fn has_protected_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }

@@ -6,14 +6,9 @@ use core::mem::size_of;
 
 /// The kernel or the runtime is about to write `start..end` for the program: it can.
 pub fn before_writing(start: u64, end: u64) {
-    if protects_pages() {
+    if has_protected_pages() {
         jit().unprotect_range(start, end);
     }
-}
-
-/// Whether [`before_writing`] has anything to do.
-pub fn protects_pages() -> bool {
-    has_protected_pages()
 }
 
 /// Writes plain data to the program's memory; false if it cannot be written there.

@@ -10,7 +10,7 @@ pub struct Call {
     pub args: [usize; 6],
     /// What it may write, if the log has asked for it ([`Log::wants_writes`]).
     pub writes: Writes,
-    /// The end of the program's heap before it; only for `brk`.
+    /// The end of the program's heap before it; only for `brk`, and if the log has asked for writes.
     pub brk: u64,
 }
 

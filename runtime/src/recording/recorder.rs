@@ -452,7 +452,7 @@ mod tests {
         valid: !0,
     };
 
-    /// An empty file that only its descriptor leads to, and a second descriptor for the recording.
+    /// An empty file that only its descriptor leads to.
     fn file() -> File {
         // SAFETY: the kernel reads the name.
         let fd = unsafe { sys::call(sys::nr::MEMFD_CREATE, &[c"trace".as_ptr() as usize, 0]) };
@@ -460,8 +460,10 @@ mod tests {
         unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.expect("a memory file") as i32) }
     }
 
-    /// The frames of a file: kind, chunk number, and the events (kind, position, payload) of event frames.
+    /// The events of a frame: kind, position, payload.
     type Events = Vec<(u16, Position, Vec<u8>)>;
+
+    /// The frames of a file: kind, header, and the events of event frames.
     fn frames(file: &mut File) -> Vec<(u16, FrameHeader, Events)> {
         let mut bytes = Vec::new();
         std::io::Seek::rewind(file).expect("rewind");

@@ -10,7 +10,8 @@ use crate::base::descriptors;
 use crate::base::program;
 use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
-use crate::code::writing::{before_writing, protects_pages, write_program_value};
+use crate::code::jit::has_protected_pages;
+use crate::code::writing::{before_writing, write_program_value};
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
@@ -48,14 +49,17 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             }
         };
     }
-    let writes = match log().wants_writes() || protects_pages() {
+    let writes = match log().wants_writes() || has_protected_pages() {
         true => Writes::of(number, &args),
         false => Writes::default(),
     };
-    let brk = if number == nr::BRK { brk().current } else { 0 };
+    let brk = match number {
+        nr::BRK if log().wants_writes() => brk().current,
+        _ => 0,
+    };
     let call = Call { number, args, writes, brk };
     log().before_call(thread, &call);
-    if protects_pages() {
+    if has_protected_pages() {
         unprotect(&call.writes);
     }
     let result = match carry_out(thread, number, &args, next) {
