@@ -194,6 +194,8 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
     sys::exit_group(status)
 }
 
+// Its path is on the stack, where other calls, and children, need little.
+#[inline(never)]
 fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
     let mut path = [0u8; 4096];
