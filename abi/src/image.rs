@@ -2,15 +2,16 @@
 //!
 //! The header is the first thing in the first added segment, or stands there directly behind the
 //! output's program headers. Addresses are relative to the window
-//! (for a position-independent program: to its load address, which the kernel makes a multiple of
-//! 4 GiB because a segment asks for that alignment; for a program at fixed addresses: absolute).
+//! (for a position-independent program: to its load address, a multiple of 4 GiB, which the kernel
+//! chooses because a segment asks for that alignment, or else the runtime; for a program at fixed
+//! addresses: absolute).
 
 use crate::tables::{self, Tables};
 
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -69,6 +70,12 @@ pub struct ImageHeader {
     pub library_count: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
+    /// What the kernel maps of the output: two u64 for each piece (start, end), whole pages, ascending,
+    /// no two of which overlap; what a segment has behind its end in the file is a piece of its own.
+    /// Entries that are 0 are none.
+    pub pieces: u64,
+    /// Number of the entries.
+    pub piece_count: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
@@ -79,7 +86,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 30);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 32);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -124,7 +131,13 @@ impl ImageHeader {
             &mut self.exec_ranges,
             &mut self.exec_range_count,
         ];
-        let behind = [&mut self.libraries, &mut self.library_count, &mut self.jit_window];
+        let behind = [
+            &mut self.libraries,
+            &mut self.library_count,
+            &mut self.jit_window,
+            &mut self.pieces,
+            &mut self.piece_count,
+        ];
         let runtime = [&mut self.runtime, &mut self.runtime_end];
         front
             .into_iter()

@@ -142,6 +142,7 @@ enum TortureArg {
     Drop,
     TinyBuffers,
     Pauses,
+    Misplaced,
 }
 
 impl Arguments {
@@ -181,6 +182,7 @@ impl Arguments {
                     TortureArg::Drop => torture::DROP,
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                     TortureArg::Pauses => torture::PAUSES,
+                    TortureArg::Misplaced => torture::MISPLACED,
                 }
             }),
             dead_registers: match self.dead_registers {

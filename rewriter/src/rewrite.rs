@@ -101,12 +101,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         &learned.libraries,
     );
     stages.done("libraries");
-    let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front);
+    let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
+    let tables = tables(&input, &translated, &libraries, options, dynamic, places, room_in_tables);
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
-    let bytes = write::assemble(&input, code, &libraries.bytes, tables, runtime, places)?;
+    let bytes = write::assemble(&input, code, &libraries.bytes, tables, runtime, places, options)?;
     stages.done("layout");
     write::write_file(output, &bytes, mode)?;
     stages.done("write");
