@@ -40,10 +40,12 @@ pub struct Arguments {
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
-    /// Whether the translations of the libraries travel in the output, or are made when they run.
+    /// Whether the translations of the libraries travel in the output, are shared in the cache, or are
+    /// made when they run.
     #[arg(long, value_enum, default_value = "embed")]
     libraries: LibrariesArg,
-    /// A further library whose translation travels in the output (for dlopen).
+    /// A further library whose translation travels in the output, or is put into the cache (for
+    /// dlopen).
     #[arg(long, value_name = "FILE")]
     pub with_library: Vec<PathBuf>,
     /// A trace of the rewritten program: code that was found only when it ran is translated ahead
@@ -127,6 +129,7 @@ enum TranslateArg {
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
 enum LibrariesArg {
     Embed,
+    Cache,
     Runtime,
 }
 
@@ -152,6 +155,11 @@ impl Arguments {
 
     pub fn embeds_libraries(&self) -> bool {
         self.libraries == LibrariesArg::Embed && !self.dynamic()
+    }
+
+    /// Whether one translation of a library serves all programs.
+    pub fn shares_libraries(&self) -> bool {
+        self.libraries == LibrariesArg::Cache && !self.dynamic()
     }
 
     /// What cannot be had together.
