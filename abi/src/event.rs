@@ -136,6 +136,8 @@ pub enum Event<B, R> {
     },
     /// The process has ended, when the file had this many bytes.
     Length(u64),
+    /// The process has ended at this time, in nanoseconds since the epoch.
+    EndTime(u64),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -337,6 +339,7 @@ kinds! {
     StaticUnits = 4 "STATIC_UNITS",
     Xsave = 5 "XSAVE",
     Length = 7 "LENGTH",
+    EndTime = 9 "END_TIME",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
@@ -422,7 +425,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[*xcr0]);
                 out.put(components.as_ref());
             }
-            Event::Length(bytes) => put_words(out, &[*bytes]),
+            Event::Length(number) | Event::EndTime(number) => put_words(out, &[*number]),
             Event::Map { start, len, offset, protection, build_id, path } => {
                 put_words(out, &[start.0, *len, *offset]);
                 out.put(&protection.to_le_bytes());
@@ -513,6 +516,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Xsave { xcr0: f.u64()?, components: f.bytes(XSAVE_BYTES)?.into() }
             }
             Kind::Length => Event::Length(f.u64()?),
+            Kind::EndTime => Event::EndTime(f.u64()?),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());

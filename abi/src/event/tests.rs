@@ -33,6 +33,7 @@ fn sample(kind: Kind) -> Owned {
             Event::Xsave { xcr0: 7, components: xsave_to_bytes(&components).to_vec() }
         }
         Kind::Length => Event::Length(0x1_2345_6000),
+        Kind::EndTime => Event::EndTime(1_700_000_000_123_456_789),
         Kind::Map => {
             Event::Map { start: at, len: 2, offset: 3, protection: 4, build_id: vec![9; 20], path }
         }

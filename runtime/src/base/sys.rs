@@ -179,6 +179,14 @@ pub fn limit(resource: usize) -> u64 {
     limit[0]
 }
 
+/// Nanoseconds since the epoch.
+pub fn now_ns() -> u64 {
+    let mut now = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    now[0] * 1_000_000_000 + now[1]
+}
+
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }

@@ -455,6 +455,7 @@ impl TraceFile {
         let end = state.end;
         if let Some(file) = &mut state.file {
             file.event(Position::NONE, &Event::Length(end));
+            file.event(Position::NONE, &Event::EndTime(sys::now_ns()));
             if let Some(how) = how.filter(|_| self.gap().is_some()) {
                 // The thread that says so was not recorded any more.
                 file.event(Position::NONE, how);

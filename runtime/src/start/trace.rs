@@ -118,15 +118,11 @@ pub fn describe(start: &Start, header: &ImageHeader) {
             return;
         }
     };
-    let mut now = [0u64; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
-    let nanos = now[0] * 1_000_000_000 + now[1];
     let described = Event::Process {
         version: VERSION,
         options: facts().options.to_word(),
         pid: u64::from(sys::getpid()),
-        start_ns: nanos,
+        start_ns: sys::now_ns(),
     };
     frame.event(Position::NONE, &described);
     let mut real = [0u8; 4096];
