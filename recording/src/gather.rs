@@ -50,14 +50,15 @@ impl Needed {
 }
 
 fn program(folder: &Path, path: &Path, identity: [u64; 2]) -> Result<(), Error> {
+    let own = folder.join(PROGRAMS).join(identity_name(identity));
     let kept = places(folder).program(path, identity);
-    if kept.starts_with(folder) && OutputFile::open(&kept, identity).is_ok() {
+    if kept.starts_with(&own) && OutputFile::open(&kept, identity).is_ok() {
         return Ok(());
     }
     // It may have been replaced since it ran.
     OutputFile::open(path, identity)?;
     let name = path.file_name().unwrap_or(OsStr::new("program"));
-    take(path, &folder.join(PROGRAMS).join(identity_name(identity)), name)
+    take(path, &own, name)
 }
 
 fn library(folder: &Path, path: &Path, identity: [u64; 2]) -> Result<(), Error> {
