@@ -159,7 +159,8 @@ fn summary(recording: &Recording, json: bool, out: &mut impl Write) -> Result<()
     let processes = Processes::read(recording);
     let manifest = &recording.manifest;
     let words: Vec<_> = manifest.command.iter().map(|word| word.to_os()).collect();
-    let recorded = processes.all.iter().filter(|process| !process.images.is_empty()).count();
+    let is_recorded = |process: &&Process| !process.images.is_empty() || process.within.is_some();
+    let recorded = processes.all.iter().filter(is_recorded).count();
     let report = Report {
         command: words.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         directory: manifest.directory.to_os().to_string_lossy().into_owned(),

@@ -18,6 +18,9 @@ use crate::Stop;
 struct ProcessRow {
     pid: u64,
     parent: Option<u64>,
+    /// The trace of the parent in which it is a thread, until it ends or executes a program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<String>,
     images: Vec<ImageRow>,
 }
 
@@ -123,6 +126,7 @@ fn json(processes: &Processes, out: &mut impl Write) -> Result<(), Stop> {
         let row = ProcessRow {
             pid: process.pid,
             parent: process.parent.map(|parent| processes.all[parent].pid),
+            within: process.within.map(|name| name.to_string()),
             images: process.images.iter().map(ImageRow::new).collect(),
         };
         serde_json::to_writer(&mut *out, &row).map_err(std::io::Error::from)?;
@@ -161,7 +165,10 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
         let process = &processes.all[index];
         if process.images.is_empty() {
             let none = String::new;
-            let command = format!("{tree}(not recorded)");
+            let command = match process.within {
+                Some(parent) => format!("{tree}(a thread in the trace {parent})"),
+                None => format!("{tree}(not recorded)"),
+            };
             rows.push([process.pid.to_string(), "?".into(), none(), none(), none(), command]);
         }
         for image in &process.images {

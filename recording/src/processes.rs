@@ -62,9 +62,11 @@ pub struct Image {
     parent: Option<u64>,
     /// Processes that it started.
     children: Vec<u64>,
+    /// Those of them that are recorded in this trace, until they end or execute a program.
+    within: Vec<u64>,
 }
 
-/// A process: its images, in their order. Without any, nothing of it is recorded but that it existed.
+/// A process: its images, in their order. Without any it has no trace.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Process id.
@@ -75,6 +77,9 @@ pub struct Process {
     pub children: Vec<usize>,
     /// What it was, one after the other.
     pub images: Vec<Image>,
+    /// The trace of its parent in which it is recorded as a thread: it shared the memory (`vfork`), until
+    /// it ended or executed a program.
+    pub within: Option<TraceName>,
 }
 
 impl Process {
@@ -139,24 +144,20 @@ fn unreadable(name: TraceName, path: &Path, why: String) -> Image {
         damage: 0,
         parent: None,
         children: Vec::new(),
+        within: Vec::new(),
     }
 }
 
 fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     let mut ending = None;
-    let mut children = Vec::new();
     let threads = trace.threads.iter().map(|thread| &thread.events);
     for placed in threads.chain([&trace.process_events]).flatten() {
-        match placed.event {
-            Some(Event::ProcessEnd { reason, status, .. }) => {
-                ending = Some(match reason {
-                    End::Exit => Ending::Exit(status),
-                    End::Signal => Ending::Signal(status),
-                    End::Refused | End::Unknown(_) => Ending::Refused,
-                });
-            }
-            Some(Event::Fork { pid }) => children.push(pid),
-            _ => {}
+        if let Some(Event::ProcessEnd { reason, status, .. }) = placed.event {
+            ending = Some(match reason {
+                End::Exit => Ending::Exit(status),
+                End::Signal => Ending::Signal(status),
+                End::Refused | End::Unknown(_) => Ending::Refused,
+            });
         }
     }
     let metadata = path.metadata().ok();
@@ -181,13 +182,16 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
         bytes: trace.file.len,
         damage: trace.damage.len(),
         parent: trace.parent,
-        children,
+        children: trace.children().collect(),
+        within: trace.threads.iter().filter_map(trace::Thread::own_process).collect(),
     }
 }
 
 /// The path of an exec behind which no thread did anything.
 fn last_exec(trace: &Trace) -> Option<PathBuf> {
-    let last = trace.threads.iter().filter_map(|thread| thread.events.last());
+    // A thread that is a process of its own leaves alone.
+    let threads = trace.threads.iter().filter(|thread| thread.own_process().is_none());
+    let last = threads.filter_map(|thread| thread.events.last());
     last.filter_map(|placed| match &placed.event {
         Some(Event::Exec(path)) => Some(PathBuf::from(OsStr::from_bytes(path))),
         _ => None,
@@ -229,6 +233,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                 parent: None,
                 children: Vec::new(),
                 images: vec![image],
+                within: None,
             }),
         }
     }
@@ -242,6 +247,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                 parents.extend(parent.map(|parent| (index, parent)));
             }
             for pid in image.children {
+                let within = image.within.contains(&pid).then_some(image.name);
                 if !known.contains(&pid) {
                     parents.insert(all.len(), index);
                     all.push(Process {
@@ -249,6 +255,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                         parent: None,
                         children: Vec::new(),
                         images: Vec::new(),
+                        within,
                     });
                     continue;
                 }
@@ -261,6 +268,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                 });
                 if let Some(child) = child.min_by_key(|&child| all[child].start_ns()) {
                     parents.insert(child, index);
+                    all[child].within = within;
                 }
             }
         }
@@ -323,6 +331,7 @@ mod tests {
             damage: 0,
             parent: None,
             children: Vec::new(),
+            within: Vec::new(),
         }
     }
 

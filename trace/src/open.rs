@@ -44,6 +44,15 @@ impl Thread {
         self.tid.unwrap_or(self.index)
     }
 
+    /// The process that the thread is by itself, if it is one: a child that shares the memory
+    /// (`vfork`, `posix_spawn`).
+    pub fn own_process(&self) -> Option<u64> {
+        self.events.iter().find_map(|e| match e.event {
+            Some(Event::OwnProcess { pid }) => Some(pid),
+            _ => None,
+        })
+    }
+
     /// Events that happened in chunk `seq`.
     pub fn events_of(&self, seq: u32) -> &[Placed] {
         let start = self.events.partition_point(|e| e.position.chunk < seq);
@@ -85,12 +94,12 @@ pub struct Trace {
     pub options: Options,
     /// Process id.
     pub pid: u64,
+    /// The process that it was forked from or started by, if the trace says so.
+    pub parent: Option<u64>,
     /// When the process started, in nanoseconds since the epoch.
     pub start_ns: u64,
     /// When it ended, if the trace says so.
     pub end_ns: Option<u64>,
-    /// The process that started it, if the trace says so.
-    pub parent: Option<u64>,
     /// The output file that ran.
     pub program: PathBuf,
     /// Where that file is now, once the trace was opened with it.
@@ -128,6 +137,15 @@ fn owner(thread: u32) -> String {
 }
 
 impl Trace {
+    /// The processes that this one has made, those that share its memory among them.
+    pub fn children(&self) -> impl Iterator<Item = u64> + '_ {
+        let all = self.threads.iter().flat_map(|t| &t.events);
+        all.filter_map(|e| match e.event {
+            Some(Event::Fork { pid }) => Some(pid),
+            _ => None,
+        })
+    }
+
     /// Opens the trace; the output file is where it ran.
     pub fn open(path: &Path) -> Result<Trace, Error> {
         Trace::open_with(path, None)
@@ -164,9 +182,9 @@ impl Trace {
         let mut trace = Trace {
             options: Options::default(),
             pid: 0,
+            parent: None,
             start_ns: 0,
             end_ns: None,
-            parent: None,
             program: PathBuf::new(),
             output: PathBuf::new(),
             arguments: Vec::new(),
@@ -344,6 +362,7 @@ impl Trace {
                     Some(StaticUnits { load, identity, first_window, jit_window, count });
             }
             Some(Event::Length(length)) => self.length = length,
+            Some(Event::Parent { pid }) => self.parent = Some(pid),
             Some(Event::EndTime(time)) => self.end_ns = Some(time),
             Some(Event::Xsave { xcr0, components }) => {
                 let components = xsave_from_bytes(&components).collect();

@@ -260,7 +260,7 @@ fn finish(folder: &Path, shown: &Path) {
         let mut line = format!(
             "{shown}: {}, {}, {}",
             plural(
-                processes.all.iter().filter(|p| !p.images.is_empty()).count(),
+                processes.all.iter().filter(|p| !p.images.is_empty() || p.within.is_some()).count(),
                 "process",
                 "processes"
             ),

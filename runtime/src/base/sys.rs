@@ -47,6 +47,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const READLINK: usize = 89;
+    pub const GETPPID: usize = 110;
     pub const RT_SIGTIMEDWAIT: usize = 128;
     pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
@@ -190,6 +191,11 @@ pub fn now_ns() -> u64 {
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }
+}
+
+pub fn getppid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETPPID, [0; 6]) as u32 }
 }
 
 pub fn gettid() -> u32 {
