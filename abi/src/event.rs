@@ -136,6 +136,13 @@ pub enum Event<B, R> {
     },
     /// The process has ended, when the file had this many bytes.
     Length(u64),
+    /// The process that this one was forked from or started by.
+    Parent {
+        /// Its process id.
+        pid: u64,
+    },
+    /// The process has ended at this time, in nanoseconds since the epoch.
+    EndTime(u64),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -226,7 +233,8 @@ pub enum Event<B, R> {
     Resume(R),
     /// The fs base changed to this.
     FsBase(u64),
-    /// A child process was made that is not recorded.
+    /// A child process was made. It may have a trace of its own, or, if it shares this process's
+    /// memory ([`Event::OwnProcess`]), a thread of this one.
     Fork {
         /// Process id of the child.
         pid: u64,
@@ -282,6 +290,12 @@ pub enum Event<B, R> {
     /// Undo log: number of this moment in the order of all threads' synchronising instructions
     /// and system calls.
     Order(u64),
+    /// The thread is a process of its own (`vfork`, `posix_spawn`): what it stores is this process's
+    /// memory, until it ends or runs another program. Right behind [`Event::ThreadStart`].
+    OwnProcess {
+        /// Its process id.
+        pid: u64,
+    },
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -337,6 +351,8 @@ kinds! {
     StaticUnits = 4 "STATIC_UNITS",
     Xsave = 5 "XSAVE",
     Length = 7 "LENGTH",
+    Parent = 8 "PARENT",
+    EndTime = 9 "END_TIME",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
@@ -356,6 +372,7 @@ kinds! {
     Undo = 44 "UNDO",
     Lost = 45 "LOST",
     Order = 46 "ORDER",
+    OwnProcess = 47 "OWN_PROCESS",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -422,7 +439,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[*xcr0]);
                 out.put(components.as_ref());
             }
-            Event::Length(bytes) => put_words(out, &[*bytes]),
+            Event::Length(number) | Event::EndTime(number) => put_words(out, &[*number]),
             Event::Map { start, len, offset, protection, build_id, path } => {
                 put_words(out, &[start.0, *len, *offset]);
                 out.put(&protection.to_le_bytes());
@@ -461,7 +478,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             | Event::Registers(registers)
             | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
             Event::FsBase(base) => put_words(out, &[*base]),
-            Event::Fork { pid } => put_words(out, &[*pid]),
+            Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
+                put_words(out, &[*pid]);
+            }
             Event::Loss { reason, errno } => {
                 out.put(&reason.to_u32().to_le_bytes());
                 out.put(&errno.to_le_bytes());
@@ -513,6 +532,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Xsave { xcr0: f.u64()?, components: f.bytes(XSAVE_BYTES)?.into() }
             }
             Kind::Length => Event::Length(f.u64()?),
+            Kind::EndTime => Event::EndTime(f.u64()?),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());
@@ -550,6 +570,8 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Resume => Event::Resume(f.registers()?),
             Kind::FsBase => Event::FsBase(f.u64()?),
             Kind::Fork => Event::Fork { pid: f.u64()? },
+            Kind::Parent => Event::Parent { pid: f.u64()? },
+            Kind::OwnProcess => Event::OwnProcess { pid: f.u64()? },
             Kind::Loss => Event::Loss { reason: Loss::from_u32(f.u32()?), errno: f.u32()? },
             Kind::ProcessEnd => {
                 let reason = End::from_u32(f.u32()?);

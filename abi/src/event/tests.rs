@@ -33,6 +33,7 @@ fn sample(kind: Kind) -> Owned {
             Event::Xsave { xcr0: 7, components: xsave_to_bytes(&components).to_vec() }
         }
         Kind::Length => Event::Length(0x1_2345_6000),
+        Kind::EndTime => Event::EndTime(1_700_000_000_123_456_789),
         Kind::Map => {
             Event::Map { start: at, len: 2, offset: 3, protection: 4, build_id: vec![9; 20], path }
         }
@@ -57,6 +58,8 @@ fn sample(kind: Kind) -> Owned {
         Kind::Resume => Event::Resume(registers()),
         Kind::FsBase => Event::FsBase(0x7000),
         Kind::Fork => Event::Fork { pid: 77 },
+        Kind::Parent => Event::Parent { pid: 76 },
+        Kind::OwnProcess => Event::OwnProcess { pid: 78 },
         Kind::Loss => Event::Loss { reason: Loss::FileSizeLimit, errno: 27 },
         Kind::ProcessEnd => Event::ProcessEnd { reason: End::Exit, status: 3, address: 4 },
         Kind::Exec => Event::Exec(path),

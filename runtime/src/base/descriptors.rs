@@ -19,6 +19,22 @@ pub fn hide(fd: i32) -> i32 {
     moved
 }
 
+/// The runtime uses `fd` in place of `old`, a hidden descriptor that is closed. Returns the number of
+/// the new one.
+pub fn replace(old: Option<i32>, fd: i32) -> i32 {
+    let Some(old) = old else { return hide(fd) };
+    let args = [fd as usize, old as usize, sys::O_CLOEXEC];
+    // SAFETY: both descriptors are ours.
+    match unsafe { sys::call(nr::DUP3, &args) } {
+        Ok(_) => {
+            // SAFETY: as above.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+            old
+        }
+        Err(_) => hide(fd),
+    }
+}
+
 fn move_up(fd: i32) -> Option<i32> {
     let top = sys::limit(sys::RLIMIT_NOFILE).min(4096) as usize;
     for from in (3..top).rev() {

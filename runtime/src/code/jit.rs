@@ -473,12 +473,16 @@ impl<W: World> Jit<W> {
 
     // --- starting over ---
 
-    /// The code cache after a fork: a copy of its own.
-    pub fn forked(&mut self) {
-        if !self.arena.copy_after_fork() {
-            // The parent changed it meanwhile.
+    /// The code cache after a fork: a copy of its own, if the units in it are described; else nothing
+    /// is translated yet. False if that is so.
+    pub fn forked(&mut self, described: bool) -> bool {
+        // The parent may have changed it meanwhile.
+        let same = self.arena.copy_after_fork();
+        let kept = same && described;
+        if !kept {
             self.flush();
         }
+        kept
     }
 
     /// Starts over if there is hardly any room left, and no other thread that may be in the midst

@@ -25,7 +25,7 @@ use crate::kernel::threads;
 use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
-use crate::start::trace::{describe, open_trace, real_path};
+use crate::start::trace::{new_trace, open_trace, real_path};
 use crate::start::{loader, place, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
@@ -77,7 +77,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("no memory for the code cache");
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
-    let trace = open_trace(&start, options);
+    let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
         Some(0) | None => {
             Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
@@ -109,7 +109,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         pauses: options.process.torture & torture::PAUSES != 0,
         entries,
     });
-    describe(&start, &header);
+    open_trace(&start, &header, file);
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);

@@ -21,6 +21,11 @@ pub fn forked(forked: &Forked) {
     place().force_unlock(forked);
 }
 
+/// The actions of a process that has had some of its own for now.
+pub fn replace(actions: Actions) {
+    *of_all() = actions;
+}
+
 fn place() -> &'static Lock<Actions> {
     ACTIONS.get()
 }

@@ -70,6 +70,10 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             return thread.syscall_pc;
         }
     };
+    if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
+        // A child, whose recording begins here.
+        return next;
+    }
     thread.block.registers.gpr[0] = result as u64;
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);

@@ -230,7 +230,7 @@ impl Model {
         let changed = self.random.one_in(2);
         self.lab.arena.changed_by_parent = changed;
         let flushes = self.lab.flushes;
-        self.lab.forked();
+        self.lab.forked(true);
         assert_eq!(self.lab.flushes - flushes, u32::from(changed));
     }
 
