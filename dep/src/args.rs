@@ -34,6 +34,12 @@ pub enum Command {
     Undo(UndoSelection),
     /// Check everything that the format promises; the first violation ends with exit code 1
     Verify(Common),
+    /// Record a program that runs, all of its threads, from now on
+    On(SwitchArguments),
+    /// Do not record a program that runs from now on, until `dep on`
+    Off(SwitchArguments),
+    /// Note this moment in the trace of a program that runs
+    Mark(MarkArguments),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
 }
@@ -48,6 +54,26 @@ pub struct Common {
     /// The rewritten program, if it is no longer where it ran
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct SwitchArguments {
+    /// Its process id
+    pub pid: u32,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct MarkArguments {
+    /// Its process id
+    pub pid: u32,
+    /// What the moment is called
+    pub text: String,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]
@@ -103,7 +129,7 @@ impl Command {
             Command::Blocks(what) | Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
-            Command::Compare(_) => None,
+            Command::On(_) | Command::Off(_) | Command::Mark(_) | Command::Compare(_) => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod args;
 mod compare;
+mod control;
 mod info;
 mod list;
 mod row;
@@ -85,7 +86,14 @@ pub fn main() -> ExitCode {
 
 /// Runs a command; what it shows goes to `out`, warnings to stderr.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
-    let Some(common) = args.command.common() else { return Ok(()) };
+    let Some(common) = args.command.common() else {
+        return match &args.command {
+            Command::On(what) => control::switch(true, what, out),
+            Command::Off(what) => control::switch(false, what, out),
+            Command::Mark(what) => control::mark(what, out),
+            _ => Ok(()),
+        };
+    };
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
     if trace.not_started {
         eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
@@ -101,7 +109,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         Command::Syscalls(what) => syscalls::list(&trace, what, out),
         Command::Undo(what) => undo::list(&trace, what, out),
         Command::Verify(_) => verify(&trace, common.json, out),
-        Command::Compare(_) => Ok(()),
+        Command::On(_) | Command::Off(_) | Command::Mark(_) | Command::Compare(_) => Ok(()),
     };
     let flushed = out.flush();
     result?;

@@ -9,12 +9,14 @@ use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
+use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::logs::log;
 use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
+use abi::control::place;
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
 use abi::options::Pointers;
@@ -153,6 +155,7 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
     census::forked();
     jit.forked();
     drop(jit);
+    switch::forked(thread, forked);
     thread.tid = sys::gettid();
     if stack != 0 {
         thread.block.registers.gpr[4] = stack;
@@ -205,6 +208,7 @@ fn share(
         let pointers = child.block.pointers;
         child.recorder.close(&pointers);
         child.own_actions = None;
+        child.slot.set_place(place::GONE);
         if !child.vfork_child {
             census::ends();
         }
@@ -260,6 +264,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
+    thread.slot.set_place(place::GONE);
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
     unsafe {
         push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)
