@@ -190,6 +190,32 @@ pub enum Event<B, R> {
         reason: Left,
     },
 
+    /// The recording was switched on or off: from here on the threads' chunks begin, or they have
+    /// ended.
+    Switch {
+        /// Whether the program is recorded from now on.
+        on: bool,
+        /// Who wanted it.
+        why: Why,
+        /// Nanoseconds since the epoch, when it was done.
+        time_ns: u64,
+        /// Nanoseconds from the request until the last thread was ready.
+        took_ns: u64,
+        /// Threads of the program.
+        threads: u32,
+        /// Those that were interrupted for it.
+        interrupted: u32,
+    },
+    /// The user has marked this moment.
+    Mark {
+        /// Nanoseconds since the epoch.
+        time_ns: u64,
+        /// Whether the program was recorded then.
+        on: bool,
+        /// What the user calls it.
+        text: B,
+    },
+
     // --- happen to a thread ---
     /// The thread starts.
     ThreadStart {
@@ -359,6 +385,8 @@ kinds! {
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
     LibraryLeft = 19 "LIBRARY_LEFT",
+    Switch = 20 "SWITCH",
+    Mark = 21 "MARK",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
     Syscall = 34 "SYSCALL",
@@ -459,6 +487,17 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::LibraryLeft { load, reason } => {
                 put_words(out, &[load.0, u64::from(reason.to_u32())]);
             }
+            Event::Switch { on, why, time_ns, took_ns, threads, interrupted } => {
+                out.put(&u32::from(*on).to_le_bytes());
+                out.put(&why.to_u32().to_le_bytes());
+                put_words(out, &[*time_ns, *took_ns]);
+                out.put(&threads.to_le_bytes());
+                out.put(&interrupted.to_le_bytes());
+            }
+            Event::Mark { time_ns, on, text } => {
+                put_words(out, &[*time_ns, u64::from(*on)]);
+                out.put(text.as_ref());
+            }
             Event::ThreadStart { tid, parent, registers } => {
                 out.put(&tid.to_le_bytes());
                 out.put(&parent.to_le_bytes());
@@ -555,6 +594,13 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 let (load, reason) = (f.live()?, u32::try_from(f.u64()?).unwrap_or(u32::MAX));
                 Event::LibraryLeft { load, reason: Left::from_u32(reason) }
             }
+            Kind::Switch => {
+                let (on, why) = (f.u32()? != 0, Why::from_u32(f.u32()?));
+                let (time_ns, took_ns) = (f.u64()?, f.u64()?);
+                let (threads, interrupted) = (f.u32()?, f.u32()?);
+                Event::Switch { on, why, time_ns, took_ns, threads, interrupted }
+            }
+            Kind::Mark => Event::Mark { time_ns: f.u64()?, on: f.u64()? != 0, text: f.text() },
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
             }
@@ -807,6 +853,22 @@ reasons! {
         NoMemory = 4,
         /// The folder where it should be has none, or a damaged one.
         Missing = 5,
+    }
+}
+
+reasons! {
+    /// Why the recording was switched on or off.
+    Why {
+        /// The program was started so.
+        Start = 1,
+        /// `dep on` or `dep off`.
+        Request = 2,
+        /// The program has come to its function `main`.
+        Main = 3,
+        /// The program has started a second thread.
+        SecondThread = 4,
+        /// The signal that was waited for has come.
+        Signal = 5,
     }
 }
 

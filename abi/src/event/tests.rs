@@ -47,6 +47,15 @@ fn sample(kind: Kind) -> Owned {
             path,
         },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
+        Kind::Switch => Event::Switch {
+            on: true,
+            why: Why::SecondThread,
+            time_ns: 3,
+            took_ns: 4,
+            threads: 5,
+            interrupted: 6,
+        },
+        Kind::Mark => Event::Mark { time_ns: 1, on: true, text: b"here".to_vec() },
         Kind::ThreadStart => Event::ThreadStart { tid: 1, parent: 2, registers: registers() },
         Kind::ThreadEnd => Event::ThreadEnd { reason: End::Signal, status: -1 },
         Kind::Syscall => {
@@ -103,6 +112,7 @@ fn fixed_len(kind: Kind) -> usize {
         | Event::Exec(text)
         | Event::NotFollowed(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
+        Event::Mark { text, .. } => text.len(),
         Event::Undo { old, .. } => old.len(),
         Event::Lost { why, .. } => why.len(),
         _ => 0,

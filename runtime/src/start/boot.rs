@@ -1,12 +1,12 @@
 //! From the kernel's first instruction to the program's.
 
-use crate::base::census;
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
 use crate::base::own::{random, reserve};
 use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
+use crate::base::{census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
 use crate::code::jit as translator;
@@ -21,6 +21,7 @@ use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::{actions, pending};
+use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::logs::log_of;
@@ -78,6 +79,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("no memory for the code cache");
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
+    control::start(options.recording.records());
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
         Some(0) | None => {
@@ -221,6 +223,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     census::begins();
     thread.tid = sys::gettid();
     thread.adopt();
+    switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
     thread.block.target = facts().window;
     thread.block.registers.gpr[4] = start.stack as u64;
@@ -231,6 +234,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
+    switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
     unsafe { stubs::leave() }
 }
