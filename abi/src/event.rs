@@ -136,6 +136,8 @@ pub enum Event<B, R> {
     },
     /// The process has ended, when the file had this many bytes.
     Length(u64),
+    /// Only a part of the code is recorded: the rules as text.
+    Selection(B),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -181,6 +183,18 @@ pub enum Event<B, R> {
         load: LiveAddr,
         /// Why.
         reason: Left,
+    },
+
+    /// Executable memory is mapped of which only a part is recorded.
+    Selected {
+        /// Start of the mapping.
+        start: LiveAddr,
+        /// Its bytes.
+        len: u64,
+        /// What the pieces count from.
+        base: LiveAddr,
+        /// What is recorded: pairs of u64, ascending, from where to before where.
+        pieces: B,
     },
 
     // --- happen to a thread ---
@@ -337,10 +351,12 @@ kinds! {
     StaticUnits = 4 "STATIC_UNITS",
     Xsave = 5 "XSAVE",
     Length = 7 "LENGTH",
+    Selection = 12 "SELECTION",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
     LibraryLeft = 19 "LIBRARY_LEFT",
+    Selected = 22 "SELECTED",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
     Syscall = 34 "SYSCALL",
@@ -413,6 +429,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[*options, *pid, *start_ns]);
             }
             Event::Program(path) | Event::Exec(path) => out.put(path.as_ref()),
+            Event::Selection(rules) => out.put(rules.as_ref()),
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -436,6 +453,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Event::LibraryLeft { load, reason } => {
                 put_words(out, &[load.0, u64::from(reason.to_u32())]);
+            }
+            Event::Selected { start, len, base, pieces } => {
+                put_words(out, &[start.0, *len, base.0, pieces.as_ref().len() as u64]);
+                out.put(pieces.as_ref());
             }
             Event::ThreadStart { tid, parent, registers } => {
                 out.put(&tid.to_le_bytes());
@@ -513,6 +534,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Xsave { xcr0: f.u64()?, components: f.bytes(XSAVE_BYTES)?.into() }
             }
             Kind::Length => Event::Length(f.u64()?),
+            Kind::Selection => Event::Selection(f.text()),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());
@@ -529,6 +551,11 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 // More than a reason has: none of those that are known.
                 let (load, reason) = (f.live()?, u32::try_from(f.u64()?).unwrap_or(u32::MAX));
                 Event::LibraryLeft { load, reason: Left::from_u32(reason) }
+            }
+            Kind::Selected => {
+                let (start, len, base, bytes) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
+                let bytes = usize::try_from(bytes).map_err(|_| BadEvent::Short)?;
+                Event::Selected { start, len, base, pieces: f.bytes(bytes)?.into() }
             }
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
@@ -777,6 +804,8 @@ reasons! {
         Elsewhere = 3,
         /// There is no room for it.
         NoMemory = 4,
+        /// It records other code than is selected.
+        Selection = 5,
     }
 }
 

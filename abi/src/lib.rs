@@ -3,7 +3,7 @@
 //! Every constant and structure that two of those four share is defined here and nowhere else:
 //! the address-space layout of a running output ([`layout`]), the per-thread block that `gs`
 //! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
-//! description of a translation unit ([`mod@unit`]), the trace file ([`trace`]) and what happens in it
+//! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace file ([`trace`]) and what happens in it
 //! ([`event`]), and what a system call does to memory ([`syscalls`]).
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod image;
 pub mod layout;
 pub mod library;
 pub mod options;
+pub mod selection;
 pub mod syscalls;
 pub mod tables;
 pub mod thread;

@@ -6,6 +6,7 @@ use crate::error::{unsupported, Result};
 use crate::input::Input;
 use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
+use crate::selection::Choice;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::ids::FileOff;
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
@@ -109,6 +110,7 @@ pub fn tables(
     dynamic: bool,
     places: Places,
     front: usize,
+    selection: &Choice,
 ) -> TableSegment {
     let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
@@ -127,6 +129,11 @@ pub fn tables(
     let ranges = executable_ranges(input);
     let words: Vec<u8> = ranges.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let exec_ranges = place(&words);
+    let chosen = selection.ranges.pieces();
+    let words: Vec<u8> = chosen.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let selection_at = place(&words);
+    let text = selection.rules.to_text();
+    let rules = place(text.as_bytes());
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
@@ -159,6 +166,10 @@ pub fn tables(
         elf_header: elf_header.unwrap_or(0),
         exec_ranges: at(exec_ranges),
         exec_range_count: ranges.len() as u64,
+        selection: at(selection_at),
+        selection_count: chosen.len() as u64,
+        rules: at(rules),
+        rules_len: text.len() as u64,
         tables: abi::tables::Tables {
             code: places.code,
             entries: places.tables + offsets.entries,

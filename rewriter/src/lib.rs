@@ -14,6 +14,7 @@ pub mod options;
 pub mod rewrite;
 pub mod roots;
 pub mod runtime_blob;
+pub mod selection;
 pub mod summary;
 pub mod translate;
 pub mod write;

@@ -45,6 +45,8 @@ fn sample(kind: Kind) -> Owned {
             address: OrigAddr(0),
             path,
         },
+        Kind::Selection => Event::Selection(b"only main\nskip :f\n".to_vec()),
+        Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::ThreadStart => Event::ThreadStart { tid: 1, parent: 2, registers: registers() },
         Kind::ThreadEnd => Event::ThreadEnd { reason: End::Signal, status: -1 },
@@ -96,7 +98,9 @@ fn fixed_len(kind: Kind) -> usize {
     let text = match sample(kind) {
         Event::Program(text) | Event::Arguments(text) | Event::Exec(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
+        Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
+        Event::Selected { pieces, .. } => pieces.len(),
         Event::Lost { why, .. } => why.len(),
         _ => 0,
     };

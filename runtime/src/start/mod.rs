@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod loader;
+pub mod selection;
 pub mod stack;
 pub mod trace;
 pub mod vdso;

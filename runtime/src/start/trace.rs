@@ -104,20 +104,21 @@ fn expand(start: &Start, pattern: &[u8], out: &mut [u8; 4096]) -> Option<usize> 
 }
 
 /// Writes the FILE frame.
-pub fn describe(start: &Start, header: &ImageHeader) {
+pub fn describe(start: &Start, header: &ImageHeader, rules: &str) {
     let trace = trace();
     if trace.phase() != Phase::Open {
         return;
     }
     let kind = abi::trace::FrameKind::File;
     let arguments: usize = start.arguments().map(|a| a.count_bytes() + 1).sum();
-    let mut frame = match trace.new_appender(kind, PROCESS, 0, 8192 + arguments as u64) {
-        Ok(frame) => frame,
-        Err(errno) => {
-            trace.lost(errno);
-            return;
-        }
-    };
+    let mut frame =
+        match trace.new_appender(kind, PROCESS, 0, 8192 + (arguments + rules.len()) as u64) {
+            Ok(frame) => frame,
+            Err(errno) => {
+                trace.lost(errno);
+                return;
+            }
+        };
     let mut now = [0u64; 2];
     // SAFETY: the kernel writes two words.
     let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
@@ -149,6 +150,9 @@ pub fn describe(start: &Start, header: &ImageHeader) {
     let components = xsave_to_bytes(&facts().xsave.components);
     let xsave = Event::Xsave { xcr0: facts().xsave.xcr0, components: components.as_slice() };
     frame.event(Position::NONE, &xsave);
+    if !rules.is_empty() {
+        frame.event(Position::NONE, &Event::Selection(rules.as_bytes()));
+    }
     trace.keep(frame);
 }
 
