@@ -19,6 +19,7 @@ pub mod rewrite;
 pub mod roots;
 pub mod runtime_blob;
 pub mod shared;
+pub mod selection;
 pub mod summary;
 pub mod translate;
 pub mod write;
