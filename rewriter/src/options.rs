@@ -205,6 +205,8 @@ impl How {
             translate,
             pointers,
             torture,
+            only,
+            skip,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -220,6 +222,11 @@ impl How {
         if !torture.is_empty() {
             let all: Vec<String> = torture.iter().copied().map(typed).collect();
             add("--torture", all.join(","));
+        }
+        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
+            for selector in selectors {
+                add(flag, selector.clone());
+            }
         }
         if *ring {
             flags.push("--ring".to_owned());

@@ -71,7 +71,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
-    let selection = Selection::new(arguments.rules().map_err(Error::File)?);
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let choice = selection.of_program(&arguments.input, &input);
     let program = cut(program, &image, arguments.options(), choice.selected());
     let changing = writable_code(&input, &program)?;
@@ -222,7 +222,7 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     let path = arguments.input.canonicalize();
     let path = path.map_err(|e| Error::file("read", &arguments.input, e))?;
     let library = library::Library::read(&path)?;
-    let selection = Selection::new(arguments.rules().map_err(Error::File)?);
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let lifted = library.translate(arguments.options(), &selection, false, &[]);
     if lifted.windows() > abi::library::WINDOW_STEP {
         return Err(unsupported!("the library is too large: it has too many units"));
