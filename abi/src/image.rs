@@ -68,6 +68,9 @@ pub struct ImageHeader {
     pub libraries: u64,
     /// Number of the translations.
     pub library_count: u64,
+    /// Path (zero-terminated) of the folder with the translations of libraries that did not travel
+    /// along; 0: none.
+    pub library_folder: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
     /// What the kernel maps of the output: two u64 for each piece (start, end), whole pages, ascending,
@@ -86,7 +89,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 32);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 33);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -134,6 +137,7 @@ impl ImageHeader {
         let behind = [
             &mut self.libraries,
             &mut self.library_count,
+            &mut self.library_folder,
             &mut self.jit_window,
             &mut self.pieces,
             &mut self.piece_count,

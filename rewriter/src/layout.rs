@@ -13,6 +13,7 @@ use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
 };
 use abi::options::{Options, Pointers};
+use std::path::Path;
 
 /// Room between the program and what is added, for its heap.
 const GAP: u64 = 1 << 20;
@@ -114,7 +115,9 @@ pub struct FileRoom {
 }
 
 /// Builds the tables for `places`. What depends on the file (runtime, identity, and what there is
-/// `room` for) is still missing.
+/// `room` for) is still missing. `library_folder`: where the translations of libraries are that do
+/// not travel along.
+#[allow(clippy::too_many_arguments, reason = "each is a part of the output")]
 pub fn tables(
     input: &Input,
     translated: &Translated,
@@ -123,6 +126,7 @@ pub fn tables(
     dynamic: bool,
     places: Places,
     room: FileRoom,
+    library_folder: Option<&Path>,
 ) -> TableSegment {
     let FileRoom { front, pieces } = room;
     let mut bytes = vec![0; front + HEADER_SIZE];
@@ -144,6 +148,10 @@ pub fn tables(
     let exec_ranges = place(&words);
     let pieces = vec![0; pieces * PIECE_SIZE];
     let pieces_at = place(&pieces);
+    let library_folder = library_folder.map(|folder| {
+        use std::os::unix::ffi::OsStrExt;
+        place(&[folder.as_os_str().as_bytes(), &[0]].concat())
+    });
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
@@ -191,6 +199,7 @@ pub fn tables(
             _ => places.libraries(translated.code.len()),
         },
         library_count: libraries.count as u64,
+        library_folder: library_folder.map_or(0, at),
         jit_window: libraries.next_window.into(),
         pieces: at(pieces_at),
         piece_count: (pieces.len() / PIECE_SIZE) as u64,

@@ -63,7 +63,7 @@ pub fn room_in_tables(
     FileRoom { front, pieces: 2 * (added + input.loads().count()) }
 }
 
-/// The bytes of the output.
+/// The bytes of the output, and its identity.
 pub fn assemble(
     input: &Input,
     code: &[u8],
@@ -72,7 +72,7 @@ pub fn assemble(
     mut runtime: Runtime,
     places: Places,
     options: Options,
-) -> Result<Vec<u8>> {
+) -> Result<(Vec<u8>, [u64; 2])> {
     let base = places.runtime(code.len(), libraries.len());
     let end = base + runtime.end();
     places.check(input, end)?;
@@ -141,7 +141,7 @@ pub fn assemble(
 
     let (offset, count, names) = out.write_sections(input);
     out.patch_file_header(base + runtime.entry, file_off(table_offset), offset, count, names)?;
-    Ok(out.bytes)
+    Ok((out.bytes, tables.header.identity))
 }
 
 /// The input's program headers as the output has them: nothing of it is executable.

@@ -1,11 +1,12 @@
 //! From the kernel's first instruction to the program's.
 
-use crate::base::census;
 use crate::base::facts::{facts, install, Entries, Facts};
+use crate::base::lineage;
 use crate::base::own::{random, reserve};
 use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
+use crate::base::{census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
 use crate::code::jit as translator;
@@ -20,13 +21,14 @@ use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::{actions, pending};
+use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
-use crate::start::trace::{describe, open_trace, real_path};
-use crate::start::{loader, place, vdso};
+use crate::start::trace::{new_trace, open_trace, real_path};
+use crate::start::{hidden, loader, place, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
@@ -77,10 +79,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("no memory for the code cache");
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
-    let trace = open_trace(&start, options);
+    control::start(options.recording.records());
+    let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        Some(0) | None => start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()),
-        Some(_) => &[],
+        Some(0) | None => {
+            Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
+        }
+        Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
@@ -107,7 +112,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         pauses: options.process.torture & torture::PAUSES != 0,
         entries,
     });
-    describe(&start, &header);
+    lineage::install(hidden::read(&start));
+    open_trace(&start, &header, file);
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);
@@ -123,6 +129,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     vdso::add(&start);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
+    hidden::hide(&start);
     first_thread(&start, entry)
 }
 
@@ -216,6 +223,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     census::begins();
     thread.tid = sys::gettid();
     thread.adopt();
+    switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
     thread.block.target = facts().window;
     thread.block.registers.gpr[4] = start.stack as u64;
@@ -226,6 +234,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
+    switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
     unsafe { stubs::leave() }
 }
