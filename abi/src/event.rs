@@ -258,6 +258,8 @@ pub enum Event<B, R> {
     /// Another program is started in this process (`execve`): its path. It is not the end: the
     /// call can still fail, then a [`Event::Syscall`] follows.
     Exec(B),
+    /// The program of the [`Event::Exec`] before is executed as it is, and not recorded: why.
+    NotFollowed(B),
     /// The thread goes on with these registers (after anything that the streams alone cannot
     /// explain).
     Registers(R),
@@ -373,6 +375,7 @@ kinds! {
     Lost = 45 "LOST",
     Order = 46 "ORDER",
     OwnProcess = 47 "OWN_PROCESS",
+    NotFollowed = 48 "NOT_FOLLOWED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -429,7 +432,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 out.put(&[0; 4]);
                 put_words(out, &[*options, *pid, *start_ns]);
             }
-            Event::Program(path) | Event::Exec(path) => out.put(path.as_ref()),
+            Event::Program(text) | Event::Exec(text) | Event::NotFollowed(text) => {
+                out.put(text.as_ref());
+            }
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -578,6 +583,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::ProcessEnd { reason, status: f.i32()?, address: f.u64()? }
             }
             Kind::Exec => Event::Exec(f.text()),
+            Kind::NotFollowed => Event::NotFollowed(f.text()),
             Kind::Registers => Event::Registers(f.registers()?),
             Kind::Interrupted => Event::Interrupted(f.registers()?),
             Kind::Undo => {

@@ -63,6 +63,7 @@ fn sample(kind: Kind) -> Owned {
         Kind::Loss => Event::Loss { reason: Loss::FileSizeLimit, errno: 27 },
         Kind::ProcessEnd => Event::ProcessEnd { reason: End::Exit, status: 3, address: 4 },
         Kind::Exec => Event::Exec(path),
+        Kind::NotFollowed => Event::NotFollowed(b"a set-user-id program".to_vec()),
         Kind::Registers => Event::Registers(registers()),
         Kind::Interrupted => Event::Interrupted(registers()),
         Kind::Undo => Event::Undo { pc, address: at, old: vec![1, 0, 2, 0, 0] },
@@ -97,7 +98,10 @@ fn every_event_survives_encoding() {
 /// Bytes that an event has without those of its texts.
 fn fixed_len(kind: Kind) -> usize {
     let text = match sample(kind) {
-        Event::Program(text) | Event::Arguments(text) | Event::Exec(text) => text.len(),
+        Event::Program(text)
+        | Event::Arguments(text)
+        | Event::Exec(text)
+        | Event::NotFollowed(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
         Event::Undo { old, .. } => old.len(),
         Event::Lost { why, .. } => why.len(),

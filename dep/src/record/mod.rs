@@ -31,7 +31,7 @@ const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Variables that say how to record. A program of a recording gets those of the recording only.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 13] = [
     "DEP_FILE",
     "DEP_FOLLOW",
     "DEP_LIBRARIES",
@@ -43,6 +43,8 @@ const VARIABLES: [&str; 11] = [
     "DEP_EXECFN",
     "DEP_EXE",
     "DEP_CONTROL",
+    "DEP_CACHE",
+    "DEP_CACHE_SIZE",
 ];
 
 #[derive(ClapArgs)]
@@ -254,7 +256,7 @@ fn finish(folder: &Path, shown: &Path) {
     }
     let count =
         |is: &dyn Fn(&Ending) -> bool| processes.images().filter(|image| is(&image.ending)).count();
-    let left = count(&|ending| matches!(ending, Ending::Left(_))).max(recording.notes().len());
+    let left = processes.left().len();
     if std::io::stderr().is_terminal() {
         let end = recording.manifest.end.map_or(0, |end| end.time_ns);
         let mut line = format!(

@@ -2,6 +2,7 @@
 
 use crate::base::census;
 use crate::base::facts::{facts, install, Entries, Facts};
+use crate::base::lineage;
 use crate::base::own::{random, reserve};
 use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
@@ -26,7 +27,7 @@ use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
-use crate::start::{loader, vdso};
+use crate::start::{hidden, loader, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::{page_down, page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
@@ -108,6 +109,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         pauses: options.process.torture & torture::PAUSES != 0,
         entries,
     });
+    lineage::install(hidden::read(&start));
     open_trace(&start, &header, file);
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
@@ -124,6 +126,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     vdso::add(&start);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
+    hidden::hide(&start);
     first_thread(&start, entry)
 }
 

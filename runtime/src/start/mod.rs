@@ -1,6 +1,7 @@
 //! From the kernel's first instruction to the program's.
 
 pub mod boot;
+pub mod hidden;
 pub mod loader;
 pub mod stack;
 pub mod trace;

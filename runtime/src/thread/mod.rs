@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod ending;
+pub mod for_exec;
 pub mod mailbox;
 
 use crate::base::facts::facts;
@@ -15,6 +16,7 @@ use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
 use core::mem::offset_of;
+use for_exec::ForExec;
 use mailbox::Mailbox;
 
 /// A thread and its mailbox, one behind the other: gs points here.
@@ -65,6 +67,7 @@ pub struct Thread {
     pub kernel_filter: u32,
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
+    pub for_exec: ForExec,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
@@ -131,6 +134,7 @@ impl Thread {
             filter: 0,
             kernel_filter: 0,
             own_actions: None,
+            for_exec: ForExec::default(),
             next_spare: 0,
             handler_stack,
         }
