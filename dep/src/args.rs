@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::compare;
+use crate::{cache, compare, prepare};
 
 /// Shows what a trace holds, and what recording costs.
 ///
@@ -36,6 +36,11 @@ pub enum Command {
     Verify(Common),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
+    /// Rewritten programs and libraries that are kept: list them, or remove them
+    Cache(cache::Arguments),
+    /// What to run instead of a path, for the runtime
+    #[command(hide = true)]
+    Prepare(prepare::Arguments),
 }
 
 #[derive(ClapArgs)]
@@ -103,7 +108,7 @@ impl Command {
             Command::Blocks(what) | Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
-            Command::Compare(_) => None,
+            Command::Compare(_) | Command::Cache(_) | Command::Prepare(_) => None,
         }
     }
 }

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod cache;
 mod compare;
 mod info;
 mod list;
+mod prepare;
 mod row;
 mod symbols;
 mod syscalls;
@@ -70,8 +72,11 @@ impl Warnings {
 /// The command.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    if let Command::Compare(what) = &args.command {
-        return compare::run(what);
+    match &args.command {
+        Command::Compare(what) => return compare::run(what),
+        Command::Cache(what) => return cache::run(what),
+        Command::Prepare(what) => return prepare::run(what),
+        _ => {}
     }
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     match run(&args, &mut out) {
@@ -101,7 +106,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         Command::Syscalls(what) => syscalls::list(&trace, what, out),
         Command::Undo(what) => undo::list(&trace, what, out),
         Command::Verify(_) => verify(&trace, common.json, out),
-        Command::Compare(_) => Ok(()),
+        Command::Compare(_) | Command::Cache(_) | Command::Prepare(_) => Ok(()),
     };
     let flushed = out.flush();
     result?;

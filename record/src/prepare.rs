@@ -297,6 +297,9 @@ pub fn for_recording_with(
     options: &[String],
     cache: Option<&Path>,
 ) -> Prepared {
+    // The program may change its working directory before it starts the output.
+    let absolute = std::path::absolute(folder);
+    let folder = absolute.as_deref().unwrap_or(folder);
     let limit = store::limit().unwrap_or_else(|trouble| {
         keep::note(folder, &trouble.to_string());
         store::DEFAULT_LIMIT
