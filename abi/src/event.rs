@@ -805,6 +805,8 @@ reasons! {
         Elsewhere = 3,
         /// There is no room for it.
         NoMemory = 4,
+        /// The folder where it should be has none, or a damaged one.
+        Missing = 5,
     }
 }
 

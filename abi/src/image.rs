@@ -10,7 +10,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -67,6 +67,9 @@ pub struct ImageHeader {
     pub libraries: u64,
     /// Number of the translations.
     pub library_count: u64,
+    /// Path (zero-terminated) of the folder with the translations of libraries that did not travel
+    /// along; 0: none.
+    pub library_folder: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
@@ -79,7 +82,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 30);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 31);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -124,7 +127,12 @@ impl ImageHeader {
             &mut self.exec_ranges,
             &mut self.exec_range_count,
         ];
-        let behind = [&mut self.libraries, &mut self.library_count, &mut self.jit_window];
+        let behind = [
+            &mut self.libraries,
+            &mut self.library_count,
+            &mut self.library_folder,
+            &mut self.jit_window,
+        ];
         let runtime = [&mut self.runtime, &mut self.runtime_end];
         front
             .into_iter()

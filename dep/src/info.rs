@@ -105,6 +105,7 @@ fn left(trace: &Trace, start: LiveAddr) -> &'static str {
         Some(Left::Content) => "(its translation is of another file: not used)",
         Some(Left::Options) => "(its translation is for other options or processors: not used)",
         Some(Left::Elsewhere) => "(mapped elsewhere before: its translation is not used)",
+        Some(Left::Missing) => "(the cache has no translation of it)",
         Some(Left::NoMemory | Left::Unknown(_)) => "(no memory for its translation: not used)",
     }
 }

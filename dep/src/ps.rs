@@ -179,7 +179,10 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
             };
             rows.push([process.pid.to_string(), "?".into(), none(), none(), none(), command]);
         }
-        for image in &process.images {
+        // What a process was later stands below what it was first.
+        let below = tree.replace("├─ ", "│  ").replace("└─ ", "   ");
+        for (n, image) in process.images.iter().enumerate() {
+            let tree = if n == 0 { &tree } else { &below };
             let note = match &image.ending {
                 Ending::Left(path, why) => {
                     format!(" (not recorded: {})", not_recorded(path, why.as_deref()))

@@ -132,7 +132,7 @@ impl Processes {
                 left.insert(image.name.pid, format!("{}: {why}", path.display()));
             }
         }
-        let notes = self.notes.iter().map(|(pid, note)| (pid.unwrap_or(0), note.clone()));
+        let notes = self.notes.iter().filter_map(|(pid, note)| Some(((*pid)?, note.clone())));
         left.extend(notes);
         left.into_iter().collect()
     }

@@ -13,6 +13,7 @@ use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
 };
 use abi::options::{Options, Pointers};
+use std::path::Path;
 
 /// Room between the program and what is added, for its heap.
 const GAP: u64 = 1 << 20;
@@ -100,7 +101,9 @@ pub struct TableSegment {
 }
 
 /// Builds the tables for `places`, with `front` bytes in front of the header. What depends on
-/// the file (runtime, identity) is still missing in the header.
+/// the file (runtime, identity) is still missing in the header. `library_folder`: where the
+/// translations of libraries are that do not travel along.
+#[allow(clippy::too_many_arguments, reason = "each is a part of the output")]
 pub fn tables(
     input: &Input,
     translated: &Translated,
@@ -109,6 +112,7 @@ pub fn tables(
     dynamic: bool,
     places: Places,
     front: usize,
+    library_folder: Option<&Path>,
 ) -> TableSegment {
     let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
@@ -127,6 +131,10 @@ pub fn tables(
     let ranges = executable_ranges(input);
     let words: Vec<u8> = ranges.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let exec_ranges = place(&words);
+    let library_folder = library_folder.map(|folder| {
+        use std::os::unix::ffi::OsStrExt;
+        place(&[folder.as_os_str().as_bytes(), &[0]].concat())
+    });
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
@@ -174,6 +182,7 @@ pub fn tables(
             _ => places.libraries(translated.code.len()),
         },
         library_count: libraries.count as u64,
+        library_folder: library_folder.map_or(0, at),
         jit_window: libraries.next_window.into(),
         identity: [0; 2],
         runtime: 0,

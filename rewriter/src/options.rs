@@ -20,10 +20,12 @@ pub struct Arguments {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub how: How,
-    /// Whether the translations of the libraries travel in the output, or are made when they run.
+    /// Whether the translations of the libraries travel in the output, are shared in the cache, or are
+    /// made when they run.
     #[arg(long, value_enum, default_value = "embed")]
     libraries: LibrariesArg,
-    /// A further library whose translation travels in the output (for dlopen).
+    /// A further library whose translation travels in the output, or is put into the cache (for
+    /// dlopen).
     #[arg(long, value_name = "FILE")]
     pub with_library: Vec<PathBuf>,
     /// A trace of the rewritten program: code that was found only when it ran is translated ahead
@@ -134,6 +136,7 @@ enum TranslateArg {
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
 enum LibrariesArg {
     Embed,
+    Cache,
     Runtime,
 }
 
@@ -163,6 +166,11 @@ impl Arguments {
 
     pub fn embeds_libraries(&self) -> bool {
         self.libraries == LibrariesArg::Embed && !self.dynamic()
+    }
+
+    /// Whether one translation of a library serves all programs.
+    pub fn shares_libraries(&self) -> bool {
+        self.libraries == LibrariesArg::Cache && !self.dynamic()
     }
 
     /// What cannot be had together.

@@ -60,7 +60,7 @@ pub fn program_headers_in_front(
     (added + own.len()) * PROGRAM_HEADER_SIZE
 }
 
-/// The bytes of the output.
+/// The bytes of the output, and its identity.
 pub fn assemble(
     input: &Input,
     code: &[u8],
@@ -68,7 +68,7 @@ pub fn assemble(
     mut tables: TableSegment,
     mut runtime: Runtime,
     places: Places,
-) -> Result<Vec<u8>> {
+) -> Result<(Vec<u8>, [u64; 2])> {
     let base = places.runtime(code.len(), libraries.len());
     let end = base + runtime.end();
     places.check(input, end)?;
@@ -133,7 +133,7 @@ pub fn assemble(
 
     let (offset, count, names) = out.write_sections(input);
     out.patch_file_header(base + runtime.entry, file_off(table_offset), offset, count, names)?;
-    Ok(out.bytes)
+    Ok((out.bytes, tables.header.identity))
 }
 
 /// The input's program headers as the output has them: nothing of it is executable.

@@ -81,8 +81,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        Some(0) | None => start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()),
-        Some(_) => &[],
+        Some(0) | None => {
+            Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
+        }
+        Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
