@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{compare, record};
+use crate::{cache, compare, prepare, recorder};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
@@ -23,7 +23,7 @@ pub struct Args {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a program, and leave a recording of it and of all that it starts
-    Record(Box<record::Arguments>),
+    Record(Box<recorder::Arguments>),
     /// The processes of a recording, as a tree
     Ps(Folder),
     /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended
@@ -63,6 +63,11 @@ pub enum Command {
     Mark(MarkArguments),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
+    /// Rewritten programs and libraries that are kept: list them, or remove them
+    Cache(cache::Arguments),
+    /// What to run instead of a path, for the runtime
+    #[command(hide = true)]
+    Prepare(prepare::Arguments),
 }
 
 #[derive(ClapArgs)]
@@ -193,7 +198,9 @@ impl Command {
             | Command::On(_)
             | Command::Off(_)
             | Command::Mark(_)
-            | Command::Compare(_) => None,
+            | Command::Compare(_)
+            | Command::Cache(_)
+            | Command::Prepare(_) => None,
         }
     }
 }

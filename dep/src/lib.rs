@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod cache;
 pub mod caller;
 mod cleanup;
 mod compare;
@@ -13,8 +14,9 @@ mod folder;
 mod control;
 mod info;
 mod list;
+mod prepare;
 mod ps;
-mod record;
+mod recorder;
 mod row;
 mod symbols;
 mod syscalls;
@@ -77,14 +79,17 @@ impl Warnings {
 /// The command.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    if let Command::Compare(what) = &args.command {
-        return compare::run(what);
+    match &args.command {
+        Command::Compare(what) => return compare::run(what),
+        Command::Cache(what) => return cache::run(what),
+        Command::Prepare(what) => return prepare::run(what),
+        _ => {}
     }
     if let Command::Record(what) = &args.command {
         if let Err(why) = what.check() {
             Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
-        return record::run(what);
+        return recorder::run(what);
     }
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     match run(&args, &mut out) {

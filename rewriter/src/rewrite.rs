@@ -243,6 +243,13 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The libraries that an output is made with, and that its translation takes notice of.
+pub fn libraries(arguments: &Arguments) -> Result<Vec<PathBuf>> {
+    let (input, _) = read(&arguments.input, None)?;
+    let learned = Learned::read(&arguments.learn, &input)?;
+    Ok(libraries_of(arguments, &input, &learned)?.0)
+}
+
 /// The libraries that are translated ahead of time, and those that were not found.
 fn libraries_of(
     arguments: &Arguments,
