@@ -259,8 +259,7 @@ fn privileges(file: &File, metadata: &std::fs::Metadata) -> Option<&'static str>
     if metadata.mode() & SET_GROUP == SET_GROUP {
         return Some("it runs with the rights of its group (set-group-id)");
     }
-    let mut none: [u8; 0] = [];
-    match rustix::fs::fgetxattr(file, "security.capability", &mut none[..]) {
+    match rustix::fs::fgetxattr_query(file, "security.capability") {
         Ok(1..) => Some("it runs with rights of its own (file capabilities)"),
         _ => None,
     }
