@@ -23,6 +23,8 @@ pub const OF_RECORDING: [&str; 11] = [
 ];
 /// What AT_EXECFN and the name of the process are to say.
 pub const EXECFN: &str = "DEP_EXECFN";
+/// The name of the process, where it is not the base name of that.
+pub const NAME: &str = "DEP_NAME";
 /// The file that /proc/self/exe is to show.
 pub const EXE: &str = "DEP_EXE";
 /// The kernel has filters of system calls that an earlier program of the recording has made.

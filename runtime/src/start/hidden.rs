@@ -1,6 +1,6 @@
 //! What the recorder has put into the program's environment: it is read, and taken out again.
 
-use crate::base::lineage::{Lineage, EXE, EXECFN, FILTERED, OF_RECORDING};
+use crate::base::lineage::{Lineage, EXE, EXECFN, FILTERED, NAME, OF_RECORDING};
 use crate::base::sys::{self, nr};
 use crate::start::stack::{at, Start};
 use alloc::ffi::CString;
@@ -102,7 +102,7 @@ pub fn hide(start: &Start) {
     if let Some(path) = start.environment(EXECFN).filter(|path| !path.is_empty()) {
         // The string stays where it is.
         start.set(at::EXECFN, path.as_ptr() as u64);
-        set_name(path.to_bytes());
+        set_name(start.environment(NAME).unwrap_or(path).to_bytes());
     }
     if start.environment("DEP_RECORDER").is_some() {
         for name in OF_RECORDING {
@@ -110,8 +110,9 @@ pub fn hide(start: &Start) {
         }
         start.remove(FILTERED);
     }
-    start.remove(EXECFN);
-    start.remove(EXE);
+    for name in [EXECFN, NAME, EXE] {
+        start.remove(name);
+    }
 }
 
 /// The name of the process, as the kernel makes it of the path.
