@@ -345,7 +345,22 @@ impl File<'_> {
         // SAFETY: the kernel reads the path.
         let may = unsafe { sys::call(nr::FACCESSAT2, &args) };
         // Linux before 5.8 has no such call, and filters of system calls refuse what they do not know.
-        (may != Err(sys::EACCES)).then_some(what)
+        (may != Err(sys::EACCES) && !self.is_busy()).then_some(what)
+    }
+
+    /// Whether somebody has it open for writing, as far as the kernel says that beforehand: from Linux
+    /// 6.14 on.
+    fn is_busy(&self) -> bool {
+        const CHECK: usize = 0x10000;
+        const ETXTBSY: i32 = 26;
+        let (empty, flags) = (c"".as_ptr() as usize, sys::AT_EMPTY_PATH | CHECK);
+        let arguments = [empty, 0];
+        let at = arguments.as_ptr() as usize;
+        // SAFETY: the kernel reads the strings, and executes nothing: one that does not know the flag
+        // refuses the call.
+        let result =
+            unsafe { sys::call(nr::EXECVEAT, &[self.descriptor, empty, at, at + 8, flags]) };
+        result == Err(ETXTBSY)
     }
 
     /// Where it is.
