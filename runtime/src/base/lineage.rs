@@ -27,8 +27,6 @@ pub const EXECFN: &str = "DEP_EXECFN";
 pub const NAME: &str = "DEP_NAME";
 /// The file that /proc/self/exe is to show.
 pub const EXE: &str = "DEP_EXE";
-/// The kernel has filters of system calls that an earlier program of the recording has made.
-pub const FILTERED: &str = "DEP_FILTERED";
 
 /// Where this program comes from.
 #[derive(Default)]
@@ -41,8 +39,6 @@ pub struct Lineage {
     pub exe: Option<CString>,
     /// `NAME=VALUE`, for the next program and for the recorder.
     pub variables: Vec<CString>,
-    /// The kernel applies filters of an earlier program to all that happens here.
-    pub filtered: bool,
 }
 
 static LINEAGE: Once<Lineage> = Once::new();

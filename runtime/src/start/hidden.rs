@@ -1,6 +1,6 @@
 //! What the recorder has put into the program's environment: it is read, and taken out again.
 
-use crate::base::lineage::{Lineage, EXE, EXECFN, FILTERED, NAME, OF_RECORDING};
+use crate::base::lineage::{Lineage, EXE, EXECFN, NAME, OF_RECORDING};
 use crate::base::sys::{self, nr};
 use crate::start::stack::{at, Start};
 use alloc::ffi::CString;
@@ -22,7 +22,6 @@ pub fn read(start: &Start) -> Lineage {
     let follows = start.environment("DEP_FOLLOW").is_none_or(|value| value != c"0");
     lineage.recorder = follows.then(|| recorder.into());
     lineage.recording = value("DEP_RECORDING").map(Into::into);
-    lineage.filtered = start.environment(FILTERED).is_some();
     let here = working_directory();
     for name in OF_RECORDING {
         let given = value(name).map(|value| value.to_bytes());
@@ -108,7 +107,6 @@ pub fn hide(start: &Start) {
         for name in OF_RECORDING {
             start.remove(name);
         }
-        start.remove(FILTERED);
     }
     for name in [EXECFN, NAME, EXE] {
         start.remove(name);

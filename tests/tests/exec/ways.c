@@ -2,9 +2,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -168,6 +171,20 @@ static void spawned(void) {
     _exit(0);
 }
 
+// What is executed executes another: one program behind the one that has made the filter.
+static void filtered(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+    execve(self, (char *[]){"filtered", "by_path", 0}, with);
+}
+
 static char *made(const char *what, const char *text, mode_t mode) {
     static char path[8200];
     // Not beside the program: its folder may not be ours.
@@ -215,7 +232,7 @@ static struct { const char *name; void (*go)(void); } ways[] = {
     WAY(by_path), WAY(relative), WAY(strange), WAY(at_relative), WAY(at_absolute), WAY(at_empty),
     WAY(at_empty_without), WAY(at_nothing), WAY(by_fexecve), WAY(by_proc_fd), WAY(by_link),
     WAY(by_link_of_pid), WAY(by_relative_link), WAY(of_open_link), WAY(link_not_followed),
-    WAY(in_memory), WAY(no_arguments), WAY(masked), WAY(of_thread), WAY(of_vfork), WAY(spawned),
+    WAY(in_memory), WAY(filtered), WAY(no_arguments), WAY(masked), WAY(of_thread), WAY(of_vfork), WAY(spawned),
     WAY(not_executable), WAY(no_format), WAY(empty_file), WAY(no_interpreter), WAY(through_file),
     WAY(a_folder), WAY(bad_path), WAY(bad_arguments), WAY(bad_argument), WAY(bad_environment),
     WAY(long_path), WAY(too_much),

@@ -5,7 +5,7 @@
 //! with the thread ([`ForExec`]), and no lock is held then.
 
 use crate::base::last_words::Line;
-use crate::base::lineage::{lineage, EXE, EXECFN, FILTERED, NAME};
+use crate::base::lineage::{lineage, EXE, EXECFN, NAME};
 use crate::base::program::{read_program_string, read_program_words, try_read_program_bytes};
 use crate::base::signal;
 use crate::base::sys::{self, nr};
@@ -162,16 +162,14 @@ pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Out
 
 /// Executes what the recorder has said. Returns the error if that fails.
 fn execute(thread: &mut Thread, request: &Request) -> i32 {
-    let filtered = thread.filter != 0;
-    let args = instead(&mut thread.for_exec, request, filtered);
-    let Some(args) = args else { return sys::EINVAL };
+    let Some(args) = instead(&mut thread.for_exec, request) else { return sys::EINVAL };
     // SAFETY: zero-terminated strings and vectors; what is the program's, the kernel checks.
     let result = thread.with_true_mask(|_| unsafe { sys::call(nr::EXECVE, &args) });
     result.err().unwrap_or(0)
 }
 
 /// The arguments of the call that executes what the recorder has said.
-fn instead(memory: &mut ForExec, request: &Request, filtered: bool) -> Option<[usize; 3]> {
+fn instead(memory: &mut ForExec, request: &Request) -> Option<[usize; 3]> {
     let fields: Vec<&[u8]> = memory.answer.split_inclusive(|&byte| byte == 0).collect();
     let [_, output, exe, script @ ..] = &fields[..] else { return None };
     let shown = request.shown();
@@ -188,9 +186,6 @@ fn instead(memory: &mut ForExec, request: &Request, filtered: bool) -> Option<[u
     if request.is_descriptor() && names_by_file() {
         let path = exe.strip_suffix(b" (deleted)").unwrap_or(exe);
         put(NAME, path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
-    }
-    if filtered {
-        put(FILTERED, b"1");
     }
     let shown_at = text.as_ptr() as u64 + EXECFN.len() as u64 + 1;
     let own = text.split_inclusive(|&byte| byte == 0).map(|string| string.as_ptr() as u64);
@@ -233,8 +228,11 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     if environment.iter().any(|&entry| starts_with(entry, b"DEP_RECORDER=")) {
         return not_followed("it has a recorder of its own");
     }
-    if lineage().filtered {
-        return not_followed("the recorder cannot run under the program's filter of system calls");
+    if thread.filter != 0 {
+        // The kernel gets it, and may end whoever makes a call that the program does not.
+        return not_followed(
+            "the program's filter of system calls (seccomp) would apply to the runtime",
+        );
     }
     let memory = &mut thread.for_exec;
     (memory.arguments, memory.environment) = (arguments, environment);
