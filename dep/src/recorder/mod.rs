@@ -138,7 +138,7 @@ type Refused = (String, u8);
 
 fn record(arguments: &Arguments) -> Result<Status, Refused> {
     let failed = |why: String| (why, FAILED);
-    record::prepare::check(&arguments.rewrite()).map_err(failed)?;
+    record::prepare::check(&arguments.how.flags()).map_err(failed)?;
     let Some(program) = arguments.command.first() else { return Err(failed("no program".into())) };
     let shown = program.to_string_lossy().into_owned();
     let named =
@@ -193,7 +193,7 @@ fn start(
         program: real.as_os_str().into(),
         directory: directory.as_os_str().into(),
         options: arguments.flags(),
-        rewrite: arguments.rewrite(),
+        rewrite: arguments.how.flags(),
         // Without one, the recording has its own.
         cache: store::root().ok().filter(|cache| cache.to_str().is_some()),
         start_ns: now_ns(),
