@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use abi::control::{
     at, command, outcome, place, slot, KICKERS, MAGIC, NAME, SLOTS_MOST, SLOT_SIZE, TEXT_MOST,
 };
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
 use trace::Error;
 
@@ -139,6 +141,17 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
         interrupted: page.word(at::INTERRUPTED)?,
         nanoseconds: page.long(at::TOOK)?,
     })
+}
+
+/// Sends the kick to this thread. Linux before 6.9 has no name for a thread that is safe to use: there
+/// it goes to the process by way of the thread, which takes it unless it is just taking another.
+fn send(thread: Pid) -> rustix::io::Result<()> {
+    const OF_A_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    match pidfd_open(thread, OF_A_THREAD) {
+        Ok(fd) => pidfd_send_signal(fd, Signal::STKFLT),
+        Err(Errno::INVAL | Errno::NOSYS) => kill_process(thread, Signal::STKFLT),
+        Err(error) => Err(error),
+    }
 }
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -276,7 +289,7 @@ impl Page {
         let tid = self.word(slot + slot::TID)?;
         if self.word(slot + slot::PLACE)? == place::CODE {
             let thread = i32::try_from(tid).ok().and_then(Pid::from_raw);
-            if thread.is_some_and(|thread| kill_process(thread, Signal::STKFLT).is_ok()) {
+            if thread.is_some_and(|thread| send(thread).is_ok()) {
                 return Ok(true);
             }
         }
