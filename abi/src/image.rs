@@ -10,7 +10,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -75,11 +75,15 @@ pub struct ImageHeader {
     pub runtime: u64,
     /// First byte behind the runtime.
     pub runtime_end: u64,
+    /// [`crate::start::Start::to_word`]: when the recording begins unless `DEP_START` says otherwise.
+    pub start: u64,
+    /// The program's function `main`; 0: not known.
+    pub main: u64,
 }
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 30);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 32);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -125,7 +129,7 @@ impl ImageHeader {
             &mut self.exec_range_count,
         ];
         let behind = [&mut self.libraries, &mut self.library_count, &mut self.jit_window];
-        let runtime = [&mut self.runtime, &mut self.runtime_end];
+        let runtime = [&mut self.runtime, &mut self.runtime_end, &mut self.start, &mut self.main];
         front
             .into_iter()
             .chain(self.tables.words_mut())

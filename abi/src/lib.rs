@@ -21,6 +21,7 @@ pub mod image;
 pub mod layout;
 pub mod library;
 pub mod options;
+pub mod start;
 pub mod syscalls;
 pub mod tables;
 pub mod thread;

@@ -247,22 +247,25 @@ impl Page {
 
     /// Sees that a thread looks for the request, and waits a little.
     fn wait(&self, deadline: Instant, number: u32, rest: &mut Rest) -> Result<(), Error> {
-        let mut in_code = false;
+        let mut busy = false;
         rest.threads = 0;
         let slots = u64::from(self.word(at::SLOTS)?).min(SLOTS_MOST);
         for i in 0..slots {
             let slot = at::FIRST_SLOT + SLOT_SIZE * i;
             let place = self.word(slot + slot::PLACE)?;
             rest.threads += u32::from(place != place::GONE);
+            if place == place::RUNTIME && !busy {
+                busy = self.is_running(self.word(slot + slot::TID)?);
+            }
             if place == place::CODE {
-                in_code = true;
+                busy = true;
                 if self.kick(slot)? {
                     break;
                 }
             }
         }
         rest.looks += 1;
-        if in_code {
+        if busy {
             *rest = Rest::new();
         } else {
             rest.since.get_or_insert_with(Instant::now);
@@ -298,9 +301,18 @@ impl Page {
     }
 
     fn has_process(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The state stands behind the name, which is in parentheses.
-        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        !matches!(state(&format!("/proc/{}/stat", self.pid)), None | Some('Z' | 'X'))
     }
+
+    /// Whether the thread does something, or would if there were a processor for it.
+    fn is_running(&self, tid: u32) -> bool {
+        state(&format!("/proc/{}/task/{tid}/stat", self.pid)) == Some('R')
+    }
+}
+
+/// The state of a process or a thread, as the kernel abbreviates it.
+fn state(path: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(path).ok()?;
+    // It stands behind the name, which is in parentheses.
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }

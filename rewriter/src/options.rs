@@ -4,6 +4,7 @@ use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
     RecordingOptions, LOG_MOST, LOG_STEP,
 };
+use abi::start::Start;
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -37,6 +38,10 @@ pub struct Arguments {
     /// When the log is full, drop its oldest chunks and go on.
     #[arg(long, requires = "log_size")]
     ring: bool,
+    /// When the recording begins: entry, main, second-thread, signal:N, or off (with `dep on`);
+    /// DEP_START says otherwise for one run.
+    #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
+    pub start: Start,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -92,6 +97,10 @@ enum InstrumentArg {
 enum DeadRegistersArg {
     Reuse,
     Preserve,
+}
+
+fn start(text: &str) -> std::result::Result<Start, String> {
+    Start::parse(text).ok_or_else(|| format!("expected {}", abi::start::EXPECTED))
 }
 
 /// Bytes, as steps of the options word.
@@ -162,6 +171,9 @@ impl Arguments {
         if recording.undo() && recording.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
+        if recording.undo() && self.start != Start::Entry {
+            return Err("--instrument undo needs --start entry: an undo log has no gaps");
+        }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
@@ -226,6 +238,9 @@ mod tests {
         assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
         assert!(check(&["--instrument", "undo", "--memory", "none"]).is_err());
+        assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
+        assert!(check(&["--start", "signal:10"]).is_ok());
+        assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());

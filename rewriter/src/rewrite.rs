@@ -10,6 +10,7 @@ use crate::say;
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
+use abi::start::Start;
 use lifter::discover::discover;
 use lifter::image::Image;
 use lifter::program::{Function, Program};
@@ -102,7 +103,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     stages.done("libraries");
     let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front);
+    let start = arguments.start;
+    let tables = tables(&input, &translated, &libraries, options, start, dynamic, places, front);
+    if start == Start::Main && tables.header.main == 0 {
+        return Err(unsupported!(
+            "where the program's function main is cannot be told (use --start entry)"
+        ));
+    }
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
