@@ -84,6 +84,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
     control::start(options.recording.records());
+    let when = begins(&start, &header);
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
         Some(0) | None => {
@@ -135,8 +136,26 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     vdso::add(&start);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
+    let main = if header.main == 0 { 0 } else { window + header.main };
+    switch::start(when, main);
     hidden::hide(&start);
     first_thread(&start, entry)
+}
+
+/// When the recording begins.
+fn begins(start: &Start, header: &ImageHeader) -> abi::start::Start {
+    use abi::start::{Start, EXPECTED};
+    let Some(baked) = Start::from_word(header.start) else {
+        crate::die!("damaged output file: when its recording begins is unknown");
+    };
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    match start.environment("DEP_START").map(|text| text.to_str()) {
+        Some(text) if !secure => match text.ok().and_then(Start::parse) {
+            Some(wanted) => wanted,
+            None => crate::die!("DEP_START: expected {EXPECTED}"),
+        },
+        _ => baked,
+    }
 }
 
 /// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
