@@ -122,6 +122,8 @@ struct Report {
     ring: bool,
     control_flow: &'static str,
     memory: &'static str,
+    /// Which code was recorded; empty: all.
+    recorded: Vec<String>,
     pid: u64,
     ended: String,
     losses: Vec<String>,
@@ -148,6 +150,8 @@ struct ModuleRow {
     path: String,
     build_id: String,
     note: &'static str,
+    /// Bytes of its code that were recorded, and of all of its code, if only a part was.
+    recorded: Option<[u64; 2]>,
 }
 
 #[derive(Serialize)]
@@ -158,6 +162,8 @@ struct ThreadRow {
     instructions: u64,
     blocks: u64,
     references: u64,
+    /// Stays in code that is not recorded.
+    stays_outside: u64,
     control_flow_bytes: u64,
     memory_bytes: u64,
     #[serde(serialize_with = "tally_object")]
@@ -237,8 +243,21 @@ fn modules(trace: &Trace) -> Vec<ModuleRow> {
         path,
         build_id,
         note: left(trace, start),
+        recorded: None,
     };
-    mapped_files(trace).into_iter().map(row).collect()
+    let mut rows: Vec<ModuleRow> = mapped_files(trace).into_iter().map(row).collect();
+    for event in &trace.process_events {
+        let Some(Event::Selected { start, len, pieces, .. }) = &event.event else { continue };
+        // The rows ascend, and code lies in the last module that begins in front of it.
+        let next = rows.partition_point(|row| row.start.0 <= start.0);
+        let Some(row) = next.checked_sub(1).and_then(|i| rows.get_mut(i)) else { continue };
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let piece = |pair: &[u8]| word(&pair[8..]).saturating_sub(word(&pair[..8]));
+        let bytes: u64 = pieces.chunks_exact(16).map(piece).sum();
+        let [recorded, all] = row.recorded.get_or_insert([0, 0]);
+        (*recorded, *all) = (*recorded + bytes, *all + len);
+    }
+    rows
 }
 
 fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
@@ -251,6 +270,7 @@ fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
             instructions: counts.instructions,
             blocks: counts.blocks(),
             references: counts.references(),
+            stays_outside: counts.stays,
             control_flow_bytes: counts.control_flow,
             memory_bytes: counts.memory,
             syscalls: calls.all,
@@ -277,6 +297,7 @@ impl Report {
             ring: trace.options.recording.ring,
             control_flow: control_flow_name(trace.options.recording.control_flow),
             memory: memory_name(trace.options.recording.memory),
+            recorded: trace.rules.lines().map(str::to_owned).collect(),
             pid: trace.pid,
             ended: ending(trace),
             losses: losses(trace),
@@ -308,6 +329,9 @@ impl Report {
             self.memory,
             if self.ring { ", the newest part only" } else { "" }
         )?;
+        if !self.recorded.is_empty() {
+            writeln!(out, "recorded       {}", self.recorded.join(", "))?;
+        }
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
         for loss in &self.losses {
             writeln!(out, "recording lost {loss}")?;
@@ -317,10 +341,14 @@ impl Report {
             "units          {} ahead of time, {} from the JIT",
             self.static_units, self.jit_units
         )?;
-        for ModuleRow { start, path, build_id, note } in &self.modules {
+        for ModuleRow { start, path, build_id, note, recorded } in &self.modules {
             let id = if build_id.is_empty() { "-" } else { build_id };
             let space = if note.is_empty() { "" } else { " " };
-            writeln!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            write!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            if let Some([recorded, all]) = recorded {
+                write!(out, " (recorded: {recorded} of {all} bytes of code)")?;
+            }
+            writeln!(out)?;
         }
         for thread in &self.threads {
             thread.text(out)?;
@@ -372,6 +400,13 @@ impl ThreadRow {
         if calls > 0 {
             let top = tally_text(&self.syscalls, TOP_CALLS);
             writeln!(out, "  calls        {calls}: {top}")?;
+        }
+        if self.stays_outside > 0 {
+            writeln!(
+                out,
+                "  outside      {} stays in code that is not recorded",
+                self.stays_outside
+            )?;
         }
         if !self.not_described.is_empty() {
             let names = tally_text(&self.not_described, usize::MAX);

@@ -96,7 +96,9 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
     }
     let result = match &args.command {
         Command::Info(_) => info::info(&trace, common.json, &mut warnings, out),
-        Command::Blocks(what) => list::blocks(&trace, what, &mut warnings, out),
+        Command::Blocks(blocks) => {
+            list::blocks(&trace, &blocks.what, blocks.outside, &mut warnings, out)
+        }
         Command::Memrefs(what) => list::memrefs(&trace, what, &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(&trace, what, out),
         Command::Undo(what) => undo::list(&trace, what, out),

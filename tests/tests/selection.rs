@@ -216,20 +216,25 @@ fn record(
     Ok((run, serde_json::from_str(&info).map_err(|e| e.to_string())?))
 }
 
-/// The program and its libraries, as a recording of all of it says them.
+/// The program and the libraries that it needs, as a recording of all of it says them. What it opens
+/// itself may be mapped at several places.
 fn modules(spec: &RunSpec, info: &serde_json::Value) -> Result<Vec<Module>, String> {
     let list = info["modules"].as_array().ok_or("no modules")?;
     let place = |module: &serde_json::Value| -> Option<(u64, PathBuf)> {
         let start = module["start"].as_str()?.strip_prefix("0x")?;
         Some((u64::from_str_radix(start, 16).ok()?, module["path"].as_str()?.into()))
     };
+    let ldd = Command::new("ldd").arg(&spec.program).output().map_err(|e| e.to_string())?;
+    let needed = String::from_utf8_lossy(&ldd.stdout).into_owned();
     let mut modules = Vec::new();
     for (start, path) in list.iter().filter_map(place) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_program = path == spec.program;
         if is_program {
             modules.insert(0, Module::read("main", &path, start)?);
-        } else if std::fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")) {
+        } else if needed.contains(&name)
+            && std::fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"))
+        {
             modules.push(Module::read(&name, &path, start)?);
         }
     }
