@@ -94,6 +94,16 @@ fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
     list
 }
 
+/// The file that is mapped at an address.
+fn file_at(trace: &Trace, address: LiveAddr) -> Option<String> {
+    let maps = trace.process_events.iter().filter_map(|event| match &event.event {
+        Some(Event::Map { start, len, path, .. }) => Some((start, len, path)),
+        _ => None,
+    });
+    let (_, _, path) = maps.filter(|(start, len, _)| address.from_start(**start) < **len).last()?;
+    Some(String::from_utf8_lossy(path).into_owned())
+}
+
 /// Why the translation of the library at `start` was not used, if there was one.
 fn left(trace: &Trace, start: LiveAddr) -> &'static str {
     let reason = trace.process_events.iter().find_map(|event| match event.event {
@@ -248,9 +258,8 @@ fn modules(trace: &Trace) -> Vec<ModuleRow> {
     let mut rows: Vec<ModuleRow> = mapped_files(trace).into_iter().map(row).collect();
     for event in &trace.process_events {
         let Some(Event::Selected { start, len, pieces, .. }) = &event.event else { continue };
-        // The rows ascend, and code lies in the last module that begins in front of it.
-        let next = rows.partition_point(|row| row.start.0 <= start.0);
-        let Some(row) = next.checked_sub(1).and_then(|i| rows.get_mut(i)) else { continue };
+        let Some(path) = file_at(trace, *start) else { continue };
+        let Some(row) = rows.iter_mut().find(|row| row.path == path) else { continue };
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let piece = |pair: &[u8]| word(&pair[8..]).saturating_sub(word(&pair[..8]));
         let bytes: u64 = pieces.chunks_exact(16).map(piece).sum();
