@@ -52,7 +52,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     if !window.is_multiple_of(WINDOW_SIZE) {
         // SAFETY: the header is the rewriter's, of this file, and nothing has been done yet.
-        unsafe { place::move_to_window(&header, window, stack, entry) }
+        unsafe { place::move_to_window(&header, window, &start, entry) }
     }
     let Some(mut options) = Options::from_word(header.options) else {
         crate::die!("damaged output file: unknown options");
