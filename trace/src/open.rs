@@ -12,7 +12,7 @@ use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
 use crate::events::{parse, Event, Placed};
 use crate::file::{Damage, Frame, TraceFile};
-use crate::output::{OutputFile, Translation};
+use crate::output::{OutputFile, Places};
 use crate::units::Units;
 use crate::Error;
 
@@ -98,8 +98,12 @@ pub struct Trace {
     pub parent: Option<u64>,
     /// When the process started, in nanoseconds since the epoch.
     pub start_ns: u64,
+    /// When it ended, if the trace says so.
+    pub end_ns: Option<u64>,
     /// The output file that ran.
     pub program: PathBuf,
+    /// Where that file is now, once the trace was opened with it.
+    pub output: PathBuf,
     /// Its arguments.
     pub arguments: Vec<Vec<u8>>,
     /// Its ahead-of-time units.
@@ -118,6 +122,8 @@ pub struct Trace {
     pub length: u64,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
+    /// Which code was recorded, as text; empty: all.
+    pub rules: String,
     /// The process ended before it recorded anything.
     pub not_started: bool,
     /// Damage that is none if the log is a ring.
@@ -155,9 +161,14 @@ impl Trace {
 
     /// Opens the trace; the output file is looked for at `output` instead of where it ran.
     pub fn open_with(path: &Path, output: Option<&Path>) -> Result<Trace, Error> {
+        Trace::open_in(path, &Places { output: output.map(Path::to_owned), ..Places::default() })
+    }
+
+    /// Opens the trace; the files that it needs are looked for in these places first.
+    pub fn open_in(path: &Path, places: &Places) -> Result<Trace, Error> {
         let (mut trace, described) = Trace::read(path)?;
         if described {
-            trace.open_output(output)?;
+            trace.open_output(places)?;
         }
         Ok(trace)
     }
@@ -175,7 +186,9 @@ impl Trace {
             pid: 0,
             parent: None,
             start_ns: 0,
+            end_ns: None,
             program: PathBuf::new(),
+            output: PathBuf::new(),
             arguments: Vec::new(),
             statics: None,
             xsave: None,
@@ -185,6 +198,7 @@ impl Trace {
             is_lossy: false,
             length: 0,
             damage: file.damage.clone(),
+            rules: String::new(),
             not_started: false,
             gave_way: Vec::new(),
             file,
@@ -352,6 +366,10 @@ impl Trace {
             }
             Some(Event::Length(length)) => self.length = length,
             Some(Event::Parent { pid }) => self.parent = Some(pid),
+            Some(Event::EndTime(time)) => self.end_ns = Some(time),
+            Some(Event::Selection(text)) => {
+                self.rules = String::from_utf8_lossy(&text).into_owned();
+            }
             Some(Event::Xsave { xcr0, components }) => {
                 let components = xsave_from_bytes(&components).collect();
                 self.xsave = Some(Xsave { xcr0, components });
@@ -360,8 +378,28 @@ impl Trace {
         }
     }
 
+    /// Whether code at this address was recorded, as far as the trace says it.
+    pub fn records(&self, address: LiveAddr) -> bool {
+        let mut known = false;
+        for event in &self.process_events {
+            let Some(Event::Selected { start, len, base, pieces }) = &event.event else { continue };
+            if address.from_start(*start) >= *len {
+                continue;
+            }
+            known = true;
+            let offset = address.from_start(*base);
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            let mut all = pieces.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            if all.any(|(start, end)| (start..end).contains(&offset)) {
+                return true;
+            }
+        }
+        // Another mapping of the same place may have been recorded; what is in none is generated.
+        !known
+    }
+
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
-    fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
+    fn open_output(&mut self, places: &Places) -> Result<(), Error> {
         let by_address = self.options.recording.control_flow != ControlFlow::Tags;
         let mut libraries = BTreeMap::new();
         for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
@@ -374,8 +412,11 @@ impl Trace {
         let embedded =
             |event: &Event| matches!(event, Event::Library { address, .. } if address.0 != 0);
         let statics = self.statics.filter(|s| s.count > 0 || libraries.values().any(embedded));
+        if let Some(s) = self.statics {
+            self.output = places.program(&self.program, s.identity);
+        }
         let output = match statics {
-            Some(s) => Some(OutputFile::open(output.unwrap_or(&self.program), s.identity)?),
+            Some(s) => Some(OutputFile::open(&self.output, s.identity)?),
             None => None,
         };
         if let (Some(output), Some(s)) = (&output, statics.filter(|s| s.count > 0)) {
@@ -388,7 +429,7 @@ impl Trace {
             };
             let translation = match &output {
                 Some(output) if address != OrigAddr(0) => output.library(address, identity)?,
-                _ => Translation::open_pack(Path::new(OsStr::from_bytes(&path)), identity)?,
+                _ => places.library(&path, identity)?,
             };
             self.units.add_static(translation, load, window, count, by_address)?;
         }

@@ -14,13 +14,14 @@ use trace::Trace;
 use crate::Warnings;
 
 /// Reasons for the JIT, and what they are called.
-pub const REASONS: [(&str, JitReason); 6] = [
+pub const REASONS: [(&str, JitReason); 7] = [
     ("library", JitReason::Library),
     ("missed", JitReason::Missed),
     ("anonymous", JitReason::Anonymous),
     ("dynamic", JitReason::Dynamic),
     ("processor", JitReason::Processor),
     ("modified", JitReason::Modified),
+    ("selection", JitReason::Selection),
 ];
 
 /// Where executed code can lie: in the program, in a library that has a translation, elsewhere.
@@ -130,6 +131,9 @@ pub struct ThreadInfo {
     /// Bytes of the streams.
     pub control_flow: u64,
     pub memory: u64,
+    /// Stays in code that is not recorded.
+    pub stays: u64,
+    ends_outside: bool,
 }
 
 /// The program's range from the output file, else from where its path is mapped.
@@ -190,13 +194,18 @@ pub fn count<const REFERENCES: bool>(
             }
             Piece::End(end) => {
                 thread.chunks += 1;
-                let falls_to = match *end {
+                let falls = match *end {
                     Ok(end) => {
                         thread.units += end.units;
                         thread.instructions += end.instructions;
                         thread.control_flow += end.control_flow.0;
                         thread.memory += end.memory.0;
-                        Some(end.falls_to)
+                        // The stay may go on from the chunk before.
+                        let same = thread.ends_outside && end.starts_outside;
+                        thread.stays += end.stays - u64::from(same);
+                        let nothing = end.units == 0 && end.stays == 0;
+                        thread.ends_outside = end.ends_outside || (nothing && thread.ends_outside);
+                        Some(end.falls)
                     }
                     Err(violation) => {
                         warnings.add(&violation);
@@ -204,7 +213,7 @@ pub fn count<const REFERENCES: bool>(
                         None
                     }
                 };
-                seam.ended(trace, &job, falls_to);
+                seam.ended(trace, &job, falls);
             }
         }
         true

@@ -3,7 +3,7 @@
 //! It is kept as it stands in a file: a forked child says it again in a trace of its own. What is
 //! said of memory that has been mapped anew, or is not mapped any more, is forgotten.
 
-use crate::base::sys::{self, nr};
+use crate::base::sys;
 use crate::recording::appender::put_event;
 use abi::event::{Event, EventRef};
 use abi::options::Options;
@@ -13,14 +13,11 @@ use alloc::vec::Vec;
 
 /// The process, and the time: what a trace that begins now says first.
 pub fn process_now(options: Options) -> EventRef<'static> {
-    let mut now = [0u64; 2];
-    // SAFETY: the kernel writes two words.
-    let _ = unsafe { sys::call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
     Event::Process {
         version: VERSION,
         options: options.to_word(),
         pid: u64::from(sys::getpid()),
-        start_ns: now[0] * 1_000_000_000 + now[1],
+        start_ns: sys::now_ns(),
     }
 }
 
@@ -37,6 +34,8 @@ pub struct Description {
     mapped: BTreeMap<(u64, u32), Said>,
     /// What was said of the translations of libraries, by the place of each.
     libraries: BTreeMap<u64, Vec<u8>>,
+    /// Which part of memory is recorded, by its start.
+    selected: BTreeMap<u64, Said>,
 }
 
 /// An event that speaks of memory up to `end`.
@@ -53,6 +52,7 @@ impl Description {
             count: 0,
             mapped: BTreeMap::new(),
             libraries: BTreeMap::new(),
+            selected: BTreeMap::new(),
         }
     }
 
@@ -90,6 +90,12 @@ impl Description {
                 put_event(&mut bytes, event);
                 self.libraries.insert(load.0, bytes);
             }
+            Event::Selected { start, len, .. } => {
+                let mut bytes = Vec::new();
+                put_event(&mut bytes, event);
+                let end = start.0.saturating_add(len);
+                self.selected.insert(start.0, Said { end, event: bytes });
+            }
             _ => {}
         }
     }
@@ -109,6 +115,7 @@ impl Description {
         {
             self.mapped.remove(&at);
         }
+        self.selected.retain(|&at, said| at < start || end < said.end);
     }
 
     /// Appends the events of the process that still say something, in their order.
@@ -120,6 +127,9 @@ impl Description {
         }
         for library in self.libraries.values() {
             out.extend_from_slice(library);
+        }
+        for said in self.selected.values() {
+            out.extend_from_slice(&said.event);
         }
     }
 }
