@@ -462,8 +462,7 @@ impl Recorder {
         }
         // Part of it is unmapped in the child.
         let _ = self.region.put_anonymous(self.region.start(), REGION, 0);
-        // Its frame of events is not there, and not given back.
-        core::mem::forget(self.events.take());
+        // Its frame of events is not there, and not given back (a mapping is not, unless asked for).
         let (trace, tiny, region) = (self.trace, self.tiny, core::mem::take(&mut self.region));
         *self = Recorder { trace, tiny, region, thread: who, ..Recorder::default() };
         self.next_size = if tiny { TINY } else { FIRST };

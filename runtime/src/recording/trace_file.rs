@@ -80,8 +80,7 @@ impl Frames {
     /// back: in a forked child it is not there.
     fn renew(&mut self) {
         let description = core::mem::take(&mut self.description);
-        let before = core::mem::replace(self, Frames { description, ..Frames::new() });
-        (before.units.map(core::mem::forget), before.events.map(core::mem::forget));
+        *self = Frames { description, ..Frames::new() };
     }
 }
 
