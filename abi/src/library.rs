@@ -24,7 +24,7 @@ use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB4";
+pub const MAGIC: [u8; 8] = *b"DEPRLIB5";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -36,10 +36,13 @@ pub const HEAD: usize = 1024;
 /// Name of the section with the packs in an output file.
 pub const SECTION: &str = ".deprewrite.libraries";
 
-/// Packs in files of their own use the unit windows from here on, each starting at a multiple of
-/// [`WINDOW_STEP`] that its content chooses; packs in an output lie below, behind the program's.
+/// Packs in files of their own use the unit windows from here on: in a cache those that nobody else
+/// has there, elsewhere a multiple of [`WINDOW_STEP`] that the content chooses. Packs in an output lie
+/// below, behind the program's.
 pub const FIRST_SHARED_WINDOW: u32 = 0x8000;
-/// Distance of two windows at which packs in files of their own start.
+/// First window behind those of packs in files of their own.
+pub const END_OF_SHARED_WINDOWS: u32 = 0x1_0000;
+/// Distance of two windows that contents choose.
 pub const WINDOW_STEP: u32 = 64;
 
 /// Bits of [`PackHeader::flags`].
@@ -62,6 +65,12 @@ pub struct PackHeader {
     pub flags: u64,
     /// [`crate::options::Options::to_word`].
     pub options: u64,
+    /// [`crate::selection::Rules::key`].
+    pub rules: u64,
+    /// Which code is recorded ([`crate::selection::Ranges::pieces`]): pairs of u64.
+    pub selection: u64,
+    /// Number of the pairs.
+    pub selection_count: u64,
     /// [`key`] of the first [`HEAD`] bytes of the library's file.
     pub head: [u64; 2],
     /// [`key`] of the executable segment's bytes.
@@ -90,7 +99,7 @@ pub struct PackHeader {
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 30);
+const _: () = assert!(HEADER_SIZE == 8 * 33);
 
 impl PackHeader {
     /// The bytes in the file.
@@ -113,6 +122,13 @@ impl PackHeader {
         header.is_consistent().then_some(header)
     }
 
+    /// The unit windows that it takes.
+    pub fn windows(&self) -> core::ops::Range<u64> {
+        let first = self.tables.first_window;
+        let count = self.tables.unit_count.div_ceil(u64::from(crate::unit::TAGS_PER_WINDOW));
+        first..first.saturating_add(count.max(1))
+    }
+
     fn is_consistent(&self) -> bool {
         let thunks = self
             .direct_thunks
@@ -122,13 +138,21 @@ impl PackHeader {
         self.tables.are_within(self.len)
             && thunks.is_some_and(|end| end <= self.tables.code_len)
             && tables::is_within(self.len, self.text, self.segment_len, 1)
+            && tables::is_within(self.len, self.selection, self.selection_count, 16)
             && [self.tables.code, self.code_distance, self.len]
                 .iter()
                 .all(|x| x % crate::layout::PAGE == 0)
     }
 
     fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let front = [&mut self.len, &mut self.flags, &mut self.options];
+        let front = [
+            &mut self.len,
+            &mut self.flags,
+            &mut self.options,
+            &mut self.rules,
+            &mut self.selection,
+            &mut self.selection_count,
+        ];
         let behind = [
             &mut self.segment,
             &mut self.segment_offset,
@@ -151,13 +175,22 @@ impl PackHeader {
 
 /// Name of the file with the pack for a library whose file has this `head`.
 pub fn file_name(head: [u64; 2], options: u64) -> alloc::string::String {
-    alloc::format!("{:016x}{:016x}-{options:x}.dep-library", head[0], head[1])
+    file_name_for(head, options, 0)
+}
+
+/// The same, for rules of what is recorded that have this key.
+pub fn file_name_for(head: [u64; 2], options: u64, rules: u64) -> alloc::string::String {
+    let rules = match rules {
+        0 => alloc::string::String::new(),
+        rules => alloc::format!("-{rules:016x}"),
+    };
+    alloc::format!("{:016x}{:016x}-{options:x}{rules}.dep-library", head[0], head[1])
 }
 
 /// Window of the first unit of a pack in a file of its own, for content with this key. Two
 /// libraries can fall on the same one; the second then runs without its pack.
 pub fn shared_window(content: [u64; 2]) -> u32 {
-    let steps = (0x1_0000 - FIRST_SHARED_WINDOW) / WINDOW_STEP;
+    let steps = (END_OF_SHARED_WINDOWS - FIRST_SHARED_WINDOW) / WINDOW_STEP;
     FIRST_SHARED_WINDOW + (content[1] % u64::from(steps)) as u32 * WINDOW_STEP
 }
 

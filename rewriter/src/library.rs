@@ -6,10 +6,12 @@ use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
 use crate::roots;
 use crate::say;
+use crate::selection::{Choice, Selection};
 use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
+use abi::selection::Rules;
 use abi::tables::Tables;
 use lifter::discover::discover;
 use lifter::program::Program;
@@ -26,14 +28,24 @@ pub struct Report {
     pub code_bytes: usize,
     /// Why it is left to run time.
     pub left: Option<String>,
+    /// The file in the cache, if the translation does not travel along.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 impl Report {
+    /// Of a library that is left to run time.
+    pub fn left(path: &Path, why: String) -> Report {
+        Report { path: path.to_owned(), units: 0, code_bytes: 0, left: Some(why), file: None }
+    }
+
     pub fn print(&self) {
         let path = self.path.display();
+        let place = if self.file.is_some() { ", in the cache" } else { "" };
         match &self.left {
             None => {
-                say!("{path}: {} units, {} bytes of translated code", self.units, self.code_bytes)
+                let (units, bytes) = (self.units, self.code_bytes);
+                say!("{path}: {units} units, {bytes} bytes of translated code{place}")
             }
             Some(why) => say!("{path}: left to run time: {why}"),
         }
@@ -62,20 +74,32 @@ impl Library {
     }
 
     /// Name of a file of the library's own.
-    pub fn file_name(&self, options: Options) -> String {
-        abi::library::file_name(self.head(), options.to_word())
+    pub fn file_name(&self, options: Options, rules: &Rules) -> String {
+        abi::library::file_name_for(self.head(), options.to_word(), rules.key())
     }
 
     fn head(&self) -> [u64; 2] {
         head(&self.input)
     }
 
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.input.bytes
+    }
+
     /// Translates the library. `more`: addresses of code that a run has found.
-    pub fn translate(&self, options: Options, fixed: bool, more: &[u64]) -> Lifted<'_> {
+    pub fn translate(
+        &self,
+        options: Options,
+        selection: &Selection,
+        fixed: bool,
+        more: &[u64],
+    ) -> Lifted<'_> {
+        let choice = selection.of_library(&self.path, &self.input);
         let mut image = roots::image(&self.input);
         image.code_pointers.extend(more);
-        let program = cut(discover(&image, &mut |_, _| ()), &image, options);
-        Lifted { library: self, image, program, options, fixed }
+        let program = cut(discover(&image, &mut |_, _| ()), &image, options, choice.selected());
+        Lifted { library: self, image, program, options, choice, fixed }
     }
 }
 
@@ -85,6 +109,7 @@ pub struct Lifted<'a> {
     image: lifter::image::Image<'a>,
     program: Program,
     options: Options,
+    choice: Choice,
     fixed: bool,
 }
 
@@ -103,6 +128,7 @@ impl Lifted<'_> {
             &self.image,
             Target {
                 options: self.options,
+                selected: self.choice.selected(),
                 code: code_distance,
                 fixed: self.fixed,
                 movable: true,
@@ -114,11 +140,13 @@ impl Lifted<'_> {
             units: translated.unit_addresses.len(),
             code_bytes: translated.code.len(),
             left: None,
+            file: None,
         };
         let description = Description {
             input,
             translated: &translated,
             options: self.options,
+            choice: &self.choice,
             fixed: self.fixed,
             code_distance,
             first_window,
@@ -132,6 +160,7 @@ struct Description<'a> {
     input: &'a Input,
     translated: &'a Translated,
     options: Options,
+    choice: &'a Choice,
     fixed: bool,
     code_distance: u64,
     first_window: u32,
@@ -151,6 +180,9 @@ impl Description<'_> {
         let segment = input.executable_segment().copied().unwrap_or_default();
         let text_bytes = input.segment_bytes(&segment);
         let tables = translated.place(|table| place(table, 16));
+        let pieces = self.choice.ranges.pieces();
+        let words = pieces.as_flattened().iter().flat_map(|word| word.to_le_bytes());
+        let selection = place(&words.collect::<Vec<u8>>(), 16);
         let text = place(text_bytes, 16);
         let code = place(&translated.code, index(PAGE));
         let len = place(&[], index(PAGE));
@@ -166,6 +198,9 @@ impl Description<'_> {
             len,
             flags: bits,
             options: self.options.to_word(),
+            rules: self.choice.rules.key(),
+            selection,
+            selection_count: pieces.len() as u64,
             head: head(input),
             content: key(text_bytes),
             segment: segment.address,
@@ -269,6 +304,7 @@ pub struct Packs {
 pub fn packs(
     paths: &[PathBuf],
     options: Options,
+    selection: &Selection,
     fixed: bool,
     first_window: u32,
     room: Room,
@@ -277,8 +313,7 @@ pub fn packs(
     let mut packs = Packs { next_window: first_window, ..Packs::default() };
     let mut originals = 0;
     for path in paths {
-        let left =
-            |why: String| Report { path: path.clone(), units: 0, code_bytes: 0, left: Some(why) };
+        let left = |why| Report::left(path, why);
         let library = match Library::read(path) {
             Ok(library) => library,
             Err(error) => {
@@ -287,7 +322,8 @@ pub fn packs(
             }
         };
         originals += page_up(library.input.image_end());
-        let lifted = library.translate(options, fixed, more.get(path).map_or(&[], |m| m));
+        let lifted =
+            library.translate(options, selection, fixed, more.get(path).map_or(&[], |m| m));
         if packs.next_window + lifted.windows() >= library::FIRST_SHARED_WINDOW {
             packs.reports.push(left("too many units".into()));
             continue;

@@ -60,6 +60,7 @@ pub mod nr {
     pub const GETCWD: usize = 79;
     pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
+    pub const GETPPID: usize = 110;
     pub const GETUID: usize = 102;
     pub const GETGID: usize = 104;
     pub const GETEUID: usize = 107;
@@ -209,9 +210,22 @@ pub fn limit(resource: usize) -> u64 {
     limit[0]
 }
 
+/// Nanoseconds since the epoch.
+pub fn now_ns() -> u64 {
+    let mut now = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    now[0] * 1_000_000_000 + now[1]
+}
+
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }
+}
+
+pub fn getppid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETPPID, [0; 6]) as u32 }
 }
 
 pub fn gettid() -> u32 {

@@ -1,12 +1,15 @@
 //! Translations of libraries: found when a library is mapped, checked, and put beside it.
 //!
-//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` names. When
-//! the file of a library is mapped for the first time, its head says which pack may fit, and room
-//! for the code is kept behind it. When its executable segment is mapped, that segment's bytes decide.
+//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` or the output's
+//! header names. When the file of a library is mapped for the first time, its head says which pack may
+//! fit, and room for the code is kept behind it. When its executable segment is mapped, that segment's
+//! bytes decide.
 
 use crate::base::facts::facts;
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
+use crate::code::selection::Selection;
+use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::recording::trace_file::trace;
 use abi::event::{Event, Left};
@@ -14,7 +17,8 @@ use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
 use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
-use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::library::{END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::selection::Ranges;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -33,7 +37,8 @@ struct Pack {
 struct Expected {
     base: u64,
     len: u64,
-    pack: usize,
+    /// `None`: there should be a pack in the folder of the header, and there is none.
+    pack: Option<usize>,
 }
 
 /// All packs of the process.
@@ -43,7 +48,11 @@ pub struct Packs {
     expected: Vec<Expected>,
     /// Folders with further packs, separated by colons.
     folders: Vec<u8>,
+    /// The folder that the output's header names, or nothing: every library should have a pack there.
+    cache: &'static [u8],
     options: u64,
+    /// Of the rewriter's rules.
+    rules: u64,
     avx512vl: bool,
     usable: bool,
 }
@@ -51,7 +60,7 @@ pub struct Packs {
 /// What is known about a library before it is mapped.
 #[derive(Clone, Copy)]
 pub struct Candidate {
-    pack: usize,
+    pack: Option<usize>,
     /// Bytes to keep free behind the library's `len`: its translation belongs there.
     pub room: u64,
     /// Where it was mapped before, if it was.
@@ -59,18 +68,31 @@ pub struct Candidate {
 }
 
 impl Packs {
-    /// The packs of the output. `avx512vl`: the processor has it.
+    /// The packs of the output. `avx512vl`: the processor has it. `folders`: with further packs;
+    /// `None`: no folder is to be trusted.
     ///
     /// # Safety
     /// The rewriter made the header, and the packs are mapped where it says.
-    pub unsafe fn new(header: &ImageHeader, window: u64, avx512vl: bool, folders: &[u8]) -> Packs {
+    pub unsafe fn new(
+        header: &ImageHeader,
+        window: u64,
+        avx512vl: bool,
+        folders: Option<&[u8]>,
+        rules: u64,
+    ) -> Packs {
         let mut packs = Packs {
             options: header.options,
+            rules,
             avx512vl,
             usable: header.flags & abi::image::flags::DYNAMIC == 0,
-            folders: absolute(folders),
+            folders: absolute(folders.unwrap_or_default()),
             ..Packs::default()
         };
+        if folders.is_some() && header.library_folder != 0 {
+            let path = (window + header.library_folder) as *const core::ffi::c_char;
+            // SAFETY: the rewriter put a zero-terminated path there, in what stays mapped.
+            packs.cache = unsafe { core::ffi::CStr::from_ptr(path) }.to_bytes();
+        }
         let mut at = window + header.libraries;
         for _ in 0..header.library_count {
             // SAFETY: as promised.
@@ -86,7 +108,8 @@ impl Packs {
 
     /// The pack for the library in `fd`, if there may be one.
     pub fn candidate(&mut self, fd: i32, len: u64) -> Option<Candidate> {
-        if !self.usable || self.list.is_empty() && self.folders.is_empty() {
+        let nowhere = self.list.is_empty() && self.folders.is_empty() && self.cache.is_empty();
+        if !self.usable || nowhere {
             return None;
         }
         let mut head = [0u8; HEAD];
@@ -98,12 +121,18 @@ impl Packs {
         // Of two copies, one that has no place yet.
         let free = self.list.iter().position(|p| fits(p) && p.home.is_none());
         let any = || self.list.iter().position(fits);
-        let pack = free.or_else(any).or_else(|| self.open_shared(head))?;
+        let Some(pack) = free.or_else(any).or_else(|| self.open_shared(head)) else {
+            return (!self.cache.is_empty()).then_some(Candidate {
+                pack: None,
+                room: 0,
+                home: None,
+            });
+        };
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
         let room = between + page_up(header.tables.code_len);
-        Some(Candidate { pack, room, home: *home })
+        Some(Candidate { pack: Some(pack), room, home: *home })
     }
 
     /// The library of `candidate` is mapped at `base`, `len` bytes for now.
@@ -119,10 +148,12 @@ impl Packs {
 
     /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
     /// beside it, if it is the segment that was translated.
-    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64) {
-        let Some(&Expected { base, pack: index, .. }) =
-            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&range.start))
-        else {
+    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64, selection: &mut Selection) {
+        let inside = |e: &&Expected| (e.base..e.base + e.len).contains(&range.start);
+        let Some(&Expected { base, pack, .. }) = self.expected.iter().find(inside) else { return };
+        let Some(index) = pack else {
+            let left = Event::LibraryLeft { load: LiveAddr(base), reason: Left::Missing };
+            trace().process_event(&left);
             return;
         };
         let pack = &self.list[index];
@@ -136,7 +167,7 @@ impl Packs {
         {
             return;
         }
-        let outcome = self.put(index, base);
+        let outcome = self.put(index, base, selection);
         let pack = &self.list[index];
         match outcome {
             Ok(()) => {
@@ -161,12 +192,18 @@ impl Packs {
         }
     }
 
-    fn put(&mut self, index: usize, base: u64) -> Result<(), Left> {
+    fn put(&mut self, index: usize, base: u64, selection: &mut Selection) -> Result<(), Left> {
         let pack = &mut self.list[index];
         let header = &pack.header;
         let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
-        if header.options != self.options || !runs {
+        if header.options != self.options || header.rules != self.rules || !runs {
             return Err(Left::Options);
+        }
+        // SAFETY: the pack is mapped, and its header is consistent.
+        let own = unsafe { recorded(pack.at + header.selection, header.selection_count) };
+        let span = Span::new(base + header.segment, base + header.segment + header.segment_len);
+        if !selection.accepts(span, own) {
+            return Err(Left::Selection);
         }
         // SAFETY: the segment has just been mapped, readable.
         let bytes = unsafe {
@@ -199,10 +236,12 @@ impl Packs {
     fn open_shared(&mut self, head: [u64; 2]) -> Option<usize> {
         let folders = core::mem::take(&mut self.folders);
         let mut found = None;
-        for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+        let all = folders.split(|b| *b == b':').chain([self.cache]);
+        for folder in all.filter(|f| !f.is_empty()) {
             let mut path = folder.to_vec();
             path.push(b'/');
-            path.extend_from_slice(abi::library::file_name(head, self.options).as_bytes());
+            let name = abi::library::file_name_for(head, self.options, self.rules);
+            path.extend_from_slice(name.as_bytes());
             path.push(0);
             found = self.open(path, head);
             if found.is_some() {
@@ -223,11 +262,15 @@ impl Packs {
         // SAFETY: no memory involved.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
         let (at, header) = mapped?;
-        let window = header.tables.first_window as u32;
-        let taken = |p: &Pack| p.header.tables.first_window as u32 == window;
+        let windows = header.windows();
+        let taken = |p: &Pack| {
+            let theirs = p.header.windows();
+            windows.start < theirs.end && theirs.start < windows.end
+        };
         let fits = header.head == head
             && header.flags & flags::FIXED_WINDOW == 0
-            && window >= FIRST_SHARED_WINDOW
+            && windows.start >= FIRST_SHARED_WINDOW.into()
+            && windows.end <= END_OF_SHARED_WINDOWS.into()
             && !self.list.iter().any(taken);
         if !fits {
             // SAFETY: mapped just now, and nobody else knows.
@@ -237,6 +280,17 @@ impl Packs {
         self.list.push(Pack { at, header, path, home: None });
         Some(self.list.len() - 1)
     }
+}
+
+/// The pieces of code that the rewriter has chosen.
+///
+/// # Safety
+/// So many pairs of u64 are mapped at `at`.
+pub unsafe fn recorded(at: u64, count: u64) -> Ranges {
+    // SAFETY: as promised. They need no alignment as they are read.
+    let pairs = unsafe { core::slice::from_raw_parts(at as *const [u8; 16], count as usize) };
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Ranges::new(pairs.iter().map(|pair| [word(&pair[..8]), word(&pair[8..])]))
 }
 
 /// The folders by absolute paths: the program may change its working directory, and the trace must

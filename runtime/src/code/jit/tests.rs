@@ -24,8 +24,13 @@ fn without_records() -> Options {
 }
 
 fn lab_with(options: Options) -> Lab {
-    let image =
-        Image { window: LiveAddr(WINDOW), span: pages(0, 2), first_window: 5, dynamic: false };
+    let image = Image {
+        window: LiveAddr(WINDOW),
+        span: pages(0, 2),
+        first_window: 5,
+        dynamic: false,
+        reselected: false,
+    };
     let guarded = Guarded::new(Box::leak(Box::new(AtomicUsize::new(0))));
     Jit::in_world(FakeWorld::new(), options, image, guarded, FakeCode::new(), FakeTables::default())
 }
@@ -685,11 +690,11 @@ fn a_child_flushes_only_what_its_parent_has_changed() {
     lab.add_executable(code(page(0)));
     lab.world.put(at(0, 0), &returns(1));
     let unit = lab.jump(at(0, 0)).unwrap();
-    lab.forked();
+    lab.forked(true);
     assert_eq!((lab.flushes, lab.jump(at(0, 0))), (0, Some(unit)));
     assert_eq!(lab.follow(lab.entry(unit)), Reached::Unit(unit));
     lab.arena.changed_by_parent = true;
-    lab.forked();
+    lab.forked(true);
     assert_eq!((lab.flushes, lab.tables.entries()), (1, Vec::new()));
     let unit = lab.jump(at(0, 0)).unwrap();
     assert_eq!(lab.follow(lab.entry(unit)), Reached::Unit(unit));
