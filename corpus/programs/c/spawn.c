@@ -1,5 +1,5 @@
 // fork + exec, vfork + exec, vfork + _exit, posix_spawn, popen, system.
-//#oracle: no: a vfork child is a stream of its own
+//#oracle: no: posix_spawn looks at its mask, in which the oracle leaves no SIGTRAP
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <sys/wait.h>

@@ -6,7 +6,7 @@
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const SMALLEST: usize = 16;
 const CLASSES: usize = 14; // 16 bytes to 128 KiB
@@ -36,6 +36,9 @@ impl Heap {
     }
 }
 
+/// A forked child often ends soon: it gets its pages one by one.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
 /// What unlocks the heap in a forked child; set by the blob, which owns the allocator.
 static AFTER_FORK: AtomicUsize = AtomicUsize::new(0);
 
@@ -46,6 +49,7 @@ pub fn set_after_fork(hook: fn(&Forked)) {
 
 /// In a forked child: other threads do not hold the heap any more.
 pub fn after_fork(forked: &Forked) {
+    IS_CHILD.store(true, Relaxed);
     let hook = AFTER_FORK.load(Relaxed);
     if hook != 0 {
         // SAFETY: `set_after_fork` stored a function of this type.
@@ -101,7 +105,7 @@ unsafe impl GlobalAlloc for Heap {
             at = (free.next + size - 1) & !(size - 1);
         }
         free.next = at + size;
-        while free.next > free.populated {
+        while free.next > free.populated && !IS_CHILD.load(Relaxed) {
             const POPULATE_WRITE: usize = 23;
             let args = [free.populated, POPULATED, POPULATE_WRITE];
             // SAFETY: inside the chunk, whose size is a multiple. Linux before 5.14 refuses.

@@ -90,12 +90,21 @@ impl Appender {
 
     /// Completes the frame and unmaps it.
     pub fn seal(mut self) {
+        self.complete();
+        self.memory.unmap();
+    }
+
+    /// Completes the frame. It stays mapped: the process ends.
+    pub fn seal_at_end(mut self) {
+        self.complete();
+    }
+
+    fn complete(&mut self) {
         let padded = self.used.next_multiple_of(8);
         let mut sum = abi::trace::Checksum::default();
         add_words(&mut sum, self.memory.words(self.payload(), padded));
         let frame = self.memory.start();
         seal_header(&mut self.memory, frame, self.used, 0, sum.finish());
-        self.memory.unmap();
     }
 }
 

@@ -444,6 +444,15 @@ impl Recorder {
         core::mem::take(self).region.unmap();
     }
 
+    /// As [`Recorder::close`], and the process ends: the kernel takes the memory back.
+    pub fn close_at_end(&mut self, pointers: &Pointers) {
+        self.seal_chunk(pointers);
+        if let Some(events) = self.events.take() {
+            events.seal_at_end();
+        }
+        core::mem::take(self);
+    }
+
     /// In a forked child: the mappings of the chunk did not come along. What follows belongs to a
     /// recording that has been opened meanwhile, of thread `who`, which starts with `registers`, or
     /// is discarded. Returns the pointers.

@@ -233,15 +233,16 @@ impl TraceFile {
         units: &[Vec<u8>],
     ) -> Result<(), i32> {
         let mut state = self.state.lock();
-        let mut file = Vec::new();
+        let mut file = Vec::with_capacity(state.description.program().len() + 256);
         put_event(&mut file, process);
         put_event(&mut file, &Event::Parent { pid: u64::from(parent) });
         file.extend_from_slice(state.description.program());
         let mut mapped = Vec::new();
         state.description.put_mapped(&mut mapped);
         let first = page_up(PAYLOAD as u64 + file.len() as u64 + LAST_WORDS);
-        let mut rest = Vec::new();
         let frame_of = |payload: &[u8]| page_up(PAYLOAD as u64 + payload.len() as u64 + 8);
+        let each = units.iter().map(Vec::as_slice).chain([mapped.as_slice()]);
+        let mut rest = Vec::with_capacity(each.map(frame_of).sum::<u64>() as usize);
         if !mapped.is_empty() {
             let (kind, len) = (FrameKind::Events, frame_of(&mapped));
             put_frame(&mut rest, kind, PROCESS, 0, len, &mapped, true);
@@ -258,7 +259,7 @@ impl TraceFile {
         self.allocate_locked(&mut state, first + rest.len() as u64)?;
         // The File frame comes last: with it the trace has started.
         self.write_at(first, &rest)?;
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(first as usize);
         put_frame(&mut bytes, FrameKind::File, PROCESS, 0, first, &file, false);
         self.write_at(0, &bytes)?;
         state.file = Some((Place { offset: 0, len: first }, file.len() as u64));
@@ -663,7 +664,10 @@ impl TraceFile {
         }
         let (units, events) = (state.units.take(), state.events.take());
         for appender in [units, events].into_iter().flatten() {
-            appender.seal();
+            match how {
+                Some(_) => appender.seal_at_end(),
+                None => appender.seal(),
+            }
         }
     }
 

@@ -28,6 +28,6 @@ pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: 
     let pointers = thread.block.pointers;
     let end = Event::ProcessEnd { reason, status, address };
     thread.event(insn, &end);
-    thread.recorder.close(&pointers);
+    thread.recorder.close_at_end(&pointers);
     trace().seal(&end);
 }
