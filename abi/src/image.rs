@@ -2,8 +2,9 @@
 //!
 //! The header is the first thing in the first added segment, or stands there directly behind the
 //! output's program headers. Addresses are relative to the window
-//! (for a position-independent program: to its load address, which the kernel makes a multiple of
-//! 4 GiB because a segment asks for that alignment; for a program at fixed addresses: absolute).
+//! (for a position-independent program: to its load address, a multiple of 4 GiB, which the kernel
+//! chooses because a segment asks for that alignment, or else the runtime; for a program at fixed
+//! addresses: absolute).
 
 use crate::tables::{self, Tables};
 
@@ -72,6 +73,12 @@ pub struct ImageHeader {
     pub library_folder: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
+    /// What the kernel maps of the output: two u64 for each piece (start, end), whole pages, ascending,
+    /// no two of which overlap; what a segment has behind its end in the file is a piece of its own.
+    /// Entries that are 0 are none.
+    pub pieces: u64,
+    /// Number of the entries.
+    pub piece_count: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
@@ -82,7 +89,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 31);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 33);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -132,6 +139,8 @@ impl ImageHeader {
             &mut self.library_count,
             &mut self.library_folder,
             &mut self.jit_window,
+            &mut self.pieces,
+            &mut self.piece_count,
         ];
         let runtime = [&mut self.runtime, &mut self.runtime_end];
         front

@@ -123,6 +123,8 @@ struct Report {
     control_flow: &'static str,
     memory: &'static str,
     pid: u64,
+    parent: Option<u64>,
+    children: Vec<u64>,
     ended: String,
     losses: Vec<String>,
     damage: Vec<String>,
@@ -153,6 +155,8 @@ struct ModuleRow {
 #[derive(Serialize)]
 struct ThreadRow {
     tid: u32,
+    /// The process that it is by itself, in the memory of this one.
+    process: Option<u64>,
     chunks: u64,
     units: u64,
     instructions: u64,
@@ -246,6 +250,7 @@ fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
         let calls = Calls::of(thread);
         ThreadRow {
             tid: thread.name(),
+            process: thread.own_process(),
             chunks: counts.chunks,
             units: counts.units,
             instructions: counts.instructions,
@@ -278,6 +283,8 @@ impl Report {
             control_flow: control_flow_name(trace.options.recording.control_flow),
             memory: memory_name(trace.options.recording.memory),
             pid: trace.pid,
+            parent: trace.parent,
+            children: trace.children().collect(),
             ended: ending(trace),
             losses: losses(trace),
             damage: trace.damage.iter().map(ToString::to_string).collect(),
@@ -309,6 +316,13 @@ impl Report {
             if self.ring { ", the newest part only" } else { "" }
         )?;
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
+        if let Some(parent) = self.parent {
+            writeln!(out, "parent         {parent}")?;
+        }
+        if !self.children.is_empty() {
+            let children: Vec<_> = self.children.iter().map(u64::to_string).collect();
+            writeln!(out, "children       {}", children.join(" "))?;
+        }
         for loss in &self.losses {
             writeln!(out, "recording lost {loss}")?;
         }
@@ -368,6 +382,9 @@ impl ThreadRow {
             self.control_flow_bytes,
             self.memory_bytes
         )?;
+        if let Some(pid) = self.process {
+            writeln!(out, "  process      {pid}: a child in this process's memory (vfork)")?;
+        }
         let calls: u64 = self.syscalls.iter().map(|(_, count)| count).sum();
         if calls > 0 {
             let top = tally_text(&self.syscalls, TOP_CALLS);

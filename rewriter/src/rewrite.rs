@@ -147,15 +147,16 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     );
     libraries.reports.extend(reports);
     stages.done("libraries");
-    let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
+    let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
     let folder = shared.map(SharedLibraries::folder);
     let folder = folder.as_deref();
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front, folder);
+    let tables =
+        tables(&input, &translated, &libraries, options, dynamic, places, room_in_tables, folder);
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
     let (bytes, identity) =
-        write::assemble(&input, code, &libraries.bytes, tables, runtime, places)?;
+        write::assemble(&input, code, &libraries.bytes, tables, runtime, places, options)?;
     stages.done("layout");
 
     let summary = Summary {

@@ -1,7 +1,9 @@
 //! From the kernel's first instruction to the program's.
 
 pub mod boot;
+pub mod hidden;
 pub mod loader;
+pub mod place;
 pub mod stack;
 pub mod trace;
 pub mod vdso;

@@ -187,9 +187,13 @@ impl Decoder for Bits {
                 let cursor = &course.cursor;
                 course.chunk.frame.is_sealed() && cursor.memory_at < cursor.memory.len()
             }
-            Some(Event::Syscall { .. } | Event::FsBase(_) | Event::Resume(_) | Event::Exec(_)) => {
-                !course.after_system_call
-            }
+            Some(
+                Event::Syscall { .. }
+                | Event::FsBase(_)
+                | Event::Resume(_)
+                | Event::Exec(_)
+                | Event::NotFollowed(_),
+            ) => !course.after_system_call,
             Some(Event::ThreadEnd { reason, .. } | Event::ProcessEnd { reason, .. }) => {
                 *reason == End::Exit && !course.after_system_call
             }
