@@ -143,6 +143,8 @@ pub enum Event<B, R> {
     },
     /// The process has ended at this time, in nanoseconds since the epoch.
     EndTime(u64),
+    /// Only a part of the code is recorded: the rules as text.
+    Selection(B),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -214,6 +216,17 @@ pub enum Event<B, R> {
         on: bool,
         /// What the user calls it.
         text: B,
+    },
+    /// Executable memory is mapped of which only a part is recorded.
+    Selected {
+        /// Start of the mapping.
+        start: LiveAddr,
+        /// Its bytes.
+        len: u64,
+        /// What the pieces count from.
+        base: LiveAddr,
+        /// What is recorded: pairs of u64, ascending, from where to before where.
+        pieces: B,
     },
 
     // --- happen to a thread ---
@@ -381,12 +394,14 @@ kinds! {
     Length = 7 "LENGTH",
     Parent = 8 "PARENT",
     EndTime = 9 "END_TIME",
+    Selection = 12 "SELECTION",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
     LibraryLeft = 19 "LIBRARY_LEFT",
     Switch = 20 "SWITCH",
     Mark = 21 "MARK",
+    Selected = 22 "SELECTED",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
     Syscall = 34 "SYSCALL",
@@ -463,6 +478,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Program(text) | Event::Exec(text) | Event::NotFollowed(text) => {
                 out.put(text.as_ref());
             }
+            Event::Selection(rules) => out.put(rules.as_ref()),
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -497,6 +513,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Mark { time_ns, on, text } => {
                 put_words(out, &[*time_ns, u64::from(*on)]);
                 out.put(text.as_ref());
+            }
+            Event::Selected { start, len, base, pieces } => {
+                put_words(out, &[start.0, *len, base.0, pieces.as_ref().len() as u64]);
+                out.put(pieces.as_ref());
             }
             Event::ThreadStart { tid, parent, registers } => {
                 out.put(&tid.to_le_bytes());
@@ -577,6 +597,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Kind::Length => Event::Length(f.u64()?),
             Kind::EndTime => Event::EndTime(f.u64()?),
+            Kind::Selection => Event::Selection(f.text()),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());
@@ -601,6 +622,11 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Switch { on, why, time_ns, took_ns, threads, interrupted }
             }
             Kind::Mark => Event::Mark { time_ns: f.u64()?, on: f.u64()? != 0, text: f.text() },
+            Kind::Selected => {
+                let (start, len, base, bytes) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
+                let bytes = usize::try_from(bytes).map_err(|_| BadEvent::Short)?;
+                Event::Selected { start, len, base, pieces: f.bytes(bytes)?.into() }
+            }
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
             }
@@ -853,6 +879,8 @@ reasons! {
         NoMemory = 4,
         /// The folder where it should be has none, or a damaged one.
         Missing = 5,
+        /// It records other code than is selected.
+        Selection = 6,
     }
 }
 

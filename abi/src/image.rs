@@ -60,6 +60,14 @@ pub struct ImageHeader {
     pub exec_ranges: u64,
     /// Number of the ranges.
     pub exec_range_count: u64,
+    /// Which code of the program is recorded ([`crate::selection::Ranges::pieces`]): pairs of u64.
+    pub selection: u64,
+    /// Number of the pairs.
+    pub selection_count: u64,
+    /// [`crate::selection::Rules::to_text`], for what the program loads.
+    pub rules: u64,
+    /// Bytes of the text.
+    pub rules_len: u64,
     /// The program's translation, as mapped. The unit descriptions are read from the file, not from
     /// memory: they count from the header, in the file as in memory, as `strip` and `objcopy` move
     /// a segment in the file, and keep it in one piece.
@@ -89,7 +97,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 33);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 37);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -133,6 +141,10 @@ impl ImageHeader {
             &mut self.elf_header,
             &mut self.exec_ranges,
             &mut self.exec_range_count,
+            &mut self.selection,
+            &mut self.selection_count,
+            &mut self.rules,
+            &mut self.rules_len,
         ];
         let behind = [
             &mut self.libraries,

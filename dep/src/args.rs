@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{cache, compare, prepare, record};
+use crate::{cache, compare, prepare, recorder};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
@@ -23,7 +23,7 @@ pub struct Args {
 #[derive(Subcommand)]
 pub enum Command {
     /// Run a program, and leave a recording of it and of all that it starts
-    Record(Box<record::Arguments>),
+    Record(Box<recorder::Arguments>),
     /// The processes of a recording, as a tree
     Ps(Folder),
     /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended

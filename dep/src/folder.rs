@@ -178,7 +178,7 @@ fn summary(recording: &Recording, json: bool, out: &mut impl Write) -> Result<()
         traces: recording.traces.len(),
         damaged: processes.images().filter(|image| image.damage > 0).count(),
         bytes: processes.images().map(|image| image.bytes).sum(),
-        notes: recording.notes(),
+        notes: processes.left().into_iter().map(|(pid, note)| format!("{pid} {note}")).collect(),
     };
     if json {
         serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;

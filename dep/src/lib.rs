@@ -16,7 +16,7 @@ mod info;
 mod list;
 mod prepare;
 mod ps;
-mod record;
+mod recorder;
 mod row;
 mod symbols;
 mod syscalls;
@@ -89,7 +89,7 @@ pub fn main() -> ExitCode {
         if let Err(why) = what.check() {
             Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
-        return record::run(what);
+        return recorder::run(what);
     }
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     match run(&args, &mut out) {

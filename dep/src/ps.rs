@@ -51,7 +51,7 @@ impl ImageRow {
             Ending::Signal(signal) => ("signal", Some(*signal), None),
             Ending::Refused => ("refused", None, None),
             Ending::Exec => ("exec", None, None),
-            Ending::Left(path) => ("left", None, Some(path.to_string_lossy().into_owned())),
+            Ending::Left(path, why) => ("left", None, Some(not_recorded(path, why.as_deref()))),
             Ending::Running => ("running", None, None),
             Ending::None => ("none", None, None),
             Ending::Unreadable(why) => ("unreadable", None, Some(why.clone())),
@@ -71,6 +71,12 @@ impl ImageRow {
     }
 }
 
+/// What went on unrecorded, and why.
+fn not_recorded(path: &Path, why: Option<&str>) -> String {
+    let why = why.unwrap_or("not followed");
+    format!("{}: {why}", path.display())
+}
+
 /// How an image ended, in a few words.
 pub fn ending(image: &Image) -> String {
     match &image.ending {
@@ -81,7 +87,7 @@ pub fn ending(image: &Image) -> String {
         },
         Ending::Refused => "stopped".into(),
         Ending::Exec => "exec".into(),
-        Ending::Left(_) => "exec, left".into(),
+        Ending::Left(..) => "exec".into(),
         Ending::Running => "running".into(),
         Ending::None => "killed".into(),
         Ending::Unreadable(_) => "unreadable".into(),
@@ -165,15 +171,22 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
         let process = &processes.all[index];
         if process.images.is_empty() {
             let none = String::new;
-            let command = match process.within {
-                Some(parent) => format!("{tree}(a thread in the trace {parent})"),
-                None => format!("{tree}(not recorded)"),
+            let note = processes.notes.iter().find(|(pid, _)| *pid == Some(process.pid));
+            let command = match (note, process.within) {
+                (Some((_, note)), _) => format!("{tree}(not recorded: {note})"),
+                (None, Some(parent)) => format!("{tree}(a thread in the trace {parent})"),
+                (None, None) => format!("{tree}(not recorded)"),
             };
             rows.push([process.pid.to_string(), "?".into(), none(), none(), none(), command]);
         }
-        for image in &process.images {
+        // What a process was later stands below what it was first.
+        let below = tree.replace("├─ ", "│  ").replace("└─ ", "   ");
+        for (n, image) in process.images.iter().enumerate() {
+            let tree = if n == 0 { &tree } else { &below };
             let note = match &image.ending {
-                Ending::Left(path) => format!(" (then {}, not recorded)", path.display()),
+                Ending::Left(path, why) => {
+                    format!(" (not recorded: {})", not_recorded(path, why.as_deref()))
+                }
                 _ if image.damage > 0 => " (damaged)".into(),
                 _ => String::new(),
             };
@@ -195,10 +208,10 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
         let [a, b, c, d, e] = widths;
         writeln!(out, "{pid:>a$}  {ended:<b$}  {start:>c$}  {time:>d$}  {size:>e$}  {command}")?;
     }
-    let notes = recording.notes();
-    if !notes.is_empty() {
-        writeln!(out, "not recorded:")?;
-        notes.iter().try_for_each(|note| writeln!(out, "  {note}"))?;
+    let known = |pid: u64| processes.all.iter().any(|process| process.pid == pid);
+    for (pid, note) in processes.notes.iter().filter(|(pid, _)| !pid.is_some_and(known)) {
+        let pid = pid.map_or_else(String::new, |pid| format!("{pid} "));
+        writeln!(out, "{pid}not recorded: {note}")?;
     }
     Ok(())
 }

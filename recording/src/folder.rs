@@ -136,15 +136,17 @@ impl Recording {
         self.traces.iter().copied().filter(wanted).collect()
     }
 
-    /// What could not be followed, line by line.
-    pub fn notes(&self) -> Vec<String> {
+    /// What could not be followed: a line, and the process that executed it, if the file is named by one.
+    pub fn notes(&self) -> Vec<(Option<u64>, String)> {
         let Ok(entries) = std::fs::read_dir(self.folder.join(NOTES)) else { return Vec::new() };
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         files.sort();
         let mut notes = Vec::new();
         for file in files.iter().filter(|file| file.is_file()) {
             let Ok(bytes) = std::fs::read(file) else { continue };
-            notes.extend(String::from_utf8_lossy(&bytes).lines().map(str::to_owned));
+            let pid = file.file_name().and_then(|name| name.to_str()?.parse().ok());
+            let lines = String::from_utf8_lossy(&bytes);
+            notes.extend(lines.lines().map(|line| (pid, line.to_owned())));
         }
         notes
     }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -90,6 +90,12 @@ pub struct Manifest {
     pub directory: Name,
     /// How it was recorded, as `dep record` takes it.
     pub options: Vec<String>,
+    /// How programs are rewritten, as `deprewrite` takes it.
+    #[serde(default)]
+    pub rewrite: Vec<String>,
+    /// Folder of the cache that programs come from; missing if its name is not UTF-8.
+    #[serde(default)]
+    pub cache: Option<PathBuf>,
     /// When, in nanoseconds since the epoch.
     pub start_ns: u64,
     /// Process id of the program, once it runs.
@@ -165,6 +171,8 @@ mod tests {
             program: Name::Text("/bin/ls".into()),
             directory: Name::Text("/".into()),
             options: Vec::new(),
+            rewrite: Vec::new(),
+            cache: None,
             start_ns: u64::MAX,
             pid: None,
             end: Some(End { status: Status::Signal(9), time_ns: 1 }),

@@ -164,6 +164,8 @@ mod tests {
             program: Name::Text("/bin/true".into()),
             directory: Name::Text("/".into()),
             options: Vec::new(),
+            rewrite: Vec::new(),
+            cache: None,
             start_ns: 1,
             pid: None,
             end: None,

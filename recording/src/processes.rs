@@ -29,8 +29,8 @@ pub enum Ending {
     Refused,
     /// By an exec: the process went on as its next image.
     Exec,
-    /// By an exec of this path, which is not recorded.
-    Left(PathBuf),
+    /// By an exec of this path, which is not recorded: why, if the trace says so.
+    Left(PathBuf, Option<String>),
     /// It has none yet.
     Running,
     /// None is recorded, and the process is gone: it was killed.
@@ -101,6 +101,8 @@ pub struct Processes {
     pub all: Vec<Process>,
     /// The files that their traces need.
     pub needed: Needed,
+    /// What was executed and not recorded, and why: a line, and the process, if it is known.
+    pub notes: Vec<(Option<u64>, String)>,
 }
 
 impl Processes {
@@ -118,7 +120,21 @@ impl Processes {
                 Err(error) => unreadable(name, &path, error.to_string()),
             });
         }
-        Processes { all: tree(images), needed }
+        Processes { all: tree(images), needed, notes: recording.notes() }
+    }
+
+    /// Programs that were executed and not recorded: the path and why, with the process.
+    pub fn left(&self) -> Vec<(u64, String)> {
+        let mut left: BTreeMap<u64, String> = BTreeMap::new();
+        for image in self.images() {
+            if let Ending::Left(path, why) = &image.ending {
+                let why = why.as_deref().unwrap_or("not followed");
+                left.insert(image.name.pid, format!("{}: {why}", path.display()));
+            }
+        }
+        let notes = self.notes.iter().filter_map(|(pid, note)| Some(((*pid)?, note.clone())));
+        left.extend(notes);
+        left.into_iter().collect()
     }
 
     /// Indexes of the processes that nobody in the recording started.
@@ -166,7 +182,7 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     let written = written.and_then(|time| u64::try_from(time.as_nanos()).ok());
     // What nothing is written to any more was written to when it ended, or somebody has copied it.
     let end_ns = ending.as_ref().and(trace.end_ns.or(written));
-    let ending = ending.or_else(|| last_exec(trace).map(Ending::Left));
+    let ending = ending.or_else(|| last_exec(trace).map(|(path, why)| Ending::Left(path, why)));
     let ending =
         ending.unwrap_or_else(|| match metadata.is_some_and(|m| is_open(name.pid, path, &m)) {
             true => Ending::Running,
@@ -187,16 +203,24 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     }
 }
 
-/// The path of an exec behind which no thread did anything.
-fn last_exec(trace: &Trace) -> Option<PathBuf> {
+/// The path of an exec behind which its thread did nothing, and why what followed is not recorded.
+fn last_exec(trace: &Trace) -> Option<(PathBuf, Option<String>)> {
     // A thread that is a process of its own leaves alone.
-    let threads = trace.threads.iter().filter(|thread| thread.own_process().is_none());
-    let last = threads.filter_map(|thread| thread.events.last());
-    last.filter_map(|placed| match &placed.event {
-        Some(Event::Exec(path)) => Some(PathBuf::from(OsStr::from_bytes(path))),
-        _ => None,
+    let mut threads = trace.threads.iter().filter(|thread| thread.own_process().is_none());
+    threads.find_map(|thread| {
+        let mut last = thread.events.iter().rev().map(|placed| &placed.event);
+        let path = |path: &[u8]| PathBuf::from(OsStr::from_bytes(path));
+        match last.next()? {
+            Some(Event::Exec(program)) => Some((path(program), None)),
+            Some(Event::NotFollowed(why)) => match last.next()? {
+                Some(Event::Exec(program)) => {
+                    Some((path(program), Some(String::from_utf8_lossy(why).into_owned())))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
     })
-    .next()
 }
 
 /// Whether the process has this file open or mapped: it runs, and it is no later one with its number.
@@ -290,7 +314,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
 /// Whether the next image of the same number is the same process.
 fn goes_on(process: &Process) -> bool {
     let ending = process.images.last().map(|image| &image.ending);
-    matches!(ending, Some(Ending::Left(_) | Ending::Unreadable(_)))
+    matches!(ending, Some(Ending::Left(..) | Ending::Unreadable(_)))
 }
 
 /// The last process with this number that had started by then.
@@ -336,7 +360,7 @@ mod tests {
     }
 
     fn left() -> Ending {
-        Ending::Left("/bin/x".into())
+        Ending::Left("/bin/x".into(), None)
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::error::{unsupported, Result};
 use crate::input::Input;
 use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
+use crate::selection::Choice;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::ids::FileOff;
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
@@ -127,6 +128,7 @@ pub fn tables(
     places: Places,
     room: FileRoom,
     library_folder: Option<&Path>,
+    selection: &Choice,
 ) -> TableSegment {
     let FileRoom { front, pieces } = room;
     let mut bytes = vec![0; front + HEADER_SIZE];
@@ -152,6 +154,11 @@ pub fn tables(
         use std::os::unix::ffi::OsStrExt;
         place(&[folder.as_os_str().as_bytes(), &[0]].concat())
     });
+    let chosen = selection.ranges.pieces();
+    let words: Vec<u8> = chosen.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let selection_at = place(&words);
+    let text = selection.rules.to_text();
+    let rules = place(text.as_bytes());
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
@@ -184,6 +191,10 @@ pub fn tables(
         elf_header: elf_header.unwrap_or(0),
         exec_ranges: at(exec_ranges),
         exec_range_count: ranges.len() as u64,
+        selection: at(selection_at),
+        selection_count: chosen.len() as u64,
+        rules: at(rules),
+        rules_len: text.len() as u64,
         tables: abi::tables::Tables {
             code: places.code,
             entries: places.tables + offsets.entries,

@@ -4,6 +4,7 @@ use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
     RecordingOptions, LOG_MOST, LOG_STEP,
 };
+use abi::selection::Rules;
 use clap::{Args, Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -71,6 +72,13 @@ pub struct How {
     /// When the log is full, drop its oldest chunks and go on.
     #[arg(long, requires = "log_size")]
     ring: bool,
+    /// Record only this code: MODULE, [MODULE]:FUNCTION or [MODULE:]A..B, with globs for names; `main`
+    /// is the program. The rest runs unrecorded.
+    #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Do not record this code. It is stronger than --only.
+    #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
+    skip: Vec<String>,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -197,6 +205,8 @@ impl How {
             translate,
             pointers,
             torture,
+            only,
+            skip,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -213,6 +223,11 @@ impl How {
             let all: Vec<String> = torture.iter().copied().map(typed).collect();
             add("--torture", all.join(","));
         }
+        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
+            for selector in selectors {
+                add(flag, selector.clone());
+            }
+        }
         if *ring {
             flags.push("--ring".to_owned());
         }
@@ -228,11 +243,35 @@ impl How {
         if recording.undo() && recording.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
+        if self.rules().is_ok_and(|rules| !rules.is_everything()) {
+            if recording.control_flow == ControlFlow::Bits {
+                return Err("--only and --skip need --control-flow tags or full-pc");
+            }
+            if recording.undo() {
+                return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
+            }
+        }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
         }
         Ok(())
+    }
+
+    /// What is recorded of the code: all of it, if nothing is recorded anyway.
+    pub fn rules(&self) -> std::result::Result<Rules, String> {
+        let rules = Rules::parse(&self.only.join(","), &self.skip.join(","))
+            .map_err(|why| format!("--only, --skip: {why}"))?;
+        match self.instrument {
+            InstrumentArg::None => Ok(Rules::default()),
+            _ => Ok(rules),
+        }
+    }
+
+    /// Rules were given, but nothing is recorded.
+    pub fn ignores_rules(&self) -> bool {
+        let given = !self.only.is_empty() || !self.skip.is_empty();
+        given && matches!(self.instrument, InstrumentArg::None)
     }
 
     pub fn options(&self) -> Options {
@@ -271,6 +310,7 @@ impl How {
                 MemoryArg::Addresses => Memory::Addresses,
                 MemoryArg::None => Memory::None,
             },
+            selective: self.rules().is_ok_and(|rules| !rules.is_everything()),
             ring: self.ring,
             log_size: self.log_size.unwrap_or(0),
         };
@@ -311,6 +351,9 @@ mod tests {
         assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
         assert!(check(&["--instrument", "undo", "--memory", "none"]).is_err());
+        assert!(check(&["--only", "main", "--control-flow", "bits"]).is_err());
+        assert!(check(&["--skip", "lib*", "--instrument", "undo"]).is_err());
+        assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());

@@ -115,8 +115,12 @@ impl Places {
         let folder = self.programs.as_ref().map(|folder| folder.join(identity_name(identity)));
         let kept = folder.and_then(|folder| {
             let entries = std::fs::read_dir(folder).ok()?.flatten();
-            // The one with the least name, so that the same file is taken each time.
-            entries.map(|entry| entry.path()).filter(|path| path.is_file()).min()
+            // A name with a dot is of a file that is being made. Of several the same is taken each time.
+            let is_whole = |path: &PathBuf| {
+                let name = path.file_name().unwrap_or_default();
+                !name.as_bytes().starts_with(b".") && path.is_file()
+            };
+            entries.map(|entry| entry.path()).filter(is_whole).min()
         });
         kept.unwrap_or_else(|| path.to_owned())
     }

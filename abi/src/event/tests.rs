@@ -46,6 +46,8 @@ fn sample(kind: Kind) -> Owned {
             address: OrigAddr(0),
             path,
         },
+        Kind::Selection => Event::Selection(b"only main\nskip :f\n".to_vec()),
+        Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::Switch => Event::Switch {
             on: true,
@@ -113,7 +115,9 @@ fn fixed_len(kind: Kind) -> usize {
         | Event::NotFollowed(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
         Event::Mark { text, .. } => text.len(),
+        Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
+        Event::Selected { pieces, .. } => pieces.len(),
         Event::Lost { why, .. } => why.len(),
         _ => 0,
     };

@@ -12,6 +12,7 @@ use crate::code::guarded::Guarded;
 use crate::code::links::{ExitId, Links, Site, UnitIndex};
 use crate::code::packs::Packs;
 use crate::code::process::Process;
+use crate::code::selection::Selection;
 use crate::code::span::Span;
 use crate::code::table::LookUps;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
@@ -23,6 +24,7 @@ use alloc::boxed::Box;
 use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
+use instrument::plan::NOWHERE;
 use instrument::planner::may_enter;
 use instrument::recipe::Recipe;
 
@@ -50,6 +52,8 @@ pub struct Jit<W: World = Process> {
     flushes: u32,
     /// Translations of libraries.
     pub packs: Packs,
+    /// Which code is recorded.
+    selection: Selection,
     /// Libraries are placed below this.
     pub library_top: u64,
 }
@@ -96,12 +100,18 @@ impl Jit {
         options: Options,
         image: Image,
         packs: Packs,
+        selection: Selection,
         arena: Arena,
         tables: LookUps,
         library_top: u64,
     ) -> Jit {
         let guarded = Guarded::new(&PROTECTED);
-        Jit { packs, library_top, ..Jit::in_world(Process, options, image, guarded, arena, tables) }
+        Jit {
+            packs,
+            selection,
+            library_top,
+            ..Jit::in_world(Process, options, image, guarded, arena, tables)
+        }
     }
 }
 
@@ -128,6 +138,7 @@ impl<W: World> Jit<W> {
             other: None,
             flushes: 0,
             packs: Packs::default(),
+            selection: Selection::default(),
             library_top: 0,
         }
     }
@@ -198,6 +209,47 @@ impl<W: World> Jit<W> {
     /// Whether any part of `start..end` is executable.
     pub fn touches_code(&self, start: u64, end: u64) -> bool {
         self.executable.touches(Span::new(start, end))
+    }
+
+    /// Executable memory of a file is mapped at `start..end`, from `offset` in `fd`: what is selected of
+    /// it, and its translation, if there is one.
+    pub fn add_file(&mut self, start: u64, end: u64, fd: i32, offset: u64, may_have_pack: bool) {
+        let span = Span::new(start, end);
+        if !self.selection.is_everything() {
+            // What was translated here before was of something else.
+            self.drop_units(span);
+            self.selection.add_file(span, fd, offset);
+        }
+        if may_have_pack {
+            self.packs.attach(start..end, fd, offset, &mut self.selection);
+        }
+    }
+
+    /// Tells the trace what is selected of what is mapped so far.
+    pub fn announce_selection(&self) {
+        self.selection.announce();
+    }
+
+    /// The kernel's code is at `span`.
+    pub fn add_vdso(&mut self, span: Span) {
+        self.selection.add_vdso(span);
+    }
+
+    /// `start..end` does not belong to a file any more.
+    pub fn forget_file(&mut self, start: u64, end: u64) {
+        let span = Span::new(start, end);
+        if self.selection.touches(span) {
+            self.drop_units(span);
+            self.selection.remove(span);
+        }
+    }
+
+    /// What was at `from` is at `to` now.
+    pub fn moved_file(&mut self, from: Span, to: Span) {
+        if !self.selection.is_everything() {
+            self.drop_units(to);
+            self.selection.moved(from, to);
+        }
     }
 
     /// `range` becomes executable.
@@ -431,7 +483,8 @@ impl<W: World> Jit<W> {
         let code = match known {
             Some(code) => code,
             None => {
-                let wide = from_anywhere || self.translation.makes_wide();
+                // Behind code that is not selected no window is current.
+                let wide = from_anywhere || exit.from == NOWHERE || self.translation.makes_wide();
                 let Some(range) = self.readable_part(exit.target, range) else {
                     return linked(None);
                 };
@@ -486,7 +539,8 @@ impl<W: World> Jit<W> {
         // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
         // as they are (it is not writable, or write-protected by `guard`).
         let bytes = unsafe { self.world.bytes(Span { start: range.span.start, end }) };
-        let source = Source { start: OrigAddr(range.span.start.0), bytes };
+        let selected = self.selection.around(range.span);
+        let source = Source { start: OrigAddr(range.span.start.0), bytes, selected };
         let is_known = |at| self.units.at(at).is_some();
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
         // The trace has the units before they run.

@@ -28,7 +28,7 @@ use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
-use crate::start::{hidden, loader, place, vdso};
+use crate::start::{hidden, loader, place, selection, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
@@ -64,6 +64,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     if !avx512vl {
         options.process.pointers = Pointers::ThreadBlock;
     }
+    // SAFETY: the header is the rewriter's, of this file.
+    let selected = unsafe { selection::choose(&start, &header, window, options) };
+    options.recording.selective |= !selected.selection.is_everything();
+    let statics = statics && !selected.reselected;
     let pie = header.flags & flags::PIE != 0;
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
     if address_space_is_limited() {
@@ -88,10 +92,11 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let packs = unsafe { Packs::new(&header, window, avx512vl, folders) };
+    let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
     let entries = entries();
     let tables = LookUps::new(window, options, entries, start.stack as u64);
-    let all_code = Jit::new(options, Image::new(&header, window), packs, arena, tables, top);
+    let image = Image::new(&header, window, selected.reselected);
+    let all_code = Jit::new(options, image, packs, selected.selection, arena, tables, top);
     if let Err(why) = log_of(options).start() {
         crate::die!("{why}");
     }
@@ -113,7 +118,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         entries,
     });
     lineage::install(hidden::read(&start));
-    open_trace(&start, &header, file);
+    open_trace(&start, &header, &selected.text, file);
+    jit().announce_selection();
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);

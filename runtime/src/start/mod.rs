@@ -4,6 +4,7 @@ pub mod boot;
 pub mod hidden;
 pub mod loader;
 pub mod place;
+pub mod selection;
 pub mod stack;
 pub mod trace;
 pub mod vdso;

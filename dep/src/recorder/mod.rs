@@ -1,7 +1,6 @@
 //! `dep record`: runs a program and leaves a recording of it and of what it starts.
 
 mod child;
-mod prepare;
 mod search;
 
 use std::ffi::OsString;
@@ -22,7 +21,7 @@ use rewriter::options::How;
 use crate::cleanup::Guard;
 use crate::text::seconds;
 use child::{Child, Start};
-use prepare::Prepared;
+use record::prepare::{for_recording_with, Prepared, Program};
 use search::Missing;
 
 /// Of `dep record`, as of `env` and `timeout`: it could not do what it is for.
@@ -30,19 +29,15 @@ const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Variables that say how to record. A program of a recording gets those of the recording only.
-const VARIABLES: [&str; 11] = [
+/// Variables that a recording sets itself. Others, as `DEP_ONLY`, are the caller's to set.
+const VARIABLES: [&str; 7] = [
     "DEP_FILE",
-    "DEP_FOLLOW",
-    "DEP_LIBRARIES",
-    "DEP_START",
-    "DEP_ONLY",
-    "DEP_SKIP",
     "DEP_RECORDER",
     "DEP_RECORDING",
     "DEP_EXECFN",
     "DEP_EXE",
-    "DEP_CONTROL",
+    "DEP_CACHE",
+    "DEP_CACHE_SIZE",
 ];
 
 #[derive(ClapArgs)]
@@ -51,12 +46,6 @@ pub struct Arguments {
     /// that is free
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Record only this: a module, a function or pattern of names, or A..B in hexadecimal
-    #[arg(long, value_name = "WHAT")]
-    only: Vec<String>,
-    /// Do not record this
-    #[arg(long, value_name = "WHAT")]
-    skip: Vec<String>,
     /// When recording begins: entry, main, second-thread, signal:N, off
     #[arg(long, value_name = "WHEN")]
     start: Option<String>,
@@ -79,9 +68,6 @@ impl Arguments {
     /// The options as they are typed.
     fn flags(&self) -> Vec<String> {
         let mut flags = self.how.flags();
-        for (flag, values) in [("--only", &self.only), ("--skip", &self.skip)] {
-            flags.extend(values.iter().flat_map(|value| [flag.to_owned(), value.clone()]));
-        }
         flags.extend(self.start.iter().flat_map(|value| ["--start".to_owned(), value.clone()]));
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
         flags
@@ -93,6 +79,7 @@ impl Arguments {
         folder: &Path,
         named: &Path,
         original: &Path,
+        cache: Option<&Path>,
     ) -> Vec<(OsString, OsString)> {
         let is_ours = |name: &OsString| VARIABLES.iter().any(|ours| name == ours);
         let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
@@ -106,17 +93,22 @@ impl Arguments {
         set("DEP_RECORDING", folder.into());
         set("DEP_EXECFN", named.into());
         set("DEP_EXE", original.into());
-        if self.no_follow {
-            set("DEP_FOLLOW", "0".into());
+        // Wherever the program goes, and whatever it does with its environment.
+        if let Some(cache) = cache {
+            set("DEP_CACHE", cache.into());
         }
-        for (name, values) in [("DEP_ONLY", &self.only), ("DEP_SKIP", &self.skip)] {
-            match values.is_empty() {
-                true => {}
-                false => set(name, values.join(",").into()),
+        if let Some(size) = std::env::var_os("DEP_CACHE_SIZE") {
+            set("DEP_CACHE_SIZE", size);
+        }
+        let chosen = [
+            ("DEP_FOLLOW", self.no_follow.then(|| OsString::from("0"))),
+            ("DEP_START", self.start.as_ref().map(OsString::from)),
+        ];
+        for (name, value) in chosen {
+            if let Some(value) = value {
+                all.retain(|(other, _)| other != name);
+                all.push((name.into(), value));
             }
-        }
-        if let Some(when) = &self.start {
-            set("DEP_START", when.into());
         }
         all
     }
@@ -146,6 +138,7 @@ type Refused = (String, u8);
 
 fn record(arguments: &Arguments) -> Result<Status, Refused> {
     let failed = |why: String| (why, FAILED);
+    record::prepare::check(&arguments.how.flags()).map_err(failed)?;
     let Some(program) = arguments.command.first() else { return Err(failed("no program".into())) };
     let shown = program.to_string_lossy().into_owned();
     let named =
@@ -200,6 +193,9 @@ fn start(
         program: real.as_os_str().into(),
         directory: directory.as_os_str().into(),
         options: arguments.flags(),
+        rewrite: arguments.how.flags(),
+        // Without one, the recording has its own.
+        cache: store::root().ok().filter(|cache| cache.to_str().is_some()),
         start_ns: now_ns(),
         pid: None,
         end: None,
@@ -208,19 +204,19 @@ fn start(
     let guard = Guard::new(folder);
     let bar = ProgressBar::new_spinner().with_message(format!("rewriting {}", real.display()));
     bar.enable_steady_tick(Duration::from_millis(100));
-    let prepared = prepare::prepare(folder, named, &arguments.how.flags());
+    let prepared = for_recording_with(folder, named, &manifest.rewrite, manifest.cache.as_deref());
     bar.finish_and_clear();
     drop(guard);
-    let (output, original) = match prepared {
-        Prepared::Run { output, original, script } => {
-            if !script.is_empty() {
-                command.splice(0..1, script);
-            }
-            (output, original)
+    let Program { output, exe, script_arguments, .. } = match prepared {
+        Prepared::Run(program) => program,
+        Prepared::Native { reason } => {
+            return Err(failed(format!("{}: cannot be recorded: {reason}", named.display())));
         }
-        Prepared::Native(why) => return Err(failed(format!("cannot record it: {why}"))),
     };
-    let environment = arguments.environment(folder, named, &original);
+    if !script_arguments.is_empty() {
+        command.splice(0..1, script_arguments);
+    }
+    let environment = arguments.environment(folder, named, &exe, manifest.cache.as_deref());
     manifest.start_ns = now_ns();
     let start = Start { file: &output, arguments: command.clone(), environment };
     let child = Child::start(start).map_err(|e| match e {
@@ -243,10 +239,12 @@ fn finish(folder: &Path, shown: &Path) {
         Err(error) => return say!("{error}"),
     };
     let processes = Processes::read(&recording);
-    let lost = processes.needed.gather(folder);
-    lost.iter().for_each(|lost| say!("{lost}"));
-    if lost.is_empty() {
-        let _ = std::fs::remove_dir_all(folder.join(folder::PROGRAMS).join("new"));
+    for lost in processes.needed.gather(folder) {
+        say!("{lost}");
+    }
+    // What went wrong, and is about no program of its own.
+    for (_, note) in processes.notes.iter().filter(|(pid, _)| pid.is_none()) {
+        say!("{note}");
     }
     let shown = shown.display();
     if processes.images().next().is_none() {
@@ -254,7 +252,7 @@ fn finish(folder: &Path, shown: &Path) {
     }
     let count =
         |is: &dyn Fn(&Ending) -> bool| processes.images().filter(|image| is(&image.ending)).count();
-    let left = count(&|ending| matches!(ending, Ending::Left(_))).max(recording.notes().len());
+    let left = processes.left().len();
     if std::io::stderr().is_terminal() {
         let end = recording.manifest.end.map_or(0, |end| end.time_ns);
         let mut line = format!(
