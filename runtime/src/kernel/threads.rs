@@ -204,6 +204,9 @@ fn share(
     request: &Request,
     next: u64,
 ) -> usize {
+    if request.flags & CLONE_VFORK == 0 {
+        switch::before_thread();
+    }
     let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
     child.index = next_index();
     child.block.window_high = thread.block.window_high;
