@@ -143,6 +143,8 @@ pub enum Event<B, R> {
     },
     /// The process has ended at this time, in nanoseconds since the epoch.
     EndTime(u64),
+    /// Only a part of the code is recorded: the rules as text.
+    Selection(B),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -188,6 +190,43 @@ pub enum Event<B, R> {
         load: LiveAddr,
         /// Why.
         reason: Left,
+    },
+
+    /// The recording was switched on or off: from here on the threads' chunks begin, or they have
+    /// ended.
+    Switch {
+        /// Whether the program is recorded from now on.
+        on: bool,
+        /// Who wanted it.
+        why: Why,
+        /// Nanoseconds since the epoch, when it was done.
+        time_ns: u64,
+        /// Nanoseconds from the request until the last thread was ready.
+        took_ns: u64,
+        /// Threads of the program.
+        threads: u32,
+        /// Those that were interrupted for it.
+        interrupted: u32,
+    },
+    /// The user has marked this moment.
+    Mark {
+        /// Nanoseconds since the epoch.
+        time_ns: u64,
+        /// Whether the program was recorded then.
+        on: bool,
+        /// What the user calls it.
+        text: B,
+    },
+    /// Executable memory is mapped of which only a part is recorded.
+    Selected {
+        /// Start of the mapping.
+        start: LiveAddr,
+        /// Its bytes.
+        len: u64,
+        /// What the pieces count from.
+        base: LiveAddr,
+        /// What is recorded: pairs of u64, ascending, from where to before where.
+        pieces: B,
     },
 
     // --- happen to a thread ---
@@ -355,10 +394,14 @@ kinds! {
     Length = 7 "LENGTH",
     Parent = 8 "PARENT",
     EndTime = 9 "END_TIME",
+    Selection = 12 "SELECTION",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
     LibraryLeft = 19 "LIBRARY_LEFT",
+    Switch = 20 "SWITCH",
+    Mark = 21 "MARK",
+    Selected = 22 "SELECTED",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
     Syscall = 34 "SYSCALL",
@@ -435,6 +478,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Program(text) | Event::Exec(text) | Event::NotFollowed(text) => {
                 out.put(text.as_ref());
             }
+            Event::Selection(rules) => out.put(rules.as_ref()),
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -458,6 +502,21 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Event::LibraryLeft { load, reason } => {
                 put_words(out, &[load.0, u64::from(reason.to_u32())]);
+            }
+            Event::Switch { on, why, time_ns, took_ns, threads, interrupted } => {
+                out.put(&u32::from(*on).to_le_bytes());
+                out.put(&why.to_u32().to_le_bytes());
+                put_words(out, &[*time_ns, *took_ns]);
+                out.put(&threads.to_le_bytes());
+                out.put(&interrupted.to_le_bytes());
+            }
+            Event::Mark { time_ns, on, text } => {
+                put_words(out, &[*time_ns, u64::from(*on)]);
+                out.put(text.as_ref());
+            }
+            Event::Selected { start, len, base, pieces } => {
+                put_words(out, &[start.0, *len, base.0, pieces.as_ref().len() as u64]);
+                out.put(pieces.as_ref());
             }
             Event::ThreadStart { tid, parent, registers } => {
                 out.put(&tid.to_le_bytes());
@@ -538,6 +597,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Kind::Length => Event::Length(f.u64()?),
             Kind::EndTime => Event::EndTime(f.u64()?),
+            Kind::Selection => Event::Selection(f.text()),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());
@@ -554,6 +614,18 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 // More than a reason has: none of those that are known.
                 let (load, reason) = (f.live()?, u32::try_from(f.u64()?).unwrap_or(u32::MAX));
                 Event::LibraryLeft { load, reason: Left::from_u32(reason) }
+            }
+            Kind::Switch => {
+                let (on, why) = (f.u32()? != 0, Why::from_u32(f.u32()?));
+                let (time_ns, took_ns) = (f.u64()?, f.u64()?);
+                let (threads, interrupted) = (f.u32()?, f.u32()?);
+                Event::Switch { on, why, time_ns, took_ns, threads, interrupted }
+            }
+            Kind::Mark => Event::Mark { time_ns: f.u64()?, on: f.u64()? != 0, text: f.text() },
+            Kind::Selected => {
+                let (start, len, base, bytes) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
+                let bytes = usize::try_from(bytes).map_err(|_| BadEvent::Short)?;
+                Event::Selected { start, len, base, pieces: f.bytes(bytes)?.into() }
             }
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
@@ -807,6 +879,24 @@ reasons! {
         NoMemory = 4,
         /// The folder where it should be has none, or a damaged one.
         Missing = 5,
+        /// It records other code than is selected.
+        Selection = 6,
+    }
+}
+
+reasons! {
+    /// Why the recording was switched on or off.
+    Why {
+        /// The program was started so.
+        Start = 1,
+        /// `dep on` or `dep off`.
+        Request = 2,
+        /// The program has come to its function `main`.
+        Main = 3,
+        /// The program has started a second thread.
+        SecondThread = 4,
+        /// The signal that was waited for has come.
+        Signal = 5,
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The header is the first thing in the first added segment, or stands there directly behind the
 //! output's program headers. Addresses are relative to the window
-//! (for a position-independent program: to its load address, which the kernel makes a multiple of
-//! 4 GiB because a segment asks for that alignment; for a program at fixed addresses: absolute).
+//! (for a position-independent program: to its load address, a multiple of 4 GiB, which the kernel
+//! chooses because a segment asks for that alignment, or else the runtime; for a program at fixed
+//! addresses: absolute).
 
 use crate::tables::{self, Tables};
 
@@ -59,6 +60,14 @@ pub struct ImageHeader {
     pub exec_ranges: u64,
     /// Number of the ranges.
     pub exec_range_count: u64,
+    /// Which code of the program is recorded ([`crate::selection::Ranges::pieces`]): pairs of u64.
+    pub selection: u64,
+    /// Number of the pairs.
+    pub selection_count: u64,
+    /// [`crate::selection::Rules::to_text`], for what the program loads.
+    pub rules: u64,
+    /// Bytes of the text.
+    pub rules_len: u64,
     /// The program's translation, as mapped. The unit descriptions are read from the file, not from
     /// memory: they count from the header, in the file as in memory, as `strip` and `objcopy` move
     /// a segment in the file, and keep it in one piece.
@@ -72,6 +81,12 @@ pub struct ImageHeader {
     pub library_folder: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
+    /// What the kernel maps of the output: two u64 for each piece (start, end), whole pages, ascending,
+    /// no two of which overlap; what a segment has behind its end in the file is a piece of its own.
+    /// Entries that are 0 are none.
+    pub pieces: u64,
+    /// Number of the entries.
+    pub piece_count: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
@@ -82,7 +97,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 31);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 37);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -126,12 +141,18 @@ impl ImageHeader {
             &mut self.elf_header,
             &mut self.exec_ranges,
             &mut self.exec_range_count,
+            &mut self.selection,
+            &mut self.selection_count,
+            &mut self.rules,
+            &mut self.rules_len,
         ];
         let behind = [
             &mut self.libraries,
             &mut self.library_count,
             &mut self.library_folder,
             &mut self.jit_window,
+            &mut self.pieces,
+            &mut self.piece_count,
         ];
         let runtime = [&mut self.runtime, &mut self.runtime_end];
         front

@@ -24,7 +24,7 @@ use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB4";
+pub const MAGIC: [u8; 8] = *b"DEPRLIB5";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -65,6 +65,12 @@ pub struct PackHeader {
     pub flags: u64,
     /// [`crate::options::Options::to_word`].
     pub options: u64,
+    /// [`crate::selection::Rules::key`].
+    pub rules: u64,
+    /// Which code is recorded ([`crate::selection::Ranges::pieces`]): pairs of u64.
+    pub selection: u64,
+    /// Number of the pairs.
+    pub selection_count: u64,
     /// [`key`] of the first [`HEAD`] bytes of the library's file.
     pub head: [u64; 2],
     /// [`key`] of the executable segment's bytes.
@@ -93,7 +99,7 @@ pub struct PackHeader {
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 30);
+const _: () = assert!(HEADER_SIZE == 8 * 33);
 
 impl PackHeader {
     /// The bytes in the file.
@@ -132,13 +138,21 @@ impl PackHeader {
         self.tables.are_within(self.len)
             && thunks.is_some_and(|end| end <= self.tables.code_len)
             && tables::is_within(self.len, self.text, self.segment_len, 1)
+            && tables::is_within(self.len, self.selection, self.selection_count, 16)
             && [self.tables.code, self.code_distance, self.len]
                 .iter()
                 .all(|x| x % crate::layout::PAGE == 0)
     }
 
     fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let front = [&mut self.len, &mut self.flags, &mut self.options];
+        let front = [
+            &mut self.len,
+            &mut self.flags,
+            &mut self.options,
+            &mut self.rules,
+            &mut self.selection,
+            &mut self.selection_count,
+        ];
         let behind = [
             &mut self.segment,
             &mut self.segment_offset,
@@ -161,7 +175,16 @@ impl PackHeader {
 
 /// Name of the file with the pack for a library whose file has this `head`.
 pub fn file_name(head: [u64; 2], options: u64) -> alloc::string::String {
-    alloc::format!("{:016x}{:016x}-{options:x}.dep-library", head[0], head[1])
+    file_name_for(head, options, 0)
+}
+
+/// The same, for rules of what is recorded that have this key.
+pub fn file_name_for(head: [u64; 2], options: u64, rules: u64) -> alloc::string::String {
+    let rules = match rules {
+        0 => alloc::string::String::new(),
+        rules => alloc::format!("-{rules:016x}"),
+    };
+    alloc::format!("{:016x}{:016x}-{options:x}{rules}.dep-library", head[0], head[1])
 }
 
 /// Window of the first unit of a pack in a file of its own, for content with this key. Two

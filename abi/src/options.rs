@@ -64,6 +64,9 @@ pub mod torture {
     pub const TINY_BUFFERS: u8 = 4;
     /// The recording pauses for every other chunk.
     pub const PAUSES: u8 = 8;
+    /// A position-independent program does not ask the kernel for the alignment that it needs, so that
+    /// the runtime has to move it.
+    pub const MISPLACED: u8 = 16;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -112,6 +115,8 @@ pub struct RecordingOptions {
     pub control_flow: ControlFlow,
     /// How memory references are recorded.
     pub memory: Memory,
+    /// Only a part of the code is recorded ([`crate::selection`]).
+    pub selective: bool,
     /// The oldest chunks give way to new ones, instead of recording coming to an end.
     pub ring: bool,
     /// Size of the log in units of [`LOG_STEP`]; 0: unlimited.
@@ -169,6 +174,7 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
+            | u64::from(recording.selective) << 31
             | u64::from(process.torture) << 32
             | u64::from(process.dead_registers as u8) << 40
             | u64::from(recording.ring) << 41
@@ -179,7 +185,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers {
+            pointers: match pointers & 0x7f {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -209,6 +215,7 @@ impl Options {
                 2 => Memory::None,
                 _ => return None,
             },
+            selective: pointers & 0x80 != 0,
             ring: word >> 41 & 1 == 1,
             // 22 bits are left.
             log_size: u32::try_from(word >> 42).ok()?,
@@ -227,6 +234,7 @@ mod tests {
             instrument: Instrument::Undo,
             control_flow: ControlFlow::FullPc,
             memory: Memory::Addresses,
+            selective: false,
             ring: true,
             log_size: LOG_MOST,
         };
@@ -239,6 +247,9 @@ mod tests {
         assert_eq!(Options::from_word(options.to_word()), Some(options));
         // What outputs and traces of earlier versions hold.
         assert_eq!(options.to_word(), 0xffff_ff05_0101_0102);
+        let selective = RecordingOptions { selective: true, ..recording };
+        let selective = Options { recording: selective, ..options };
+        assert_eq!(Options::from_word(selective.to_word()), Some(selective));
         assert_eq!(Options::from_word(0), Some(Options::default()));
         assert_eq!(Options::from_word(3), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));

@@ -129,6 +129,26 @@ pub mod full_pc {
     pub const ADDRESS_BITS: u32 = 48;
 }
 
+/// What stands in the control-flow stream for code that is not selected ([`crate::selection`]), as a
+/// word of the `tags` or of the `full-pc` format: it names no unit, and any amount of such code ran
+/// here. There is one at least between two units with such code in between.
+pub mod outside {
+    /// A word is a mark if it is this one or one of the seven behind it.
+    pub const FIRST: u8 = 8;
+    /// Added to [`FIRST`]: control fell out of the code, so that what follows continues its block.
+    pub const FALLS: u8 = 1;
+    /// The memory stream has the value (8 bytes) of which the fs base became.
+    pub const FS_BASE: u8 = 2;
+    /// Only the low half of that value.
+    pub const LOW_HALF: u8 = 4;
+
+    /// Whether a word is a mark.
+    #[must_use]
+    pub const fn is_mark(word: u64) -> bool {
+        word >> 3 == 1
+    }
+}
+
 /// Control-flow stream of the `bits` format, in bytes.
 ///
 /// A wide unit ([`crate::unit::flags::WIDE`]) is announced by [`TARGET`](bits::TARGET) and its

@@ -102,6 +102,8 @@ impl What {
 pub mod flags {
     /// The unit writes a 6-byte tag (it can be reached indirectly).
     pub const WIDE: u8 = 1;
+    /// The unit is not selected ([`crate::selection`]): no record names it.
+    pub const OUTSIDE: u8 = 2;
 }
 
 /// Why a unit came from the JIT.
@@ -120,6 +122,8 @@ pub enum JitReason {
     Processor = 5,
     /// Code of the main program that the program made writable.
     Modified = 6,
+    /// Less is recorded than what the ahead-of-time code records.
+    Selection = 7,
 }
 
 impl JitReason {
@@ -132,6 +136,7 @@ impl JitReason {
             4 => JitReason::Dynamic,
             5 => JitReason::Processor,
             6 => JitReason::Modified,
+            7 => JitReason::Selection,
             _ => return None,
         })
     }

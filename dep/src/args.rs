@@ -55,6 +55,12 @@ pub enum Command {
         #[arg(short, long, value_name = "FOLDER")]
         output: Option<PathBuf>,
     },
+    /// Record a program that runs, all of its threads, from now on
+    On(SwitchArguments),
+    /// Do not record a program that runs from now on, until `dep on`
+    Off(SwitchArguments),
+    /// Note this moment in the trace of a program that runs
+    Mark(MarkArguments),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
     /// Rewritten programs and libraries that are kept: list them, or remove them
@@ -110,6 +116,26 @@ pub struct Common {
     /// The rewritten program, if it is no longer where it ran
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct SwitchArguments {
+    /// Its process id
+    pub pid: u32,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct MarkArguments {
+    /// Its process id
+    pub pid: u32,
+    /// What the moment is called
+    pub text: String,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]
@@ -169,6 +195,9 @@ impl Command {
             | Command::Ps(_)
             | Command::Pack { .. }
             | Command::Unpack { .. }
+            | Command::On(_)
+            | Command::Off(_)
+            | Command::Mark(_)
             | Command::Compare(_)
             | Command::Cache(_)
             | Command::Prepare(_) => None,

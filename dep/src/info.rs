@@ -106,6 +106,7 @@ fn left(trace: &Trace, start: LiveAddr) -> &'static str {
         Some(Left::Options) => "(its translation is for other options or processors: not used)",
         Some(Left::Elsewhere) => "(mapped elsewhere before: its translation is not used)",
         Some(Left::Missing) => "(the cache has no translation of it)",
+        Some(Left::Selection) => "(its translation records other code: not used)",
         Some(Left::NoMemory | Left::Unknown(_)) => "(no memory for its translation: not used)",
     }
 }

@@ -10,6 +10,7 @@ mod cache;
 pub mod caller;
 mod cleanup;
 mod compare;
+mod control;
 mod folder;
 mod info;
 mod list;
@@ -106,6 +107,9 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::Ps(what), _) => ps::list(what, out),
         (Command::Pack { recording, output }, _) => ps::pack(recording, output.as_deref()),
         (Command::Unpack { file, output }, _) => ps::unpack(file, output.as_deref()),
+        (Command::On(what), _) => control::switch(true, what, out),
+        (Command::Off(what), _) => control::switch(false, what, out),
+        (Command::Mark(what), _) => control::mark(what, out),
         (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
         (_, Some(common)) => trace_file(args, common, out),
         (_, None) => Ok(()),

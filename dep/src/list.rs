@@ -209,7 +209,7 @@ fn list<const REFERENCES: bool>(
             }
             Piece::End(end) => match *end {
                 Ok(end) => {
-                    seam.ended(trace, &job, Some(end.falls_to));
+                    seam.ended(trace, &job, Some(end.falls));
                     Ok(())
                 }
                 Err(violation) => {

@@ -1,6 +1,7 @@
 //! What is handed in to be translated: blocks, the bytes they are made of, where the code goes.
 
 use abi::ids::{OrigAddr, UnitId};
+use abi::selection::Selected;
 
 /// What is known about addresses when code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,8 @@ pub struct Source<'a> {
     pub start: OrigAddr,
     /// One piece of code: a segment, a mapping.
     pub bytes: &'a [u8],
+    /// Which code is recorded.
+    pub selected: Selected<'a>,
 }
 
 impl<'a> Source<'a> {

@@ -16,6 +16,8 @@ pub struct UnitPlan {
     pub records: Vec<Record>,
     /// It relies on its predecessors in the region.
     pub closed: bool,
+    /// It is not selected: if it records anything, that is a mark.
+    pub outside: bool,
     /// The runtime logs what its first instruction stores, in front of it.
     pub announces_store: bool,
     /// The registers that are recorded in front of an instruction are written in a row, with one
@@ -28,7 +30,20 @@ impl UnitPlan {
     pub fn memory_bytes(&self) -> u32 {
         self.records.iter().map(|r| r.what.size()).sum()
     }
+
+    /// Where a branch comes from that leaves the unit, which is `id`. Behind code that is not
+    /// selected no window is current.
+    pub fn from(&self, id: UnitId) -> UnitId {
+        if self.outside {
+            NOWHERE
+        } else {
+            id
+        }
+    }
 }
+
+/// The unit that a branch out of code that is not selected comes from. No unit has its window.
+pub const NOWHERE: UnitId = UnitId(0);
 
 /// What a unit writes to the control-flow stream: something at its entry, something at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +71,10 @@ pub enum AtEntry {
     Address,
     /// The same behind a byte that announces it.
     Target,
+    /// The unit is not selected: a mark of [`abi::trace::outside`], in 2 bytes.
+    Outside(u8),
+    /// The same, in 8 bytes.
+    OutsideWord(u8),
 }
 
 /// What a unit writes to the control-flow stream at its last instruction. Open to grow, as
@@ -74,9 +93,9 @@ impl ControlRecord {
     pub fn bytes(self) -> u8 {
         let entry = match self.entry {
             AtEntry::Nothing => 0,
-            AtEntry::Narrow => 2,
+            AtEntry::Narrow | AtEntry::Outside(_) => 2,
             AtEntry::Wide => 6,
-            AtEntry::Address => 8,
+            AtEntry::Address | AtEntry::OutsideWord(_) => 8,
             AtEntry::Target => 9,
         };
         let end = match self.end {
@@ -99,8 +118,8 @@ mod tests {
 
     #[test]
     fn records_have_the_lengths_that_the_thread_block_has_steps_for() {
-        use AtEntry::{Address, Narrow, Nothing, Target, Wide};
-        for entry in [Nothing, Narrow, Wide, Address, Target] {
+        use AtEntry::{Address, Narrow, Nothing, Outside, OutsideWord, Target, Wide};
+        for entry in [Nothing, Narrow, Wide, Address, Target, Outside(8), OutsideWord(8)] {
             let whole = ControlRecord { entry, end: AtEnd::Nothing }.bytes();
             assert!(abi::thread::CF_LENGTHS.contains(&whole.into()), "{entry:?}");
         }

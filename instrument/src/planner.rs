@@ -25,17 +25,19 @@
 
 use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
 use crate::refusal::refusal;
-use abi::ids::{Gpr, UnitId};
+use abi::ids::{Gpr, OrigAddr, UnitId};
 use abi::options::{ControlFlow, Memory, RecordingOptions};
+use abi::selection::Selected;
+use abi::trace::outside;
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
 use core::ops::Range;
-use iced_x86::{Instruction, InstructionInfoFactory};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
 use lifter::flow::Flow;
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
 use lifter::recompute::{effects, Effect, Known};
-use lifter::regs::GprSet;
+use lifter::regs::{gpr_number, GprSet};
 use lifter::stores::{at_run_time, is_synchronising, stores, Stores};
 
 /// A block as the planner sees it.
@@ -46,10 +48,23 @@ pub struct PlanBlock {
     pub wide: bool,
     /// It may be entered from outside the region.
     pub open: bool,
+    /// It is not selected.
+    pub outside: Option<Outside>,
     /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
     pub successors: [Option<usize>; 2],
     /// See there.
     pub leaves: bool,
+}
+
+/// What a block that is not selected has to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outside {
+    /// Control may get from its end to selected code unnoticed, or to the kernel: it writes a mark.
+    pub marks: bool,
+    /// Bits of [`abi::trace::outside`].
+    mark: u8,
+    /// The last instruction that changes the fs base, and from which register.
+    fs_base: Option<(u8, Gpr)>,
 }
 
 /// What one instruction needs and does.
@@ -99,9 +114,10 @@ impl Planner {
         let control = |block: &PlanBlock| {
             control_record(recording, block.wide, insns[block.insns.clone()].last())
         };
+        let of_outside = |block: &PlanBlock| Some(outside_plan(recording, block.outside?));
         if !recording.records_memory() && !recording.undo() {
             let plan = |block| UnitPlan { control: control(block), ..UnitPlan::default() };
-            return blocks.iter().map(plan).collect();
+            return blocks.iter().map(|b| of_outside(b).unwrap_or_else(|| plan(b))).collect();
         }
         self.compiled.clear();
         self.effects.clear();
@@ -117,14 +133,17 @@ impl Planner {
         blocks
             .iter()
             .zip(facts)
-            .map(|(block, facts)| UnitPlan {
-                control: control(block),
-                records: self.records(block, &facts, recording),
-                closed: !facts.known_in.is_empty(),
-                announces_store: self.compiled[block.insns.clone()]
-                    .first()
-                    .is_some_and(|first| first.starts_unit),
-                registers_together: recording.undo(),
+            .map(|(block, facts)| {
+                of_outside(block).unwrap_or_else(|| UnitPlan {
+                    control: control(block),
+                    records: self.records(block, &facts, recording),
+                    closed: !facts.known_in.is_empty(),
+                    outside: false,
+                    announces_store: self.compiled[block.insns.clone()]
+                        .first()
+                        .is_some_and(|first| first.starts_unit),
+                    registers_together: recording.undo(),
+                })
             })
             .collect()
     }
@@ -212,6 +231,17 @@ impl Planner {
 
     /// What a block wants, writes, and knows at its end if it knows nothing at its start.
     fn local(&self, block: &PlanBlock) -> Facts {
+        if block.outside.is_some() {
+            // Nothing is known of it, nor may anything be recorded for others in it.
+            return Facts {
+                wanted: GprSet::EMPTY,
+                banned: GprSet::ALL,
+                written: GprSet::ALL,
+                known_in: GprSet::EMPTY,
+                known_out: GprSet::EMPTY,
+                late: GprSet::EMPTY,
+            };
+        }
         let mut wanted = GprSet::EMPTY;
         let mut unchanged = GprSet::ALL;
         let mut known = Known::default();
@@ -257,10 +287,13 @@ impl Planner {
     /// The greatest solution.
     fn fixpoint(&self, blocks: &[PlanBlock], before: &[Vec<usize>], facts: &mut [Facts]) {
         for (i, block) in blocks.iter().enumerate() {
-            let rely = !block.open && !before[i].is_empty();
+            let from_outside = before[i].iter().any(|&p| blocks[p].outside.is_some());
+            let rely = !block.open && !before[i].is_empty() && !from_outside;
             facts[i].known_in =
                 if rely { GprSet::ALL.minus(facts[i].banned) } else { GprSet::EMPTY };
-            facts[i].known_out = self.known_out(block, facts[i].known_in);
+            if block.outside.is_none() {
+                facts[i].known_out = self.known_out(block, facts[i].known_in);
+            }
         }
         loop {
             let mut changed = false;
@@ -379,6 +412,54 @@ fn at_entry(recording: RecordingOptions, wide: bool) -> AtEntry {
         ControlFlow::Bits if wide => AtEntry::Target,
         ControlFlow::Bits => AtEntry::Nothing,
     }
+}
+
+/// What the unselected block with these instructions has to tell; `behind`: the address behind it.
+pub fn outside(insns: &[Instruction], behind: OrigAddr, selected: Selected) -> Outside {
+    let mut found = Outside::default();
+    let Some(last) = insns.last() else { return found };
+    for (insn, i) in insns.iter().zip(0u8..) {
+        if insn.mnemonic() == Mnemonic::Wrfsbase && refusal(insn).is_none() {
+            let register = insn.op0_register();
+            found.fs_base = gpr_number(register).map(|number| (i, number));
+            let half = if register.is_gpr32() { outside::LOW_HALF } else { 0 };
+            found.mark = outside::FS_BASE | half;
+        }
+    }
+    let flow = Flow::of(last);
+    if !flow.ends_block() {
+        found.mark |= outside::FALLS;
+    }
+    let may_lead = |target: OrigAddr| selected.may_contain(target.0);
+    let next = match flow.ends_unit() {
+        true => flow.successors(behind),
+        false => [Some(behind), None],
+    };
+    let leads = match flow {
+        // What it records belongs to a place in the stream, and a chunk can end there.
+        Flow::Syscall => true,
+        Flow::Return | Flow::IndirectCall | Flow::IndirectJump => selected.is_anything(),
+        Flow::Call(target) => may_lead(target),
+        _ => next.into_iter().flatten().any(may_lead),
+    };
+    found.marks = leads || found.fs_base.is_some();
+    found
+}
+
+/// The plan of a block that is not selected.
+fn outside_plan(recording: RecordingOptions, block: Outside) -> UnitPlan {
+    let mut plan = UnitPlan { outside: true, ..UnitPlan::default() };
+    if !block.marks || !recording.records() {
+        return plan;
+    }
+    let mark = outside::FIRST + block.mark;
+    plan.control.entry = match recording.control_flow {
+        ControlFlow::FullPc => AtEntry::OutsideWord(mark),
+        ControlFlow::Tags | ControlFlow::Bits => AtEntry::Outside(mark),
+    };
+    plan.records =
+        block.fs_base.map(|(insn, r)| Record { insn, what: What::Before(r) }).into_iter().collect();
+    plan
 }
 
 /// Whether unit `id` may be entered by a direct branch from unit `from`, before either has a plan.

@@ -8,7 +8,7 @@
 //!                          0x7f: none
 //!          u16 live_in     registers whose values are the program's at the unit's entry
 //!          u16 live_out    the same behind its last instruction
-//!          u16 zero
+//!          u16 flags       bit 0: the unit is not selected, so no position counts its instructions
 //! entry:   u8  delta       code bytes since the previous entry (since the unit's entry);
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
@@ -109,6 +109,8 @@ pub struct Header {
     pub scratch: [Option<Scratch>; 2],
     pub live_in: GprSet,
     pub live_out: GprSet,
+    /// The unit is not selected: positions do not count its instructions.
+    pub outside: bool,
 }
 
 /// One instruction boundary.
@@ -165,7 +167,7 @@ impl Writer {
         out.extend_from_slice(&header.scratch.map(|s| s.map_or(NO_SCRATCH, Scratch::to_byte)));
         out.extend_from_slice(&header.live_in.bits().to_le_bytes());
         out.extend_from_slice(&header.live_out.bits().to_le_bytes());
-        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&[u8::from(header.outside), 0]);
         Writer { last: 0 }
     }
 
@@ -216,6 +218,7 @@ impl<'a> Recipe<'a> {
             scratch: [Scratch::from_byte(b[0]), Scratch::from_byte(b[1])],
             live_in: GprSet::from_bits(u16::from_le_bytes([b[2], b[3]])),
             live_out: GprSet::from_bits(u16::from_le_bytes([b[4], b[5]])),
+            outside: b[6] & 1 != 0,
         }
     }
 
@@ -297,6 +300,7 @@ mod tests {
             scratch: [Some(Scratch { register: Gpr(3), spilled: true }), None],
             live_in: GprSet::from_bits(0x1234),
             live_out: GprSet::ALL,
+            outside: true,
         };
         let mut out = Vec::new();
         let mut writer = Writer::begin(&mut out, header);

@@ -19,8 +19,12 @@ impl Weaver<'_> {
         let control = self.unit.plan.control;
         let memory = self.memory_left();
         let live_in = self.unit.live.at_entry();
-        let mut header =
-            recipe::Header { scratch: [None; 2], live_in, live_out: self.unit.live.at_end() };
+        let mut header = recipe::Header {
+            scratch: [None; 2],
+            live_in,
+            live_out: self.unit.live.at_end(),
+            outside: self.unit.plan.outside,
+        };
         if control.bytes() > 0 || memory > 0 {
             let pointer = self.take(live_in, GprSet::EMPTY, Slot::First);
             let second = matches!(control.entry, AtEntry::Address | AtEntry::Target)
@@ -50,6 +54,11 @@ impl Weaver<'_> {
                 // The high part first: until the first word is there, the stream ends here.
                 self.code().write_imm(At(p, 4), id.0 >> 16);
                 self.code().write_imm(At(p, 0), u32::from(tags::WIDE) | id.0 << 16);
+            }
+            (AtEntry::Outside(mark), _) => self.code().write_imm(At(p, 0), mark.into()),
+            (AtEntry::OutsideWord(mark), _) => {
+                self.code().write_imm(At(p, 4), 0);
+                self.code().write_imm(At(p, 0), mark.into());
             }
             (AtEntry::Address, Some(q)) => {
                 self.whole_address(q);

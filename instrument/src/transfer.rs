@@ -22,7 +22,7 @@ use crate::operand::memory_operand;
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::Weaver;
-use abi::ids::{CodeOff, OrigAddr};
+use abi::ids::{CodeOff, OrigAddr, UnitId};
 use abi::layout::{TableShape, WINDOW_SIZE};
 use abi::thread::{self, refuse};
 use abi::trace::bits;
@@ -59,7 +59,7 @@ impl Weaver<'_> {
             }
             Flow::Call(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
-                let (at, from) = (self.code().call(), self.unit.block.id);
+                let (at, from) = (self.code().call(), self.from());
                 self.ends.cold.push(Cold::Call { at, return_address: next, target, from });
                 self.go_on(next);
             }
@@ -98,8 +98,13 @@ impl Weaver<'_> {
         self.pending(at, target, Size::Numbered(number));
     }
 
+    /// Where branches of the unit come from.
+    fn from(&self) -> UnitId {
+        self.unit.plan.from(self.unit.block.id)
+    }
+
     fn pending(&mut self, at: CodeOff, target: OrigAddr, size: Size) {
-        let from = self.unit.block.id;
+        let from = self.from();
         self.ends.pending.push(Pending { at, target, from, size });
     }
 

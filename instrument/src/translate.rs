@@ -10,8 +10,8 @@ use crate::fragment::{Branch, Fragment, Thunks, Unit};
 use crate::liveness::{Beyond, Liveness, Span};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use crate::manner::Manner;
-use crate::plan::UnitPlan;
-use crate::planner::{may_enter, PlanBlock, Planner};
+use crate::plan::{UnitPlan, NOWHERE};
+use crate::planner::{may_enter, outside, PlanBlock, Planner};
 use crate::weave;
 use crate::weaver::{Draft, Tools, Weaver};
 use abi::ids::{CodeOff, OrigAddr};
@@ -74,7 +74,7 @@ impl Translator {
         let spans = core::mem::take(&mut self.spans);
         let mut beyond = Beyond { map: &mut self.live_map, source };
         self.liveness.solve(&spans, &insns, &mut self.tools.factory, &mut beyond, everything);
-        let plans = self.plan(blocks, &spans, &insns);
+        let plans = self.plan(blocks, source, &spans, &insns);
         (insns, spans, plans)
     }
 
@@ -124,11 +124,21 @@ impl Translator {
         cold::thunks(&core::mem::take(&mut self.thunks), out)
     }
 
-    fn plan(&mut self, blocks: &[Block], spans: &[Span], insns: &[Instruction]) -> Vec<UnitPlan> {
+    fn plan(
+        &mut self,
+        blocks: &[Block],
+        source: Source,
+        spans: &[Span],
+        insns: &[Instruction],
+    ) -> Vec<UnitPlan> {
         let recording = self.options.recording;
+        let is_outside =
+            |block: &Block| recording.selective && !source.selected.contains(block.start.0);
         let inside = |address: OrigAddr, from: &Block| {
             let i = blocks.binary_search_by_key(&address, |b| b.start).ok()?;
-            may_enter(recording, from.id, blocks[i].id, blocks[i].wide).then_some(i)
+            let to = &blocks[i];
+            let id = if is_outside(from) { NOWHERE } else { from.id };
+            (is_outside(to) || may_enter(recording, id, to.id, to.wide)).then_some(i)
         };
         let plan_blocks: Vec<PlanBlock> = blocks
             .iter()
@@ -140,7 +150,9 @@ impl Translator {
                 let leaves = next == [None; 2]
                     || next.iter().zip(&successors).any(|(n, s)| n.is_some() && s.is_none());
                 let (wide, open) = (block.wide, block.open || block.wide);
-                PlanBlock { insns: list, wide, open, successors, leaves }
+                let outside = is_outside(block)
+                    .then(|| outside(&insns[list.clone()], block.behind(), source.selected));
+                PlanBlock { insns: list, wide, open, outside, successors, leaves }
             })
             .collect();
         self.planner.plan(&plan_blocks, insns, recording, &mut self.tools.factory)
@@ -153,10 +165,9 @@ impl Translator {
         self.region_thunks.clear();
         for (i, block) in region.blocks.iter().enumerate() {
             let (span, plan) = (&region.spans[i], &region.plans[i]);
-            let behind = region
-                .blocks
-                .get(i + 1)
-                .filter(|next| region.plans[i + 1].control.may_be_entered(block.id, next.id));
+            let behind = region.blocks.get(i + 1).filter(|next| {
+                region.plans[i + 1].control.may_be_entered(plan.from(block.id), next.id)
+            });
             let draft = Draft {
                 block,
                 plan,
@@ -241,6 +252,12 @@ fn entry_inside(p: &Pending, units: &[Unit]) -> Option<CodeOff> {
 /// What the reader is told about the unit.
 #[allow(clippy::cast_possible_truncation, reason = "blocks are smaller than 64 KiB")]
 fn body(block: &Block, plan: &UnitPlan) -> UnitBody {
+    if plan.outside {
+        // Nothing names it.
+        let wide = if block.wide { flags::WIDE } else { 0 };
+        let flags = wide | flags::OUTSIDE;
+        return UnitBody { code_len: block.len as u16, flags, records: Vec::new() };
+    }
     UnitBody {
         code_len: block.len as u16,
         flags: if block.wide { flags::WIDE } else { 0 },

@@ -206,7 +206,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
     let blocks = blocks(case, &insns);
     let mut fragment = Fragment::new(case.translated);
     let mut translator = Translator::new(case.options, case.placement);
-    let source = Source { start: OrigAddr(case.original), bytes: code };
+    let source = Source { start: OrigAddr(case.original), bytes: code, selected: case.selected };
     translator.translate(&blocks, source, &mut fragment);
 
     let mut original_places = BTreeMap::new();

@@ -41,11 +41,12 @@ pub(crate) fn cut_block(
     Some(Block { start, len: extent.len, end: extent.last.end(), indirect })
 }
 
-/// `program` with blocks that end in front of each instruction that `starts` a block of its own.
+/// `program` with blocks that end in front of each instruction that `starts` a block of its own. It is
+/// asked with the address of the instruction in front, which is in the same block.
 pub fn cut_before(
     program: Program,
     image: &Image,
-    mut starts: impl FnMut(&Instruction) -> bool,
+    mut starts: impl FnMut(&Instruction, OrigAddr) -> bool,
 ) -> Program {
     let blocks = || program.functions.iter().flat_map(|f| &f.blocks);
     let mut known: BTreeSet<OrigAddr> = blocks().map(|b| b.start).collect();
@@ -57,11 +58,13 @@ pub fn cut_before(
             let bytes = &bytes[..bytes.len().min(block.len as usize)];
             let mut decoder = Decoder::with_ip(64, bytes, block.start.0, DecoderOptions::NONE);
             let mut rest = Some(block);
+            let mut previous = block.start;
             while decoder.can_decode() {
                 let insn = decoder.decode();
                 let at = OrigAddr(insn.ip());
+                let in_front = core::mem::replace(&mut previous, at);
                 let Some(open) = rest.filter(|open| at > open.start) else { continue };
-                if !starts(&insn) {
+                if !starts(&insn, in_front) {
                     continue;
                 }
                 // An instruction of the block lies inside of its bytes, which a u32 counts.

@@ -5,6 +5,7 @@ use clap::Parser;
 use rewriter::error::Error;
 use rewriter::options::Arguments;
 use rewriter::rewrite::{self, Built};
+use rewriter::selection::Selection;
 use rewriter::shared::{Pack, SharedLibraries};
 use script::Resolved;
 use serde::{Deserialize, Serialize};
@@ -179,8 +180,12 @@ fn decide(
     };
     let watched: Watched = libraries.iter().map(|path| (path.clone(), stamp_of(path))).collect();
     let shared = SharedLibraries::new(store);
+    let selection = match arguments.how.rules() {
+        Ok(rules) => Selection::new(rules),
+        Err(why) => return Ok(Made::native(why, true)),
+    };
     let packs = match arguments.shares_libraries() {
-        true => shared.packs(&libraries, arguments.options(), &BTreeMap::new()).0,
+        true => shared.packs(&libraries, arguments.options(), &selection, &BTreeMap::new()).0,
         false => Vec::new(),
     };
     if let Some(trouble) = shared.trouble() {

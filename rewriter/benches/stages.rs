@@ -4,6 +4,7 @@
 //! `just microbench` measures. Among the tests each runs once, so that it keeps working.
 
 use abi::options::Options;
+use abi::selection::Selected;
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{black_box, Bencher};
 use instrument::fragment::Fragment;
@@ -51,7 +52,8 @@ fn decode(bencher: Bencher) {
 #[divan::bench]
 fn plan(bencher: Bencher) {
     let Code { image, program } = &*CODE;
-    let regions: Vec<_> = regions(program, &program.functions, image).collect();
+    let regions: Vec<_> =
+        regions(program, &program.functions, image, Selected::EVERYTHING).collect();
     bencher.counter(ItemsCount::new(program.block_count())).bench_local(|| {
         let mut translator = inspector(image, Options::default());
         for (_, source, blocks) in &regions {
@@ -64,7 +66,8 @@ fn plan(bencher: Bencher) {
 #[divan::bench]
 fn weave(bencher: Bencher) {
     let Code { image, program } = &*CODE;
-    let regions: Vec<_> = regions(program, &program.functions, image).collect();
+    let regions: Vec<_> =
+        regions(program, &program.functions, image, Selected::EVERYTHING).collect();
     bencher.counter(ItemsCount::new(program.block_count())).bench_local(|| {
         let mut translator = inspector(image, Options::default());
         let mut fragment = Fragment::new(0);

@@ -6,6 +6,7 @@ use crate::error::{unsupported, Result};
 use crate::input::Input;
 use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
+use crate::selection::Choice;
 use crate::translate::{Translated, FIRST_WINDOW};
 use abi::ids::FileOff;
 use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
@@ -95,14 +96,28 @@ pub struct TableSegment {
     pub header: ImageHeader,
     /// Room for the output's program headers in front of the header, or 0.
     pub front: usize,
+    /// Room for what the kernel maps ([`ImageHeader::pieces`]).
+    pub pieces: std::ops::Range<usize>,
     /// In order, without gaps.
     pub parts: Vec<Part>,
     pub descriptions: usize,
 }
 
-/// Builds the tables for `places`, with `front` bytes in front of the header. What depends on
-/// the file (runtime, identity) is still missing in the header. `library_folder`: where the
-/// translations of libraries are that do not travel along.
+/// Bytes of one of [`ImageHeader::pieces`].
+const PIECE_SIZE: usize = 16;
+
+/// What the tables leave room for: it is known when the file is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRoom {
+    /// Bytes in front of the header, for the output's program headers, or 0.
+    pub front: usize,
+    /// Entries of [`ImageHeader::pieces`].
+    pub pieces: usize,
+}
+
+/// Builds the tables for `places`. What depends on the file (runtime, identity, and what there is
+/// `room` for) is still missing. `library_folder`: where the translations of libraries are that do
+/// not travel along.
 #[allow(clippy::too_many_arguments, reason = "each is a part of the output")]
 pub fn tables(
     input: &Input,
@@ -111,9 +126,11 @@ pub fn tables(
     options: Options,
     dynamic: bool,
     places: Places,
-    front: usize,
+    room: FileRoom,
     library_folder: Option<&Path>,
+    selection: &Choice,
 ) -> TableSegment {
+    let FileRoom { front, pieces } = room;
     let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
         bytes.resize(bytes.len().next_multiple_of(16), 0);
@@ -131,10 +148,17 @@ pub fn tables(
     let ranges = executable_ranges(input);
     let words: Vec<u8> = ranges.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let exec_ranges = place(&words);
+    let pieces = vec![0; pieces * PIECE_SIZE];
+    let pieces_at = place(&pieces);
     let library_folder = library_folder.map(|folder| {
         use std::os::unix::ffi::OsStrExt;
         place(&[folder.as_os_str().as_bytes(), &[0]].concat())
     });
+    let chosen = selection.ranges.pieces();
+    let words: Vec<u8> = chosen.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+    let selection_at = place(&words);
+    let text = selection.rules.to_text();
+    let rules = place(text.as_bytes());
     let header_end = place(&[]);
     let offsets = translated.place(|table| place(table) as u64);
     let end = place(&[]);
@@ -167,6 +191,10 @@ pub fn tables(
         elf_header: elf_header.unwrap_or(0),
         exec_ranges: at(exec_ranges),
         exec_range_count: ranges.len() as u64,
+        selection: at(selection_at),
+        selection_count: chosen.len() as u64,
+        rules: at(rules),
+        rules_len: text.len() as u64,
         tables: abi::tables::Tables {
             code: places.code,
             entries: places.tables + offsets.entries,
@@ -184,6 +212,8 @@ pub fn tables(
         library_count: libraries.count as u64,
         library_folder: library_folder.map_or(0, at),
         jit_window: libraries.next_window.into(),
+        pieces: at(pieces_at),
+        piece_count: (pieces.len() / PIECE_SIZE) as u64,
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,
@@ -196,5 +226,6 @@ pub fn tables(
         part(".deprewrite.units", descriptions, end),
     ];
     parts.retain(|part| part.end != 0);
-    TableSegment { bytes, header, front, parts, descriptions }
+    let pieces = pieces_at..pieces_at + pieces.len();
+    TableSegment { bytes, header, front, pieces, parts, descriptions }
 }

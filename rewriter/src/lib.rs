@@ -18,6 +18,7 @@ pub mod options;
 pub mod rewrite;
 pub mod roots;
 pub mod runtime_blob;
+pub mod selection;
 pub mod shared;
 pub mod summary;
 pub mod translate;

@@ -6,10 +6,12 @@ use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
 use crate::roots;
 use crate::say;
+use crate::selection::{Choice, Selection};
 use crate::translate::{cut, translate, Target, Translated};
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
+use abi::selection::Rules;
 use abi::tables::Tables;
 use lifter::discover::discover;
 use lifter::program::Program;
@@ -72,8 +74,8 @@ impl Library {
     }
 
     /// Name of a file of the library's own.
-    pub fn file_name(&self, options: Options) -> String {
-        abi::library::file_name(self.head(), options.to_word())
+    pub fn file_name(&self, options: Options, rules: &Rules) -> String {
+        abi::library::file_name_for(self.head(), options.to_word(), rules.key())
     }
 
     fn head(&self) -> [u64; 2] {
@@ -86,11 +88,18 @@ impl Library {
     }
 
     /// Translates the library. `more`: addresses of code that a run has found.
-    pub fn translate(&self, options: Options, fixed: bool, more: &[u64]) -> Lifted<'_> {
+    pub fn translate(
+        &self,
+        options: Options,
+        selection: &Selection,
+        fixed: bool,
+        more: &[u64],
+    ) -> Lifted<'_> {
+        let choice = selection.of_library(&self.path, &self.input);
         let mut image = roots::image(&self.input);
         image.code_pointers.extend(more);
-        let program = cut(discover(&image, &mut |_, _| ()), &image, options);
-        Lifted { library: self, image, program, options, fixed }
+        let program = cut(discover(&image, &mut |_, _| ()), &image, options, choice.selected());
+        Lifted { library: self, image, program, options, choice, fixed }
     }
 }
 
@@ -100,6 +109,7 @@ pub struct Lifted<'a> {
     image: lifter::image::Image<'a>,
     program: Program,
     options: Options,
+    choice: Choice,
     fixed: bool,
 }
 
@@ -118,6 +128,7 @@ impl Lifted<'_> {
             &self.image,
             Target {
                 options: self.options,
+                selected: self.choice.selected(),
                 code: code_distance,
                 fixed: self.fixed,
                 movable: true,
@@ -135,6 +146,7 @@ impl Lifted<'_> {
             input,
             translated: &translated,
             options: self.options,
+            choice: &self.choice,
             fixed: self.fixed,
             code_distance,
             first_window,
@@ -148,6 +160,7 @@ struct Description<'a> {
     input: &'a Input,
     translated: &'a Translated,
     options: Options,
+    choice: &'a Choice,
     fixed: bool,
     code_distance: u64,
     first_window: u32,
@@ -167,6 +180,9 @@ impl Description<'_> {
         let segment = input.executable_segment().copied().unwrap_or_default();
         let text_bytes = input.segment_bytes(&segment);
         let tables = translated.place(|table| place(table, 16));
+        let pieces = self.choice.ranges.pieces();
+        let words = pieces.as_flattened().iter().flat_map(|word| word.to_le_bytes());
+        let selection = place(&words.collect::<Vec<u8>>(), 16);
         let text = place(text_bytes, 16);
         let code = place(&translated.code, index(PAGE));
         let len = place(&[], index(PAGE));
@@ -182,6 +198,9 @@ impl Description<'_> {
             len,
             flags: bits,
             options: self.options.to_word(),
+            rules: self.choice.rules.key(),
+            selection,
+            selection_count: pieces.len() as u64,
             head: head(input),
             content: key(text_bytes),
             segment: segment.address,
@@ -285,6 +304,7 @@ pub struct Packs {
 pub fn packs(
     paths: &[PathBuf],
     options: Options,
+    selection: &Selection,
     fixed: bool,
     first_window: u32,
     room: Room,
@@ -302,7 +322,8 @@ pub fn packs(
             }
         };
         originals += page_up(library.input.image_end());
-        let lifted = library.translate(options, fixed, more.get(path).map_or(&[], |m| m));
+        let lifted =
+            library.translate(options, selection, fixed, more.get(path).map_or(&[], |m| m));
         if packs.next_window + lifted.windows() >= library::FIRST_SHARED_WINDOW {
             packs.reports.push(left("too many units".into()));
             continue;

@@ -4,6 +4,7 @@ use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
     RecordingOptions, LOG_MOST, LOG_STEP,
 };
+use abi::selection::Rules;
 use clap::{Args, Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -71,6 +72,13 @@ pub struct How {
     /// When the log is full, drop its oldest chunks and go on.
     #[arg(long, requires = "log_size")]
     ring: bool,
+    /// Record only this code: MODULE, [MODULE]:FUNCTION or [MODULE:]A..B, with globs for names; `main`
+    /// is the program. The rest runs unrecorded.
+    #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Do not record this code. It is stronger than --only.
+    #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
+    skip: Vec<String>,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -152,6 +160,7 @@ enum TortureArg {
     Drop,
     TinyBuffers,
     Pauses,
+    Misplaced,
 }
 
 /// The name of a value, as it is typed.
@@ -193,6 +202,8 @@ impl How {
             dead_registers,
             log_size,
             ring,
+            only,
+            skip,
             translate,
             pointers,
             torture,
@@ -207,6 +218,11 @@ impl How {
         add("--pointers", typed(*pointers));
         if let Some(steps) = log_size {
             add("--log-size", (u64::from(*steps) * LOG_STEP).to_string());
+        }
+        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
+            if !selectors.is_empty() {
+                add(flag, selectors.join(","));
+            }
         }
         if !torture.is_empty() {
             let all: Vec<String> = torture.iter().copied().map(typed).collect();
@@ -227,11 +243,35 @@ impl How {
         if recording.undo() && recording.memory == Memory::None {
             return Err("--instrument undo needs --memory registers or addresses");
         }
+        if self.rules().is_ok_and(|rules| !rules.is_everything()) {
+            if recording.control_flow == ControlFlow::Bits {
+                return Err("--only and --skip need --control-flow tags or full-pc");
+            }
+            if recording.undo() {
+                return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
+            }
+        }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
         }
         Ok(())
+    }
+
+    /// What is recorded of the code: all of it, if nothing is recorded anyway.
+    pub fn rules(&self) -> std::result::Result<Rules, String> {
+        let rules = Rules::parse(&self.only.join(","), &self.skip.join(","))
+            .map_err(|why| format!("--only, --skip: {why}"))?;
+        match self.instrument {
+            InstrumentArg::None => Ok(Rules::default()),
+            _ => Ok(rules),
+        }
+    }
+
+    /// Rules were given, but nothing is recorded.
+    pub fn ignores_rules(&self) -> bool {
+        let given = !self.only.is_empty() || !self.skip.is_empty();
+        given && matches!(self.instrument, InstrumentArg::None)
     }
 
     pub fn options(&self) -> Options {
@@ -246,6 +286,7 @@ impl How {
                     TortureArg::Drop => torture::DROP,
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                     TortureArg::Pauses => torture::PAUSES,
+                    TortureArg::Misplaced => torture::MISPLACED,
                 }
             }),
             dead_registers: match self.dead_registers {
@@ -269,6 +310,7 @@ impl How {
                 MemoryArg::Addresses => Memory::Addresses,
                 MemoryArg::None => Memory::None,
             },
+            selective: self.rules().is_ok_and(|rules| !rules.is_everything()),
             ring: self.ring,
             log_size: self.log_size.unwrap_or(0),
         };
@@ -292,6 +334,7 @@ mod tests {
             &[][..],
             &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
+            &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
@@ -309,6 +352,9 @@ mod tests {
         assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
         assert!(check(&["--instrument", "undo", "--memory", "none"]).is_err());
+        assert!(check(&["--only", "main", "--control-flow", "bits"]).is_err());
+        assert!(check(&["--skip", "lib*", "--instrument", "undo"]).is_err());
+        assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());

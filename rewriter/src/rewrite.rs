@@ -7,6 +7,7 @@ use crate::learn::Learned;
 use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::say;
+use crate::selection::Selection;
 use crate::shared::{Pack, SharedLibraries};
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
@@ -70,7 +71,9 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
-    let program = cut(program, &image, arguments.options());
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
+    let choice = selection.of_program(&arguments.input, &input);
+    let program = cut(program, &image, arguments.options(), choice.selected());
     let changing = writable_code(&input, &program)?;
     stages.done("discover");
     if let Some(stage) = arguments.dump {
@@ -86,11 +89,18 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         };
         if let Some(show) = show {
             let mut done = Ok(());
-            inspect(&program, functions, &image, arguments.options(), |function, inspection| {
-                if done.is_ok() {
-                    done = dump::print(&show(function, &inspection));
-                }
-            });
+            inspect(
+                &program,
+                functions,
+                &image,
+                choice.selected(),
+                arguments.options(),
+                |function, inspection| {
+                    if done.is_ok() {
+                        done = dump::print(&show(function, &inspection));
+                    }
+                },
+            );
             done?;
         }
     }
@@ -114,6 +124,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         } else {
             let target = Target {
                 options,
+                selected: choice.selected(),
                 code: places.code,
                 fixed: !input.pie,
                 movable: false,
@@ -133,29 +144,43 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let (embedded, packs, reports) = match shared {
         None => (paths, Vec::new(), Vec::new()),
         Some(shared) => {
-            let (packs, reports) = shared.packs(&paths, options, &learned.libraries);
+            let (packs, reports) = shared.packs(&paths, options, &selection, &learned.libraries);
             (Vec::new(), packs, reports)
         }
     };
     let mut libraries = library::packs(
         &embedded,
         options,
+        &selection,
         !input.pie,
         FIRST_WINDOW + translated.windows(),
         places.room_for_libraries(&input, code.len(), runtime.end()),
         &learned.libraries,
     );
     libraries.reports.extend(reports);
+    // Those of the cache may have been translated earlier.
+    let looked = arguments.embeds_libraries() && missing.is_empty();
+    selection.check(&arguments.input, &input, looked, arguments.quiet)?;
     stages.done("libraries");
-    let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
+    let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
     let folder = shared.map(SharedLibraries::folder);
     let folder = folder.as_deref();
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front, folder);
+    let tables = tables(
+        &input,
+        &translated,
+        &libraries,
+        options,
+        dynamic,
+        places,
+        room_in_tables,
+        folder,
+        &choice,
+    );
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
     let (bytes, identity) =
-        write::assemble(&input, code, &libraries.bytes, tables, runtime, places)?;
+        write::assemble(&input, code, &libraries.bytes, tables, runtime, places, options)?;
     stages.done("layout");
 
     let summary = Summary {
@@ -197,13 +222,14 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     let path = arguments.input.canonicalize();
     let path = path.map_err(|e| Error::file("read", &arguments.input, e))?;
     let library = library::Library::read(&path)?;
-    let lifted = library.translate(arguments.options(), false, &[]);
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
+    let lifted = library.translate(arguments.options(), &selection, false, &[]);
     if lifted.windows() > abi::library::WINDOW_STEP {
         return Err(unsupported!("the library is too large: it has too many units"));
     }
     let (bytes, report) = lifted.pack(library.shared_window());
     std::fs::create_dir_all(folder).map_err(|e| Error::file("write", folder, e))?;
-    let file = folder.join(library.file_name(arguments.options()));
+    let file = folder.join(library.file_name(arguments.options(), &selection.rules));
     let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     write::write_file(&file, &bytes, readable)?;
     if !arguments.quiet {

@@ -9,8 +9,9 @@
 
 use crate::error::{unsupported, Error, Result};
 use crate::library::{Library, Report};
+use crate::selection::Selection;
 use abi::library::{
-    file_name, key, PackHeader, END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, HEAD, HEADER_SIZE,
+    file_name_for, key, PackHeader, END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, HEAD, HEADER_SIZE,
 };
 use abi::options::Options;
 use serde::{Deserialize, Serialize};
@@ -83,12 +84,13 @@ impl<'a> SharedLibraries<'a> {
         &self,
         libraries: &[PathBuf],
         options: Options,
+        selection: &Selection,
         more: &BTreeMap<PathBuf, Vec<u64>>,
     ) -> (Vec<Pack>, Vec<Report>) {
         let (mut packs, mut reports) = (Vec::new(), Vec::new());
         for path in libraries {
             let more = more.get(path).map_or(&[][..], |more| more);
-            match self.pack(path, options, more) {
+            match self.pack(path, options, selection, more) {
                 Ok((pack, report)) => {
                     packs.push(pack);
                     reports.push(report);
@@ -100,7 +102,13 @@ impl<'a> SharedLibraries<'a> {
     }
 
     /// The pack of the library at `path`, found or made.
-    pub fn pack(&self, path: &Path, options: Options, more: &[u64]) -> Result<(Pack, Report)> {
+    pub fn pack(
+        &self,
+        path: &Path,
+        options: Options,
+        selection: &Selection,
+        more: &[u64],
+    ) -> Result<(Pack, Report)> {
         let failed = |e: std::io::Error| Error::file("read", path, e);
         // Something else than a file is refused before it is opened.
         let metadata = std::fs::metadata(path).map_err(failed)?;
@@ -112,7 +120,7 @@ impl<'a> SharedLibraries<'a> {
         let content = self.store.content(&file).map_err(failed)?;
         let mut head = Vec::new();
         (&file).take(HEAD as u64).read_to_end(&mut head).map_err(failed)?;
-        let name = file_name(key(&head), options.to_word());
+        let name = file_name_for(key(&head), options.to_word(), selection.rules.key());
         let place = Place { id: format!("{FOLDER}/{name}"), file: Path::new(FOLDER).join(name) };
         let known = |note: &serde_json::Value| Note::deserialize(note).ok();
         let of_this = |note: &Note| note.content == content;
@@ -127,7 +135,7 @@ impl<'a> SharedLibraries<'a> {
                 all.extend(earlier.filter(of_this).into_iter().flat_map(|note| note.more));
                 all.sort_unstable();
                 all.dedup();
-                self.make(path, options, &place.id, &content, all)
+                self.make(path, options, selection, &place.id, &content, all)
             },
         );
         let Entry { path: file, stamp, note, .. } = match found {
@@ -157,6 +165,7 @@ impl<'a> SharedLibraries<'a> {
         &self,
         path: &Path,
         options: Options,
+        selection: &Selection,
         id: &str,
         content: &Hash,
         more: Vec<u64>,
@@ -165,7 +174,7 @@ impl<'a> SharedLibraries<'a> {
         if Hash::of(library.bytes()) != *content {
             return Err(Error::file("read", path, "it changes while it is read"));
         }
-        let lifted = library.translate(options, false, &more);
+        let lifted = library.translate(options, selection, false, &more);
         let first = self.reserve(id, lifted.windows())?;
         let (bytes, Report { units, code_bytes, .. }) = lifted.pack(first);
         let header = PackHeader::from_bytes(&bytes);

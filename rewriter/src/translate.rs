@@ -3,13 +3,15 @@
 
 use crate::convert::{low, short};
 use abi::ids::{CodeOff, OrigAddr, UnitId};
-use abi::options::{torture, Options, RecordingOptions};
+use abi::options::{torture, Options};
+use abi::selection::Selected;
 use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
 use iced_x86::InstructionInfoFactory;
 use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{Fragment, Thunks};
-use instrument::planner::{may_enter, starts_unit};
+use instrument::plan::ControlRecord;
+use instrument::planner::starts_unit;
 use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
 use lifter::image::Image;
@@ -72,19 +74,24 @@ impl Translated {
 /// Window of the program's first ahead-of-time unit.
 pub const FIRST_WINDOW: u32 = 1;
 
-/// Blocks as the instrument needs them.
-pub fn cut(program: Program, image: &Image, options: Options) -> Program {
-    if !options.recording.undo() {
+/// Blocks as the instrument needs them: no block is selected in part.
+pub fn cut(program: Program, image: &Image, options: Options, selected: Selected) -> Program {
+    if !options.recording.undo() && selected.is_everything() {
         return program;
     }
     let mut factory = InstructionInfoFactory::new();
-    cut_before(program, image, |insn| starts_unit(options.recording, insn, &mut factory))
+    cut_before(program, image, |insn, previous| {
+        selected.contains(insn.ip()) != selected.contains(previous.0)
+            || starts_unit(options.recording, insn, &mut factory)
+    })
 }
 
 /// What the code is translated for.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct Target<'a> {
     pub options: Options,
+    /// Which code is recorded.
+    pub selected: Selected<'a>,
     /// Address of the code's first byte, as the image counts.
     pub code: u64,
     /// The window of the process is known to start at 0.
@@ -97,7 +104,7 @@ pub struct Target {
 
 /// Translates a whole program or library.
 pub fn translate(program: &Program, image: &Image, target: Target) -> Translated {
-    let Target { options, code: code_base, .. } = target;
+    let Target { options, selected, code: code_base, .. } = target;
     let placement = Placement {
         window_high: target.fixed.then_some(0),
         patchable: false,
@@ -107,13 +114,13 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
     let mut result = Translated::default();
-    let numbering = Numbering::new(program, image, target.first_window);
+    let numbering = Numbering::new(program, image, selected, target.first_window);
     // Where each original block went; narrow ones too, for direct branches between functions.
     let mut placed: HashMap<u32, Placed> = HashMap::new();
     let mut previous = OrigAddr(0);
     let mut blocks = Vec::new();
     for function in &program.functions {
-        let Some(source) = source_of(image, function.start) else { continue };
+        let Some(source) = source_of(image, selected, function.start) else { continue };
         blocks.clear();
         blocks.extend(numbering.blocks(function));
         translator.translate(&blocks, source, &mut out);
@@ -123,7 +130,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
             encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
             previous = unit.start;
             let dropped = options.process.torture & torture::DROP != 0 && unit.start.0 % 11 == 3;
-            let entry = Placed { code: unit.entry, id: unit.id, wide: unit.wide };
+            let entry = Placed { code: unit.entry, id: unit.id, control: unit.control };
             if unit.closed {
                 continue;
             }
@@ -135,7 +142,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         }
     }
     result.thunks = translator.thunks(&mut out);
-    link(&mut out, &placed, options.recording);
+    link(&mut out, &placed);
     result.units.push((out.code.here().0, short(out.recipes.len())));
     result.entries.sort_unstable();
     result.code = out.code.bytes;
@@ -155,11 +162,12 @@ pub fn inspect(
     program: &Program,
     functions: &[Function],
     image: &Image,
+    selected: Selected,
     options: Options,
     mut each: impl FnMut(&Function, Inspection),
 ) {
     let mut translator = inspector(image, options);
-    for (function, source, blocks) in regions(program, functions, image) {
+    for (function, source, blocks) in regions(program, functions, image, selected) {
         let mut fragment = Fragment::new(function.start.0);
         let inspected = translator.inspect(&blocks, source);
         translator.translate(&blocks, source, &mut fragment);
@@ -183,10 +191,11 @@ pub fn regions<'a>(
     program: &'a Program,
     functions: &'a [Function],
     image: &'a Image<'a>,
+    selected: Selected<'a>,
 ) -> impl Iterator<Item = (&'a Function, Source<'a>, Vec<Block>)> {
-    let numbering = Numbering::new(program, image, FIRST_WINDOW);
+    let numbering = Numbering::new(program, image, selected, FIRST_WINDOW);
     functions.iter().filter_map(move |function| {
-        let source = source_of(image, function.start)?;
+        let source = source_of(image, selected, function.start)?;
         Some((function, source, numbering.blocks(function).collect()))
     })
 }
@@ -196,7 +205,8 @@ struct Numbering {
     first_window: u32,
     /// (address, number), ascending.
     numbers: Vec<(u32, u32)>,
-    /// Blocks that a unit of another window branches to.
+    /// Blocks that a unit of another window branches to, or one that is not selected, behind which no
+    /// window is current.
     wide: Addresses,
     /// Blocks that another function branches to.
     open: Addresses,
@@ -219,8 +229,9 @@ impl Addresses {
 }
 
 impl Numbering {
-    fn new(program: &Program, image: &Image, first_window: u32) -> Numbering {
-        let functions = || program.functions.iter().filter(|f| source_of(image, f.start).is_some());
+    fn new(program: &Program, image: &Image, selected: Selected, first_window: u32) -> Numbering {
+        let in_source = |f: &&Function| source_of(image, selected, f.start).is_some();
+        let functions = || program.functions.iter().filter(in_source);
         let blocks = || functions().flat_map(|f| &f.blocks);
         let mut numbers: Vec<(u32, u32)> =
             blocks().zip(0..).map(|(b, n)| (b.start.low(), n)).collect();
@@ -237,10 +248,12 @@ impl Numbering {
             let own = n..n + short(function.blocks.len());
             for block in &function.blocks {
                 let window = unit_id(first_window, n).window();
+                let is_outside = !selected.contains(block.start.0);
                 n += 1;
                 for target in block.end.successors(block.behind()).into_iter().flatten() {
                     let Some(m) = numbering.find(target) else { continue };
-                    if unit_id(first_window, m).window() != window {
+                    let comes_back = is_outside && selected.contains(target.0);
+                    if unit_id(first_window, m).window() != window || comes_back {
                         wide.push(target.low());
                     }
                     if !own.contains(&m) {
@@ -280,25 +293,29 @@ impl Numbering {
 struct Placed {
     code: CodeOff,
     id: UnitId,
-    wide: bool,
+    control: ControlRecord,
 }
 
-fn source_of<'a>(image: &Image<'a>, address: OrigAddr) -> Option<Source<'a>> {
+fn source_of<'a>(
+    image: &Image<'a>,
+    selected: Selected<'a>,
+    address: OrigAddr,
+) -> Option<Source<'a>> {
     let segment = image
         .segments
         .iter()
         .find(|s| s.executable && address.from_start(OrigAddr(s.address)) < s.bytes.len() as u64)?;
-    Some(Source { start: OrigAddr(segment.address), bytes: segment.bytes })
+    Some(Source { start: OrigAddr(segment.address), bytes: segment.bytes, selected })
 }
 
 /// Points the branches between functions at their targets; what is not translated, or cannot be
 /// entered directly, is reached through the look-up table.
-fn link(out: &mut Fragment, placed: &HashMap<u32, Placed>, recording: RecordingOptions) {
+fn link(out: &mut Fragment, placed: &HashMap<u32, Placed>) {
     let mut exits: HashMap<OrigAddr, CodeOff> = HashMap::new();
     for branch in std::mem::take(&mut out.branches) {
         let target = placed
             .get(&branch.target.low())
-            .filter(|p| may_enter(recording, branch.from, p.id, p.wide));
+            .filter(|p| p.control.may_be_entered(branch.from, p.id));
         let to = match target {
             Some(p) => p.code,
             None => *exits.entry(branch.target).or_insert_with(|| {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use abi::ids::LiveAddr;
 
 use crate::open::Trace;
-use crate::walk::{ChunkEnd, Sink, Violation, Walker};
+use crate::walk::{ChunkEnd, Falls, Sink, Violation, Walker};
 
 /// Batches that may wait in one queue.
 const QUEUE: usize = 4;
@@ -26,7 +26,7 @@ pub struct Job {
 #[derive(Default)]
 pub struct Seam {
     /// Thread and sequence number of the last chunk that was read to its end, and where it fell to.
-    last: Option<(usize, u32, Option<LiveAddr>)>,
+    last: Option<(usize, u32, Falls)>,
 }
 
 impl Seam {
@@ -36,16 +36,16 @@ impl Seam {
         let seq = seq(trace, job);
         match self.last {
             _ if seq == 0 => true,
-            Some((thread, last, falls_to)) if thread == job.thread && last + 1 == seq => {
-                falls_to != Some(pc)
+            Some((thread, last, falls)) if thread == job.thread && last + 1 == seq => {
+                !falls.reaches(pc)
             }
             _ => false,
         }
     }
 
-    /// The chunk of `job` has been read, and fell to `falls_to`; `None`: it is damaged.
-    pub fn ended(&mut self, trace: &Trace, job: &Job, falls_to: Option<Option<LiveAddr>>) {
-        self.last = falls_to.map(|falls_to| (job.thread, seq(trace, job), falls_to));
+    /// The chunk of `job` has been read, and its last block `falls` there; `None`: it is damaged.
+    pub fn ended(&mut self, trace: &Trace, job: &Job, falls: Option<Falls>) {
+        self.last = falls.map(|falls| (job.thread, seq(trace, job), falls));
     }
 }
 

@@ -98,7 +98,10 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         summary.chunks += 1;
         summary.units += end.units;
         summary.instructions += end.instructions;
-        let continues = before.as_ref().is_some_and(|b| b.falls_to == end.first_unit);
+        let continues = before
+            .as_ref()
+            .zip(end.first_unit)
+            .is_some_and(|(before, first)| before.falls.reaches(first));
         summary.blocks -= u64::from(end.uncertain && continues);
         let checked = used_up(&thread.chunks[job.chunk], &end)
             .and_then(|()| before.map_or(Ok(()), |before| fits(&before, &end)));
@@ -144,6 +147,9 @@ fn used_up(chunk: &Chunk, end: &ChunkEnd) -> Result<(), String> {
 
 /// The next chunk starts where, and with what, the one before ended.
 fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
+    if end.starts_outside {
+        return Ok(());
+    }
     if let Some(first) = end.first_unit {
         if !before.next.allows(first) {
             return Err(format!(

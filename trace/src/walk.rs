@@ -23,7 +23,7 @@ mod sink;
 mod stream;
 mod tags;
 
-pub use chunk_end::{ChunkEnd, Next, Violation};
+pub use chunk_end::{ChunkEnd, Falls, Next, Violation};
 pub use sink::{Entered, MemoryReference, Overwritten, Sink};
 
 use compiled::CompiledUnits;
@@ -93,7 +93,8 @@ fn walk<S: Sink, D: Decoder>(
     let stream = Stream::new(streams.control_flow(), chunk.frame.is_sealed());
     let events = thread.events_of(chunk.frame.header.seq);
     let cursor = Cursor::new(&chunk.registers, streams.memory(), trace.xsave.as_ref());
-    let mut course = Course::new(chunk, following, stream, events, cursor);
+    let selective = trace.options.recording.selective;
+    let mut course = Course::new(chunk, following, stream, events, cursor, selective);
     match course.run(decoder, units, trace.is_lossy, sink) {
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),

@@ -44,7 +44,7 @@ fn open(bytes: &[u8]) -> Trace {
 
 fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
     let (mut blocks, mut references) = (Vec::new(), Vec::new());
-    let mut falls_to = None;
+    let mut falls = trace::walk::Falls::Nowhere;
     let jobs = pipeline::jobs(trace, |_| true);
     pipeline::run(
         trace,
@@ -53,14 +53,17 @@ fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
         |_, piece| {
             match piece {
                 Piece::Batch(seen) => {
-                    let new = seen.blocks.iter().filter(|&&(pc, u)| !(u && falls_to == Some(pc)));
+                    let new = seen
+                        .blocks
+                        .iter()
+                        .filter(|&&(pc, u)| !(u && falls.reaches(abi::ids::LiveAddr(pc))));
                     blocks.extend(new.map(|&(pc, _)| pc));
                     references.extend(seen.references.iter().map(|r| {
                         let direction = if r.write { 'W' } else { 'R' };
                         format!("{:x} {direction} {:x} {}", r.pc, r.address, r.size)
                     }));
                 }
-                Piece::End(end) => falls_to = end.expect("no violation").falls_to.map(|at| at.0),
+                Piece::End(end) => falls = end.expect("no violation").falls,
             }
             true
         },

@@ -46,7 +46,18 @@ fn sample(kind: Kind) -> Owned {
             address: OrigAddr(0),
             path,
         },
+        Kind::Selection => Event::Selection(b"only main\nskip :f\n".to_vec()),
+        Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
+        Kind::Switch => Event::Switch {
+            on: true,
+            why: Why::SecondThread,
+            time_ns: 3,
+            took_ns: 4,
+            threads: 5,
+            interrupted: 6,
+        },
+        Kind::Mark => Event::Mark { time_ns: 1, on: true, text: b"here".to_vec() },
         Kind::ThreadStart => Event::ThreadStart { tid: 1, parent: 2, registers: registers() },
         Kind::ThreadEnd => Event::ThreadEnd { reason: End::Signal, status: -1 },
         Kind::Syscall => {
@@ -103,7 +114,10 @@ fn fixed_len(kind: Kind) -> usize {
         | Event::Exec(text)
         | Event::NotFollowed(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
+        Event::Mark { text, .. } => text.len(),
+        Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
+        Event::Selected { pieces, .. } => pieces.len(),
         Event::Lost { why, .. } => why.len(),
         _ => 0,
     };

@@ -14,13 +14,14 @@ use trace::Trace;
 use crate::Warnings;
 
 /// Reasons for the JIT, and what they are called.
-pub const REASONS: [(&str, JitReason); 6] = [
+pub const REASONS: [(&str, JitReason); 7] = [
     ("library", JitReason::Library),
     ("missed", JitReason::Missed),
     ("anonymous", JitReason::Anonymous),
     ("dynamic", JitReason::Dynamic),
     ("processor", JitReason::Processor),
     ("modified", JitReason::Modified),
+    ("selection", JitReason::Selection),
 ];
 
 /// Where executed code can lie: in the program, in a library that has a translation, elsewhere.
@@ -190,13 +191,13 @@ pub fn count<const REFERENCES: bool>(
             }
             Piece::End(end) => {
                 thread.chunks += 1;
-                let falls_to = match *end {
+                let falls = match *end {
                     Ok(end) => {
                         thread.units += end.units;
                         thread.instructions += end.instructions;
                         thread.control_flow += end.control_flow.0;
                         thread.memory += end.memory.0;
-                        Some(end.falls_to)
+                        Some(end.falls)
                     }
                     Err(violation) => {
                         warnings.add(&violation);
@@ -204,7 +205,7 @@ pub fn count<const REFERENCES: bool>(
                         None
                     }
                 };
-                seam.ended(trace, &job, falls_to);
+                seam.ended(trace, &job, falls);
             }
         }
         true

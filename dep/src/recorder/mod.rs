@@ -46,12 +46,6 @@ pub struct Arguments {
     /// that is free
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// Record only this: a module, a function or pattern of names, or A..B in hexadecimal
-    #[arg(long, value_name = "WHAT")]
-    only: Vec<String>,
-    /// Do not record this
-    #[arg(long, value_name = "WHAT")]
-    skip: Vec<String>,
     /// When recording begins: entry, main, second-thread, signal:N, off
     #[arg(long, value_name = "WHEN")]
     start: Option<String>,
@@ -73,26 +67,10 @@ impl Arguments {
 
     /// The options as they are typed.
     fn flags(&self) -> Vec<String> {
-        let mut flags = self.rewrite();
+        let mut flags = self.how.flags();
         flags.extend(self.start.iter().flat_map(|value| ["--start".to_owned(), value.clone()]));
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
         flags
-    }
-
-    /// Those that rewriting needs.
-    fn rewrite(&self) -> Vec<String> {
-        let mut flags = self.how.flags();
-        flags.extend(self.selection());
-        flags
-    }
-
-    /// What is recorded in space.
-    fn selection(&self) -> Vec<String> {
-        let named = [("--only", &self.only), ("--skip", &self.skip)];
-        let typed = named.into_iter().flat_map(|(flag, values)| {
-            values.iter().flat_map(move |value| [flag.to_owned(), value.clone()])
-        });
-        typed.collect()
     }
 
     /// The environment of the program.
@@ -160,7 +138,7 @@ type Refused = (String, u8);
 
 fn record(arguments: &Arguments) -> Result<Status, Refused> {
     let failed = |why: String| (why, FAILED);
-    record::prepare::check(&arguments.rewrite()).map_err(failed)?;
+    record::prepare::check(&arguments.how.flags()).map_err(failed)?;
     let Some(program) = arguments.command.first() else { return Err(failed("no program".into())) };
     let shown = program.to_string_lossy().into_owned();
     let named =
@@ -215,7 +193,7 @@ fn start(
         program: real.as_os_str().into(),
         directory: directory.as_os_str().into(),
         options: arguments.flags(),
-        rewrite: arguments.rewrite(),
+        rewrite: arguments.how.flags(),
         // Without one, the recording has its own.
         cache: store::root().ok().filter(|cache| cache.to_str().is_some()),
         start_ns: now_ns(),

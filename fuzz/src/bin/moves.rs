@@ -12,6 +12,7 @@ use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
 };
+use abi::selection::Selected;
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
@@ -423,7 +424,7 @@ impl Target for Moves {
         let mut translator = Translator::new(way.options, way.placement);
         translator.translate(
             &[block],
-            Source { start: OrigAddr(start), bytes: code },
+            Source { start: OrigAddr(start), bytes: code, selected: Selected::EVERYTHING },
             &mut fragment,
         );
         for (n, branch) in fragment.branches.iter().enumerate() {

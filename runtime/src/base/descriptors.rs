@@ -4,7 +4,8 @@ use crate::base::sys::{self, nr};
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// Descriptors in use by the runtime, -1: none.
-static HIDDEN: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+static HIDDEN: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+const MOST: usize = 4;
 
 const F_DUPFD_CLOEXEC: usize = 1030;
 
@@ -35,6 +36,13 @@ pub fn replace(old: Option<i32>, fd: i32) -> i32 {
     }
 }
 
+/// `fd` is not ours any more.
+pub fn reveal(fd: i32) {
+    for slot in &HIDDEN {
+        let _ = slot.compare_exchange(fd, -1, Relaxed, Relaxed);
+    }
+}
+
 fn move_up(fd: i32) -> Option<i32> {
     let top = sys::limit(sys::RLIMIT_NOFILE).min(4096) as usize;
     for from in (3..top).rev() {
@@ -52,9 +60,9 @@ pub fn is_hidden(fd: i32) -> bool {
     fd >= 0 && HIDDEN.iter().any(|slot| slot.load(Relaxed) == fd)
 }
 
-/// The lowest and highest hidden descriptor in `range`, for `close_range`.
+/// The hidden descriptors in `range`, for `close_range`.
 pub fn hidden_in(range: core::ops::RangeInclusive<u32>) -> impl Iterator<Item = u32> {
-    let mut all = [u32::MAX; 2];
+    let mut all = [u32::MAX; MOST];
     for (to, slot) in all.iter_mut().zip(&HIDDEN) {
         let fd = slot.load(Relaxed);
         if fd >= 0 && range.contains(&(fd as u32)) {

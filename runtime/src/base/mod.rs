@@ -2,6 +2,7 @@
 //! last words. Imports nothing of the floors above.
 
 pub mod census;
+pub mod control;
 pub mod descriptors;
 pub mod facts;
 pub mod heap;

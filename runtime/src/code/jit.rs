@@ -12,15 +12,19 @@ use crate::code::guarded::Guarded;
 use crate::code::links::{ExitId, Links, Site, UnitIndex};
 use crate::code::packs::Packs;
 use crate::code::process::Process;
+use crate::code::selection::Selection;
 use crate::code::span::Span;
 use crate::code::table::LookUps;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
 use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
 use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
-use abi::options::Options;
+use abi::options::{Instrument, Options, RecordingOptions};
+use alloc::boxed::Box;
+use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
+use instrument::plan::NOWHERE;
 use instrument::planner::may_enter;
 use instrument::recipe::Recipe;
 
@@ -39,12 +43,28 @@ pub struct Jit<W: World = Process> {
     units: Units,
     links: Links,
     translation: Translation,
+    /// The code of `options`, `units`, `links` and `translation` records nothing, although that of
+    /// the process does: the recording is switched off.
+    plain: bool,
+    /// The other variant of the code, from the first switch on.
+    other: Option<Box<Variant>>,
     /// How often all units were forgotten.
     flushes: u32,
     /// Translations of libraries.
     pub packs: Packs,
+    /// Which code is recorded.
+    selection: Selection,
     /// Libraries are placed below this.
     pub library_top: u64,
+}
+
+/// Code of one kind: that records, or that does not. Direct branches and gates lead to code of the
+/// same variant only, and the tables lead to that of the one in use.
+struct Variant {
+    options: Options,
+    units: Units,
+    links: Links,
+    translation: Translation,
 }
 
 /// Where an exit leads.
@@ -80,12 +100,18 @@ impl Jit {
         options: Options,
         image: Image,
         packs: Packs,
+        selection: Selection,
         arena: Arena,
         tables: LookUps,
         library_top: u64,
     ) -> Jit {
         let guarded = Guarded::new(&PROTECTED);
-        Jit { packs, library_top, ..Jit::in_world(Process, options, image, guarded, arena, tables) }
+        Jit {
+            packs,
+            selection,
+            library_top,
+            ..Jit::in_world(Process, options, image, guarded, arena, tables)
+        }
     }
 }
 
@@ -108,9 +134,59 @@ impl<W: World> Jit<W> {
             units: Units::default(),
             links: Links::default(),
             translation: Translation::new(options, image),
+            plain: false,
+            other: None,
             flushes: 0,
             packs: Packs::default(),
+            selection: Selection::default(),
             library_top: 0,
+        }
+    }
+
+    // --- variants ---
+
+    /// Whether the code in use records nothing although that of the process does.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// From now on look-ups lead to the other variant of the code. No thread is in generated code, or
+    /// will go back to what was looked up before.
+    pub fn switch(&mut self) {
+        if self.other.is_none() {
+            let recording =
+                RecordingOptions { instrument: Instrument::None, ..self.options.recording };
+            let options = Options { recording, ..self.options };
+            self.other = Some(Box::new(Variant {
+                options,
+                units: Units::default(),
+                links: Links::default(),
+                translation: self.translation.with(options),
+            }));
+        }
+        self.exchange();
+        for range in self.executable.ranges() {
+            self.tables.cover(range.span);
+        }
+    }
+
+    fn exchange(&mut self) {
+        if let Some(other) = &mut self.other {
+            swap(&mut self.options, &mut other.options);
+            swap(&mut self.units, &mut other.units);
+            swap(&mut self.links, &mut other.links);
+            swap(&mut self.translation, &mut other.translation);
+            self.plain = !self.plain;
+        }
+    }
+
+    /// Does the same to both variants.
+    fn to_both(&mut self, mut change: impl FnMut(&mut Self)) {
+        change(self);
+        if self.other.is_some() {
+            self.exchange();
+            change(self);
+            self.exchange();
         }
     }
 
@@ -135,6 +211,47 @@ impl<W: World> Jit<W> {
         self.executable.touches(Span::new(start, end))
     }
 
+    /// Executable memory of a file is mapped at `start..end`, from `offset` in `fd`: what is selected of
+    /// it, and its translation, if there is one.
+    pub fn add_file(&mut self, start: u64, end: u64, fd: i32, offset: u64, may_have_pack: bool) {
+        let span = Span::new(start, end);
+        if !self.selection.is_everything() {
+            // What was translated here before was of something else.
+            self.drop_units(span);
+            self.selection.add_file(span, fd, offset);
+        }
+        if may_have_pack {
+            self.packs.attach(start..end, fd, offset, &mut self.selection);
+        }
+    }
+
+    /// Tells the trace what is selected of what is mapped so far.
+    pub fn announce_selection(&self) {
+        self.selection.announce();
+    }
+
+    /// The kernel's code is at `span`.
+    pub fn add_vdso(&mut self, span: Span) {
+        self.selection.add_vdso(span);
+    }
+
+    /// `start..end` does not belong to a file any more.
+    pub fn forget_file(&mut self, start: u64, end: u64) {
+        let span = Span::new(start, end);
+        if self.selection.touches(span) {
+            self.drop_units(span);
+            self.selection.remove(span);
+        }
+    }
+
+    /// What was at `from` is at `to` now.
+    pub fn moved_file(&mut self, from: Span, to: Span) {
+        if !self.selection.is_everything() {
+            self.drop_units(to);
+            self.selection.moved(from, to);
+        }
+    }
+
     /// `range` becomes executable.
     pub fn add_executable(&mut self, range: ExecRange) {
         if self.executable.has(range) {
@@ -142,7 +259,7 @@ impl<W: World> Jit<W> {
         }
         self.drop_executable(range.span);
         if !range.shared {
-            self.units.forget_variants(range.span);
+            self.to_both(|jit| jit.units.forget_variants(range.span));
         }
         self.tables.cover(range.span);
         self.executable.add(range);
@@ -205,10 +322,12 @@ impl<W: World> Jit<W> {
     // --- units ---
 
     fn drop_units(&mut self, span: Span) {
-        self.translation.forget_conclusions();
-        for i in self.units.within(span) {
-            self.drop_unit(i);
-        }
+        self.to_both(|jit| {
+            jit.translation.forget_conclusions();
+            for i in jit.units.within(span) {
+                jit.drop_unit(i);
+            }
+        });
     }
 
     fn drop_unit(&mut self, i: UnitIndex) {
@@ -220,9 +339,11 @@ impl<W: World> Jit<W> {
 
     /// Closes the gates of the translations of code in `span`.
     fn close_units(&mut self, span: Span) {
-        for i in self.units.within(span) {
-            self.units.close(i, &mut self.links, &mut self.arena);
-        }
+        self.to_both(|jit| {
+            for i in jit.units.within(span) {
+                jit.units.close(i, &mut jit.links, &mut jit.arena);
+            }
+        });
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
@@ -275,7 +396,7 @@ impl<W: World> Jit<W> {
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
-        if let Some(code) = self.world.entry(target) {
+        if let Some(code) = self.ways().ahead_of_time(target) {
             if let Some(what) = what {
                 self.fill_page(target, range, what);
             }
@@ -325,6 +446,18 @@ impl<W: World> Jit<W> {
         Some(code)
     }
 
+    /// As [`Jit::link`], for a thread that comes from code of the variant that is `plain`, or is not.
+    pub fn link_from(&mut self, plain: bool, id: ExitId) -> Linked {
+        match &self.other {
+            // The code that it comes from is not in use any more.
+            Some(other) if plain != self.plain => {
+                let target = other.links.get(id).target;
+                Linked { target, code: self.resolve(target, None) }
+            }
+            _ => self.link(id),
+        }
+    }
+
     /// Links exit `id`.
     pub fn link(&mut self, id: ExitId) -> Linked {
         let exit = self.links.get(id);
@@ -350,7 +483,8 @@ impl<W: World> Jit<W> {
         let code = match known {
             Some(code) => code,
             None => {
-                let wide = from_anywhere || self.translation.makes_wide();
+                // Behind code that is not selected no window is current.
+                let wide = from_anywhere || exit.from == NOWHERE || self.translation.makes_wide();
                 let Some(range) = self.readable_part(exit.target, range) else {
                     return linked(None);
                 };
@@ -368,6 +502,7 @@ impl<W: World> Jit<W> {
     fn ways(&self) -> Ways<'_, W> {
         Ways {
             options: self.options,
+            plain: self.plain,
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -377,13 +512,16 @@ impl<W: World> Jit<W> {
 
     /// The unit whose code `pc` lies in.
     pub fn find(&self, pc: CodeAddr) -> Option<Found<'_>> {
-        let unit = self.units.find(self.arena.offset(pc)?)?;
+        let at = self.arena.offset(pc)?;
+        let other = self.other.as_ref().map(|other| &other.units);
+        let mut variants = [Some(&self.units), other].into_iter().flatten();
+        let (units, unit) = variants.find_map(|units| Some((units, units.find(at)?)))?;
         Some(Found {
             start: unit.start,
             window: unit.id.window(),
             entry: self.arena.live(unit.entry),
             end: self.arena.live(unit.end),
-            recipe: Recipe::new(self.units.recipe(unit)?)?,
+            recipe: Recipe::new(units.recipe(unit)?)?,
         })
     }
 
@@ -401,7 +539,8 @@ impl<W: World> Jit<W> {
         // SAFETY: the program has this memory mapped, executable and so readable; its bytes stay
         // as they are (it is not writable, or write-protected by `guard`).
         let bytes = unsafe { self.world.bytes(Span { start: range.span.start, end }) };
-        let source = Source { start: OrigAddr(range.span.start.0), bytes };
+        let selected = self.selection.around(range.span);
+        let source = Source { start: OrigAddr(range.span.start.0), bytes, selected };
         let is_known = |at| self.units.at(at).is_some();
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
         // The trace has the units before they run.
@@ -415,6 +554,7 @@ impl<W: World> Jit<W> {
         }
         let ways = Ways {
             options: self.options,
+            plain: self.plain,
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -497,8 +637,10 @@ impl<W: World> Jit<W> {
     /// Forgets all code: everything misses.
     fn flush(&mut self) {
         self.flushes += 1;
-        self.units.clear();
-        self.links.clear();
+        self.to_both(|jit| {
+            jit.units.clear();
+            jit.links.clear();
+        });
         self.arena.restart();
         for range in self.executable.ranges() {
             self.tables.cover(range.span);
@@ -509,6 +651,7 @@ impl<W: World> Jit<W> {
 /// What a direct branch may lead to.
 struct Ways<'a, W: World> {
     options: Options,
+    plain: bool,
     world: &'a W,
     executable: &'a Executable,
     units: &'a Units,
@@ -516,12 +659,17 @@ struct Ways<'a, W: World> {
 }
 
 impl<W: World> Ways<'_, W> {
+    /// The ahead-of-time translation of `target`, which records.
+    fn ahead_of_time(&self, target: LiveAddr) -> Option<CodeAddr> {
+        self.world.entry(target).filter(|_| !self.plain)
+    }
+
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
         if self.executable.at(target).is_none_or(|range| range.shared) {
             return None;
         }
-        if let Some(code) = self.world.entry(target) {
+        if let Some(code) = self.ahead_of_time(target) {
             return Some(code);
         }
         let unit = self.units.get(self.units.at(target)?);

@@ -9,6 +9,7 @@ pub mod jit;
 pub mod links;
 pub mod packs;
 pub mod process;
+pub mod selection;
 pub mod span;
 pub mod statics;
 pub mod table;

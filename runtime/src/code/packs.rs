@@ -8,6 +8,8 @@
 use crate::base::facts::facts;
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
+use crate::code::selection::Selection;
+use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::recording::trace_file::trace;
 use abi::event::{Event, Left};
@@ -16,6 +18,7 @@ use abi::image::ImageHeader;
 use abi::layout::page_up;
 use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
 use abi::library::{END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::selection::Ranges;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -48,6 +51,8 @@ pub struct Packs {
     /// The folder that the output's header names, or nothing: every library should have a pack there.
     cache: &'static [u8],
     options: u64,
+    /// Of the rewriter's rules.
+    rules: u64,
     avx512vl: bool,
     usable: bool,
 }
@@ -73,9 +78,11 @@ impl Packs {
         window: u64,
         avx512vl: bool,
         folders: Option<&[u8]>,
+        rules: u64,
     ) -> Packs {
         let mut packs = Packs {
             options: header.options,
+            rules,
             avx512vl,
             usable: header.flags & abi::image::flags::DYNAMIC == 0,
             folders: absolute(folders.unwrap_or_default()),
@@ -141,7 +148,7 @@ impl Packs {
 
     /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
     /// beside it, if it is the segment that was translated.
-    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64) {
+    pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64, selection: &mut Selection) {
         let inside = |e: &&Expected| (e.base..e.base + e.len).contains(&range.start);
         let Some(&Expected { base, pack, .. }) = self.expected.iter().find(inside) else { return };
         let Some(index) = pack else {
@@ -160,7 +167,7 @@ impl Packs {
         {
             return;
         }
-        let outcome = self.put(index, base);
+        let outcome = self.put(index, base, selection);
         let pack = &self.list[index];
         match outcome {
             Ok(()) => {
@@ -185,12 +192,18 @@ impl Packs {
         }
     }
 
-    fn put(&mut self, index: usize, base: u64) -> Result<(), Left> {
+    fn put(&mut self, index: usize, base: u64, selection: &mut Selection) -> Result<(), Left> {
         let pack = &mut self.list[index];
         let header = &pack.header;
         let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
-        if header.options != self.options || !runs {
+        if header.options != self.options || header.rules != self.rules || !runs {
             return Err(Left::Options);
+        }
+        // SAFETY: the pack is mapped, and its header is consistent.
+        let own = unsafe { recorded(pack.at + header.selection, header.selection_count) };
+        let span = Span::new(base + header.segment, base + header.segment + header.segment_len);
+        if !selection.accepts(span, own) {
+            return Err(Left::Selection);
         }
         // SAFETY: the segment has just been mapped, readable.
         let bytes = unsafe {
@@ -227,7 +240,8 @@ impl Packs {
         for folder in all.filter(|f| !f.is_empty()) {
             let mut path = folder.to_vec();
             path.push(b'/');
-            path.extend_from_slice(abi::library::file_name(head, self.options).as_bytes());
+            let name = abi::library::file_name_for(head, self.options, self.rules);
+            path.extend_from_slice(name.as_bytes());
             path.push(0);
             found = self.open(path, head);
             if found.is_some() {
@@ -266,6 +280,17 @@ impl Packs {
         self.list.push(Pack { at, header, path, home: None });
         Some(self.list.len() - 1)
     }
+}
+
+/// The pieces of code that the rewriter has chosen.
+///
+/// # Safety
+/// So many pairs of u64 are mapped at `at`.
+pub unsafe fn recorded(at: u64, count: u64) -> Ranges {
+    // SAFETY: as promised. They need no alignment as they are read.
+    let pairs = unsafe { core::slice::from_raw_parts(at as *const [u8; 16], count as usize) };
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Ranges::new(pairs.iter().map(|pair| [word(&pair[..8]), word(&pair[8..])]))
 }
 
 /// The folders by absolute paths: the program may change its working directory, and the trace must

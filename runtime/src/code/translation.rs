@@ -9,7 +9,7 @@ use crate::code::world::AheadOfTime;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::image::ImageHeader;
 use abi::options::Options;
-use abi::unit::{unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
+use abi::unit::{flags, unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
 use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{self, Fragment};
@@ -35,15 +35,18 @@ pub struct Image {
     pub first_window: u32,
     /// It was asked for no ahead-of-time code.
     pub dynamic: bool,
+    /// The ahead-of-time code records more than is selected.
+    pub reselected: bool,
 }
 
 impl Image {
-    pub fn new(header: &ImageHeader, window: u64) -> Image {
+    pub fn new(header: &ImageHeader, window: u64, reselected: bool) -> Image {
         Image {
             window: LiveAddr(window),
             span: Span::new(window + header.image_start, window + header.image_end),
             first_window: header.jit_window as u32,
             dynamic: header.flags & abi::image::flags::DYNAMIC != 0,
+            reselected,
         }
     }
 }
@@ -88,6 +91,11 @@ impl Translation {
             count: 0,
             encoded: Vec::new(),
         }
+    }
+
+    /// One of the same image with other options.
+    pub fn with(&self, options: Options) -> Translation {
+        Translation::new(options, self.image)
     }
 
     /// Whether all units are wide from now on.
@@ -144,10 +152,12 @@ impl Translation {
         range: ExecRange,
         ahead: &impl AheadOfTime,
     ) -> Option<&[u8]> {
-        let first = out.units.first().filter(|_| self.options.recording.records())?;
+        // What is not selected is named by nothing.
+        let named = || out.units.iter().filter(|unit| unit.body.flags & flags::OUTSIDE == 0);
+        let first = named().next().filter(|_| self.options.recording.records())?;
         let reason = self.reason(LiveAddr(first.start.0), range, ahead);
         self.encoded.clear();
-        for unit in &out.units {
+        for unit in named() {
             let code = source.slice(unit.start, usize::from(unit.body.code_len)).to_vec();
             JitUnit {
                 id: unit.id,
@@ -171,6 +181,8 @@ impl Translation {
             JitReason::Library
         } else if self.image.dynamic {
             JitReason::Dynamic
+        } else if self.image.reselected {
+            JitReason::Selection
         } else if ahead.has_program() {
             JitReason::Modified
         } else {
@@ -187,18 +199,28 @@ impl Translation {
         wide: bool,
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Vec<Block> {
+        let selective = self.options.recording.selective;
         let translator = self.translator();
+        let mut before = source.selected.contains(start.0);
         let links = region::chain(
             start,
             source.slice(start, usize::MAX),
             |address| is_known(LiveAddr(address.0)),
-            |insn| translator.starts_unit(insn),
+            |insn| {
+                let now = source.selected.contains(insn.ip());
+                let changes = core::mem::replace(&mut before, now) != now;
+                selective && changes || translator.starts_unit(insn)
+            },
         );
-        links.into_iter().map(|link| self.block(link, start, wide)).collect()
+        let is_outside = |link: &Link| selective && !source.selected.contains(link.start.0);
+        links
+            .into_iter()
+            .map(|link| self.block(link, start, wide || is_outside(&link), is_outside(&link)))
+            .collect()
     }
 
-    /// The next unit: `link`, of a chain that starts at `start`.
-    fn block(&mut self, link: Link, start: OrigAddr, wide: bool) -> Block {
+    /// The next unit: `link`, of a chain that starts at `start`. One that is not selected may be entered from everywhere.
+    fn block(&mut self, link: Link, start: OrigAddr, wide: bool, outside: bool) -> Block {
         let (n, first) = (self.count, link.start == start);
         self.count += 1;
         Block {
@@ -206,7 +228,7 @@ impl Translation {
             len: link.len,
             id: unit_id(self.image.first_window, n),
             version: self.next_version(LiveAddr(link.start.0)),
-            wide: n >= FIRST_WIDE || (first && wide) || link.indirect,
+            wide: n >= FIRST_WIDE || (first && wide) || link.indirect || outside,
             open: first || all_open(self.options.recording),
         }
     }

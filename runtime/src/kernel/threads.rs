@@ -9,6 +9,7 @@ use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
+use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::logs::log;
 use crate::recording::description::process_now;
@@ -16,6 +17,7 @@ use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
+use abi::control::place;
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
 use abi::options::Pointers;
@@ -173,6 +175,7 @@ fn fork(
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
     let kept = jit.forked(units.is_some());
     drop(jit);
+    switch::forked(thread, forked);
     let units = units.filter(|_| kept).unwrap_or_default();
     trace().open_again(&inherited, parent, &units, &process_now(facts().options));
     NEXT_INDEX.store(1, Relaxed);
@@ -235,6 +238,7 @@ fn share(
         let pointers = child.block.pointers;
         child.recorder.close(&pointers);
         child.own_actions = None;
+        child.slot.set_place(place::GONE);
         if !child.vfork_child {
             census::ends();
         }
@@ -290,6 +294,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
+    thread.slot.set_place(place::GONE);
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
     unsafe {
         push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)

@@ -34,6 +34,8 @@ pub struct Description {
     mapped: BTreeMap<(u64, u32), Said>,
     /// What was said of the translations of libraries, by the place of each.
     libraries: BTreeMap<u64, Vec<u8>>,
+    /// Which part of memory is recorded, by its start.
+    selected: BTreeMap<u64, Said>,
 }
 
 /// An event that speaks of memory up to `end`.
@@ -50,6 +52,7 @@ impl Description {
             count: 0,
             mapped: BTreeMap::new(),
             libraries: BTreeMap::new(),
+            selected: BTreeMap::new(),
         }
     }
 
@@ -87,6 +90,12 @@ impl Description {
                 put_event(&mut bytes, event);
                 self.libraries.insert(load.0, bytes);
             }
+            Event::Selected { start, len, .. } => {
+                let mut bytes = Vec::new();
+                put_event(&mut bytes, event);
+                let end = start.0.saturating_add(len);
+                self.selected.insert(start.0, Said { end, event: bytes });
+            }
             _ => {}
         }
     }
@@ -106,6 +115,7 @@ impl Description {
         {
             self.mapped.remove(&at);
         }
+        self.selected.retain(|&at, said| at < start || end < said.end);
     }
 
     /// Appends the events of the process that still say something, in their order.
@@ -117,6 +127,9 @@ impl Description {
         }
         for library in self.libraries.values() {
             out.extend_from_slice(library);
+        }
+        for said in self.selected.values() {
+            out.extend_from_slice(&said.event);
         }
     }
 }

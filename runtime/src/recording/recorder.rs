@@ -204,6 +204,28 @@ impl Recorder {
         registers: &RegisterState,
         window: u32,
     ) -> Pointers {
+        self.next_chunk_at(pointers, registers, window, WHOLE_UNIT)
+    }
+
+    /// The recording was switched on or off: the current chunk, if there is one, ends `insn`
+    /// instructions into its last unit, and the next one, if it is kept, begins with `registers`. The
+    /// unit that follows says its whole number.
+    pub fn switched(
+        &mut self,
+        pointers: &Pointers,
+        registers: &RegisterState,
+        insn: u32,
+    ) -> Pointers {
+        self.next_chunk_at(pointers, registers, 0, insn)
+    }
+
+    fn next_chunk_at(
+        &mut self,
+        pointers: &Pointers,
+        registers: &RegisterState,
+        window: u32,
+        insn: u32,
+    ) -> Pointers {
         let Some(trace) = self.trace else { return *pointers };
         let was_recorded = self.frame != 0 || self.seq == 0;
         let end = self.used(pointers).0;
@@ -230,7 +252,7 @@ impl Recorder {
             self.gap = Some(end);
             // A thread that starts in a pause has lost nothing yet.
             if self.seq > 0 || trace.phase() != Phase::Paused {
-                self.loss(trace, WHOLE_UNIT, end);
+                self.loss(trace, insn, end);
             }
         }
         self.discard();

@@ -19,7 +19,7 @@ use abi::options::Options;
 use abi::trace::{FrameKind, PAYLOAD, PROCESS};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {
@@ -28,6 +28,8 @@ pub struct TraceFile {
     state: Lock<Frames>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
+    /// The recording is switched off: it pauses, whoever wants it to go on.
+    off: AtomicBool,
     /// Chunks that were begun; only counted for torture.
     chunks: AtomicU32,
     /// Most bytes of the threads' frames.
@@ -170,6 +172,7 @@ impl TraceFile {
             fd: AtomicI32::new(-1),
             state: Lock::new(Frames::new()),
             loss: AtomicU64::new(0),
+            off: AtomicBool::new(false),
             chunks: AtomicU32::new(0),
             naming: None,
         }
@@ -196,7 +199,17 @@ impl TraceFile {
         state.renew();
         self.loss.store(0, Release);
         self.fd.store(fd, Release);
-        self.life.open()
+        let opened = self.life.open();
+        if self.off.load(Acquire) {
+            self.life.pause();
+        }
+        opened
+    }
+
+    /// The recording is switched off, and pauses from here on, or it is switched on.
+    pub fn set_off(&self, off: bool) {
+        self.off.store(off, Release);
+        let _ = if off { self.life.pause() } else { self.life.resume() };
     }
 
     /// What every trace of this process and its children says of the program: events.
@@ -306,7 +319,7 @@ impl TraceFile {
 
     /// What threads record is kept again from their next chunk on.
     pub fn resume(&self) -> bool {
-        self.life.resume()
+        !self.off.load(Acquire) && self.life.resume()
     }
 
     /// Torture: every other chunk of the process is not kept.

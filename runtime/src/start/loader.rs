@@ -103,7 +103,7 @@ fn map_segment(fd: i32, base: u64, s: &ProgramHeader) -> Result<(), i32> {
             file: true,
             shared: false,
         });
-        jit.packs.attach(start..page_up(file_end), fd, page_down(s.p_offset));
+        jit.add_file(start, page_up(file_end), fd, page_down(s.p_offset), true);
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 pub mod boot;
 pub mod hidden;
 pub mod loader;
+pub mod place;
+pub mod selection;
 pub mod stack;
 pub mod trace;
 pub mod vdso;

@@ -46,8 +46,9 @@ pub fn new_trace(start: &Start, options: Options) -> (TraceFile, Option<i32>) {
     }
 }
 
-/// Says what every trace of the program says, and opens the one in `file`.
-pub fn open_trace(start: &Start, header: &ImageHeader, file: Option<i32>) {
+/// Says what every trace of the program says, and opens the one in `file`. `rules`: what is recorded,
+/// if that is not all.
+pub fn open_trace(start: &Start, header: &ImageHeader, rules: &str, file: Option<i32>) {
     let Some(fd) = file else { return };
     let mut all = Vec::new();
     let mut say = |event: &_| put_event(&mut all, event);
@@ -69,6 +70,9 @@ pub fn open_trace(start: &Start, header: &ImageHeader, file: Option<i32>) {
     });
     let components = xsave_to_bytes(&facts().xsave.components);
     say(&Event::Xsave { xcr0: facts().xsave.xcr0, components: components.as_slice() });
+    if !rules.is_empty() {
+        say(&Event::Selection(rules.as_bytes()));
+    }
     trace().introduce(all);
     if trace().open(fd) {
         trace().describe(&process_now(facts().options), sys::getppid(), &[]);

@@ -29,7 +29,9 @@ pub fn add(start: &Start) {
     // address that the program has made up.
     let _ = unsafe { sys::call(nr::MPROTECT, &[at as usize, (end - at) as usize, sys::PROT_READ]) };
     let range = ExecRange { span: Span::new(at, end), writable: false, file: true, shared: false };
-    jit().add_executable(range);
+    let mut jit = jit();
+    jit.add_vdso(range.span);
+    jit.add_executable(range);
 }
 
 /// Moves it, with its data, out of the window, where the kernel has placed it in the way of what has

@@ -39,8 +39,12 @@ pub struct ChunkEnd {
     pub uncertain: bool,
     /// What must come next, as far as the code says.
     pub next: Next,
-    /// The next unit, if it starts here, continues the last block.
-    pub falls_to: Option<LiveAddr>,
+    /// What continues the last block.
+    pub falls: Falls,
+    /// What comes first is code that is not selected: how the thread got there is not recorded.
+    pub starts_outside: bool,
+    /// The thread was in code that is not selected so many times.
+    pub stays: u64,
     /// Registers that are known.
     pub known: Known,
     /// Units that were executed.
@@ -67,7 +71,9 @@ impl ChunkEnd {
             first_unit: None,
             uncertain: false,
             next: Next::Anywhere,
-            falls_to: None,
+            falls: Falls::Nowhere,
+            starts_outside: false,
+            stays: 0,
             known: Known::default(),
             units: 0,
             instructions: 0,
@@ -76,6 +82,29 @@ impl ChunkEnd {
             partial: false,
             stopped: false,
             lost: false,
+        }
+    }
+}
+
+/// Which unit continues the last block, if it comes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Falls {
+    /// None: the block is over.
+    Nowhere,
+    /// The one at this address.
+    To(LiveAddr),
+    /// Whichever comes: the block is one of code that is not selected.
+    Anywhere,
+}
+
+impl Falls {
+    /// Whether a unit at `address` continues the block.
+    #[must_use]
+    pub fn reaches(self, address: LiveAddr) -> bool {
+        match self {
+            Falls::Nowhere => false,
+            Falls::To(to) => to == address,
+            Falls::Anywhere => true,
         }
     }
 }

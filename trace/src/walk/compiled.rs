@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use abi::ids::UnitId;
+use abi::unit::flags;
 
 use crate::compile::{compile, CompiledUnit, Tells};
 use crate::open::Trace;
@@ -66,6 +67,10 @@ impl<'t> CompiledUnits<'t> {
         }
         let undescribed = || Trouble::Undescribed(format!("unknown unit {id}"));
         let unit = self.trace.units.get(id).ok_or_else(undescribed)?;
+        if unit.body.flags & flags::OUTSIDE != 0 {
+            let what = format!("unit {id} at {} is of code that is not recorded", unit.address);
+            return Err(what.into());
+        }
         let compiled = compile(&unit, self.tells)
             .map_err(|what| format!("unit {id} at {}: {what}", unit.address))?;
         let number = u32::try_from(self.list.len()).map_err(|_| "too many units")?;

@@ -6,7 +6,7 @@ use abi::event::LAST_NOT_DONE;
 use abi::ids::StreamOff;
 use lifter::regs::GprSet;
 
-use super::chunk_end::{ChunkEnd, Next};
+use super::chunk_end::{ChunkEnd, Falls, Next};
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
 use super::cursor::Cursor;
 use super::sink::{Entered, Overwritten, Sink};
@@ -19,6 +19,8 @@ use crate::units::Units;
 /// Result of looking for the next unit.
 pub(super) enum Found {
     Unit(UnitNumber),
+    /// Code that is not selected, with bits of [`abi::trace::outside`].
+    Outside(u8),
     End,
 }
 
@@ -73,6 +75,12 @@ pub(super) struct Course<'a> {
     pub after_system_call: bool,
     /// The last unit was left before its end.
     pub inside: bool,
+    /// The next unit continues a block of code that is not selected.
+    falls: bool,
+    /// Code that is not selected comes in front of what is next.
+    outside: bool,
+    /// Only a part of the code is recorded.
+    selective: bool,
 }
 
 impl<'a> Course<'a> {
@@ -82,6 +90,7 @@ impl<'a> Course<'a> {
         stream: Stream<'a>,
         events: &'a [Placed],
         cursor: Cursor<'a>,
+        selective: bool,
     ) -> Course<'a> {
         Course {
             chunk,
@@ -94,6 +103,9 @@ impl<'a> Course<'a> {
             uncertain: true,
             after_system_call: false,
             inside: false,
+            falls: false,
+            outside: false,
+            selective,
         }
     }
 
@@ -112,6 +124,10 @@ impl<'a> Course<'a> {
             let before = self.stream.mark();
             let number = match decoder.next(self, units) {
                 Ok(Found::Unit(number)) => number,
+                Ok(Found::Outside(mark)) => {
+                    self.outside(mark, sink)?;
+                    continue;
+                }
                 Ok(Found::End) => break,
                 Err(Trouble::Undescribed(_)) if is_lossy => {
                     self.end.lost = true;
@@ -142,12 +158,13 @@ impl<'a> Course<'a> {
     }
 
     pub fn finish(self) -> ChunkEnd {
-        let falls_to = match self.end.next {
-            Next::At(address) if !self.fresh => Some(address),
-            _ => None,
+        let falls = match self.end.next {
+            _ if self.falls => Falls::Anywhere,
+            Next::At(address) if !self.fresh => Falls::To(address),
+            _ => Falls::Nowhere,
         };
         ChunkEnd {
-            falls_to,
+            falls,
             known: self.cursor.known,
             control_flow: self.stream.at(),
             memory: StreamOff(self.cursor.memory_at as u64),
@@ -179,7 +196,7 @@ impl<'a> Course<'a> {
                     sink.stopped(*reason);
                     self.end.next = Next::Anywhere;
                     self.cursor.known.known = GprSet::EMPTY;
-                    self.fresh = true;
+                    (self.fresh, self.falls) = (true, false);
                 }
                 Some(other) => {
                     if let Some(state) = other.goes_on_with() {
@@ -192,11 +209,39 @@ impl<'a> Course<'a> {
                         if starts_block {
                             (self.fresh, self.uncertain) = (true, false);
                         }
+                        self.falls &= !starts_block;
                     }
                 }
                 None => {}
             }
         }
+    }
+
+    /// Passes over code that is not selected.
+    fn outside<S: Sink>(&mut self, mark: u8, sink: &mut S) -> Result<(), String> {
+        use abi::trace::outside::{FALLS, FS_BASE, LOW_HALF};
+        if !self.selective {
+            return Err(format!("unknown control word {mark}"));
+        }
+        if mark & FS_BASE != 0 {
+            let Some(value) = self.cursor.word() else {
+                return Err("the memory stream ends at a mark of code that is not selected".into());
+            };
+            let narrow = mark & LOW_HALF != 0;
+            self.cursor.fs_base = if narrow { value & 0xffff_ffff } else { value };
+        }
+        if !self.outside {
+            self.outside = true;
+            self.end.stays += 1;
+            sink.outside();
+        }
+        self.end.starts_outside |= self.end.units == 0;
+        self.end.next = Next::Anywhere;
+        self.cursor.known.known = GprSet::EMPTY;
+        self.falls = mark & FALLS != 0;
+        (self.fresh, self.uncertain) = (!self.falls, false);
+        (self.after_system_call, self.inside) = (false, false);
+        Ok(())
     }
 
     /// Executes one unit.
@@ -208,9 +253,11 @@ impl<'a> Course<'a> {
         sink: &mut S,
     ) -> Result<ControlFlow<()>, String> {
         let continues = match self.end.next {
+            _ if self.falls => true,
             Next::At(address) => !self.fresh && address == unit.address,
             _ => false,
         };
+        (self.falls, self.outside) = (false, false);
         let last = unit.starts.len() - 1;
         let mut stop = last;
         let mut named = false;

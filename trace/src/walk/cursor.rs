@@ -179,6 +179,13 @@ impl<'a> Cursor<'a> {
         self.repeat(unit, *pointer, first, second.as_ref(), sink)
     }
 
+    /// The next recorded word, if there is one.
+    pub fn word(&mut self) -> Option<u64> {
+        let word = self.memory.get(self.memory_at..)?.first_chunk()?;
+        self.memory_at += 8;
+        Some(u64::from_le_bytes(*word))
+    }
+
     #[inline]
     fn take(&mut self) -> u64 {
         let word = self.memory.get(self.memory_at..self.memory_at + 8);

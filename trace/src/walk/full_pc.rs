@@ -4,6 +4,7 @@ use super::compiled::{CompiledUnits, Trouble};
 use super::course::{Course, Decoder, Found};
 use crate::open::Chunk;
 use crate::units::Units;
+use abi::trace::outside;
 
 #[derive(Default)]
 pub(super) struct FullPc;
@@ -22,6 +23,11 @@ impl Decoder for FullPc {
         if word == 0 {
             stream.may_end()?;
             return Ok(Found::End);
+        }
+        if outside::is_mark(word) {
+            stream.skip(8);
+            // A mark is smaller than 16.
+            return Ok(Found::Outside(word.to_le_bytes()[0]));
         }
         let number = units.by_word(word)?;
         stream.skip(8);

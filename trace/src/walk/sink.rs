@@ -47,8 +47,10 @@ pub trait Sink {
     /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
     fn unit(&mut self, _unit: &CompiledUnit, _partial: bool) {}
     /// A block starts. `uncertain`: at the start of a chunk it may continue the last block of the
-    /// previous one, see [`ChunkEnd::falls_to`](super::ChunkEnd::falls_to).
+    /// previous one, see [`ChunkEnd::falls`](super::ChunkEnd::falls).
     fn block(&mut self, _pc: LiveAddr, _uncertain: bool) {}
+    /// Code that is not selected ran, behind the last unit (or event) and before the next one.
+    fn outside(&mut self) {}
     /// Memory is referenced.
     fn reference(&mut self, _reference: MemoryReference) {}
     /// Many references of one instruction. A sink that only counts need not look at each.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use abi::ids::UnitId;
-use abi::trace::tags;
+use abi::trace::{outside, tags};
 use abi::unit::FIRST_TAG;
 
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
@@ -105,6 +105,11 @@ impl Decoder for Tags {
                 tags::WINDOW => {
                     stream.skip(2);
                     self.window = Some(u32::from_le_bytes(stream.take()?));
+                }
+                mark if outside::is_mark(mark.into()) => {
+                    stream.skip(2);
+                    // A mark is smaller than 16.
+                    return Ok(Found::Outside(mark.to_le_bytes()[0]));
                 }
                 tag if u32::from(tag) < FIRST_TAG => {
                     return Err(format!("unknown control word {tag}").into());

@@ -24,8 +24,13 @@ fn without_records() -> Options {
 }
 
 fn lab_with(options: Options) -> Lab {
-    let image =
-        Image { window: LiveAddr(WINDOW), span: pages(0, 2), first_window: 5, dynamic: false };
+    let image = Image {
+        window: LiveAddr(WINDOW),
+        span: pages(0, 2),
+        first_window: 5,
+        dynamic: false,
+        reselected: false,
+    };
     let guarded = Guarded::new(Box::leak(Box::new(AtomicUsize::new(0))));
     Jit::in_world(FakeWorld::new(), options, image, guarded, FakeCode::new(), FakeTables::default())
 }

@@ -123,7 +123,9 @@ pub fn fault(
     }
     if behind {
         state.rip = place.start() + u64::from(entry.original + entry.length);
-        state.insn = entry.insn + 1;
+        if !place.is_outside() {
+            state.insn = entry.insn + 1;
+        }
     }
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
         info.set_address(state.rip);

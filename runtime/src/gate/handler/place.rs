@@ -81,6 +81,11 @@ impl Place {
         self.recipe()?.entries().find(|entry| entry.code == offset)
     }
 
+    /// The unit is not selected: no position counts its instructions.
+    pub fn is_outside(&self) -> bool {
+        self.recipe().is_some_and(|recipe| recipe.header().outside)
+    }
+
     /// Bytes of original code.
     pub fn original_len(&self) -> u32 {
         self.recipe().map_or(0, |recipe| recipe.entries().map(|e| e.length).sum())

@@ -119,6 +119,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     const MAP_STACK: usize = 0x2_0000;
     let unnoticed = flags & (sys::MAP_SHARED | MAP_STACK) != 0;
     jit.set_shared(start, start + len, unnoticed);
+    jit.forget_file(start, start + len);
     if fixed {
         jit.remove_executable(start, start + len);
         if !file {
@@ -132,8 +133,9 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             file,
             shared: unnoticed,
         });
-        if file && prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0 {
-            jit.packs.attach(start..start + len, fd as i32, offset as u64);
+        if file {
+            let packed = prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0;
+            jit.add_file(start, start + len, fd as i32, offset as u64, packed);
         }
     }
     drop(jit);
@@ -166,6 +168,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
         jit.packs.unmapped(start, start + len);
         jit.set_shared(start, start + len, false);
         trace().unmapped(start, start + len);
+        jit.forget_file(start, start + len);
     }
     if result == 0 && jit.touches_code(start, start + len) {
         jit.remove_executable(start, start + len);
@@ -267,6 +270,7 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     }
     if let Some(range) = range {
         jit.remove_executable(start, start + old);
+        jit.moved_file(Span::new(start, start + old), Span::new(at, at + new));
         jit.add_executable(ExecRange { span: Span::new(at, at + new), ..range });
     }
     result

@@ -37,6 +37,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
         note(thread, number, &args, result);

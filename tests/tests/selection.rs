@@ -1,0 +1,333 @@
+//! A recording of a part of the code is that part of a recording of all of it: for every program of the
+//! corpus, for selections by module, by function and by address, in every way of rewriting.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::*;
+use tests::harness::{difference, Run, RunSpec, Tally, Tools};
+use tests::listing::Record;
+
+const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
+
+/// A file that the program mapped, as this test reads it.
+struct Module {
+    /// Its name in a selector.
+    name: String,
+    /// From an address in the file to the live one.
+    load: u64,
+    /// Addresses of its code in the file.
+    code: Vec<Range<u64>>,
+    /// Functions that it names, by `nm`.
+    functions: Vec<Range<u64>>,
+}
+
+fn word(bytes: &[u8], at: usize, len: usize) -> u64 {
+    bytes[at..at + len].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+impl Module {
+    fn read(name: &str, path: &Path, start: u64) -> Result<Module, String> {
+        let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let headers = word(&bytes, 32, 8) as usize;
+        let count = word(&bytes, 56, 2) as usize;
+        let headers: Vec<&[u8]> =
+            (0..count).map(|i| &bytes[headers + 56 * i..headers + 56 * (i + 1)]).collect();
+        let loads: Vec<_> = headers.into_iter().filter(|h| word(h, 0, 4) == 1).collect();
+        let first = loads.iter().map(|h| word(h, 16, 8) / 4096 * 4096).min().unwrap_or(0);
+        let code = loads.iter().filter(|h| word(h, 4, 4) & 1 == 1);
+        let code = code.map(|h| word(h, 16, 8)..word(h, 16, 8) + word(h, 40, 8)).collect();
+        let functions = functions(path);
+        let load = start.wrapping_sub(first);
+        Ok(Module { name: name.to_owned(), load, code, functions })
+    }
+
+    fn live(&self, range: &Range<u64>) -> Range<u64> {
+        range.start.wrapping_add(self.load)..range.end.wrapping_add(self.load)
+    }
+}
+
+/// The functions that the symbol tables of a file name.
+fn functions(path: &Path) -> Vec<Range<u64>> {
+    let mut all = Vec::new();
+    for table in [&[][..], &["-D"]] {
+        let out = Command::new("nm").args(table).arg("-S").arg("--defined-only").arg(path).output();
+        let text = out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [start, size, kind, ..] = words[..] else { continue };
+            let hex = |text| u64::from_str_radix(text, 16);
+            if let ("t" | "T" | "W" | "w" | "i", Ok(start), Ok(size)) =
+                (kind, hex(start), hex(size))
+            {
+                all.push(start..start + size);
+            }
+        }
+    }
+    all.sort_by_key(|f| (f.start, f.end));
+    all.dedup();
+    all
+}
+
+/// A sequence that looks random and is the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n.max(1)
+    }
+}
+
+/// A selection, and what of the whole listing it is.
+struct Choice {
+    name: &'static str,
+    flags: Vec<String>,
+    /// Live addresses.
+    recorded: Box<dyn Fn(u64) -> bool>,
+}
+
+fn is_in(ranges: &[Range<u64>], pc: u64) -> bool {
+    let next = ranges.partition_point(|r| r.start <= pc);
+    ranges[..next].iter().rev().take(200).any(|r| r.contains(&pc))
+}
+
+/// A choice of these file addresses, by one option.
+fn by_address(
+    name: &'static str,
+    option: &str,
+    modules: &[Module],
+    pick: impl FnMut(&Module) -> Vec<Range<u64>>,
+) -> Choice {
+    let picked: Vec<Vec<Range<u64>>> = modules.iter().map(pick).collect();
+    let words = modules.iter().zip(&picked).flat_map(|(module, ranges)| {
+        ranges.iter().map(|r| format!("{}:{:x}..{:x}", module.name, r.start, r.end))
+    });
+    // One argument must not be too long.
+    let words: Vec<String> = words.collect();
+    let flags = words.chunks(500).flat_map(|some| [option.to_owned(), some.join(",")]).collect();
+    let live = modules.iter().zip(&picked).flat_map(|(m, ranges)| ranges.iter().map(|r| m.live(r)));
+    let mut live: Vec<Range<u64>> = live.collect();
+    live.sort_by_key(|r| r.start);
+    let skips = option == "--skip";
+    let recorded = Box::new(move |pc| is_in(&live, pc) != skips);
+    Choice { name, flags, recorded }
+}
+
+/// The selections that a program is tried with. `hot`: how often blocks start at an address.
+fn choices(modules: &[Module], hot: &HashMap<u64, u64>) -> Vec<Choice> {
+    let main = &modules[0];
+    let own: Vec<Range<u64>> = main.code.iter().map(|r| main.live(r)).collect();
+    let mut all = vec![Choice {
+        name: "main",
+        flags: vec!["--only".into(), "main".into()],
+        recorded: Box::new(move |pc| own.iter().any(|r| r.contains(&pc))),
+    }];
+    if let Some(libc) = modules.iter().find(|m| m.name.starts_with("libc.so")) {
+        let code: Vec<Range<u64>> = libc.code.iter().map(|r| libc.live(r)).collect();
+        all.push(Choice {
+            name: "skip-libc",
+            flags: vec!["--skip".into(), libc.name.clone()],
+            recorded: Box::new(move |pc| !code.iter().any(|r| r.contains(&pc))),
+        });
+    }
+    // The function in which most blocks start, and nothing else.
+    let blocks = |f: &Range<u64>| -> u64 {
+        let live = main.live(f);
+        hot.iter().filter(|(pc, _)| live.contains(pc)).map(|(_, count)| count).sum()
+    };
+    let hottest = main.functions.iter().max_by_key(|f| blocks(f)).filter(|f| f.start < f.end);
+    if let Some(hottest) = hottest.cloned() {
+        all.push(by_address("hottest", "--only", &modules[..1], |_| vec![hottest.clone()]));
+    }
+    let mut random = Random(modules.iter().map(|m| m.code[0].end).sum());
+    if modules.iter().any(|m| m.functions.len() > 3) {
+        let half =
+            |m: &Module| m.functions.iter().filter(|_| random.below(2) == 0).cloned().collect();
+        all.push(by_address("half", "--only", modules, half));
+    }
+    // Pieces of any length, at any address, also in the midst of instructions.
+    let mut pieces = |module: &Module| {
+        let mut ranges = Vec::new();
+        for code in &module.code {
+            let scale = if code.end - code.start > 1 << 17 { 400 } else { 24 };
+            let mut at = code.start + random.below(scale);
+            while at < code.end {
+                let end = at + 1 + random.below(scale);
+                ranges.push(at..end);
+                at = end + 1 + random.below(scale);
+            }
+        }
+        ranges
+    };
+    all.push(by_address("pieces", "--only", modules, &mut pieces));
+    all.push(by_address("holes", "--skip", modules, &mut pieces));
+    all
+}
+
+/// The lines of a listing whose code is recorded.
+fn filter(from: &Path, to: &Path, recorded: &dyn Fn(u64) -> bool) -> Result<(u64, u64), String> {
+    let trouble = |e: std::io::Error| e.to_string();
+    let from = BufReader::new(File::open(from).map_err(trouble)?);
+    let mut out = BufWriter::new(File::create(to).map_err(trouble)?);
+    let (mut kept, mut all) = (0, 0);
+    for line in from.lines() {
+        let line = line.map_err(trouble)?;
+        let record = Record::parse(&line).ok_or_else(|| format!("not a line: {line}"))?;
+        all += 1;
+        if recorded(record.pc) {
+            kept += 1;
+            writeln!(out, "{line}").map_err(trouble)?;
+        }
+    }
+    out.flush().map_err(trouble)?;
+    Ok((kept, all))
+}
+
+/// Rewrites, runs, verifies and lists; returns the run and what `dep info` says.
+fn record(
+    spec: &RunSpec,
+    flags: &[&str],
+    dir: &Path,
+    name: &str,
+) -> Result<(Run, serde_json::Value), String> {
+    let tools = Tools::get();
+    let rewritten = dir.join(name);
+    tools.rewrite(&spec.program, &rewritten, flags)?;
+    let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    let trace = first_trace(&run.traces)?;
+    tools.verify(trace, &rewritten)?;
+    for what in LISTINGS {
+        tools.list(what, trace, &rewritten, &dir.join(format!("{name}.{what}")))?;
+    }
+    let json = dir.join(format!("{name}.json"));
+    tools.list_with("info", &["--json"], trace, &rewritten, &json)?;
+    let info = std::fs::read_to_string(&json).map_err(|e| e.to_string())?;
+    for trace in &run.traces {
+        std::fs::remove_file(trace).map_err(|e| e.to_string())?;
+    }
+    Ok((run, serde_json::from_str(&info).map_err(|e| e.to_string())?))
+}
+
+/// The program and its libraries, as a recording of all of it says them.
+fn modules(spec: &RunSpec, info: &serde_json::Value) -> Result<Vec<Module>, String> {
+    let list = info["modules"].as_array().ok_or("no modules")?;
+    let place = |module: &serde_json::Value| -> Option<(u64, PathBuf)> {
+        let start = module["start"].as_str()?.strip_prefix("0x")?;
+        Some((u64::from_str_radix(start, 16).ok()?, module["path"].as_str()?.into()))
+    };
+    let mut modules = Vec::new();
+    for (start, path) in list.iter().filter_map(place) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_program = path == spec.program;
+        if is_program {
+            modules.insert(0, Module::read("main", &path, start)?);
+        } else if std::fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")) {
+            modules.push(Module::read(&name, &path, start)?);
+        }
+    }
+    match modules.first().is_some_and(|m| m.name == "main") {
+        true => Ok(modules),
+        false => Err("the program is not among its modules".into()),
+    }
+}
+
+fn hot(blocks: &Path) -> Result<HashMap<u64, u64>, String> {
+    let text = std::fs::read_to_string(blocks).map_err(|e| e.to_string())?;
+    let mut hot = HashMap::new();
+    for record in text.lines().filter_map(Record::parse) {
+        *hot.entry(record.pc).or_default() += 1;
+    }
+    Ok(hot)
+}
+
+/// Ways of rewriting: one of each selection, and more with pieces, which are the hardest.
+/// SELECTION=all takes every selection in every way.
+fn ways(choice: &str) -> &'static [&'static [&'static str]] {
+    const DYNAMIC: &[&str] = &["--translate", "dynamic"];
+    if std::env::var("SELECTION").is_ok_and(|v| v == "all") {
+        return &[
+            &[],
+            DYNAMIC,
+            &["--control-flow", "full-pc"],
+            &["--torture", "spill,drop,tiny-buffers", "--memory", "addresses"],
+            &["--translate", "dynamic", "--torture", "spill,tiny-buffers"],
+            &["--translate", "dynamic", "--control-flow", "full-pc", "--pointers", "thread-block"],
+            &["--torture", "tiny-buffers", "--libraries", "runtime"],
+        ];
+    }
+    match choice {
+        "pieces" => &[&["--torture", "spill,drop,tiny-buffers"], DYNAMIC],
+        "holes" => &[&["--pointers", "thread-block", "--control-flow", "full-pc"]],
+        "half" | "skip-libc" => &[DYNAMIC],
+        _ => &[&[]],
+    }
+}
+
+/// Every selection of one program. `varies`: it is not the same twice, so that only its behaviour can be
+/// compared, and its trace verified.
+fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let start = || -> Result<_, String> {
+        let (run, info) = record(spec, &[], dir, "whole")?;
+        let modules = modules(spec, &info)?;
+        let choices = choices(&modules, &hot(&dir.join("whole.blocks"))?);
+        Ok((run, choices))
+    };
+    let (whole, choices) = match start() {
+        Ok(found) => found,
+        Err(e) => return tally.record(name, Err(e)),
+    };
+    for choice in &choices {
+        for way in ways(choice.name) {
+            let check = || -> Result<(), String> {
+                let given = choice.flags.iter().map(String::as_str);
+                let flags: Vec<&str> = given.chain(way.iter().copied()).collect();
+                let (run, _) = record(spec, &flags, dir, "part")?;
+                difference(&whole, &run)?;
+                for what in LISTINGS.into_iter().filter(|_| !varies) {
+                    let file = |name: &str| dir.join(format!("{name}.{what}"));
+                    filter(&file("whole"), &file("filtered"), &choice.recorded)?;
+                    same_listing(&file("filtered"), &file("part"), None, false)
+                        .map_err(|e| format!("{what}: {e}"))?;
+                }
+                Ok(())
+            };
+            tally.record(&format!("{name} {} {}", choice.name, way.join(" ")), check());
+        }
+    }
+}
+
+#[test]
+fn parts_of_the_corpus_equal_the_whole() {
+    let mut tally = Tally::start("parts_of_the_corpus_equal_the_whole");
+    for case in corpus() {
+        let refused = case.refused.as_ref().map(|why| format!("refused: the program {why}"));
+        match case.skip_reason().or(refused) {
+            Some(why) => tally.skip(&case.name, &why),
+            None => parts_of(&case.name, &spec(&case), case.no_oracle.is_some(), &mut tally),
+        }
+    }
+    tally.finish();
+}
+
+#[test]
+fn parts_of_a_program_of_the_system_equal_the_whole() {
+    let mut tally = Tally::start("parts_of_a_program_of_the_system_equal_the_whole");
+    let text: Vec<u8> =
+        (0..100).flat_map(|i| format!("line {i} {}\n", i * i).into_bytes()).collect();
+    let gzip = RunSpec::new("/usr/bin/gzip").args(&["-nc"]).stdin(&text);
+    parts_of("gzip", &gzip, false, &mut tally);
+    let perl =
+        RunSpec::new("/usr/bin/perl").args(&["-e", "print join ',', sort { $b <=> $a } 1..99"]);
+    parts_of("perl", &perl, false, &mut tally);
+    tally.finish();
+}
