@@ -303,7 +303,8 @@ pub enum Event<B, R> {
     /// explain).
     Registers(R),
     /// The thread was interrupted inside of a unit with these registers of the program. Right before
-    /// [`Event::Signal`] or [`Event::ProcessEnd`], at the same position. If the interrupted
+    /// [`Event::Signal`], [`Event::ProcessEnd`] or [`Event::Loss`], at the same position, or the thread goes on
+    /// with a unit at that place. If the interrupted
     /// instruction is a repeated string instruction, its pointer says how many iterations it has
     /// completed; its "before" records are valid then.
     Interrupted(R),

@@ -93,11 +93,15 @@ pub struct ImageHeader {
     pub runtime: u64,
     /// First byte behind the runtime.
     pub runtime_end: u64,
+    /// [`crate::start::Start::to_word`]: when the recording begins unless `DEP_START` says otherwise.
+    pub start: u64,
+    /// The program's function `main`; 0: not known.
+    pub main: u64,
 }
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 37);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 39);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -154,7 +158,7 @@ impl ImageHeader {
             &mut self.pieces,
             &mut self.piece_count,
         ];
-        let runtime = [&mut self.runtime, &mut self.runtime_end];
+        let runtime = [&mut self.runtime, &mut self.runtime_end, &mut self.start, &mut self.main];
         front
             .into_iter()
             .chain(self.tables.words_mut())

@@ -22,6 +22,7 @@ pub mod layout;
 pub mod library;
 pub mod options;
 pub mod selection;
+pub mod start;
 pub mod syscalls;
 pub mod tables;
 pub mod thread;

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use abi::control::{
     at, command, outcome, place, slot, KICKERS, MAGIC, NAME, SLOTS_MOST, SLOT_SIZE, TEXT_MOST,
 };
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::Serialize;
 use trace::Error;
 
@@ -141,6 +143,17 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
     })
 }
 
+/// Sends the kick to this thread. Linux before 6.9 has no name for a thread that is safe to use: there
+/// it goes to the process by way of the thread, which takes it unless it is just taking another.
+fn send(thread: Pid) -> rustix::io::Result<()> {
+    const OF_A_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    match pidfd_open(thread, OF_A_THREAD) {
+        Ok(fd) => pidfd_send_signal(fd, Signal::STKFLT),
+        Err(Errno::INVAL | Errno::NOSYS) => kill_process(thread, Signal::STKFLT),
+        Err(error) => Err(error),
+    }
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC.
 fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -234,22 +247,25 @@ impl Page {
 
     /// Sees that a thread looks for the request, and waits a little.
     fn wait(&self, deadline: Instant, number: u32, rest: &mut Rest) -> Result<(), Error> {
-        let mut in_code = false;
+        let mut busy = false;
         rest.threads = 0;
         let slots = u64::from(self.word(at::SLOTS)?).min(SLOTS_MOST);
         for i in 0..slots {
             let slot = at::FIRST_SLOT + SLOT_SIZE * i;
             let place = self.word(slot + slot::PLACE)?;
             rest.threads += u32::from(place != place::GONE);
+            if place == place::RUNTIME && !busy {
+                busy = self.is_running(self.word(slot + slot::TID)?);
+            }
             if place == place::CODE {
-                in_code = true;
+                busy = true;
                 if self.kick(slot)? {
                     break;
                 }
             }
         }
         rest.looks += 1;
-        if in_code {
+        if busy {
             *rest = Rest::new();
         } else {
             rest.since.get_or_insert_with(Instant::now);
@@ -276,7 +292,7 @@ impl Page {
         let tid = self.word(slot + slot::TID)?;
         if self.word(slot + slot::PLACE)? == place::CODE {
             let thread = i32::try_from(tid).ok().and_then(Pid::from_raw);
-            if thread.is_some_and(|thread| kill_process(thread, Signal::STKFLT).is_ok()) {
+            if thread.is_some_and(|thread| send(thread).is_ok()) {
                 return Ok(true);
             }
         }
@@ -285,9 +301,18 @@ impl Page {
     }
 
     fn has_process(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        // The state stands behind the name, which is in parentheses.
-        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+        !matches!(state(&format!("/proc/{}/stat", self.pid)), None | Some('Z' | 'X'))
     }
+
+    /// Whether the thread does something, or would if there were a processor for it.
+    fn is_running(&self, tid: u32) -> bool {
+        state(&format!("/proc/{}/task/{tid}/stat", self.pid)) == Some('R')
+    }
+}
+
+/// The state of a process or a thread, as the kernel abbreviates it.
+fn state(path: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(path).ok()?;
+    // It stands behind the name, which is in parentheses.
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use abi::event::{End, Left};
+use abi::event::{End, Left, Why};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
-use trace::events::Event;
+use trace::events::{Event, Placed};
 use trace::Trace;
 
 use crate::row::{Form, Hex};
@@ -74,6 +74,47 @@ fn losses(trace: &Trace) -> Vec<String> {
     named.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
+fn why_switched(why: Why) -> &'static str {
+    match why {
+        Why::Start => "start",
+        Why::Request => "request",
+        Why::Main => "main",
+        Why::SecondThread => "second thread",
+        Why::Signal => "signal",
+        Why::Unknown(_) => "unknown",
+    }
+}
+
+/// From the start of the process until `time_ns`.
+fn seconds(trace: &Trace, time_ns: u64) -> f64 {
+    time_ns.saturating_sub(trace.start_ns) as f64 / 1e9
+}
+
+fn switches(trace: &Trace) -> Vec<SwitchRow> {
+    let row = |event: &Placed| match event.event {
+        Some(Event::Switch { on, why, time_ns, took_ns, threads, interrupted }) => {
+            let (why, seconds) = (why_switched(why), seconds(trace, time_ns));
+            Some(SwitchRow { on, why, seconds, took_ns, threads, interrupted })
+        }
+        _ => None,
+    };
+    trace.process_events.iter().filter_map(row).collect()
+}
+
+fn marks(trace: &Trace) -> Vec<MarkRow> {
+    let row = |event: &Placed| match &event.event {
+        Some(Event::Mark { time_ns, on, text }) => {
+            let text = String::from_utf8_lossy(text).into_owned();
+            Some(MarkRow { text, seconds: seconds(trace, *time_ns), recorded: *on })
+        }
+        _ => None,
+    };
+    trace.process_events.iter().filter_map(row).collect()
+}
+
+/// Switches that are named in the text.
+const SHOWN_SWITCHES: usize = 10;
+
 /// Files that were mapped, with their lowest address.
 fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
     let mut modules: BTreeMap<&[u8], (LiveAddr, String)> = BTreeMap::new();
@@ -92,6 +133,16 @@ fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
         .collect();
     list.sort();
     list
+}
+
+/// The file that is mapped at an address.
+fn file_at(trace: &Trace, address: LiveAddr) -> Option<String> {
+    let maps = trace.process_events.iter().filter_map(|event| match &event.event {
+        Some(Event::Map { start, len, path, .. }) => Some((start, len, path)),
+        _ => None,
+    });
+    let (_, _, path) = maps.filter(|(start, len, _)| address.from_start(**start) < **len).last()?;
+    Some(String::from_utf8_lossy(path).into_owned())
 }
 
 /// Why the translation of the library at `start` was not used, if there was one.
@@ -123,11 +174,15 @@ struct Report {
     ring: bool,
     control_flow: &'static str,
     memory: &'static str,
+    /// Which code was recorded; empty: all.
+    recorded: Vec<String>,
     pid: u64,
     parent: Option<u64>,
     children: Vec<u64>,
     ended: String,
     losses: Vec<String>,
+    switches: Vec<SwitchRow>,
+    marks: Vec<MarkRow>,
     damage: Vec<String>,
     static_units: usize,
     jit_units: usize,
@@ -144,6 +199,27 @@ struct Report {
     not_recovered: Option<String>,
 }
 
+/// The recording was switched on or off. Times are seconds since the process started.
+#[derive(Serialize)]
+struct SwitchRow {
+    on: bool,
+    why: &'static str,
+    #[serde(serialize_with = "six_digits")]
+    seconds: f64,
+    took_ns: u64,
+    threads: u32,
+    interrupted: u32,
+}
+
+/// A moment that the user has marked.
+#[derive(Serialize)]
+struct MarkRow {
+    text: String,
+    #[serde(serialize_with = "six_digits")]
+    seconds: f64,
+    recorded: bool,
+}
+
 /// A file that was mapped.
 #[derive(Serialize)]
 struct ModuleRow {
@@ -151,6 +227,8 @@ struct ModuleRow {
     path: String,
     build_id: String,
     note: &'static str,
+    /// Bytes of its code that were recorded, and of all of its code, if only a part was.
+    recorded: Option<[u64; 2]>,
 }
 
 #[derive(Serialize)]
@@ -163,6 +241,8 @@ struct ThreadRow {
     instructions: u64,
     blocks: u64,
     references: u64,
+    /// Stays in code that is not recorded.
+    stays_outside: u64,
     control_flow_bytes: u64,
     memory_bytes: u64,
     #[serde(serialize_with = "tally_object")]
@@ -242,8 +322,20 @@ fn modules(trace: &Trace) -> Vec<ModuleRow> {
         path,
         build_id,
         note: left(trace, start),
+        recorded: None,
     };
-    mapped_files(trace).into_iter().map(row).collect()
+    let mut rows: Vec<ModuleRow> = mapped_files(trace).into_iter().map(row).collect();
+    for event in &trace.process_events {
+        let Some(Event::Selected { start, len, pieces, .. }) = &event.event else { continue };
+        let Some(path) = file_at(trace, *start) else { continue };
+        let Some(row) = rows.iter_mut().find(|row| row.path == path) else { continue };
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let piece = |pair: &[u8]| word(&pair[8..]).saturating_sub(word(&pair[..8]));
+        let bytes: u64 = pieces.chunks_exact(16).map(piece).sum();
+        let [recorded, all] = row.recorded.get_or_insert([0, 0]);
+        (*recorded, *all) = (*recorded + bytes, *all + len);
+    }
+    rows
 }
 
 fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
@@ -257,6 +349,7 @@ fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
             instructions: counts.instructions,
             blocks: counts.blocks(),
             references: counts.references(),
+            stays_outside: counts.stays,
             control_flow_bytes: counts.control_flow,
             memory_bytes: counts.memory,
             syscalls: calls.all,
@@ -283,11 +376,14 @@ impl Report {
             ring: trace.options.recording.ring,
             control_flow: control_flow_name(trace.options.recording.control_flow),
             memory: memory_name(trace.options.recording.memory),
+            recorded: trace.rules.lines().map(str::to_owned).collect(),
             pid: trace.pid,
             parent: trace.parent,
             children: trace.children().collect(),
             ended: ending(trace),
             losses: losses(trace),
+            switches: switches(trace),
+            marks: marks(trace),
             damage: trace.damage.iter().map(ToString::to_string).collect(),
             static_units: trace.units.static_count(),
             jit_units: trace.units.jit_count(),
@@ -316,6 +412,9 @@ impl Report {
             self.memory,
             if self.ring { ", the newest part only" } else { "" }
         )?;
+        if !self.recorded.is_empty() {
+            writeln!(out, "recorded       {}", self.recorded.join(", "))?;
+        }
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
         if let Some(parent) = self.parent {
             writeln!(out, "parent         {parent}")?;
@@ -327,15 +426,35 @@ impl Report {
         for loss in &self.losses {
             writeln!(out, "recording lost {loss}")?;
         }
+        for switch in self.switches.iter().take(SHOWN_SWITCHES) {
+            let SwitchRow { on, why, seconds, took_ns, threads, .. } = switch;
+            let what = if *on { "on" } else { "off" };
+            let took = *took_ns as f64 / 1e6;
+            writeln!(
+                out,
+                "switched {what:<5} {seconds:.6} s, {why}, {threads} threads, {took:.3} ms"
+            )?;
+        }
+        if let more @ 1.. = self.switches.len().saturating_sub(SHOWN_SWITCHES) {
+            writeln!(out, "switched       {more} times more")?;
+        }
+        for MarkRow { text, seconds, recorded } in &self.marks {
+            let recorded = if *recorded { "" } else { " (not recorded)" };
+            writeln!(out, "mark           {seconds:.6} s{recorded} {text}")?;
+        }
         writeln!(
             out,
             "units          {} ahead of time, {} from the JIT",
             self.static_units, self.jit_units
         )?;
-        for ModuleRow { start, path, build_id, note } in &self.modules {
+        for ModuleRow { start, path, build_id, note, recorded } in &self.modules {
             let id = if build_id.is_empty() { "-" } else { build_id };
             let space = if note.is_empty() { "" } else { " " };
-            writeln!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            write!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            if let Some([recorded, all]) = recorded {
+                write!(out, " (recorded: {recorded} of {all} bytes of code)")?;
+            }
+            writeln!(out)?;
         }
         for thread in &self.threads {
             thread.text(out)?;
@@ -390,6 +509,13 @@ impl ThreadRow {
         if calls > 0 {
             let top = tally_text(&self.syscalls, TOP_CALLS);
             writeln!(out, "  calls        {calls}: {top}")?;
+        }
+        if self.stays_outside > 0 {
+            writeln!(
+                out,
+                "  outside      {} stays in code that is not recorded",
+                self.stays_outside
+            )?;
         }
         if !self.not_described.is_empty() {
             let names = tally_text(&self.not_described, usize::MAX);

@@ -173,6 +173,10 @@ fn decide(
         Ok(arguments) => arguments,
         Err(reason) => return Ok(Made::native(reason, true)),
     };
+    let selection = match arguments.how.rules() {
+        Ok(rules) => Selection::new(rules),
+        Err(reason) => return Ok(Made::native(reason, true)),
+    };
     let since = SystemTime::now();
     let libraries = match rewrite::libraries(&arguments) {
         Ok(libraries) => libraries,
@@ -180,10 +184,6 @@ fn decide(
     };
     let watched: Watched = libraries.iter().map(|path| (path.clone(), stamp_of(path))).collect();
     let shared = SharedLibraries::new(store);
-    let selection = match arguments.how.rules() {
-        Ok(rules) => Selection::new(rules),
-        Err(why) => return Ok(Made::native(why, true)),
-    };
     let packs = match arguments.shares_libraries() {
         true => shared.packs(&libraries, arguments.options(), &selection, &BTreeMap::new()).0,
         false => Vec::new(),
@@ -264,8 +264,7 @@ fn privileges(file: &File, metadata: &std::fs::Metadata) -> Option<&'static str>
     if metadata.mode() & SET_GROUP == SET_GROUP {
         return Some("it runs with the rights of its group (set-group-id)");
     }
-    let mut none: [u8; 0] = [];
-    match rustix::fs::fgetxattr(file, "security.capability", &mut none[..]) {
+    match rustix::fs::fgetxattr_query(file, "security.capability") {
         Ok(1..) => Some("it runs with rights of its own (file capabilities)"),
         _ => None,
     }

@@ -14,6 +14,7 @@ use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
 };
 use abi::options::{Options, Pointers};
+use abi::start::Start;
 use std::path::Path;
 
 /// Room between the program and what is added, for its heap.
@@ -124,6 +125,7 @@ pub fn tables(
     translated: &Translated,
     libraries: &Packs,
     options: Options,
+    start: Start,
     dynamic: bool,
     places: Places,
     room: FileRoom,
@@ -217,6 +219,8 @@ pub fn tables(
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,
+        start: start.to_word(),
+        main: crate::main_function::address(input).unwrap_or(0),
     };
     let part = |section, start, end| Part { section, start, end };
     let mut parts = vec![

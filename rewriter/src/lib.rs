@@ -14,6 +14,7 @@ pub mod input;
 pub mod layout;
 pub mod learn;
 pub mod library;
+pub mod main_function;
 pub mod options;
 pub mod rewrite;
 pub mod roots;

@@ -5,6 +5,7 @@ use abi::options::{
     RecordingOptions, LOG_MOST, LOG_STEP,
 };
 use abi::selection::Rules;
+use abi::start::Start;
 use clap::{Args, Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -79,6 +80,10 @@ pub struct How {
     /// Do not record this code. It is stronger than --only.
     #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
     skip: Vec<String>,
+    /// When the recording begins: entry, main, second-thread, signal:N, or off (with `dep on`);
+    /// DEP_START says otherwise for one run.
+    #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
+    pub start: Start,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -109,6 +114,10 @@ enum InstrumentArg {
 enum DeadRegistersArg {
     Reuse,
     Preserve,
+}
+
+fn start(text: &str) -> std::result::Result<Start, String> {
+    Start::parse(text).ok_or_else(|| format!("expected {}", abi::start::EXPECTED))
 }
 
 /// Bytes, as steps of the options word.
@@ -202,11 +211,12 @@ impl How {
             dead_registers,
             log_size,
             ring,
-            only,
-            skip,
             translate,
             pointers,
             torture,
+            only,
+            skip,
+            start,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -216,17 +226,20 @@ impl How {
         add("--dead-registers", typed(*dead_registers));
         add("--translate", typed(*translate));
         add("--pointers", typed(*pointers));
+        if *start != Start::Entry {
+            add("--start", start.to_string());
+        }
         if let Some(steps) = log_size {
             add("--log-size", (u64::from(*steps) * LOG_STEP).to_string());
-        }
-        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
-            if !selectors.is_empty() {
-                add(flag, selectors.join(","));
-            }
         }
         if !torture.is_empty() {
             let all: Vec<String> = torture.iter().copied().map(typed).collect();
             add("--torture", all.join(","));
+        }
+        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
+            for selector in selectors {
+                add(flag, selector.clone());
+            }
         }
         if *ring {
             flags.push("--ring".to_owned());
@@ -250,6 +263,9 @@ impl How {
             if recording.undo() {
                 return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
             }
+        }
+        if recording.undo() && self.start != Start::Entry {
+            return Err("--instrument undo needs --start entry: an undo log has no gaps");
         }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
@@ -355,6 +371,9 @@ mod tests {
         assert!(check(&["--only", "main", "--control-flow", "bits"]).is_err());
         assert!(check(&["--skip", "lib*", "--instrument", "undo"]).is_err());
         assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
+        assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
+        assert!(check(&["--start", "signal:10"]).is_ok());
+        assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());

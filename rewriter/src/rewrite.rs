@@ -12,6 +12,7 @@ use crate::shared::{Pack, SharedLibraries};
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
+use abi::start::Start;
 use lifter::discover::discover;
 use lifter::image::Image;
 use lifter::program::{Function, Program};
@@ -165,17 +166,24 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
     let folder = shared.map(SharedLibraries::folder);
     let folder = folder.as_deref();
+    let start = arguments.how.start;
     let tables = tables(
         &input,
         &translated,
         &libraries,
         options,
+        start,
         dynamic,
         places,
         room_in_tables,
         folder,
         &choice,
     );
+    if start == Start::Main && tables.header.main == 0 {
+        return Err(unsupported!(
+            "where the program's function main is cannot be told (use --start entry)"
+        ));
+    }
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }

@@ -48,9 +48,6 @@ pub struct Arguments {
     /// that is free
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// When recording begins: entry, main, second-thread, signal:N, off
-    #[arg(long, value_name = "WHEN")]
-    start: Option<String>,
     /// Record the program alone: not the processes and programs that it starts
     #[arg(long)]
     no_follow: bool,
@@ -70,7 +67,6 @@ impl Arguments {
     /// The options as they are typed.
     fn flags(&self) -> Vec<String> {
         let mut flags = self.how.flags();
-        flags.extend(self.start.iter().flat_map(|value| ["--start".to_owned(), value.clone()]));
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
         flags
     }
@@ -102,15 +98,9 @@ impl Arguments {
         if let Some(size) = std::env::var_os("DEP_CACHE_SIZE") {
             set("DEP_CACHE_SIZE", size);
         }
-        let chosen = [
-            ("DEP_FOLLOW", self.no_follow.then(|| OsString::from("0"))),
-            ("DEP_START", self.start.as_ref().map(OsString::from)),
-        ];
-        for (name, value) in chosen {
-            if let Some(value) = value {
-                all.retain(|(other, _)| other != name);
-                all.push((name.into(), value));
-            }
+        if self.no_follow {
+            all.retain(|(other, _)| other != "DEP_FOLLOW");
+            all.push(("DEP_FOLLOW".into(), "0".into()));
         }
         all
     }

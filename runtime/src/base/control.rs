@@ -23,6 +23,18 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 const OWN_KICK: u64 = u64::from_le_bytes(*b"depkick!");
 const SI_USER: i32 = 0;
 const SI_QUEUE: i32 = -1;
+const SI_TKILL: i32 = -6;
+
+/// Who has sent a kick.
+#[derive(Clone, Copy)]
+enum Kicker {
+    /// A thread of the process.
+    Own,
+    /// `dep`, to the thread.
+    ThisThread,
+    /// `dep`, to the process: another thread may have been meant.
+    AnyThread,
+}
 
 fn word(offset: u64) -> &'static AtomicU32 {
     debug_assert!(offset < LEN);
@@ -246,14 +258,15 @@ impl Slot {
         self.kicked().iter().for_each(|flag| flag.store(0, Relaxed));
     }
 
-    /// A kick has arrived at the thread: of `dep`, or of our own.
-    fn arrived(self, own: bool) {
-        match (self.kicked(), own) {
-            ([_, flag], true) => flag.store(0, SeqCst),
-            // It was sent to the process; another thread may have been meant.
-            ([_, _], false) => Slot::all().for_each(|slot| {
-                let [flag, _] = slot.kicked();
-                flag.store(0, SeqCst);
+    /// A kick has arrived at the thread.
+    fn arrived(self, from: Kicker) {
+        let [of_dep, own] = self.kicked();
+        match from {
+            Kicker::Own => own.store(0, SeqCst),
+            Kicker::ThisThread => of_dep.store(0, SeqCst),
+            Kicker::AnyThread => Slot::all().for_each(|slot| {
+                let [of_dep, _] = slot.kicked();
+                of_dep.store(0, SeqCst);
             }),
         }
     }
@@ -290,12 +303,14 @@ pub fn take_kick(slot: Slot, signal: i32, info: &mut SigInfo) -> bool {
         return false;
     }
     if is_own_kick(signal, info) {
-        slot.arrived(true);
+        slot.arrived(Kicker::Own);
         return true;
     }
-    if info.code() != SI_USER {
-        return false;
-    }
+    let from = match info.code() {
+        SI_USER => Kicker::AnyThread,
+        SI_TKILL => Kicker::ThisThread,
+        _ => return false,
+    };
     // The sender; 0: of another namespace, or there was no room to say so.
     let sender = u32::from_le_bytes(field(info, 16));
     let kicker = |n| word(at::KICKERS + 4 * n).load(Acquire);
@@ -304,9 +319,9 @@ pub fn take_kick(slot: Slot, signal: i32, info: &mut SigInfo) -> bool {
     if !known && !(sender == 0 && own.load(SeqCst) != 0) {
         return false;
     }
-    slot.arrived(false);
+    slot.arrived(from);
     if sender == 0 {
-        slot.arrived(true);
+        slot.arrived(Kicker::Own);
     }
     *info = own_kick();
     true

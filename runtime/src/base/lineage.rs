@@ -23,10 +23,10 @@ pub const OF_RECORDING: [&str; 11] = [
 ];
 /// What AT_EXECFN and the name of the process are to say.
 pub const EXECFN: &str = "DEP_EXECFN";
+/// The name of the process, where it is not the base name of that.
+pub const NAME: &str = "DEP_NAME";
 /// The file that /proc/self/exe is to show.
 pub const EXE: &str = "DEP_EXE";
-/// The kernel has filters of system calls that an earlier program of the recording has made.
-pub const FILTERED: &str = "DEP_FILTERED";
 
 /// Where this program comes from.
 #[derive(Default)]
@@ -39,8 +39,6 @@ pub struct Lineage {
     pub exe: Option<CString>,
     /// `NAME=VALUE`, for the next program and for the recorder.
     pub variables: Vec<CString>,
-    /// The kernel applies filters of an earlier program to all that happens here.
-    pub filtered: bool,
 }
 
 static LINEAGE: Once<Lineage> = Once::new();

@@ -48,6 +48,8 @@ pub struct Jit<W: World = Process> {
     plain: bool,
     /// The other variant of the code, from the first switch on.
     other: Option<Box<Variant>>,
+    /// Of code that records nothing: whoever comes here comes by way of the runtime.
+    watched: Option<LiveAddr>,
     /// How often all units were forgotten.
     flushes: u32,
     /// Translations of libraries.
@@ -135,6 +137,7 @@ impl<W: World> Jit<W> {
             links: Links::default(),
             translation: Translation::new(options, image),
             plain: false,
+            watched: None,
             other: None,
             flushes: 0,
             packs: Packs::default(),
@@ -168,6 +171,16 @@ impl<W: World> Jit<W> {
         for range in self.executable.ranges() {
             self.tables.cover(range.span);
         }
+    }
+
+    /// Whoever comes to `address` in code that records nothing comes to the runtime first. To be said
+    /// before there is any.
+    pub fn watch(&mut self, address: LiveAddr) {
+        self.watched = Some(address);
+    }
+
+    fn is_watched(&self, address: LiveAddr) -> bool {
+        self.plain && self.watched == Some(address)
     }
 
     fn exchange(&mut self) {
@@ -225,9 +238,9 @@ impl<W: World> Jit<W> {
         }
     }
 
-    /// Tells the trace what is selected of what is mapped so far.
-    pub fn announce_selection(&self) {
-        self.selection.announce();
+    /// Tells the trace what is selected of `code`, which is mapped already.
+    pub fn announce_selection(&self, code: Span) {
+        self.selection.announce(code);
     }
 
     /// The kernel's code is at `span`.
@@ -396,6 +409,7 @@ impl<W: World> Jit<W> {
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
+        let what = what.filter(|_| !self.is_watched(target));
         if let Some(code) = self.ways().ahead_of_time(target) {
             if let Some(what) = what {
                 self.fill_page(target, range, what);
@@ -463,7 +477,7 @@ impl<W: World> Jit<W> {
         let exit = self.links.get(id);
         let linked = |code| Linked { target: exit.target, code };
         let Some(range) = self.executable.at(exit.target) else { return linked(None) };
-        if range.shared {
+        if range.shared || self.is_watched(exit.target) {
             return linked(self.resolve(exit.target, None));
         }
         // A unit that is entered from anywhere is replaced by one of that kind.
@@ -503,6 +517,7 @@ impl<W: World> Jit<W> {
         Ways {
             options: self.options,
             plain: self.plain,
+            watched: self.watched.filter(|_| self.plain),
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -541,7 +556,8 @@ impl<W: World> Jit<W> {
         let bytes = unsafe { self.world.bytes(Span { start: range.span.start, end }) };
         let selected = self.selection.around(range.span);
         let source = Source { start: OrigAddr(range.span.start.0), bytes, selected };
-        let is_known = |at| self.units.at(at).is_some();
+        let watched = self.watched.filter(|_| self.plain);
+        let is_known = |at| self.units.at(at).is_some() || Some(at) == watched;
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
         // The trace has the units before they run.
         if let Some(units) = self.translation.describe(&out, source, range, &self.world) {
@@ -555,6 +571,7 @@ impl<W: World> Jit<W> {
         let ways = Ways {
             options: self.options,
             plain: self.plain,
+            watched,
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -652,6 +669,7 @@ impl<W: World> Jit<W> {
 struct Ways<'a, W: World> {
     options: Options,
     plain: bool,
+    watched: Option<LiveAddr>,
     world: &'a W,
     executable: &'a Executable,
     units: &'a Units,
@@ -666,7 +684,8 @@ impl<W: World> Ways<'_, W> {
 
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
-        if self.executable.at(target).is_none_or(|range| range.shared) {
+        let closed = self.executable.at(target).is_none_or(|range| range.shared);
+        if closed || self.watched == Some(target) {
             return None;
         }
         if let Some(code) = self.ahead_of_time(target) {

@@ -59,6 +59,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
+    switch::at_main(thread);
     switch::settle(thread);
     pending::before_leaving(thread);
 }

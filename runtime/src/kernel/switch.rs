@@ -18,6 +18,7 @@ use crate::base::lock::Forked;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::kernel::signals::deliver::{interrupted, State};
+use crate::kernel::signals::pending::queue;
 use crate::logs::log;
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file::trace;
@@ -25,7 +26,8 @@ use crate::thread::Thread;
 use abi::control::{command, outcome, place, SLOTS_MOST, TEXT_MOST};
 use abi::event::{Event, Why, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use core::sync::atomic::{fence, AtomicU32, Ordering::*};
+use abi::start::Start;
+use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// Counts switches, by twos; odd: one is under way.
 pub static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -37,6 +39,13 @@ static ARRIVED: AtomicU32 = AtomicU32::new(0);
 static SERVING: AtomicU32 = AtomicU32::new(0);
 /// Not 0: recording is to begin, and why ([`Why`]).
 static WANTED: AtomicU32 = AtomicU32::new(0);
+
+/// The address of `main`, while recording is to begin there; else 0.
+static MAIN: AtomicU64 = AtomicU64::new(0);
+/// Recording is to begin when a second thread does.
+static SECOND_THREAD: AtomicBool = AtomicBool::new(false);
+/// The signal that recording is to begin with, or 0.
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
@@ -71,11 +80,12 @@ fn now(clock: usize) -> u64 {
 /// use. It may have to be done again ([`may_go`]).
 pub fn settle(thread: &mut Thread) {
     let insn = if thread.transfer_undone { LAST_NOT_DONE } else { WHOLE_UNIT };
-    settle_at(thread, insn, 0xffff);
+    settle_at(thread, insn, 0xffff, false);
 }
 
-/// As [`settle`], `insn` instructions into the last unit, with these registers `valid`.
-fn settle_at(thread: &mut Thread, insn: u32, valid: u64) {
+/// As [`settle`], `insn` instructions into the last unit, with these registers `valid`. `is_noted`: the
+/// trace has them.
+fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     loop {
         match WANTED.swap(0, AcqRel) {
             0 => {}
@@ -94,7 +104,7 @@ fn settle_at(thread: &mut Thread, insn: u32, valid: u64) {
             return;
         }
         thread.seen = generation;
-        go_over(thread, insn, valid);
+        go_over(thread, insn, valid, is_noted);
     }
 }
 
@@ -111,7 +121,7 @@ pub fn may_go(thread: &Thread) -> bool {
 }
 
 /// The variant of the code may be another one than before.
-fn go_over(thread: &mut Thread, insn: u32, valid: u64) {
+fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     let target = LiveAddr(thread.resume_original);
     let (plain, code) = {
         let mut jit = jit();
@@ -133,6 +143,10 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64) {
     (thread.plain, thread.transfer_undone) = (plain, false);
     if thread.recorder.active() {
         let state = thread.register_state(target.0, valid);
+        if plain && !is_noted {
+            // How far it came, where units record nothing.
+            thread.event(insn, &Event::Interrupted(&state));
+        }
         let pointers = thread.block.pointers;
         thread.block.pointers = thread.recorder.switched(&pointers, &state, insn);
         log().chunk_starts(thread);
@@ -149,7 +163,7 @@ pub fn arrive(thread: &mut Thread, state: &State) {
     thread.slot.set_place(place::RUNTIME);
     ARRIVED.fetch_add(1, AcqRel);
     wake(&ARRIVED);
-    settle_at(thread, state.insn, state.valid);
+    settle_at(thread, state.insn, state.valid, state.insn != WHOLE_UNIT);
 }
 
 /// The thread begins: it looks what the code is like before it first goes on.
@@ -171,9 +185,65 @@ pub fn forked(thread: &Thread, forked: &Forked) {
 
 // --- all threads ---
 
-/// Recording is to begin, and the thread cannot see to it here: it will when it settles.
-pub fn want(why: Why) {
-    WANTED.store(why.to_u32(), Release);
+// --- what a recording begins with ---
+
+/// The program starts; `main`: its function of that name, or 0.
+pub fn start(when: Start, main: u64) {
+    if when == Start::Entry || !trace().phase().describes() {
+        return;
+    }
+    if facts().options.recording.undo() {
+        crate::die!("an undo log has no gaps: it cannot be started later (DEP_START)");
+    }
+    match when {
+        Start::Main if main == 0 => {
+            crate::die!("where the program's function main is cannot be told (use DEP_START=entry)")
+        }
+        Start::Main => {
+            jit().watch(LiveAddr(main));
+            MAIN.store(main, Relaxed);
+        }
+        Start::SecondThread => SECOND_THREAD.store(true, Relaxed),
+        Start::Signal(number) => SIGNAL.store(number.into(), Relaxed),
+        Start::Off | Start::Entry => {}
+    }
+    jit().switch();
+    trace().set_off(true);
+    control::set_off(true);
+    let (on, why, time_ns) = (false, Why::Start, now(CLOCK_REALTIME));
+    let event = Event::Switch { on, why, time_ns, took_ns: 0, threads: 1, interrupted: 0 };
+    trace().process_event(&event);
+}
+
+/// Nothing is waited for any more.
+fn started() {
+    MAIN.store(0, Relaxed);
+    SECOND_THREAD.store(false, Relaxed);
+    SIGNAL.store(0, Relaxed);
+}
+
+/// The thread is about to go on, in the runtime: is it in front of `main`?
+pub fn at_main(thread: &Thread) {
+    let main = MAIN.load(Relaxed);
+    if main != 0 && thread.resume_original == main {
+        switch(true, Why::Main, now(CLOCK_MONOTONIC));
+    }
+}
+
+/// A thread is about to be made.
+pub fn before_thread() {
+    if SECOND_THREAD.load(Relaxed) {
+        switch(true, Why::SecondThread, now(CLOCK_MONOTONIC));
+    }
+}
+
+/// `signal` is about to be delivered to a handler: the thread comes here again before its first
+/// instruction.
+pub fn before_handler(signal: i32) {
+    if signal == SIGNAL.load(Relaxed) {
+        WANTED.store(Why::Signal.to_u32(), Release);
+        queue(&control::kick_of_own());
+    }
 }
 
 /// Whether a recording that is switched off waits for something to be switched on by.
@@ -203,6 +273,7 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     let took = now(CLOCK_MONOTONIC).saturating_sub(since);
     let changes = is_off() == on;
     if changes {
+        started();
         jit().switch();
         trace().set_off(!on);
         control::set_off(!on);
@@ -213,16 +284,6 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     end_switch();
     let outcome = if changes { outcome::DONE } else { outcome::ALREADY };
     Answer { outcome, threads, interrupted, took }
-}
-
-/// The program starts switched off.
-pub fn start_off() {
-    jit().switch();
-    trace().set_off(true);
-    control::set_off(true);
-    let (on, why, time_ns) = (false, Why::Start, now(CLOCK_REALTIME));
-    let event = Event::Switch { on, why, time_ns, took_ns: 0, threads: 1, interrupted: 0 };
-    trace().process_event(&event);
 }
 
 /// From here on no thread goes into generated code. One at a time.

@@ -120,6 +120,7 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
 
 /// A child with a copy of all memory, which goes on at `next`, on the program's stack of the request,
 /// if it has one.
+#[inline(never)]
 fn fork(
     thread: &mut Thread,
     number: usize,
@@ -195,6 +196,7 @@ fn fork(
 }
 
 /// A new thread, or a child of vfork, which is one with a process id of its own.
+#[inline(never)]
 fn share(
     thread: &mut Thread,
     number: usize,
@@ -202,6 +204,9 @@ fn share(
     request: &Request,
     next: u64,
 ) -> usize {
+    if request.flags & CLONE_VFORK == 0 {
+        switch::before_thread();
+    }
     let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
     child.index = next_index();
     child.block.window_high = thread.block.window_high;
@@ -247,6 +252,7 @@ fn share(
     result
 }
 
+#[inline(never)]
 fn take_thread() -> Option<&'static mut Thread> {
     // Taken by one thread at a time (pushes need no lock).
     let _jit = jit();

@@ -52,7 +52,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     if !window.is_multiple_of(WINDOW_SIZE) {
         // SAFETY: the header is the rewriter's, of this file, and nothing has been done yet.
-        unsafe { place::move_to_window(&header, window, stack, entry) }
+        unsafe { place::move_to_window(&header, window, &start, entry) }
     }
     let Some(mut options) = Options::from_word(header.options) else {
         crate::die!("damaged output file: unknown options");
@@ -84,6 +84,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
     control::start(options.recording.records());
+    let when = begins(&start, &header);
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
         Some(0) | None => {
@@ -119,7 +120,6 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     });
     lineage::install(hidden::read(&start));
     open_trace(&start, &header, &selected.text, file);
-    jit().announce_selection();
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);
@@ -135,8 +135,26 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     vdso::add(&start);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
+    let main = if header.main == 0 { 0 } else { window + header.main };
+    switch::start(when, main);
     hidden::hide(&start);
     first_thread(&start, entry)
+}
+
+/// When the recording begins.
+fn begins(start: &Start, header: &ImageHeader) -> abi::start::Start {
+    use abi::start::{Start, EXPECTED};
+    let Some(baked) = Start::from_word(header.start) else {
+        crate::die!("damaged output file: when its recording begins is unknown");
+    };
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    match start.environment("DEP_START").map(|text| text.to_str()) {
+        Some(text) if !secure => match text.ok().and_then(Start::parse) {
+            Some(wanted) => wanted,
+            None => crate::die!("DEP_START: expected {EXPECTED}"),
+        },
+        _ => baked,
+    }
 }
 
 /// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
@@ -181,6 +199,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
     let ranges = unsafe { statics::executable_ranges(header, window) };
     let mut jit = jit();
     for &[start, end, writable] in ranges {
+        jit.announce_selection(Span::new(window + start, window + end));
         jit.add_executable(ExecRange {
             span: Span::new(window + start, window + end).whole_pages(),
             writable: writable != 0,

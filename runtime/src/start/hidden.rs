@@ -1,6 +1,6 @@
 //! What the recorder has put into the program's environment: it is read, and taken out again.
 
-use crate::base::lineage::{Lineage, EXE, EXECFN, FILTERED, OF_RECORDING};
+use crate::base::lineage::{Lineage, EXE, EXECFN, NAME, OF_RECORDING};
 use crate::base::sys::{self, nr};
 use crate::start::stack::{at, Start};
 use alloc::ffi::CString;
@@ -22,7 +22,6 @@ pub fn read(start: &Start) -> Lineage {
     let follows = start.environment("DEP_FOLLOW").is_none_or(|value| value != c"0");
     lineage.recorder = follows.then(|| recorder.into());
     lineage.recording = value("DEP_RECORDING").map(Into::into);
-    lineage.filtered = start.environment(FILTERED).is_some();
     let here = working_directory();
     for name in OF_RECORDING {
         let given = value(name).map(|value| value.to_bytes());
@@ -102,16 +101,16 @@ pub fn hide(start: &Start) {
     if let Some(path) = start.environment(EXECFN).filter(|path| !path.is_empty()) {
         // The string stays where it is.
         start.set(at::EXECFN, path.as_ptr() as u64);
-        set_name(path.to_bytes());
+        set_name(start.environment(NAME).unwrap_or(path).to_bytes());
     }
     if start.environment("DEP_RECORDER").is_some() {
         for name in OF_RECORDING {
             start.remove(name);
         }
-        start.remove(FILTERED);
     }
-    start.remove(EXECFN);
-    start.remove(EXE);
+    for name in [EXECFN, NAME, EXE] {
+        start.remove(name);
+    }
 }
 
 /// The name of the process, as the kernel makes it of the path.

@@ -5,7 +5,7 @@
 //! with the thread ([`ForExec`]), and no lock is held then.
 
 use crate::base::last_words::Line;
-use crate::base::lineage::{lineage, EXE, EXECFN, FILTERED};
+use crate::base::lineage::{lineage, EXE, EXECFN, NAME};
 use crate::base::program::{read_program_string, read_program_words, try_read_program_bytes};
 use crate::base::signal;
 use crate::base::sys::{self, nr};
@@ -33,6 +33,8 @@ struct Request {
     /// Bytes of the path, as far as it can be read.
     len: usize,
     is_whole: bool,
+    /// It is the link to this program, whose file is not there any more.
+    is_lost: bool,
     flags: usize,
     arguments: u64,
     environment: u64,
@@ -54,16 +56,20 @@ impl Request {
             path,
             len,
             is_whole,
+            is_lost: false,
             flags,
             arguments: args[first + 1] as u64,
             environment: args[first + 2] as u64,
         };
-        let link = flags & sys::AT_SYMLINK_NOFOLLOW == 0;
-        let exe = lineage().exe.as_deref().filter(|_| link);
+        let follows = len > 0 && flags & sys::AT_SYMLINK_NOFOLLOW == 0;
+        let exe = lineage().exe.as_deref().filter(|_| follows);
         if let Some(exe) = exe.filter(|_| exe_link::is_link(directory, request.path())) {
             // The program itself, not the file that runs in its place.
-            request.path_at = exe.as_ptr() as usize;
-            request.args[first] = request.path_at;
+            request.is_lost = Kind::of(0, sys::AT_FDCWD, exe).is_none();
+            if !request.is_lost {
+                request.path_at = exe.as_ptr() as usize;
+                request.args[first] = request.path_at;
+            }
         }
         request
     }
@@ -156,31 +162,30 @@ pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Out
 
 /// Executes what the recorder has said. Returns the error if that fails.
 fn execute(thread: &mut Thread, request: &Request) -> i32 {
-    let filtered = thread.filter != 0;
-    let args = instead(&mut thread.for_exec, request, filtered);
-    let Some(args) = args else { return sys::EINVAL };
+    let Some(args) = instead(&mut thread.for_exec, request) else { return sys::EINVAL };
     // SAFETY: zero-terminated strings and vectors; what is the program's, the kernel checks.
     let result = thread.with_true_mask(|_| unsafe { sys::call(nr::EXECVE, &args) });
     result.err().unwrap_or(0)
 }
 
 /// The arguments of the call that executes what the recorder has said.
-fn instead(memory: &mut ForExec, request: &Request, filtered: bool) -> Option<[usize; 3]> {
+fn instead(memory: &mut ForExec, request: &Request) -> Option<[usize; 3]> {
     let fields: Vec<&[u8]> = memory.answer.split_inclusive(|&byte| byte == 0).collect();
     let [_, output, exe, script @ ..] = &fields[..] else { return None };
     let shown = request.shown();
     let text = &mut memory.text;
     text.clear();
-    let mut put = |parts: [&[u8]; 3]| {
-        for part in parts {
+    let mut put = |name: &str, value: &[u8]| {
+        for part in [name.as_bytes(), b"=", value, b"\0"] {
             text.extend_from_slice(part);
         }
-        text.push(0);
     };
-    put([EXECFN.as_bytes(), b"=", &shown]);
-    put([EXE.as_bytes(), b"=", exe.strip_suffix(b"\0").unwrap_or(exe)]);
-    if filtered {
-        put([FILTERED.as_bytes(), b"=", b"1"]);
+    put(EXECFN, &shown);
+    let exe = exe.strip_suffix(b"\0").unwrap_or(exe);
+    put(EXE, exe);
+    if request.is_descriptor() && names_by_file() {
+        let path = exe.strip_suffix(b" (deleted)").unwrap_or(exe);
+        put(NAME, path.rsplit(|&byte| byte == b'/').next().unwrap_or(path));
     }
     let shown_at = text.as_ptr() as u64 + EXECFN.len() as u64 + 1;
     let own = text.split_inclusive(|&byte| byte == 0).map(|string| string.as_ptr() as u64);
@@ -213,8 +218,9 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     if let Some(why) = what.privilege().or_else(other_rights) {
         return not_followed(why);
     }
-    let Some(path) = file.path(what) else { return not_followed("/proc is not mounted") };
-    if has_capabilities(&path) {
+    let Some(place) = file.place(what) else { return not_followed("/proc is not mounted") };
+    let path = place.reached.as_deref().unwrap_or(&place.shown);
+    if has_capabilities(path) {
         return not_followed("it has file capabilities");
     }
     let vectors = [request.arguments, request.environment].map(read_vector);
@@ -222,23 +228,33 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     if environment.iter().any(|&entry| starts_with(entry, b"DEP_RECORDER=")) {
         return not_followed("it has a recorder of its own");
     }
-    if lineage().filtered {
-        return not_followed("the recorder cannot run under the program's filter of system calls");
+    if thread.filter != 0 {
+        // The kernel gets it, and may end whoever makes a call that the program does not.
+        return not_followed(
+            "the program's filter of system calls (seccomp) would apply to the runtime",
+        );
     }
     let memory = &mut thread.for_exec;
     (memory.arguments, memory.environment) = (arguments, environment);
-    let about = what.about(&path);
+    let about = what.about(path);
     if memory.asked != about {
         memory.asked.clear();
-        match ask(recorder, &path) {
+        let answer = match lineage().exe.as_deref().filter(|_| request.is_lost) {
+            // This very file, in place of the same one.
+            Some(exe) => Ok(run_answer(path.to_bytes(), exe.to_bytes())),
+            None => ask(recorder, path),
+        };
+        match answer {
             Ok(answer) => memory.answer = answer,
             Err(why) => return Choice::NotFollowed(why),
         }
         memory.asked = about;
     }
-    let fields: Vec<&[u8]> = memory.answer.split(|&byte| byte == 0).collect();
-    match &fields[..] {
-        // Behind the last zero there is an empty field.
+    if let ([b"run", output, _, b""], true) = (&fields_of(&memory.answer)[..], place.is_lost()) {
+        // What the recorder could say is how it was reached.
+        memory.answer = run_answer(output, place.shown.to_bytes());
+    }
+    match &fields_of(&memory.answer)[..] {
         [b"run", output, exe, script @ .., b""] if !output.is_empty() && !exe.is_empty() => {
             if !script.is_empty() && request.by_descriptor().is_some() && is_closed(request) {
                 // Its interpreter could not open it.
@@ -249,6 +265,16 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
         [b"native", reason, b""] => Choice::NotFollowed(reason.to_vec()),
         _ => not_followed("the recorder's answer is not understood"),
     }
+}
+
+/// The fields of an answer. Behind the last zero there is an empty one.
+fn fields_of(answer: &[u8]) -> Vec<&[u8]> {
+    answer.split(|&byte| byte == 0).collect()
+}
+
+/// The answer that `output` is to be executed in place of `exe`.
+fn run_answer(output: &[u8], exe: &[u8]) -> Vec<u8> {
+    [b"run", output, exe, b""].join(&0)
 }
 
 /// Asks the recorder what to execute instead.
@@ -317,11 +343,26 @@ impl File<'_> {
         // SAFETY: the kernel reads the path.
         let may = unsafe { sys::call(nr::FACCESSAT2, &args) };
         // Linux before 5.8 has no such call, and filters of system calls refuse what they do not know.
-        (may != Err(sys::EACCES)).then_some(what)
+        (may != Err(sys::EACCES) && !self.is_busy()).then_some(what)
     }
 
-    /// A path that leads to it from another process.
-    fn path(&self, what: Kind) -> Option<CString> {
+    /// Whether somebody has it open for writing, as far as the kernel says that beforehand: from Linux
+    /// 6.14 on.
+    fn is_busy(&self) -> bool {
+        const CHECK: usize = 0x10000;
+        const ETXTBSY: i32 = 26;
+        let (empty, flags) = (c"".as_ptr() as usize, sys::AT_EMPTY_PATH | CHECK);
+        let arguments = [empty, 0];
+        let at = arguments.as_ptr() as usize;
+        // SAFETY: the kernel reads the strings, and executes nothing: one that does not know the flag
+        // refuses the call.
+        let result =
+            unsafe { sys::call(nr::EXECVEAT, &[self.descriptor, empty, at, at + 8, flags]) };
+        result == Err(ETXTBSY)
+    }
+
+    /// Where it is.
+    fn place(&self, what: Kind) -> Option<Place> {
         let mut link = Line::new();
         let _ = write!(link, "/proc/self/fd/{}\0", self.descriptor as i32);
         let mut path = alloc::vec![0u8; PATH_MAX];
@@ -329,14 +370,28 @@ impl File<'_> {
         // SAFETY: the kernel reads the path, and writes at most that many bytes.
         let len = unsafe { sys::call(nr::READLINK, &args) }.ok()?;
         path.truncate(len);
-        let path = CString::new(path).ok()?;
-        if Kind::of(0, sys::AT_FDCWD, &path).is_some_and(|there| there == what) {
-            return Some(path);
+        let shown = CString::new(path).ok()?;
+        if Kind::of(0, sys::AT_FDCWD, &shown).is_some_and(|there| there == what) {
+            return Some(Place { shown, reached: None });
         }
-        // It has been deleted, or has never had a name.
         let mut other = Line::new();
         let _ = write!(other, "/proc/{}/fd/{}", sys::getpid(), self.descriptor as i32);
-        CString::new(other.text()).ok()
+        Some(Place { shown, reached: CString::new(other.text()).ok() })
+    }
+}
+
+/// Where a file is.
+struct Place {
+    /// The path that the kernel shows.
+    shown: CString,
+    /// A path that leads there from another process, if that one does not: the file has been deleted,
+    /// or has never had a name.
+    reached: Option<CString>,
+}
+
+impl Place {
+    fn is_lost(&self) -> bool {
+        self.reached.is_some()
     }
 }
 
@@ -397,6 +452,22 @@ fn has_capabilities(path: &CStr) -> bool {
     let name = c"security.capability".as_ptr() as usize;
     // SAFETY: the kernel reads path and name, and writes nothing.
     unsafe { sys::call(nr::GETXATTR, &[path.as_ptr() as usize, name, 0, 0]) }.is_ok()
+}
+
+/// Whether the kernel names a process that executes a descriptor by the file, and not by the
+/// descriptor's number: Linux from 6.14 on.
+fn names_by_file() -> bool {
+    const FIELD: usize = 65;
+    let mut names = [0u8; 6 * FIELD];
+    // SAFETY: the kernel fills six fields.
+    let _ = unsafe { sys::call(nr::UNAME, &[names.as_mut_ptr() as usize]) };
+    let mut numbers =
+        names[2 * FIELD..3 * FIELD].split(|byte| !byte.is_ascii_digit()).map(|digits| {
+            digits
+                .iter()
+                .fold(0u32, |number, digit| 10 * number.min(1000) + u32::from(digit - b'0'))
+        });
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 14)
 }
 
 /// The pointers of a vector of the program's, up to its zero; `None` if it cannot be read, or has
