@@ -29,7 +29,7 @@ pub enum Command {
     /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended
     Info(Common),
     /// Executed blocks: a line `TID PC` for each
-    Blocks(Selection),
+    Blocks(BlockSelection),
     /// Memory references: a line `TID PC R|W ADDRESS SIZE` for each
     Memrefs(Selection),
     /// System calls: a line `TID NAME(ARGUMENTS) = RESULT` for each, with all six argument registers
@@ -154,6 +154,15 @@ pub struct Selection {
 }
 
 #[derive(ClapArgs)]
+pub struct BlockSelection {
+    #[command(flatten)]
+    pub what: Selection,
+    /// A line `TID outside`, too, where code ran that is not recorded (`--only`, `--skip`)
+    #[arg(long)]
+    pub outside: bool,
+}
+
+#[derive(ClapArgs)]
 pub struct CallSelection {
     #[command(flatten)]
     pub common: Common,
@@ -188,7 +197,8 @@ impl Command {
     pub fn common(&self) -> Option<&Common> {
         match self {
             Command::Info(common) | Command::Verify(common) => Some(common),
-            Command::Blocks(what) | Command::Memrefs(what) => Some(&what.common),
+            Command::Blocks(blocks) => Some(&blocks.what.common),
+            Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
             Command::Record(_)

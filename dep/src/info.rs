@@ -135,6 +135,16 @@ fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
     list
 }
 
+/// The file that is mapped at an address.
+fn file_at(trace: &Trace, address: LiveAddr) -> Option<String> {
+    let maps = trace.process_events.iter().filter_map(|event| match &event.event {
+        Some(Event::Map { start, len, path, .. }) => Some((start, len, path)),
+        _ => None,
+    });
+    let (_, _, path) = maps.filter(|(start, len, _)| address.from_start(**start) < **len).last()?;
+    Some(String::from_utf8_lossy(path).into_owned())
+}
+
 /// Why the translation of the library at `start` was not used, if there was one.
 fn left(trace: &Trace, start: LiveAddr) -> &'static str {
     let reason = trace.process_events.iter().find_map(|event| match event.event {
@@ -164,6 +174,8 @@ struct Report {
     ring: bool,
     control_flow: &'static str,
     memory: &'static str,
+    /// Which code was recorded; empty: all.
+    recorded: Vec<String>,
     pid: u64,
     parent: Option<u64>,
     children: Vec<u64>,
@@ -215,6 +227,8 @@ struct ModuleRow {
     path: String,
     build_id: String,
     note: &'static str,
+    /// Bytes of its code that were recorded, and of all of its code, if only a part was.
+    recorded: Option<[u64; 2]>,
 }
 
 #[derive(Serialize)]
@@ -227,6 +241,8 @@ struct ThreadRow {
     instructions: u64,
     blocks: u64,
     references: u64,
+    /// Stays in code that is not recorded.
+    stays_outside: u64,
     control_flow_bytes: u64,
     memory_bytes: u64,
     #[serde(serialize_with = "tally_object")]
@@ -306,8 +322,20 @@ fn modules(trace: &Trace) -> Vec<ModuleRow> {
         path,
         build_id,
         note: left(trace, start),
+        recorded: None,
     };
-    mapped_files(trace).into_iter().map(row).collect()
+    let mut rows: Vec<ModuleRow> = mapped_files(trace).into_iter().map(row).collect();
+    for event in &trace.process_events {
+        let Some(Event::Selected { start, len, pieces, .. }) = &event.event else { continue };
+        let Some(path) = file_at(trace, *start) else { continue };
+        let Some(row) = rows.iter_mut().find(|row| row.path == path) else { continue };
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let piece = |pair: &[u8]| word(&pair[8..]).saturating_sub(word(&pair[..8]));
+        let bytes: u64 = pieces.chunks_exact(16).map(piece).sum();
+        let [recorded, all] = row.recorded.get_or_insert([0, 0]);
+        (*recorded, *all) = (*recorded + bytes, *all + len);
+    }
+    rows
 }
 
 fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
@@ -321,6 +349,7 @@ fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
             instructions: counts.instructions,
             blocks: counts.blocks(),
             references: counts.references(),
+            stays_outside: counts.stays,
             control_flow_bytes: counts.control_flow,
             memory_bytes: counts.memory,
             syscalls: calls.all,
@@ -347,6 +376,7 @@ impl Report {
             ring: trace.options.recording.ring,
             control_flow: control_flow_name(trace.options.recording.control_flow),
             memory: memory_name(trace.options.recording.memory),
+            recorded: trace.rules.lines().map(str::to_owned).collect(),
             pid: trace.pid,
             parent: trace.parent,
             children: trace.children().collect(),
@@ -382,6 +412,9 @@ impl Report {
             self.memory,
             if self.ring { ", the newest part only" } else { "" }
         )?;
+        if !self.recorded.is_empty() {
+            writeln!(out, "recorded       {}", self.recorded.join(", "))?;
+        }
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
         if let Some(parent) = self.parent {
             writeln!(out, "parent         {parent}")?;
@@ -414,10 +447,14 @@ impl Report {
             "units          {} ahead of time, {} from the JIT",
             self.static_units, self.jit_units
         )?;
-        for ModuleRow { start, path, build_id, note } in &self.modules {
+        for ModuleRow { start, path, build_id, note, recorded } in &self.modules {
             let id = if build_id.is_empty() { "-" } else { build_id };
             let space = if note.is_empty() { "" } else { " " };
-            writeln!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            write!(out, "module         {:#x} {path} {id}{space}{note}", start.0)?;
+            if let Some([recorded, all]) = recorded {
+                write!(out, " (recorded: {recorded} of {all} bytes of code)")?;
+            }
+            writeln!(out)?;
         }
         for thread in &self.threads {
             thread.text(out)?;
@@ -472,6 +509,13 @@ impl ThreadRow {
         if calls > 0 {
             let top = tally_text(&self.syscalls, TOP_CALLS);
             writeln!(out, "  calls        {calls}: {top}")?;
+        }
+        if self.stays_outside > 0 {
+            writeln!(
+                out,
+                "  outside      {} stays in code that is not recorded",
+                self.stays_outside
+            )?;
         }
         if !self.not_described.is_empty() {
             let names = tally_text(&self.not_described, usize::MAX);

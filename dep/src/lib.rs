@@ -144,7 +144,9 @@ fn show(trace: &Trace, args: &Args, common: &Common, out: &mut impl Write) -> Re
     }
     let result = match &args.command {
         Command::Info(_) => info::info(trace, common.json, &mut warnings, out),
-        Command::Blocks(what) => list::blocks(trace, what, &mut warnings, out),
+        Command::Blocks(blocks) => {
+            list::blocks(trace, &blocks.what, blocks.outside, &mut warnings, out)
+        }
         Command::Memrefs(what) => list::memrefs(trace, what, &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
         Command::Undo(what) => undo::list(trace, what, out),

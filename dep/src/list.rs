@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use abi::ids::LiveAddr;
 use serde::Serialize;
+use trace::compile::CompiledUnit;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
@@ -22,6 +23,8 @@ const BATCH: usize = 1 << 18;
 pub struct Lines {
     text: Vec<u8>,
     uncertain: Option<(LiveAddr, usize)>,
+    /// Bytes of a first line that says that the chunk starts in code that is not recorded.
+    outside: usize,
 }
 
 /// A block starts.
@@ -36,6 +39,20 @@ impl Row for BlockRow {
         decimal(out, u64::from(self.tid));
         out.push(b' ');
         hex(out, self.pc.0);
+    }
+}
+
+/// Code ran that is not recorded.
+#[derive(Serialize)]
+struct OutsideRow {
+    tid: u32,
+    outside: bool,
+}
+
+impl Row for OutsideRow {
+    fn text(&self, out: &mut Vec<u8>) {
+        decimal(out, u64::from(self.tid));
+        out.extend_from_slice(b" outside");
     }
 }
 
@@ -73,20 +90,28 @@ const SIZE: u32 = 3_333_333_333;
 #[derive(Clone)]
 struct Style {
     range: Option<Range<LiveAddr>>,
+    /// The line for code that is not recorded, if it is wanted.
+    outside: Option<Vec<u8>>,
     block: Template<1>,
     read: Template<3>,
     write: Template<3>,
 }
 
 impl Style {
-    fn new(tid: u32, form: Form, range: Option<Range<LiveAddr>>) -> Style {
+    fn new(tid: u32, form: Form, range: Option<Range<LiveAddr>>, outside: bool) -> Style {
+        let outside = outside.then(|| {
+            let mut line = Vec::new();
+            // It goes to memory.
+            let _ = form.append(&OutsideRow { tid, outside: true }, &mut line);
+            line
+        });
         let reference = |access| {
             let row = ReferenceRow { tid, pc: Hex(PC), access, address: Hex(ADDRESS), size: SIZE };
             let numbers = [Number::Hex(PC), Number::Hex(ADDRESS), Number::Decimal(SIZE)];
             Template::new(form, &row, numbers)
         };
         let block = Template::new(form, &BlockRow { tid, pc: Hex(PC) }, [Number::Hex(PC)]);
-        Style { range, block, read: reference("R"), write: reference("W") }
+        Style { range, outside, block, read: reference("R"), write: reference("W") }
     }
 }
 
@@ -94,6 +119,8 @@ struct Printer<const REFERENCES: bool> {
     outlet: Outlet<Lines>,
     style: Style,
     lines: Lines,
+    /// No unit was executed yet.
+    fresh: bool,
 }
 
 impl<const REFERENCES: bool> Printer<REFERENCES> {
@@ -103,7 +130,7 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
 
     fn send(&mut self) {
         let text = Vec::with_capacity(BATCH + 256);
-        let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None });
+        let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None, outside: 0 });
         if self.outlet.is_open() {
             self.outlet.send(lines);
         }
@@ -129,6 +156,20 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
             // Always the first line of the chunk's first batch.
             self.lines.uncertain = Some((pc, self.lines.text.len()));
         }
+        self.send_if_full();
+    }
+
+    fn unit(&mut self, _unit: &CompiledUnit, _partial: bool) {
+        self.fresh = false;
+    }
+
+    fn outside(&mut self) {
+        let Some(line) = self.style.outside.as_ref().filter(|_| !REFERENCES) else { return };
+        if self.fresh {
+            // Nothing was sent yet.
+            self.lines.outside = line.len();
+        }
+        self.lines.text.extend_from_slice(line);
         self.send_if_full();
     }
 
@@ -160,10 +201,11 @@ impl<const REFERENCES: bool> BatchSink for Printer<REFERENCES> {
 pub fn blocks(
     trace: &Trace,
     what: &Selection,
+    outside: bool,
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    list::<false>(trace, what, warnings, out)
+    list::<false>(trace, what, outside, warnings, out)
 }
 
 pub fn memrefs(
@@ -175,12 +217,13 @@ pub fn memrefs(
     if !trace.options.recording.records_memory() {
         return Err(Error("the trace was recorded without memory references".into()).into());
     }
-    list::<true>(trace, what, warnings, out)
+    list::<true>(trace, what, false, warnings, out)
 }
 
 fn list<const REFERENCES: bool>(
     trace: &Trace,
     what: &Selection,
+    outside: bool,
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
@@ -189,14 +232,17 @@ fn list<const REFERENCES: bool>(
     }
     let form = Form::new(what.common.json);
     let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
-    let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone());
+    let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone(), outside);
     let styles: Vec<Style> = trace.threads.iter().map(style).collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
     let make = |job: Job, outlet| Printer::<REFERENCES> {
         outlet,
         style: styles[job.thread].clone(),
-        lines: Lines { text: Vec::new(), uncertain: None },
+        lines: Lines { text: Vec::new(), uncertain: None, outside: 0 },
+        fresh: true,
     };
+    // The thread whose last chunk ended in code that is not recorded.
+    let mut outside_of = None;
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut seam = Seam::default();
     let mut result = Ok(());
@@ -205,11 +251,16 @@ fn list<const REFERENCES: bool>(
             Piece::Batch(lines) => {
                 let begins = |pc| seam.begins_block(trace, &job, pc);
                 let skip = lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
+                let goes_on = outside_of == Some(job.thread);
+                let skip = if goes_on { skip.max(lines.outside) } else { skip };
                 print(&lines.text[skip..], &mut left, out)
             }
             Piece::End(end) => match *end {
                 Ok(end) => {
                     seam.ended(trace, &job, Some(end.falls));
+                    if end.units > 0 || end.stays > 0 {
+                        outside_of = end.ends_outside.then_some(job.thread);
+                    }
                     Ok(())
                 }
                 Err(violation) => {
@@ -252,7 +303,7 @@ mod tests {
             (0x1111_1111, 0x40_1000, 0x7fff_ffff_f000, 64, Form::Json),
             (SIZE, PC, u64::MAX, u32::MAX, Form::Json),
         ] {
-            let style = Style::new(tid, form, None);
+            let style = Style::new(tid, form, None, false);
             let numbers = [Number::Hex(pc), Number::Hex(address), Number::Decimal(size)];
             let (pc, address) = (Hex(pc), Hex(address));
             for (access, template) in [("R", &style.read), ("W", &style.write)] {

@@ -252,15 +252,10 @@ fn entry_inside(p: &Pending, units: &[Unit]) -> Option<CodeOff> {
 /// What the reader is told about the unit.
 #[allow(clippy::cast_possible_truncation, reason = "blocks are smaller than 64 KiB")]
 fn body(block: &Block, plan: &UnitPlan) -> UnitBody {
-    if plan.outside {
-        // Nothing names it.
-        let wide = if block.wide { flags::WIDE } else { 0 };
-        let flags = wide | flags::OUTSIDE;
-        return UnitBody { code_len: block.len as u16, flags, records: Vec::new() };
-    }
+    let outside = if plan.outside { flags::OUTSIDE } else { 0 };
     UnitBody {
         code_len: block.len as u16,
-        flags: if block.wide { flags::WIDE } else { 0 },
+        flags: outside | if block.wide { flags::WIDE } else { 0 },
         records: plan.records.clone(),
     }
 }

@@ -13,6 +13,7 @@ use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use abi::options::{
     torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
 };
+use abi::selection::Selected;
 use abi::thread;
 use abi::unit::{UnitBody, What};
 use iced_x86::code_asm::*;
@@ -48,6 +49,8 @@ struct Case {
     cuts: &'static [usize],
     /// Units from this block on are in another window.
     other_window: usize,
+    /// What is recorded.
+    selected: Selected<'static>,
 }
 
 impl Default for Case {
@@ -60,6 +63,7 @@ impl Default for Case {
             narrow: &[],
             cuts: &[],
             other_window: usize::MAX,
+            selected: Selected::EVERYTHING,
         }
     }
 }
@@ -798,6 +802,64 @@ macro_rules! formats {
 snapshot!(tags, two_blocks(ControlFlow::Tags), |a| { formats!(a) });
 snapshot!(full_pc, two_blocks(ControlFlow::FullPc), |a| { formats!(a) });
 snapshot!(bits, two_blocks(ControlFlow::Bits), |a| { formats!(a) });
+
+// --- code that is not selected ---
+
+/// Only what lies in the first bytes is recorded, and perhaps other modules.
+fn only_the_first(bytes: u64, elsewhere: bool, control_flow: ControlFlow) -> Case {
+    let pieces: &[[u64; 2]] = Box::leak(Box::new([[ORIGINAL, ORIGINAL + bytes]]));
+    let pieces = if bytes == 0 { &[] } else { pieces };
+    let recording = RecordingOptions { selective: true, control_flow, ..registers_format() };
+    let selected = Selected { base: 0, len: u64::MAX, pieces, elsewhere };
+    Case { options: recording.into(), selected, ..Case::default() }
+}
+
+macro_rules! outside {
+    ($a:ident) => {{
+        let mut back = $a.create_label();
+        $a.set_label(&mut back)?;
+        $a.mov(eax, dword_ptr(rsi))?;
+        $a.jne(back)?;
+        $a.call(0x40_9000u64)?;
+        $a.push(rax)?;
+        $a.call(rax)?;
+        $a.syscall()?;
+        $a.wrfsbase(ecx)?;
+        $a.pop(rdx)?;
+        $a.jmp(0x40_9000u64)?;
+        $a.ret()?;
+    }};
+}
+
+snapshot!(outside_records_where_it_may_lead, only_the_first(0, true, ControlFlow::Tags), |a| {
+    outside!(a)
+});
+snapshot!(outside_of_everything, only_the_first(0, false, ControlFlow::Tags), |a| { outside!(a) });
+snapshot!(outside_full_pc, only_the_first(0, true, ControlFlow::FullPc), |a| { outside!(a) });
+
+snapshot!(
+    outside_relies_on_nothing_and_nothing_relies_on_it,
+    Case {
+        narrow: &[1, 2],
+        // The first block and the last two instructions.
+        selected: Selected {
+            base: 0,
+            len: u64::MAX,
+            pieces: &[[ORIGINAL, ORIGINAL + 4], [ORIGINAL + 8, ORIGINAL + 11]],
+            elsewhere: true,
+        },
+        cuts: &[2, 4],
+        ..only_the_first(1, true, ControlFlow::Tags)
+    },
+    |a| {
+        a.mov(eax, dword_ptr(rsi))?;
+        a.mov(ecx, edx)?;
+        a.mov(eax, dword_ptr(rsi))?;
+        a.mov(ecx, eax)?;
+        a.mov(eax, dword_ptr(rsi))?;
+        a.ret()?;
+    }
+);
 
 snapshot!(
     narrow_units_of_another_window_are_not_entered_directly,

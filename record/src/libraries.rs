@@ -2,6 +2,7 @@
 
 use crate::prepare::arguments_for;
 use rewriter::library::Report;
+use rewriter::selection::Selection;
 use rewriter::shared::{Pack, SharedLibraries};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,5 +18,6 @@ pub fn translate(
     more: &BTreeMap<PathBuf, Vec<u64>>,
 ) -> Result<(Vec<Pack>, Vec<Report>), String> {
     let arguments = arguments_for(options, Path::new("library"))?;
-    Ok(SharedLibraries::new(store).packs(libraries, arguments.options(), more))
+    let selection = Selection::new(arguments.how.rules()?);
+    Ok(SharedLibraries::new(store).packs(libraries, arguments.options(), &selection, more))
 }

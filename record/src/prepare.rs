@@ -5,6 +5,7 @@ use clap::Parser;
 use rewriter::error::Error;
 use rewriter::options::Arguments;
 use rewriter::rewrite::{self, Built};
+use rewriter::selection::Selection;
 use rewriter::shared::{Pack, SharedLibraries};
 use script::Resolved;
 use serde::{Deserialize, Serialize};
@@ -172,6 +173,10 @@ fn decide(
         Ok(arguments) => arguments,
         Err(reason) => return Ok(Made::native(reason, true)),
     };
+    let selection = match arguments.how.rules() {
+        Ok(rules) => Selection::new(rules),
+        Err(reason) => return Ok(Made::native(reason, true)),
+    };
     let since = SystemTime::now();
     let libraries = match rewrite::libraries(&arguments) {
         Ok(libraries) => libraries,
@@ -180,7 +185,7 @@ fn decide(
     let watched: Watched = libraries.iter().map(|path| (path.clone(), stamp_of(path))).collect();
     let shared = SharedLibraries::new(store);
     let packs = match arguments.shares_libraries() {
-        true => shared.packs(&libraries, arguments.options(), &BTreeMap::new()).0,
+        true => shared.packs(&libraries, arguments.options(), &selection, &BTreeMap::new()).0,
         false => Vec::new(),
     };
     if let Some(trouble) = shared.trouble() {

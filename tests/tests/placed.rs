@@ -152,6 +152,39 @@ fn moved_programs_lie_where_the_kernel_might_put_them() {
     tally.finish();
 }
 
+/// Debuggers are told where the program lies: the kernel's auxiliary vector names places in it.
+#[test]
+fn the_kernel_knows_where_a_moved_program_lies() {
+    const AT_PHDR: u64 = 3;
+    const AT_ENTRY: u64 = 9;
+    let mut tally = Tally::start("the_kernel_knows_where_a_moved_program_lies");
+    let dir = tempfile::tempdir().unwrap();
+    let cat = dir.path().join("cat");
+    Tools::get().rewrite(Path::new("/bin/cat"), &cat, &MISPLACED).expect("an output");
+    let check = || -> Result<(), String> {
+        // Without randomness it lies at one place in both runs.
+        let fixed = ["setarch", "--addr-no-randomize"];
+        let window = place(&cat, &fixed)?;
+        let mut run = Command::new(fixed[0]);
+        run.arg(fixed[1]).arg(&cat).arg("/proc/self/auxv").env("DEP_FILE", "null:");
+        let words = run.output().map_err(|e| e.to_string())?.stdout;
+        let words: Vec<u64> = words
+            .chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+            .collect();
+        for kind in [AT_PHDR, AT_ENTRY] {
+            let entry = words.chunks_exact(2).find(|entry| entry[0] == kind);
+            let value = entry.ok_or_else(|| format!("no entry {kind}"))?[1];
+            if value / WINDOW * WINDOW != window {
+                return Err(format!("entry {kind} is {value:#x}, the program at {window:#x}"));
+            }
+        }
+        Ok(())
+    };
+    tally.record("cat", check());
+    tally.finish();
+}
+
 /// What copies and strips an output keeps what the move needs.
 #[test]
 fn stripped_misplaced_programs_start() {

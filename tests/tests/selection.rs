@@ -191,6 +191,23 @@ fn filter(from: &Path, to: &Path, recorded: &dyn Fn(u64) -> bool) -> Result<(u64
     Ok((kept, all))
 }
 
+/// Runs `rewritten` in the place of the program, with one variable more in its environment.
+fn run_with(
+    spec: &RunSpec,
+    rewritten: &Path,
+    dir: &Path,
+    variable: &str,
+) -> Result<Run, std::io::Error> {
+    let (mut launch, run) = spec.launch(Some(rewritten), dir)?;
+    let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+    launch.env.push((name.into(), value.into()));
+    let path = |what: &str| dir.join(format!("run{run:06}.{what}"));
+    let (status, timed_out) = launch.run_for(spec.timeout)?;
+    let traces = RunSpec::traces(dir, run)?;
+    let (stdout, stderr) = (std::fs::read(path("out"))?, std::fs::read(path("err"))?);
+    Ok(Run { status, stdout, stderr, timed_out, traces })
+}
+
 /// Rewrites, runs, verifies and lists; returns the run and what `dep info` says.
 fn record(
     spec: &RunSpec,
@@ -198,17 +215,27 @@ fn record(
     dir: &Path,
     name: &str,
 ) -> Result<(Run, serde_json::Value), String> {
-    let tools = Tools::get();
     let rewritten = dir.join(name);
-    tools.rewrite(&spec.program, &rewritten, flags)?;
+    Tools::get().rewrite(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    look_at(run, &rewritten, dir, name)
+}
+
+/// Verifies and lists the trace of a run, and removes it.
+fn look_at(
+    run: Run,
+    rewritten: &Path,
+    dir: &Path,
+    name: &str,
+) -> Result<(Run, serde_json::Value), String> {
+    let tools = Tools::get();
     let trace = first_trace(&run.traces)?;
-    tools.verify(trace, &rewritten)?;
+    tools.verify(trace, rewritten)?;
     for what in LISTINGS {
-        tools.list(what, trace, &rewritten, &dir.join(format!("{name}.{what}")))?;
+        tools.list(what, trace, rewritten, &dir.join(format!("{name}.{what}")))?;
     }
     let json = dir.join(format!("{name}.json"));
-    tools.list_with("info", &["--json"], trace, &rewritten, &json)?;
+    tools.list_with("info", &["--json"], trace, rewritten, &json)?;
     let info = std::fs::read_to_string(&json).map_err(|e| e.to_string())?;
     for trace in &run.traces {
         std::fs::remove_file(trace).map_err(|e| e.to_string())?;
@@ -216,20 +243,25 @@ fn record(
     Ok((run, serde_json::from_str(&info).map_err(|e| e.to_string())?))
 }
 
-/// The program and its libraries, as a recording of all of it says them.
+/// The program and the libraries that it needs, as a recording of all of it says them. What it opens
+/// itself may be mapped at several places.
 fn modules(spec: &RunSpec, info: &serde_json::Value) -> Result<Vec<Module>, String> {
     let list = info["modules"].as_array().ok_or("no modules")?;
     let place = |module: &serde_json::Value| -> Option<(u64, PathBuf)> {
         let start = module["start"].as_str()?.strip_prefix("0x")?;
         Some((u64::from_str_radix(start, 16).ok()?, module["path"].as_str()?.into()))
     };
+    let ldd = Command::new("ldd").arg(&spec.program).output().map_err(|e| e.to_string())?;
+    let needed = String::from_utf8_lossy(&ldd.stdout).into_owned();
     let mut modules = Vec::new();
     for (start, path) in list.iter().filter_map(place) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_program = path == spec.program;
         if is_program {
             modules.insert(0, Module::read("main", &path, start)?);
-        } else if std::fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")) {
+        } else if needed.contains(&name)
+            && std::fs::read(&path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"))
+        {
             modules.push(Module::read(&name, &path, start)?);
         }
     }
@@ -330,4 +362,114 @@ fn parts_of_a_program_of_the_system_equal_the_whole() {
         RunSpec::new("/usr/bin/perl").args(&["-e", "print join ',', sort { $b <=> $a } 1..99"]);
     parts_of("perl", &perl, false, &mut tally);
     tally.finish();
+}
+
+/// Programs whose recordings the environment restricts: one of each kind.
+const RESTRICTED: [&str; 8] = [
+    "asm/jump_tables.pie",
+    "asm/low_stack.static",
+    "c/setjmp.pie",
+    "c/generated_pages.pie",
+    "c/libc_mix.pie",
+    "c/signals.pie",
+    "c/wrfsbase.pie",
+    "cpp/exceptions.pie",
+];
+
+/// What DEP_ONLY or DEP_SKIP leaves is that part of the whole, and `DEP_LEFT`, which says nothing,
+/// changes nothing.
+fn restricted(spec: &RunSpec, translate: &str, given: &str) -> Result<(), String> {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let rewritten = dir.join("rewritten");
+    Tools::get().rewrite(&spec.program, &rewritten, &["--translate", translate])?;
+    // The stack begins at the same place: the environments have the same size.
+    let nothing = given.replacen("DEP_ONLY", "DEP_LEFT", 1).replacen("DEP_SKIP", "DEP_LEFT", 1);
+    let run = |variable: &str, name: &str| {
+        let run = run_with(spec, &rewritten, dir, variable).map_err(|e| e.to_string())?;
+        look_at(run, &rewritten, dir, name)
+    };
+    let (whole, info) = run(&nothing, "whole")?;
+    let modules = modules(spec, &info)?;
+    let main: Vec<Range<u64>> = modules[0].code.iter().map(|r| modules[0].live(r)).collect();
+    let (part, info) = run(given, "part")?;
+    difference(&whole, &part)?;
+    let rule = given.replacen('=', " ", 1);
+    if info["recorded"][0].as_str() != Some(rule.as_str()) {
+        return Err(format!("dep info does not say what was recorded: {}", info["recorded"]));
+    }
+    let is_main = move |pc| main.iter().any(|r| r.contains(&pc));
+    let recorded = move |pc| is_main(pc) == given.starts_with("DEP_ONLY");
+    for what in LISTINGS {
+        let file = |name: &str| dir.join(format!("{name}.{what}"));
+        filter(&file("whole"), &file("filtered"), &recorded)?;
+        same_listing(&file("filtered"), &file("part"), None, false)
+            .map_err(|e| format!("{what}: {e}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_environment_takes_away() {
+    let mut tally = Tally::start("the_environment_takes_away");
+    let corpus = corpus();
+    let cases = corpus.iter().filter(|c| RESTRICTED.contains(&c.name.as_str()));
+    for case in cases {
+        if let Some(why) = case.skip_reason() {
+            tally.skip(&case.name, &why);
+            continue;
+        }
+        for translate in ["static", "dynamic"] {
+            for given in ["DEP_ONLY=main", "DEP_SKIP=main"] {
+                let outcome = restricted(&spec(case), translate, given);
+                tally.record(&format!("{} {translate} {given}", case.name), outcome);
+            }
+        }
+    }
+    tally.finish();
+}
+
+/// What cannot be followed is refused before the program starts, and leaves no trace.
+#[test]
+fn an_environment_that_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let program = RunSpec::new("/bin/true");
+    let tools = Tools::get();
+    for (flags, variable, says) in [
+        (&[][..], "DEP_ONLY=:", "nothing behind the colon"),
+        (&[], "DEP_SKIP=main:20..10", "the range is empty"),
+        (&[], "DEP_ONLY=main:no_such_function", "the program has no such code"),
+        (&["--control-flow", "bits"], "DEP_ONLY=main", "--control-flow tags"),
+        (&["--instrument", "undo"], "DEP_SKIP=main", "an undo log with holes"),
+    ] {
+        let rewritten = dir.join("rewritten");
+        tools.rewrite(&program.program, &rewritten, flags).unwrap();
+        let run = run_with(&program, &rewritten, dir, variable).unwrap();
+        let text = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status, tests::sys::Status::Exited(122), "{variable}: {text}");
+        assert!(text.starts_with("deprewrite: DEP_ONLY, DEP_SKIP: "), "{variable}: {text}");
+        assert!(text.contains(says) && text.lines().count() == 1, "{variable}: {text}");
+        assert!(run.traces.is_empty(), "{variable}: {:?}", run.traces);
+    }
+}
+
+/// A selector that names nothing is an error where nothing can come that it names.
+#[test]
+fn selectors_that_name_nothing_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("rewritten");
+    let rewrite = |flags: &[&str]| Tools::get().rewrite(Path::new("/bin/true"), &output, flags);
+    for (flags, says) in [
+        (["--only", "main:no_such_function"], "no function no_such_function"),
+        (["--skip", ":no_such_function"], "no function no_such_function"),
+        (["--only", "main:10..20"], "no code at 10..20"),
+        (["--only", "main:20..10"], "the range is empty"),
+    ] {
+        let error = rewrite(&flags).expect_err("nothing is named");
+        assert!(error.contains(says), "{flags:?}: {error}");
+    }
+    // A library may come that has it.
+    rewrite(&["--skip", "libnever.so:function"]).unwrap();
+    rewrite(&["--only", "libc.so.6:mem*", "--skip", "[jit]"]).unwrap();
 }

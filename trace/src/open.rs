@@ -122,6 +122,8 @@ pub struct Trace {
     pub length: u64,
     /// What is damaged or missing.
     pub damage: Vec<Damage>,
+    /// Which code was recorded, as text; empty: all.
+    pub rules: String,
     /// The process ended before it recorded anything.
     pub not_started: bool,
     /// Damage that is none if the log is a ring.
@@ -196,6 +198,7 @@ impl Trace {
             is_lossy: false,
             length: 0,
             damage: file.damage.clone(),
+            rules: String::new(),
             not_started: false,
             gave_way: Vec::new(),
             file,
@@ -364,12 +367,35 @@ impl Trace {
             Some(Event::Length(length)) => self.length = length,
             Some(Event::Parent { pid }) => self.parent = Some(pid),
             Some(Event::EndTime(time)) => self.end_ns = Some(time),
+            Some(Event::Selection(text)) => {
+                self.rules = String::from_utf8_lossy(&text).into_owned();
+            }
             Some(Event::Xsave { xcr0, components }) => {
                 let components = xsave_from_bytes(&components).collect();
                 self.xsave = Some(Xsave { xcr0, components });
             }
             _ => self.process_events.push(placed),
         }
+    }
+
+    /// Whether code at this address was recorded, as far as the trace says it.
+    pub fn records(&self, address: LiveAddr) -> bool {
+        let mut known = false;
+        for event in &self.process_events {
+            let Some(Event::Selected { start, len, base, pieces }) = &event.event else { continue };
+            if address.from_start(*start) >= *len {
+                continue;
+            }
+            known = true;
+            let offset = address.from_start(*base);
+            let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            let mut all = pieces.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            if all.any(|(start, end)| (start..end).contains(&offset)) {
+                return true;
+            }
+        }
+        // Another mapping of the same place may have been recorded; what is in none is generated.
+        !known
     }
 
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.

@@ -131,6 +131,9 @@ pub struct ThreadInfo {
     /// Bytes of the streams.
     pub control_flow: u64,
     pub memory: u64,
+    /// Stays in code that is not recorded.
+    pub stays: u64,
+    ends_outside: bool,
 }
 
 /// The program's range from the output file, else from where its path is mapped.
@@ -197,6 +200,11 @@ pub fn count<const REFERENCES: bool>(
                         thread.instructions += end.instructions;
                         thread.control_flow += end.control_flow.0;
                         thread.memory += end.memory.0;
+                        // The stay may go on from the chunk before.
+                        let same = thread.ends_outside && end.starts_outside;
+                        thread.stays += end.stays - u64::from(same);
+                        let nothing = end.units == 0 && end.stays == 0;
+                        thread.ends_outside = end.ends_outside || (nothing && thread.ends_outside);
                         Some(end.falls)
                     }
                     Err(violation) => {

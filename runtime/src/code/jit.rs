@@ -238,9 +238,9 @@ impl<W: World> Jit<W> {
         }
     }
 
-    /// Tells the trace what is selected of what is mapped so far.
-    pub fn announce_selection(&self) {
-        self.selection.announce();
+    /// Tells the trace what is selected of `code`, which is mapped already.
+    pub fn announce_selection(&self, code: Span) {
+        self.selection.announce(code);
     }
 
     /// The kernel's code is at `span`.

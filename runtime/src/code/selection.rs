@@ -31,13 +31,13 @@ impl Module {
         Ranges::new([[first, first.saturating_add(span.len())]])
     }
 
-    fn announce(&self) {
-        let here = self.ranges.common(&self.addresses(self.span));
+    fn announce(&self, code: Span) {
+        let here = self.ranges.common(&self.addresses(code));
         let words = here.pieces().as_flattened().iter();
         let pieces: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
         trace().process_event(&Event::Selected {
-            start: self.span.start,
-            len: self.span.len(),
+            start: code.start,
+            len: code.len(),
             base: LiveAddr(self.base),
             pieces: &*pieces,
         });
@@ -130,9 +130,10 @@ impl Selection {
         same
     }
 
-    /// Tells the trace what is selected of what is mapped so far.
-    pub fn announce(&self) {
-        self.modules.iter().for_each(Module::announce);
+    /// Tells the trace what is selected of `code`, which is mapped already.
+    pub fn announce(&self, code: Span) {
+        let module = self.modules.iter().find(|m| m.span.contains(code.start));
+        module.into_iter().for_each(|m| m.announce(code));
     }
 
     /// Executable memory `span` is mapped, from `offset` in the file `fd`.
@@ -168,7 +169,7 @@ impl Selection {
     fn add(&mut self, span: Span, base: u64, ranges: Ranges) {
         self.remove(span);
         let module = Module { span, base, ranges };
-        module.announce();
+        module.announce(span);
         self.modules.push(module);
     }
 

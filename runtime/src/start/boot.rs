@@ -52,7 +52,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     if !window.is_multiple_of(WINDOW_SIZE) {
         // SAFETY: the header is the rewriter's, of this file, and nothing has been done yet.
-        unsafe { place::move_to_window(&header, window, stack, entry) }
+        unsafe { place::move_to_window(&header, window, &start, entry) }
     }
     let Some(mut options) = Options::from_word(header.options) else {
         crate::die!("damaged output file: unknown options");
@@ -120,7 +120,6 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     });
     lineage::install(hidden::read(&start));
     open_trace(&start, &header, &selected.text, file);
-    jit().announce_selection();
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);
@@ -200,6 +199,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
     let ranges = unsafe { statics::executable_ranges(header, window) };
     let mut jit = jit();
     for &[start, end, writable] in ranges {
+        jit.announce_selection(Span::new(window + start, window + end));
         jit.add_executable(ExecRange {
             span: Span::new(window + start, window + end).whole_pages(),
             writable: writable != 0,

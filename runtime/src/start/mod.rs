@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod hidden;
+pub mod kernel_view;
 pub mod loader;
 pub mod place;
 pub mod selection;

@@ -9,6 +9,8 @@
 
 use crate::base::own::{anonymous, reserve};
 use crate::base::sys::{self, nr};
+use crate::start::kernel_view;
+use crate::start::stack::Start;
 use abi::image::ImageHeader;
 use abi::layout::{page_down, page_up, AREA_STEP, PAGE, TABLE_END, WINDOW_SIZE};
 use core::ops::Range;
@@ -109,18 +111,19 @@ extern "C" {
 }
 
 /// Moves the program that lies at `at`, which is no window's start, and starts the runtime again with
-/// the program's initial `stack`. `entry` is the address of its entry point.
+/// the program's initial stack. `entry` is the address of its entry point.
 ///
 /// # Safety
 /// Nothing but the kernel and the runtime, in its only thread, has been here. The header is the
 /// rewriter's, of the file that is mapped at `at`. What the runtime has learnt so far, it learns again;
 /// memory outside of the file's mappings stays.
-pub unsafe fn move_to_window(header: &ImageHeader, at: u64, stack: *mut u64, entry: u64) -> ! {
+pub unsafe fn move_to_window(header: &ImageHeader, at: u64, start: &Start, entry: u64) -> ! {
     // SAFETY: as promised.
     let pieces = || unsafe { pieces(header, at) };
     let Some(window) = free_window(at) else {
         crate::die!("no aligned 4 GiB of address space are free for the program");
     };
+    kernel_view::moves(start, &(at..at + header.runtime_end), window.wrapping_sub(at));
     let runtime = page_down(header.runtime);
     // The list of pieces lies in one of them.
     let has_list = |p: &Range<u64>| p.contains(&header.pieces);
@@ -165,7 +168,7 @@ pub unsafe fn move_to_window(header: &ImageHeader, at: u64, stack: *mut u64, ent
     // mapped of the file, all of which the runtime finds again at its new place.
     unsafe {
         core::ptr::copy_nonoverlapping(steps.as_ptr(), list as *mut Step, steps.len());
-        deprewrite_move_rest(list as *const Step, second, stack, entry)
+        deprewrite_move_rest(list as *const Step, second, start.stack, entry)
     }
 }
 

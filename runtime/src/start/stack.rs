@@ -79,6 +79,13 @@ impl Start {
         self.entry(kind).map(|entry| entry[1])
     }
 
+    /// The entries of the auxiliary vector, without the one of zeros that ends it.
+    pub fn entries(&self) -> impl Iterator<Item = [u64; 2]> {
+        let first = self.auxiliary();
+        // SAFETY: the kernel ends the vector with a zero kind.
+        (0..).map(move |i| unsafe { *first.add(i) }).take_while(|entry| entry[0] != 0)
+    }
+
     fn entry(&self, kind: u64) -> Option<&'static mut [u64; 2]> {
         let mut at = self.auxiliary();
         // SAFETY: the kernel ends the vector with a zero kind.

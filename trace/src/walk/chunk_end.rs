@@ -43,6 +43,8 @@ pub struct ChunkEnd {
     pub falls: Falls,
     /// What comes first is code that is not selected: how the thread got there is not recorded.
     pub starts_outside: bool,
+    /// What comes last is code that is not selected.
+    pub ends_outside: bool,
     /// The thread was in code that is not selected so many times.
     pub stays: u64,
     /// Registers that are known.
@@ -73,6 +75,7 @@ impl ChunkEnd {
             next: Next::Anywhere,
             falls: Falls::Nowhere,
             starts_outside: false,
+            ends_outside: false,
             stays: 0,
             known: Known::default(),
             units: 0,

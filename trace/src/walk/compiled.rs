@@ -67,7 +67,7 @@ impl<'t> CompiledUnits<'t> {
         }
         let undescribed = || Trouble::Undescribed(format!("unknown unit {id}"));
         let unit = self.trace.units.get(id).ok_or_else(undescribed)?;
-        if unit.body.flags & flags::OUTSIDE != 0 {
+        if unit.body.flags & flags::OUTSIDE != 0 || !self.trace.records(unit.address) {
             let what = format!("unit {id} at {} is of code that is not recorded", unit.address);
             return Err(what.into());
         }

@@ -165,6 +165,7 @@ impl<'a> Course<'a> {
         };
         ChunkEnd {
             falls,
+            ends_outside: self.outside,
             known: self.cursor.known,
             control_flow: self.stream.at(),
             memory: StreamOff(self.cursor.memory_at as u64),
