@@ -29,6 +29,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             return library_file(arguments, folder);
         }
     }
+    if arguments.ignores_rules() && !arguments.quiet {
+        say!("--only and --skip have no effect: nothing is recorded (--instrument none)");
+    }
     let mut stages = Stages::default();
     let (input, mode) = read(&arguments.input, arguments.output.as_deref())?;
     let learned = Learned::read(&arguments.learn, &input)?;
