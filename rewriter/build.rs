@@ -1,9 +1,14 @@
 //! Builds the runtime, which is another program for another environment, with a cargo of its own.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What outputs are made by. Their hash names the folder in the cache, so that another build of these
+/// never uses what this one made.
+const SOURCES: &[&str] =
+    &["runtime", "instrument", "lifter", "abi", "rewriter/src", "Cargo.toml", "Cargo.lock"];
 const FLAGS: &[&str] = &[
     "-Crelocation-model=pie",
     "-Ctarget-feature=+crt-static",
@@ -14,14 +19,31 @@ const FLAGS: &[&str] = &[
 
 fn main() {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("..");
-    for source in ["runtime", "instrument", "lifter", "abi", "Cargo.toml", "Cargo.lock"] {
+    let mut hasher = DefaultHasher::new();
+    for source in SOURCES {
         let path = root.join(source);
         if path.exists() {
             println!("cargo:rerun-if-changed={}", path.display());
+            hash(&path, &mut hasher);
         }
     }
     let blob = build_runtime(&root, &PathBuf::from(variable("OUT_DIR")).join("runtime"));
+    // The runtime also depends on the compiler.
+    hash(&blob, &mut hasher);
+    println!("cargo:rustc-env=DEPREWRITE_BUILD={:016x}", hasher.finish());
     println!("cargo:rustc-env=DEPREWRITE_RUNTIME={}", blob.display());
+}
+
+/// Adds a file, or all files in a folder, to the hash.
+fn hash(path: &Path, hasher: &mut DefaultHasher) {
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        return paths.iter().for_each(|path| hash(path, hasher));
+    }
+    path.file_name().hash(hasher);
+    std::fs::read(path).unwrap_or_default().hash(hasher);
 }
 
 fn build_runtime(root: &Path, target_dir: &Path) -> PathBuf {

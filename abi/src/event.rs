@@ -136,6 +136,13 @@ pub enum Event<B, R> {
     },
     /// The process has ended, when the file had this many bytes.
     Length(u64),
+    /// The process that this one was forked from or started by.
+    Parent {
+        /// Its process id.
+        pid: u64,
+    },
+    /// The process has ended at this time, in nanoseconds since the epoch.
+    EndTime(u64),
     /// Only a part of the code is recorded: the rules as text.
     Selection(B),
 
@@ -185,6 +192,31 @@ pub enum Event<B, R> {
         reason: Left,
     },
 
+    /// The recording was switched on or off: from here on the threads' chunks begin, or they have
+    /// ended.
+    Switch {
+        /// Whether the program is recorded from now on.
+        on: bool,
+        /// Who wanted it.
+        why: Why,
+        /// Nanoseconds since the epoch, when it was done.
+        time_ns: u64,
+        /// Nanoseconds from the request until the last thread was ready.
+        took_ns: u64,
+        /// Threads of the program.
+        threads: u32,
+        /// Those that were interrupted for it.
+        interrupted: u32,
+    },
+    /// The user has marked this moment.
+    Mark {
+        /// Nanoseconds since the epoch.
+        time_ns: u64,
+        /// Whether the program was recorded then.
+        on: bool,
+        /// What the user calls it.
+        text: B,
+    },
     /// Executable memory is mapped of which only a part is recorded.
     Selected {
         /// Start of the mapping.
@@ -240,7 +272,8 @@ pub enum Event<B, R> {
     Resume(R),
     /// The fs base changed to this.
     FsBase(u64),
-    /// A child process was made that is not recorded.
+    /// A child process was made. It may have a trace of its own, or, if it shares this process's
+    /// memory ([`Event::OwnProcess`]), a thread of this one.
     Fork {
         /// Process id of the child.
         pid: u64,
@@ -264,11 +297,14 @@ pub enum Event<B, R> {
     /// Another program is started in this process (`execve`): its path. It is not the end: the
     /// call can still fail, then a [`Event::Syscall`] follows.
     Exec(B),
+    /// The program of the [`Event::Exec`] before is executed as it is, and not recorded: why.
+    NotFollowed(B),
     /// The thread goes on with these registers (after anything that the streams alone cannot
     /// explain).
     Registers(R),
     /// The thread was interrupted inside of a unit with these registers of the program. Right before
-    /// [`Event::Signal`] or [`Event::ProcessEnd`], at the same position. If the interrupted
+    /// [`Event::Signal`], [`Event::ProcessEnd`] or [`Event::Loss`], at the same position, or the thread goes on
+    /// with a unit at that place. If the interrupted
     /// instruction is a repeated string instruction, its pointer says how many iterations it has
     /// completed; its "before" records are valid then.
     Interrupted(R),
@@ -296,6 +332,12 @@ pub enum Event<B, R> {
     /// Undo log: number of this moment in the order of all threads' synchronising instructions
     /// and system calls.
     Order(u64),
+    /// The thread is a process of its own (`vfork`, `posix_spawn`): what it stores is this process's
+    /// memory, until it ends or runs another program. Right behind [`Event::ThreadStart`].
+    OwnProcess {
+        /// Its process id.
+        pid: u64,
+    },
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -351,11 +393,15 @@ kinds! {
     StaticUnits = 4 "STATIC_UNITS",
     Xsave = 5 "XSAVE",
     Length = 7 "LENGTH",
+    Parent = 8 "PARENT",
+    EndTime = 9 "END_TIME",
     Selection = 12 "SELECTION",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
     LibraryLeft = 19 "LIBRARY_LEFT",
+    Switch = 20 "SWITCH",
+    Mark = 21 "MARK",
     Selected = 22 "SELECTED",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
@@ -372,6 +418,8 @@ kinds! {
     Undo = 44 "UNDO",
     Lost = 45 "LOST",
     Order = 46 "ORDER",
+    OwnProcess = 47 "OWN_PROCESS",
+    NotFollowed = 48 "NOT_FOLLOWED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -428,7 +476,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 out.put(&[0; 4]);
                 put_words(out, &[*options, *pid, *start_ns]);
             }
-            Event::Program(path) | Event::Exec(path) => out.put(path.as_ref()),
+            Event::Program(text) | Event::Exec(text) | Event::NotFollowed(text) => {
+                out.put(text.as_ref());
+            }
             Event::Selection(rules) => out.put(rules.as_ref()),
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
@@ -439,7 +489,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[*xcr0]);
                 out.put(components.as_ref());
             }
-            Event::Length(bytes) => put_words(out, &[*bytes]),
+            Event::Length(number) | Event::EndTime(number) => put_words(out, &[*number]),
             Event::Map { start, len, offset, protection, build_id, path } => {
                 put_words(out, &[start.0, *len, *offset]);
                 out.put(&protection.to_le_bytes());
@@ -453,6 +503,17 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Event::LibraryLeft { load, reason } => {
                 put_words(out, &[load.0, u64::from(reason.to_u32())]);
+            }
+            Event::Switch { on, why, time_ns, took_ns, threads, interrupted } => {
+                out.put(&u32::from(*on).to_le_bytes());
+                out.put(&why.to_u32().to_le_bytes());
+                put_words(out, &[*time_ns, *took_ns]);
+                out.put(&threads.to_le_bytes());
+                out.put(&interrupted.to_le_bytes());
+            }
+            Event::Mark { time_ns, on, text } => {
+                put_words(out, &[*time_ns, u64::from(*on)]);
+                out.put(text.as_ref());
             }
             Event::Selected { start, len, base, pieces } => {
                 put_words(out, &[start.0, *len, base.0, pieces.as_ref().len() as u64]);
@@ -482,7 +543,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             | Event::Registers(registers)
             | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
             Event::FsBase(base) => put_words(out, &[*base]),
-            Event::Fork { pid } => put_words(out, &[*pid]),
+            Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
+                put_words(out, &[*pid]);
+            }
             Event::Loss { reason, errno } => {
                 out.put(&reason.to_u32().to_le_bytes());
                 out.put(&errno.to_le_bytes());
@@ -534,6 +597,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Xsave { xcr0: f.u64()?, components: f.bytes(XSAVE_BYTES)?.into() }
             }
             Kind::Length => Event::Length(f.u64()?),
+            Kind::EndTime => Event::EndTime(f.u64()?),
             Kind::Selection => Event::Selection(f.text()),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
@@ -552,6 +616,13 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 let (load, reason) = (f.live()?, u32::try_from(f.u64()?).unwrap_or(u32::MAX));
                 Event::LibraryLeft { load, reason: Left::from_u32(reason) }
             }
+            Kind::Switch => {
+                let (on, why) = (f.u32()? != 0, Why::from_u32(f.u32()?));
+                let (time_ns, took_ns) = (f.u64()?, f.u64()?);
+                let (threads, interrupted) = (f.u32()?, f.u32()?);
+                Event::Switch { on, why, time_ns, took_ns, threads, interrupted }
+            }
+            Kind::Mark => Event::Mark { time_ns: f.u64()?, on: f.u64()? != 0, text: f.text() },
             Kind::Selected => {
                 let (start, len, base, bytes) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
                 let bytes = usize::try_from(bytes).map_err(|_| BadEvent::Short)?;
@@ -577,12 +648,15 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Resume => Event::Resume(f.registers()?),
             Kind::FsBase => Event::FsBase(f.u64()?),
             Kind::Fork => Event::Fork { pid: f.u64()? },
+            Kind::Parent => Event::Parent { pid: f.u64()? },
+            Kind::OwnProcess => Event::OwnProcess { pid: f.u64()? },
             Kind::Loss => Event::Loss { reason: Loss::from_u32(f.u32()?), errno: f.u32()? },
             Kind::ProcessEnd => {
                 let reason = End::from_u32(f.u32()?);
                 Event::ProcessEnd { reason, status: f.i32()?, address: f.u64()? }
             }
             Kind::Exec => Event::Exec(f.text()),
+            Kind::NotFollowed => Event::NotFollowed(f.text()),
             Kind::Registers => Event::Registers(f.registers()?),
             Kind::Interrupted => Event::Interrupted(f.registers()?),
             Kind::Undo => {
@@ -804,8 +878,26 @@ reasons! {
         Elsewhere = 3,
         /// There is no room for it.
         NoMemory = 4,
+        /// The folder where it should be has none, or a damaged one.
+        Missing = 5,
         /// It records other code than is selected.
-        Selection = 5,
+        Selection = 6,
+    }
+}
+
+reasons! {
+    /// Why the recording was switched on or off.
+    Why {
+        /// The program was started so.
+        Start = 1,
+        /// `dep on` or `dep off`.
+        Request = 2,
+        /// The program has come to its function `main`.
+        Main = 3,
+        /// The program has started a second thread.
+        SecondThread = 4,
+        /// The signal that was waited for has come.
+        Signal = 5,
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The header is the first thing in the first added segment, or stands there directly behind the
 //! output's program headers. Addresses are relative to the window
-//! (for a position-independent program: to its load address, which the kernel makes a multiple of
-//! 4 GiB because a segment asks for that alignment; for a program at fixed addresses: absolute).
+//! (for a position-independent program: to its load address, a multiple of 4 GiB, which the kernel
+//! chooses because a segment asks for that alignment, or else the runtime; for a program at fixed
+//! addresses: absolute).
 
 use crate::tables::{self, Tables};
 
@@ -75,19 +76,32 @@ pub struct ImageHeader {
     pub libraries: u64,
     /// Number of the translations.
     pub library_count: u64,
+    /// Path (zero-terminated) of the folder with the translations of libraries that did not travel
+    /// along; 0: none.
+    pub library_folder: u64,
     /// Window number of the first unit of the JIT.
     pub jit_window: u64,
+    /// What the kernel maps of the output: two u64 for each piece (start, end), whole pages, ascending,
+    /// no two of which overlap; what a segment has behind its end in the file is a piece of its own.
+    /// Entries that are 0 are none.
+    pub pieces: u64,
+    /// Number of the entries.
+    pub piece_count: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
     pub runtime: u64,
     /// First byte behind the runtime.
     pub runtime_end: u64,
+    /// [`crate::start::Start::to_word`]: when the recording begins unless `DEP_START` says otherwise.
+    pub start: u64,
+    /// The program's function `main`; 0: not known.
+    pub main: u64,
 }
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 34);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 39);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -136,8 +150,15 @@ impl ImageHeader {
             &mut self.rules,
             &mut self.rules_len,
         ];
-        let behind = [&mut self.libraries, &mut self.library_count, &mut self.jit_window];
-        let runtime = [&mut self.runtime, &mut self.runtime_end];
+        let behind = [
+            &mut self.libraries,
+            &mut self.library_count,
+            &mut self.library_folder,
+            &mut self.jit_window,
+            &mut self.pieces,
+            &mut self.piece_count,
+        ];
+        let runtime = [&mut self.runtime, &mut self.runtime_end, &mut self.start, &mut self.main];
         front
             .into_iter()
             .chain(self.tables.words_mut())

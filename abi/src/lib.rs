@@ -3,8 +3,9 @@
 //! Every constant and structure that two of those four share is defined here and nowhere else:
 //! the address-space layout of a running output ([`layout`]), the per-thread block that `gs`
 //! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
-//! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace file ([`trace`]) and what happens in it
-//! ([`event`]), and what a system call does to memory ([`syscalls`]).
+//! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace
+//! file ([`trace`]) and what happens in it ([`event`]), what a system call does to memory
+//! ([`syscalls`]), and how a running program is reached from outside ([`control`]).
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -13,6 +14,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod control;
 pub mod event;
 pub mod ids;
 pub mod image;
@@ -20,6 +22,7 @@ pub mod layout;
 pub mod library;
 pub mod options;
 pub mod selection;
+pub mod start;
 pub mod syscalls;
 pub mod tables;
 pub mod thread;

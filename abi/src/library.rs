@@ -36,10 +36,13 @@ pub const HEAD: usize = 1024;
 /// Name of the section with the packs in an output file.
 pub const SECTION: &str = ".deprewrite.libraries";
 
-/// Packs in files of their own use the unit windows from here on, each starting at a multiple of
-/// [`WINDOW_STEP`] that its content chooses; packs in an output lie below, behind the program's.
+/// Packs in files of their own use the unit windows from here on: in a cache those that nobody else
+/// has there, elsewhere a multiple of [`WINDOW_STEP`] that the content chooses. Packs in an output lie
+/// below, behind the program's.
 pub const FIRST_SHARED_WINDOW: u32 = 0x8000;
-/// Distance of two windows at which packs in files of their own start.
+/// First window behind those of packs in files of their own.
+pub const END_OF_SHARED_WINDOWS: u32 = 0x1_0000;
+/// Distance of two windows that contents choose.
 pub const WINDOW_STEP: u32 = 64;
 
 /// Bits of [`PackHeader::flags`].
@@ -119,6 +122,13 @@ impl PackHeader {
         header.is_consistent().then_some(header)
     }
 
+    /// The unit windows that it takes.
+    pub fn windows(&self) -> core::ops::Range<u64> {
+        let first = self.tables.first_window;
+        let count = self.tables.unit_count.div_ceil(u64::from(crate::unit::TAGS_PER_WINDOW));
+        first..first.saturating_add(count.max(1))
+    }
+
     fn is_consistent(&self) -> bool {
         let thunks = self
             .direct_thunks
@@ -180,7 +190,7 @@ pub fn file_name_for(head: [u64; 2], options: u64, rules: u64) -> alloc::string:
 /// Window of the first unit of a pack in a file of its own, for content with this key. Two
 /// libraries can fall on the same one; the second then runs without its pack.
 pub fn shared_window(content: [u64; 2]) -> u32 {
-    let steps = (0x1_0000 - FIRST_SHARED_WINDOW) / WINDOW_STEP;
+    let steps = (END_OF_SHARED_WINDOWS - FIRST_SHARED_WINDOW) / WINDOW_STEP;
     FIRST_SHARED_WINDOW + (content[1] % u64::from(steps)) as u32 * WINDOW_STEP
 }
 

@@ -64,6 +64,9 @@ pub mod torture {
     pub const TINY_BUFFERS: u8 = 4;
     /// The recording pauses for every other chunk.
     pub const PAUSES: u8 = 8;
+    /// A position-independent program does not ask the kernel for the alignment that it needs, so that
+    /// the runtime has to move it.
+    pub const MISPLACED: u8 = 16;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::compare;
+use crate::{cache, compare, prepare, recorder};
 
-/// Shows what a trace holds, and what recording costs.
+/// Records programs, shows what a recording holds, and what recording costs.
 ///
 /// Exit codes: 0 all right, 1 the trace or the output file that it needs cannot be read or is not
 /// what the format promises, 2 wrong usage. Of `compare`: 1 also if a rewritten program is WRONG, or
-/// something could not be measured.
+/// something could not be measured. Of `record`: what the program ends with; 125 it cannot be recorded,
+/// 126 it cannot be executed, 127 it is not found.
 #[derive(Parser)]
 #[command(name = "dep", version)]
 pub struct Args {
@@ -21,6 +22,10 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// Run a program, and leave a recording of it and of all that it starts
+    Record(Box<recorder::Arguments>),
+    /// The processes of a recording, as a tree
+    Ps(Folder),
     /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended
     Info(Common),
     /// Executed blocks: a line `TID PC` for each
@@ -32,22 +37,105 @@ pub enum Command {
     /// The undo log: a line `TID PC ADDRESS SIZE OLDBYTES` for each store, and procedure entries with
     /// registers, and contents that could not be saved
     Undo(UndoSelection),
-    /// Check everything that the format promises; the first violation ends with exit code 1
+    /// Check everything that the format promises, of each trace; a violation ends with exit code 1
     Verify(Common),
+    /// Make one file of a recording, which every command reads
+    Pack {
+        /// The recording
+        recording: PathBuf,
+        /// The file to write; without it RECORDING.tar.zst
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Make a recording of the file that `dep pack` wrote
+    Unpack {
+        /// The file
+        file: PathBuf,
+        /// The folder to make; without it the file's name without .tar.zst
+        #[arg(short, long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+    },
+    /// Record a program that runs, all of its threads, from now on
+    On(SwitchArguments),
+    /// Do not record a program that runs from now on, until `dep on`
+    Off(SwitchArguments),
+    /// Note this moment in the trace of a program that runs
+    Mark(MarkArguments),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
+    /// Rewritten programs and libraries that are kept: list them, or remove them
+    Cache(cache::Arguments),
+    /// What to run instead of a path, for the runtime
+    #[command(hide = true)]
+    Prepare(prepare::Arguments),
+}
+
+#[derive(ClapArgs)]
+pub struct Folder {
+    /// The recording: its folder, or the one file of it
+    pub recording: PathBuf,
+    /// A JSON object a line, one for each process
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A process of a recording, or one of its images.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Which {
+    pub pid: u64,
+    pub image: Option<u32>,
+}
+
+impl std::fmt::Display for Which {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.image {
+            Some(image) => write!(f, "{}.{image}", self.pid),
+            None => write!(f, "{}", self.pid),
+        }
+    }
+}
+
+fn which(text: &str) -> Result<Which, String> {
+    let (pid, image) = match text.split_once('.') {
+        Some((pid, image)) => (pid, Some(image.parse().map_err(|e| format!("{image}: {e}"))?)),
+        None => (text, None),
+    };
+    Ok(Which { pid: pid.parse().map_err(|e| format!("{pid}: {e}"))?, image })
 }
 
 #[derive(ClapArgs)]
 pub struct Common {
-    /// The trace
+    /// The trace, or the recording: its folder, or the one file of it
     pub file: PathBuf,
+    /// This process of the recording; PID.K: what it was after its K-th exec
+    #[arg(short, long, value_name = "PID", value_parser = which)]
+    pub process: Option<Which>,
     /// JSON instead of text (lists: a JSON object a line)
     #[arg(long)]
     pub json: bool,
     /// The rewritten program, if it is no longer where it ran
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub struct SwitchArguments {
+    /// Its process id
+    pub pid: u32,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct MarkArguments {
+    /// Its process id
+    pub pid: u32,
+    /// What the moment is called
+    pub text: String,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(ClapArgs)]
@@ -113,7 +201,16 @@ impl Command {
             Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
-            Command::Compare(_) => None,
+            Command::Record(_)
+            | Command::Ps(_)
+            | Command::Pack { .. }
+            | Command::Unpack { .. }
+            | Command::On(_)
+            | Command::Off(_)
+            | Command::Mark(_)
+            | Command::Compare(_)
+            | Command::Cache(_)
+            | Command::Prepare(_) => None,
         }
     }
 }

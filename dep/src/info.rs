@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use abi::event::{End, Left};
+use abi::event::{End, Left, Why};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
-use trace::events::Event;
+use trace::events::{Event, Placed};
 use trace::Trace;
 
 use crate::row::{Form, Hex};
@@ -74,6 +74,47 @@ fn losses(trace: &Trace) -> Vec<String> {
     named.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
+fn why_switched(why: Why) -> &'static str {
+    match why {
+        Why::Start => "start",
+        Why::Request => "request",
+        Why::Main => "main",
+        Why::SecondThread => "second thread",
+        Why::Signal => "signal",
+        Why::Unknown(_) => "unknown",
+    }
+}
+
+/// From the start of the process until `time_ns`.
+fn seconds(trace: &Trace, time_ns: u64) -> f64 {
+    time_ns.saturating_sub(trace.start_ns) as f64 / 1e9
+}
+
+fn switches(trace: &Trace) -> Vec<SwitchRow> {
+    let row = |event: &Placed| match event.event {
+        Some(Event::Switch { on, why, time_ns, took_ns, threads, interrupted }) => {
+            let (why, seconds) = (why_switched(why), seconds(trace, time_ns));
+            Some(SwitchRow { on, why, seconds, took_ns, threads, interrupted })
+        }
+        _ => None,
+    };
+    trace.process_events.iter().filter_map(row).collect()
+}
+
+fn marks(trace: &Trace) -> Vec<MarkRow> {
+    let row = |event: &Placed| match &event.event {
+        Some(Event::Mark { time_ns, on, text }) => {
+            let text = String::from_utf8_lossy(text).into_owned();
+            Some(MarkRow { text, seconds: seconds(trace, *time_ns), recorded: *on })
+        }
+        _ => None,
+    };
+    trace.process_events.iter().filter_map(row).collect()
+}
+
+/// Switches that are named in the text.
+const SHOWN_SWITCHES: usize = 10;
+
 /// Files that were mapped, with their lowest address.
 fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
     let mut modules: BTreeMap<&[u8], (LiveAddr, String)> = BTreeMap::new();
@@ -116,6 +157,7 @@ fn left(trace: &Trace, start: LiveAddr) -> &'static str {
         Some(Left::Content) => "(its translation is of another file: not used)",
         Some(Left::Options) => "(its translation is for other options or processors: not used)",
         Some(Left::Elsewhere) => "(mapped elsewhere before: its translation is not used)",
+        Some(Left::Missing) => "(the cache has no translation of it)",
         Some(Left::Selection) => "(its translation records other code: not used)",
         Some(Left::NoMemory | Left::Unknown(_)) => "(no memory for its translation: not used)",
     }
@@ -136,8 +178,12 @@ struct Report {
     /// Which code was recorded; empty: all.
     recorded: Vec<String>,
     pid: u64,
+    parent: Option<u64>,
+    children: Vec<u64>,
     ended: String,
     losses: Vec<String>,
+    switches: Vec<SwitchRow>,
+    marks: Vec<MarkRow>,
     damage: Vec<String>,
     static_units: usize,
     jit_units: usize,
@@ -154,6 +200,27 @@ struct Report {
     not_recovered: Option<String>,
 }
 
+/// The recording was switched on or off. Times are seconds since the process started.
+#[derive(Serialize)]
+struct SwitchRow {
+    on: bool,
+    why: &'static str,
+    #[serde(serialize_with = "six_digits")]
+    seconds: f64,
+    took_ns: u64,
+    threads: u32,
+    interrupted: u32,
+}
+
+/// A moment that the user has marked.
+#[derive(Serialize)]
+struct MarkRow {
+    text: String,
+    #[serde(serialize_with = "six_digits")]
+    seconds: f64,
+    recorded: bool,
+}
+
 /// A file that was mapped.
 #[derive(Serialize)]
 struct ModuleRow {
@@ -168,6 +235,8 @@ struct ModuleRow {
 #[derive(Serialize)]
 struct ThreadRow {
     tid: u32,
+    /// The process that it is by itself, in the memory of this one.
+    process: Option<u64>,
     chunks: u64,
     units: u64,
     instructions: u64,
@@ -275,6 +344,7 @@ fn threads(trace: &Trace, counts: &[ThreadInfo]) -> Vec<ThreadRow> {
         let calls = Calls::of(thread);
         ThreadRow {
             tid: thread.name(),
+            process: thread.own_process(),
             chunks: counts.chunks,
             units: counts.units,
             instructions: counts.instructions,
@@ -309,8 +379,12 @@ impl Report {
             memory: memory_name(trace.options.recording.memory),
             recorded: trace.rules.lines().map(str::to_owned).collect(),
             pid: trace.pid,
+            parent: trace.parent,
+            children: trace.children().collect(),
             ended: ending(trace),
             losses: losses(trace),
+            switches: switches(trace),
+            marks: marks(trace),
             damage: trace.damage.iter().map(ToString::to_string).collect(),
             static_units: trace.units.static_count(),
             jit_units: trace.units.jit_count(),
@@ -343,8 +417,31 @@ impl Report {
             writeln!(out, "recorded       {}", self.recorded.join(", "))?;
         }
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
+        if let Some(parent) = self.parent {
+            writeln!(out, "parent         {parent}")?;
+        }
+        if !self.children.is_empty() {
+            let children: Vec<_> = self.children.iter().map(u64::to_string).collect();
+            writeln!(out, "children       {}", children.join(" "))?;
+        }
         for loss in &self.losses {
             writeln!(out, "recording lost {loss}")?;
+        }
+        for switch in self.switches.iter().take(SHOWN_SWITCHES) {
+            let SwitchRow { on, why, seconds, took_ns, threads, .. } = switch;
+            let what = if *on { "on" } else { "off" };
+            let took = *took_ns as f64 / 1e6;
+            writeln!(
+                out,
+                "switched {what:<5} {seconds:.6} s, {why}, {threads} threads, {took:.3} ms"
+            )?;
+        }
+        if let more @ 1.. = self.switches.len().saturating_sub(SHOWN_SWITCHES) {
+            writeln!(out, "switched       {more} times more")?;
+        }
+        for MarkRow { text, seconds, recorded } in &self.marks {
+            let recorded = if *recorded { "" } else { " (not recorded)" };
+            writeln!(out, "mark           {seconds:.6} s{recorded} {text}")?;
         }
         writeln!(
             out,
@@ -406,6 +503,9 @@ impl ThreadRow {
             self.control_flow_bytes,
             self.memory_bytes
         )?;
+        if let Some(pid) = self.process {
+            writeln!(out, "  process      {pid}: a child in this process's memory (vfork)")?;
+        }
         let calls: u64 = self.syscalls.iter().map(|(_, count)| count).sum();
         if calls > 0 {
             let top = tally_text(&self.syscalls, TOP_CALLS);

@@ -2,13 +2,21 @@
 //!
 //! Exit codes: 0 all right, 1 the trace (or the output file that it needs) cannot be read or is
 //! not what the format promises, 2 wrong usage. What is intact is shown all the same.
-//! `compare` has a module of its own.
+//! `compare` and `record` have modules of their own.
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod cache;
+pub mod caller;
+mod cleanup;
 mod compare;
+mod control;
+mod folder;
 mod info;
 mod list;
+mod prepare;
+mod ps;
+mod recorder;
 mod row;
 mod symbols;
 mod syscalls;
@@ -18,12 +26,13 @@ mod undo;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use recording::Recording;
 use serde::Serialize;
 use trace::verify::Summary;
 use trace::{Error, Trace};
 
-use args::{Args, Command};
+use args::{Args, Command, Common};
 use row::{Form, Row};
 
 /// Why a command stopped.
@@ -70,8 +79,17 @@ impl Warnings {
 /// The command.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    if let Command::Compare(what) = &args.command {
-        return compare::run(what);
+    match &args.command {
+        Command::Compare(what) => return compare::run(what),
+        Command::Cache(what) => return cache::run(what),
+        Command::Prepare(what) => return prepare::run(what),
+        _ => {}
+    }
+    if let Command::Record(what) = &args.command {
+        if let Err(why) = what.check() {
+            Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
+        }
+        return recorder::run(what);
     }
     let mut out = std::io::BufWriter::with_capacity(1 << 18, std::io::stdout().lock());
     match run(&args, &mut out) {
@@ -85,8 +103,38 @@ pub fn main() -> ExitCode {
 
 /// Runs a command; what it shows goes to `out`, warnings to stderr.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
-    let Some(common) = args.command.common() else { return Ok(()) };
+    let result = match (&args.command, args.command.common()) {
+        (Command::Ps(what), _) => ps::list(what, out),
+        (Command::Pack { recording, output }, _) => ps::pack(recording, output.as_deref()),
+        (Command::Unpack { file, output }, _) => ps::unpack(file, output.as_deref()),
+        (Command::On(what), _) => control::switch(true, what, out),
+        (Command::Off(what), _) => control::switch(false, what, out),
+        (Command::Mark(what), _) => control::mark(what, out),
+        (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
+        (_, Some(common)) => trace_file(args, common, out),
+        (_, None) => Ok(()),
+    };
+    // What was found before an error is shown.
+    let flushed = out.flush();
+    result?;
+    Ok(flushed?)
+}
+
+/// Runs a command on a trace.
+fn trace_file(args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
+    if let Some(which) = common.process {
+        let file = common.file.display();
+        return Err(Error(format!(
+            "{file}: a trace has one process: -p {which} is for a recording"
+        ))
+        .into());
+    }
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
+    show(&trace, args, common, out)
+}
+
+/// Runs a command on an open trace.
+fn show(trace: &Trace, args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
     if trace.not_started {
         eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
     }
@@ -95,15 +143,15 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         trace.damage.iter().for_each(|damage| warnings.add(damage));
     }
     let result = match &args.command {
-        Command::Info(_) => info::info(&trace, common.json, &mut warnings, out),
+        Command::Info(_) => info::info(trace, common.json, &mut warnings, out),
         Command::Blocks(blocks) => {
-            list::blocks(&trace, &blocks.what, blocks.outside, &mut warnings, out)
+            list::blocks(trace, &blocks.what, blocks.outside, &mut warnings, out)
         }
-        Command::Memrefs(what) => list::memrefs(&trace, what, &mut warnings, out),
-        Command::Syscalls(what) => syscalls::list(&trace, what, out),
-        Command::Undo(what) => undo::list(&trace, what, out),
-        Command::Verify(_) => verify(&trace, common.json, out),
-        Command::Compare(_) => Ok(()),
+        Command::Memrefs(what) => list::memrefs(trace, what, &mut warnings, out),
+        Command::Syscalls(what) => syscalls::list(trace, what, out),
+        Command::Undo(what) => undo::list(trace, what, out),
+        Command::Verify(_) => verify(trace, common.json, out),
+        _ => Ok(()),
     };
     let flushed = out.flush();
     result?;
@@ -140,9 +188,14 @@ impl Row for Verified {
     }
 }
 
+impl From<Summary> for Verified {
+    fn from(summary: Summary) -> Verified {
+        let Summary { frames, chunks, units, instructions, blocks, references } = summary;
+        Verified { ok: true, frames, chunks, units, instructions, blocks, references }
+    }
+}
+
 fn verify(trace: &Trace, json: bool, out: &mut impl Write) -> Result<(), Stop> {
-    let Summary { frames, chunks, units, instructions, blocks, references } =
-        trace::verify::verify(trace)?;
-    let row = Verified { ok: true, frames, chunks, units, instructions, blocks, references };
+    let row = Verified::from(trace::verify::verify(trace)?);
     Ok(Form::new(json).write(&row, out)?)
 }

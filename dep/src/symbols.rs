@@ -34,16 +34,16 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// `output`: where the rewritten program is, if no longer where it ran.
-    pub fn new(trace: &Trace, output: Option<&Path>) -> Symbols {
+    pub fn new(trace: &Trace) -> Symbols {
         use std::os::unix::ffi::OsStrExt;
         let mut modules = Vec::new();
         let program = trace.program.as_os_str().as_bytes();
         for event in &trace.process_events {
             if let Some(Event::Map { start, len, offset, path, .. }) = &event.event {
-                let path = match output {
-                    Some(output) if **path == *program => output.to_owned(),
-                    _ => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
+                let path = match **path == *program {
+                    // Where it is now.
+                    true => trace.output.clone(),
+                    false => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
                 };
                 let live = *start..LiveAddr(start.0.saturating_add(*len));
                 modules.push(Module { live, offset: *offset, path });

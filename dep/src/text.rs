@@ -47,6 +47,26 @@ pub fn decimal(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&buffer[at..]);
 }
 
+/// Nanoseconds as seconds.
+pub fn seconds(ns: u64) -> String {
+    format!("{}.{:03} s", ns / 1_000_000_000, ns / 1_000_000 % 1000)
+}
+
+/// Words of a command line, each as a shell takes it.
+pub fn command_line<'a>(words: impl Iterator<Item = &'a [u8]>) -> String {
+    let words = words.map(|word| {
+        let text = String::from_utf8_lossy(word);
+        let plain = |c: char| c.is_alphanumeric() || "_-+=:,./@%^~".contains(c);
+        match !text.is_empty() && text.chars().all(plain) {
+            true => text.into_owned(),
+            // One line, whatever is in it.
+            false if text.contains(char::is_control) => format!("$'{}'", text.escape_default()),
+            false => format!("'{}'", text.replace('\'', "'\\''")),
+        }
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
 /// Why recording stopped, in words.
 pub fn loss_reason(reason: Loss) -> &'static str {
     match reason {
@@ -63,6 +83,14 @@ pub fn loss_reason(reason: Loss) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn command_lines_can_be_typed_again() {
+        let line = |words: &[&str]| command_line(words.iter().map(|word| word.as_bytes()));
+        assert_eq!(line(&["sh", "-c", "a | b", "", "it's"]), r"sh -c 'a | b' '' 'it'\''s'");
+        assert_eq!(line(&["printf", "a\nb"]), r"printf $'a\nb'");
+        assert_eq!(seconds(1_002_999_999), "1.002 s");
+    }
 
     #[test]
     fn numbers_print_as_the_library_prints_them() {

@@ -185,7 +185,7 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
         Some(address) => Log::new_about(trace, LiveAddr(address))?,
         None => Log::new(trace)?,
     };
-    let mut symbols = Symbols::new(trace, what.common.output.as_deref());
+    let mut symbols = Symbols::new(trace);
     for pair in log.unordered() {
         let [one, other] = pair.threads.map(|thread| trace.threads[thread].name());
         eprintln!(

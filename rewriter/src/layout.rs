@@ -14,6 +14,8 @@ use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
 };
 use abi::options::{Options, Pointers};
+use abi::start::Start;
+use std::path::Path;
 
 /// Room between the program and what is added, for its heap.
 const GAP: u64 = 1 << 20;
@@ -95,23 +97,42 @@ pub struct TableSegment {
     pub header: ImageHeader,
     /// Room for the output's program headers in front of the header, or 0.
     pub front: usize,
+    /// Room for what the kernel maps ([`ImageHeader::pieces`]).
+    pub pieces: std::ops::Range<usize>,
     /// In order, without gaps.
     pub parts: Vec<Part>,
     pub descriptions: usize,
 }
 
-/// Builds the tables for `places`, with `front` bytes in front of the header. What depends on
-/// the file (runtime, identity) is still missing in the header.
+/// Bytes of one of [`ImageHeader::pieces`].
+const PIECE_SIZE: usize = 16;
+
+/// What the tables leave room for: it is known when the file is complete.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRoom {
+    /// Bytes in front of the header, for the output's program headers, or 0.
+    pub front: usize,
+    /// Entries of [`ImageHeader::pieces`].
+    pub pieces: usize,
+}
+
+/// Builds the tables for `places`. What depends on the file (runtime, identity, and what there is
+/// `room` for) is still missing. `library_folder`: where the translations of libraries are that do
+/// not travel along.
+#[allow(clippy::too_many_arguments, reason = "each is a part of the output")]
 pub fn tables(
     input: &Input,
     translated: &Translated,
     libraries: &Packs,
     options: Options,
+    start: Start,
     dynamic: bool,
     places: Places,
-    front: usize,
+    room: FileRoom,
+    library_folder: Option<&Path>,
     selection: &Choice,
 ) -> TableSegment {
+    let FileRoom { front, pieces } = room;
     let mut bytes = vec![0; front + HEADER_SIZE];
     let mut place = |content: &[u8]| {
         bytes.resize(bytes.len().next_multiple_of(16), 0);
@@ -129,6 +150,12 @@ pub fn tables(
     let ranges = executable_ranges(input);
     let words: Vec<u8> = ranges.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let exec_ranges = place(&words);
+    let pieces = vec![0; pieces * PIECE_SIZE];
+    let pieces_at = place(&pieces);
+    let library_folder = library_folder.map(|folder| {
+        use std::os::unix::ffi::OsStrExt;
+        place(&[folder.as_os_str().as_bytes(), &[0]].concat())
+    });
     let chosen = selection.ranges.pieces();
     let words: Vec<u8> = chosen.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
     let selection_at = place(&words);
@@ -185,10 +212,15 @@ pub fn tables(
             _ => places.libraries(translated.code.len()),
         },
         library_count: libraries.count as u64,
+        library_folder: library_folder.map_or(0, at),
         jit_window: libraries.next_window.into(),
+        pieces: at(pieces_at),
+        piece_count: (pieces.len() / PIECE_SIZE) as u64,
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,
+        start: start.to_word(),
+        main: crate::main_function::address(input).unwrap_or(0),
     };
     let part = |section, start, end| Part { section, start, end };
     let mut parts = vec![
@@ -198,5 +230,6 @@ pub fn tables(
         part(".deprewrite.units", descriptions, end),
     ];
     parts.retain(|part| part.end != 0);
-    TableSegment { bytes, header, front, parts, descriptions }
+    let pieces = pieces_at..pieces_at + pieces.len();
+    TableSegment { bytes, header, front, pieces, parts, descriptions }
 }

@@ -28,14 +28,24 @@ pub struct Report {
     pub code_bytes: usize,
     /// Why it is left to run time.
     pub left: Option<String>,
+    /// The file in the cache, if the translation does not travel along.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 impl Report {
+    /// Of a library that is left to run time.
+    pub fn left(path: &Path, why: String) -> Report {
+        Report { path: path.to_owned(), units: 0, code_bytes: 0, left: Some(why), file: None }
+    }
+
     pub fn print(&self) {
         let path = self.path.display();
+        let place = if self.file.is_some() { ", in the cache" } else { "" };
         match &self.left {
             None => {
-                say!("{path}: {} units, {} bytes of translated code", self.units, self.code_bytes)
+                let (units, bytes) = (self.units, self.code_bytes);
+                say!("{path}: {units} units, {bytes} bytes of translated code{place}")
             }
             Some(why) => say!("{path}: left to run time: {why}"),
         }
@@ -70,6 +80,11 @@ impl Library {
 
     fn head(&self) -> [u64; 2] {
         head(&self.input)
+    }
+
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.input.bytes
     }
 
     /// Translates the library. `more`: addresses of code that a run has found.
@@ -125,6 +140,7 @@ impl Lifted<'_> {
             units: translated.unit_addresses.len(),
             code_bytes: translated.code.len(),
             left: None,
+            file: None,
         };
         let description = Description {
             input,
@@ -297,8 +313,7 @@ pub fn packs(
     let mut packs = Packs { next_window: first_window, ..Packs::default() };
     let mut originals = 0;
     for path in paths {
-        let left =
-            |why: String| Report { path: path.clone(), units: 0, code_bytes: 0, left: Some(why) };
+        let left = |why| Report::left(path, why);
         let library = match Library::read(path) {
             Ok(library) => library,
             Err(error) => {

@@ -5,7 +5,8 @@ use abi::options::{
     RecordingOptions, LOG_MOST, LOG_STEP,
 };
 use abi::selection::Rules;
-use clap::{Parser, ValueEnum};
+use abi::start::Start;
+use clap::{Args, Parser, ValueEnum};
 use std::path::PathBuf;
 
 /// Rewrites an x86-64 Linux program so that it records what it executes.
@@ -19,6 +20,40 @@ pub struct Arguments {
     /// The program to write.
     #[arg(short, long, required_unless_present = "dump")]
     pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub how: How,
+    /// Whether the translations of the libraries travel in the output, are shared in the cache, or are
+    /// made when they run.
+    #[arg(long, value_enum, default_value = "embed")]
+    libraries: LibrariesArg,
+    /// A further library whose translation travels in the output, or is put into the cache (for
+    /// dlopen).
+    #[arg(long, value_name = "FILE")]
+    pub with_library: Vec<PathBuf>,
+    /// A trace of the rewritten program: code that was found only when it ran is translated ahead
+    /// of time, and so are the libraries that it opened.
+    #[arg(long, value_name = "TRACE")]
+    pub learn: Vec<PathBuf>,
+    /// Print a stage on stdout.
+    #[arg(long, value_enum)]
+    pub dump: Option<Dump>,
+    /// Restrict the dump to one function.
+    #[arg(long, value_name = "NAME|ADDRESS", requires = "dump")]
+    pub function: Option<String>,
+    /// Say how long each stage took.
+    #[arg(long)]
+    pub time: bool,
+    /// Print the summary as JSON on stdout.
+    #[arg(long)]
+    pub json: bool,
+    /// Print nothing but errors.
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// What is recorded, and by which code: the same for all programs of a recording.
+#[derive(Args, Clone, Debug)]
+pub struct How {
     /// What is inserted.
     #[arg(long, value_enum, default_value = "dep")]
     instrument: InstrumentArg,
@@ -45,40 +80,19 @@ pub struct Arguments {
     /// Do not record this code. It is stronger than --only.
     #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
     skip: Vec<String>,
+    /// When the recording begins: entry, main, second-thread, signal:N, or off (with `dep on`);
+    /// DEP_START says otherwise for one run.
+    #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
+    pub start: Start,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
-    /// Whether the translations of the libraries travel in the output, or are made when they run.
-    #[arg(long, value_enum, default_value = "embed")]
-    libraries: LibrariesArg,
-    /// A further library whose translation travels in the output (for dlopen).
-    #[arg(long, value_name = "FILE")]
-    pub with_library: Vec<PathBuf>,
-    /// A trace of the rewritten program: code that was found only when it ran is translated ahead
-    /// of time, and so are the libraries that it opened.
-    #[arg(long, value_name = "TRACE")]
-    pub learn: Vec<PathBuf>,
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,
     /// Rare paths made common, for tests.
     #[arg(long, hide = true, value_enum, value_delimiter = ',')]
     torture: Vec<TortureArg>,
-    /// Print a stage on stdout.
-    #[arg(long, value_enum)]
-    pub dump: Option<Dump>,
-    /// Restrict the dump to one function.
-    #[arg(long, value_name = "NAME|ADDRESS", requires = "dump")]
-    pub function: Option<String>,
-    /// Say how long each stage took.
-    #[arg(long)]
-    pub time: bool,
-    /// Print the summary as JSON on stdout.
-    #[arg(long)]
-    pub json: bool,
-    /// Print nothing but errors.
-    #[arg(short, long)]
-    pub quiet: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
@@ -100,6 +114,10 @@ enum InstrumentArg {
 enum DeadRegistersArg {
     Reuse,
     Preserve,
+}
+
+fn start(text: &str) -> std::result::Result<Start, String> {
+    Start::parse(text).ok_or_else(|| format!("expected {}", abi::start::EXPECTED))
 }
 
 /// Bytes, as steps of the options word.
@@ -135,6 +153,7 @@ enum TranslateArg {
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
 enum LibrariesArg {
     Embed,
+    Cache,
     Runtime,
 }
 
@@ -150,15 +169,82 @@ enum TortureArg {
     Drop,
     TinyBuffers,
     Pauses,
+    Misplaced,
+}
+
+/// The name of a value, as it is typed.
+fn typed(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 impl Arguments {
     pub fn dynamic(&self) -> bool {
-        self.translate == TranslateArg::Dynamic
+        self.how.translate == TranslateArg::Dynamic
     }
 
     pub fn embeds_libraries(&self) -> bool {
         self.libraries == LibrariesArg::Embed && !self.dynamic()
+    }
+
+    /// Whether one translation of a library serves all programs.
+    pub fn shares_libraries(&self) -> bool {
+        self.libraries == LibrariesArg::Cache && !self.dynamic()
+    }
+
+    /// What cannot be had together.
+    pub fn check(&self) -> std::result::Result<(), &'static str> {
+        self.how.check()
+    }
+
+    pub fn options(&self) -> Options {
+        self.how.options()
+    }
+}
+
+impl How {
+    /// The flags that mean the same, each with its value.
+    pub fn flags(&self) -> Vec<String> {
+        let How {
+            instrument,
+            control_flow,
+            memory,
+            dead_registers,
+            log_size,
+            ring,
+            translate,
+            pointers,
+            torture,
+            only,
+            skip,
+            start,
+        } = self;
+        let mut flags = Vec::new();
+        let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
+        add("--instrument", typed(*instrument));
+        add("--control-flow", typed(*control_flow));
+        add("--memory", typed(*memory));
+        add("--dead-registers", typed(*dead_registers));
+        add("--translate", typed(*translate));
+        add("--pointers", typed(*pointers));
+        if *start != Start::Entry {
+            add("--start", start.to_string());
+        }
+        if let Some(steps) = log_size {
+            add("--log-size", (u64::from(*steps) * LOG_STEP).to_string());
+        }
+        if !torture.is_empty() {
+            let all: Vec<String> = torture.iter().copied().map(typed).collect();
+            add("--torture", all.join(","));
+        }
+        for (flag, selectors) in [("--only", only), ("--skip", skip)] {
+            for selector in selectors {
+                add(flag, selector.clone());
+            }
+        }
+        if *ring {
+            flags.push("--ring".to_owned());
+        }
+        flags
     }
 
     /// What cannot be had together.
@@ -177,6 +263,9 @@ impl Arguments {
             if recording.undo() {
                 return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
             }
+        }
+        if recording.undo() && self.start != Start::Entry {
+            return Err("--instrument undo needs --start entry: an undo log has no gaps");
         }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
@@ -213,6 +302,7 @@ impl Arguments {
                     TortureArg::Drop => torture::DROP,
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                     TortureArg::Pauses => torture::PAUSES,
+                    TortureArg::Misplaced => torture::MISPLACED,
                 }
             }),
             dead_registers: match self.dead_registers {
@@ -255,6 +345,24 @@ mod tests {
     }
 
     #[test]
+    fn flags_say_what_was_meant() {
+        for flags in [
+            &[][..],
+            &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
+            &["--ring", "--log-size", "1000000", "--memory", "addresses"],
+            &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
+        ] {
+            let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
+            let meant = Arguments::try_parse_from(all).expect("flags").how;
+            let typed = meant.flags();
+            let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
+            let all = ["deprewrite", "in", "-o", "out"].iter().chain(&typed);
+            let again = Arguments::try_parse_from(all).expect("flags").how;
+            assert_eq!(format!("{meant:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_had_together_is_refused() {
         assert!(check(&["--instrument", "undo", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--control-flow", "bits"]).is_err());
@@ -262,6 +370,9 @@ mod tests {
         assert!(check(&["--only", "main", "--control-flow", "bits"]).is_err());
         assert!(check(&["--skip", "lib*", "--instrument", "undo"]).is_err());
         assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
+        assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
+        assert!(check(&["--start", "signal:10"]).is_ok());
+        assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
         assert!(check(&["--log-size", "0"]).is_err());

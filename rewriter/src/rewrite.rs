@@ -8,13 +8,16 @@ use crate::options::{Arguments, Dump};
 use crate::runtime_blob::Runtime;
 use crate::say;
 use crate::selection::Selection;
+use crate::shared::{Pack, SharedLibraries};
 use crate::summary::{Stages, Summary};
 use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
 use crate::{dump, library, roots, write};
+use abi::start::Start;
 use lifter::discover::discover;
 use lifter::image::Image;
 use lifter::program::{Function, Program};
 use std::path::{Path, PathBuf};
+use store::Store;
 
 /// Inputs above this size get a progress bar.
 const LARGE: usize = 8 << 20;
@@ -29,7 +32,40 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             return library_file(arguments, folder);
         }
     }
-    if arguments.ignores_rules() && !arguments.quiet {
+    let store = match arguments.shares_libraries() && arguments.output.is_some() {
+        true => Store::from_environment(crate::BUILD)
+            .inspect_err(|trouble| say!("deprewrite: {trouble}: the libraries are embedded"))
+            .ok(),
+        false => None,
+    };
+    let shared = store.as_ref().map(SharedLibraries::new);
+    let Some(mut built) = build(arguments, shared.as_ref())? else { return Ok(()) };
+    let Some(output) = &arguments.output else { return Ok(()) };
+    write::write_file(output, &built.bytes, built.mode)?;
+    built.stages.done("write");
+    let (elapsed, stages) = built.stages.finish();
+    report(arguments, &Summary { seconds: elapsed.as_secs_f64(), stages, ..built.summary })
+}
+
+/// An output that is not written yet.
+pub struct Built {
+    /// The file.
+    pub bytes: Vec<u8>,
+    /// The mode of the input.
+    pub mode: std::fs::Permissions,
+    /// What its traces call it ([`abi::image::ImageHeader::identity`]).
+    pub identity: [u64; 2],
+    /// The translations that it finds in the cache.
+    pub packs: Vec<Pack>,
+    /// What was done, but for the time that it took.
+    pub summary: Summary,
+    stages: Stages,
+}
+
+/// Makes an output, or prints a stage, or both. `shared`: where the translations of libraries are that
+/// do not travel along; without, `--libraries cache` embeds them.
+pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<Option<Built>> {
+    if arguments.how.ignores_rules() && !arguments.quiet {
         say!("--only and --skip have no effect: nothing is recorded (--instrument none)");
     }
     let mut stages = Stages::default();
@@ -39,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
-    let selection = Selection::new(arguments.rules().map_err(Error::File)?);
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let choice = selection.of_program(&arguments.input, &input);
     let program = cut(program, &image, arguments.options(), choice.selected());
     let changing = writable_code(&input, &program)?;
@@ -72,7 +108,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             done?;
         }
     }
-    let Some(output) = &arguments.output else { return Ok(()) };
+    if arguments.output.is_none() {
+        return Ok(None);
+    }
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
@@ -106,8 +144,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     stages.done("translate");
     let code = &translated.code;
-    let libraries = library::packs(
-        &paths,
+    let shared = shared.filter(|_| arguments.shares_libraries());
+    let (embedded, packs, reports) = match shared {
+        None => (paths, Vec::new(), Vec::new()),
+        Some(shared) => {
+            let (packs, reports) = shared.packs(&paths, options, &selection, &learned.libraries);
+            (Vec::new(), packs, reports)
+        }
+    };
+    let mut libraries = library::packs(
+        &embedded,
         options,
         &selection,
         !input.pie,
@@ -115,20 +161,39 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         places.room_for_libraries(&input, code.len(), runtime.end()),
         &learned.libraries,
     );
+    libraries.reports.extend(reports);
+    // Those of the cache may have been translated earlier.
     let looked = arguments.embeds_libraries() && missing.is_empty();
     selection.check(&arguments.input, &input, looked, arguments.quiet)?;
     stages.done("libraries");
-    let front = write::program_headers_in_front(&input, &runtime, code.len(), &libraries);
-    let tables = tables(&input, &translated, &libraries, options, dynamic, places, front, &choice);
+    let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
+    let folder = shared.map(SharedLibraries::folder);
+    let folder = folder.as_deref();
+    let start = arguments.how.start;
+    let tables = tables(
+        &input,
+        &translated,
+        &libraries,
+        options,
+        start,
+        dynamic,
+        places,
+        room_in_tables,
+        folder,
+        &choice,
+    );
+    if start == Start::Main && tables.header.main == 0 {
+        return Err(unsupported!(
+            "where the program's function main is cannot be told (use --start entry)"
+        ));
+    }
     if tables.bytes.len() as u64 > room {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
-    let bytes = write::assemble(&input, code, &libraries.bytes, tables, runtime, places)?;
+    let (bytes, identity) =
+        write::assemble(&input, code, &libraries.bytes, tables, runtime, places, options)?;
     stages.done("layout");
-    write::write_file(output, &bytes, mode)?;
-    stages.done("write");
 
-    let (elapsed, stages) = stages.finish();
     let summary = Summary {
         functions: program.functions.len(),
         blocks: program.block_count(),
@@ -140,12 +205,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         libraries_missing: missing,
         units: translated.unit_addresses.len(),
         code_bytes: translated.code.len(),
-        seconds: elapsed.as_secs_f64(),
         input_bytes: input.bytes.len(),
         output_bytes: bytes.len(),
-        stages,
+        ..Summary::default()
     };
-    report(arguments, &summary)
+    Ok(Some(Built { bytes, mode, identity, packs, summary, stages }))
 }
 
 /// Whether the output is meant to be a folder.
@@ -169,7 +233,7 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     let path = arguments.input.canonicalize();
     let path = path.map_err(|e| Error::file("read", &arguments.input, e))?;
     let library = library::Library::read(&path)?;
-    let selection = Selection::new(arguments.rules().map_err(Error::File)?);
+    let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let lifted = library.translate(arguments.options(), &selection, false, &[]);
     if lifted.windows() > abi::library::WINDOW_STEP {
         return Err(unsupported!("the library is too large: it has too many units"));
@@ -190,7 +254,14 @@ fn library_file(arguments: &Arguments, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries whose translations travel in the output, and those that were not found.
+/// The libraries that an output is made with, and that its translation takes notice of.
+pub fn libraries(arguments: &Arguments) -> Result<Vec<PathBuf>> {
+    let (input, _) = read(&arguments.input, None)?;
+    let learned = Learned::read(&arguments.learn, &input)?;
+    Ok(libraries_of(arguments, &input, &learned)?.0)
+}
+
+/// The libraries that are translated ahead of time, and those that were not found.
 fn libraries_of(
     arguments: &Arguments,
     input: &Input,
@@ -199,7 +270,8 @@ fn libraries_of(
     if arguments.dynamic() {
         return Ok(Default::default());
     }
-    let (mut paths, missing) = match arguments.embeds_libraries() {
+    let wanted = arguments.embeds_libraries() || arguments.shares_libraries();
+    let (mut paths, missing) = match wanted {
         true => {
             let interpreter = library::interpreter(input);
             library::needed(&arguments.input, interpreter.as_deref())?
@@ -214,7 +286,7 @@ fn libraries_of(
             paths.push(real);
         }
     }
-    if arguments.embeds_libraries() {
+    if wanted {
         for path in learned.libraries.keys().filter(|path| library::Library::read(path).is_ok()) {
             if !paths.contains(path) {
                 paths.push(path.clone());

@@ -15,12 +15,14 @@ use crate::elf::{
 };
 use crate::error::{unsupported, Error, Result};
 use crate::input::Input;
-use crate::layout::{Places, TableSegment};
+use crate::layout::{FileRoom, Places, TableSegment};
 use crate::library::Packs;
 use crate::runtime_blob::Runtime;
 use abi::ids::FileOff;
+use abi::options::{torture, Options, ProcessOptions};
 use object::elf;
 use std::io::Write as _;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -41,26 +43,27 @@ fn dispensability(p: &ProgramHeader) -> Option<usize> {
     }
 }
 
-/// Bytes of the output's program headers that go in front of the image header; 0: there is room where
+/// The room that the tables have to leave. The output's program headers need none if they fit where
 /// the input has its own.
-pub fn program_headers_in_front(
+pub fn room_in_tables(
     input: &Input,
     runtime: &Runtime,
     code_len: usize,
     libraries: &Packs,
-) -> usize {
+) -> FileRoom {
     let (code, libraries) = (usize::from(code_len != 0), usize::from(libraries.count != 0));
     let added = 1 + code + libraries + runtime.segments.len();
     let own = original_headers(input);
     let needed = added + own.iter().filter(|p| dispensability(p).is_none()).count();
     let there = input.program_headers_offset == FileOff(FILE_HEADER_SIZE as u64);
-    if there && needed <= input.program_headers.len() {
-        return 0;
-    }
-    (added + own.len()) * PROGRAM_HEADER_SIZE
+    let front = match there && needed <= input.program_headers.len() {
+        true => 0,
+        false => (added + own.len()) * PROGRAM_HEADER_SIZE,
+    };
+    FileRoom { front, pieces: 2 * (added + input.loads().count()) }
 }
 
-/// The bytes of the output.
+/// The bytes of the output, and its identity.
 pub fn assemble(
     input: &Input,
     code: &[u8],
@@ -68,7 +71,8 @@ pub fn assemble(
     mut tables: TableSegment,
     mut runtime: Runtime,
     places: Places,
-) -> Result<Vec<u8>> {
+    options: Options,
+) -> Result<(Vec<u8>, [u64; 2])> {
     let base = places.runtime(code.len(), libraries.len());
     let end = base + runtime.end();
     places.check(input, end)?;
@@ -77,6 +81,9 @@ pub fn assemble(
 
     let mut out = Output { bytes: input.bytes.clone(), headers: Vec::new(), sections: Vec::new() };
     out.headers = original_headers(input);
+    if input.pie {
+        out.align(options.process);
+    }
     let r = elf::PF_R.0;
     let tables_at = out.segment(places.tables, r, &tables.bytes, tables.bytes.len() as u64);
     for part in &tables.parts {
@@ -114,6 +121,7 @@ pub fn assemble(
             out.bss(base + s.address + len, FileOff(at as u64 + len), s.memory_size - len);
         }
     }
+    out.write_pieces(tables_at, &tables.pieces)?;
     let (table_offset, room) = if tables.front == 0 {
         let room = input.program_headers.len();
         out.leave_out_headers(room);
@@ -133,7 +141,7 @@ pub fn assemble(
 
     let (offset, count, names) = out.write_sections(input);
     out.patch_file_header(base + runtime.entry, file_off(table_offset), offset, count, names)?;
-    Ok(out.bytes)
+    Ok((out.bytes, tables.header.identity))
 }
 
 /// The input's program headers as the output has them: nothing of it is executable.
@@ -162,13 +170,26 @@ fn original_headers(input: &Input) -> Vec<ProgramHeader> {
             ..ProgramHeader::default()
         });
     }
-    if input.pie {
-        // The first segment, where address and offset are both 0 and so agree modulo any alignment.
-        if let Some(p) = headers.iter_mut().find(|p| p.is_load() && p.memory_size != 0) {
-            p.align = WINDOW_ALIGN;
-        }
-    }
     headers
+}
+
+/// What the kernel maps for the program headers, as [`abi::image::ImageHeader::pieces`] wants it.
+fn pieces(headers: &[ProgramHeader]) -> Vec<[u64; 2]> {
+    use abi::layout::{page_down, page_up};
+    let mut pieces = Vec::new();
+    for p in headers.iter().filter(|p| p.is_load() && p.memory_size != 0) {
+        let start = page_down(p.address);
+        let in_file = if p.file_size == 0 { start } else { page_up(p.address + p.file_size) };
+        pieces.push([start, in_file]);
+        pieces.push([in_file, page_up(p.address + p.memory_size)]);
+    }
+    pieces.sort_unstable();
+    // A page that two segments share is mapped for the second.
+    for i in 1..pieces.len() {
+        pieces[i - 1][1] = pieces[i - 1][1].min(pieces[i][0]);
+    }
+    pieces.retain(|[start, end]| start < end);
+    pieces
 }
 
 struct Output {
@@ -178,6 +199,30 @@ struct Output {
 }
 
 impl Output {
+    /// Asks the kernel for a window's start.
+    fn align(&mut self, options: ProcessOptions) {
+        let align = match options.torture & torture::MISPLACED {
+            0 => WINDOW_ALIGN,
+            _ => PAGE as u64,
+        };
+        // The first segment, where address and offset are both 0 and so agree modulo any alignment.
+        if let Some(p) = self.headers.iter_mut().find(|p| p.is_load() && p.memory_size != 0) {
+            p.align = align;
+        }
+    }
+
+    /// What the kernel maps, for a runtime that has to place it elsewhere.
+    fn write_pieces(&mut self, tables_at: usize, room: &Range<usize>) -> Result<()> {
+        let pieces = pieces(&self.headers);
+        let bytes: Vec<u8> = pieces.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
+        if bytes.len() > room.len() {
+            return Err(Error::Internal("more segments than planned".into()));
+        }
+        let at = tables_at + room.start;
+        self.bytes[at..at + bytes.len()].copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// Appends a segment; returns its offset in the file.
     fn segment(&mut self, address: u64, flags: u32, content: &[u8], memory_size: u64) -> usize {
         // Offset and address agree modulo the page size, as the kernel demands.
@@ -374,6 +419,28 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_whole_pages_and_of_one_mapping() {
+        let load = |address, file_size, memory_size| ProgramHeader {
+            kind: elf::PT_LOAD.0,
+            address,
+            file_size,
+            memory_size,
+            ..ProgramHeader::default()
+        };
+        let headers = [
+            load(0x1000, 0x1234, 0x1234),
+            // In the page where the first one ends, and zeros behind it.
+            load(0x2800, 0x10, 0x2000),
+            // Nothing but zeros, from where the others end.
+            load(0x4900, 0, 0x1000),
+            load(0, 0, 0),
+            ProgramHeader { kind: elf::PT_NOTE.0, ..load(0x9000, 16, 16) },
+        ];
+        let expected = [[0x1000, 0x2000], [0x2000, 0x3000], [0x3000, 0x4000], [0x4000, 0x6000]];
+        assert_eq!(pieces(&headers), expected);
+    }
 
     #[test]
     fn what_the_header_cannot_count_is_refused() {

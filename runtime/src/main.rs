@@ -73,7 +73,7 @@ unsafe extern "C" fn relocate(
         }
         let hook: fn(&Forked) = |forked| HEAP.reset_lock(forked);
         runtime::base::heap::set_after_fork(hook);
-        runtime::start::boot::boot(stack, base, DEPREWRITE_PARAMS)
+        runtime::start::boot::boot(stack, base, DEPREWRITE_PARAMS, _start as *const () as u64)
     }
 }
 

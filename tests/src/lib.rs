@@ -6,6 +6,7 @@
 //! decoder only (mnemonic, operands, operand sizes).
 
 pub mod compare;
+pub mod guest;
 pub mod harness;
 pub mod launch;
 pub mod listing;

@@ -1,9 +1,10 @@
 //! The single-step oracle: executes a program one instruction at a time and lists what it does.
 //!
-//! Every thread is stepped; children made by fork are left alone; after an exec of its own the
-//! program runs on untraced. Signals are passed on and handlers run as they do natively.
+//! Every thread is stepped, and so are forked children, if they have listings of their own; a child
+//! that shares the memory (vfork) is listed as a thread. After an exec of its own a process runs on
+//! untraced. Signals are passed on and handlers run as they do natively.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Error, Result, Write};
 
 use iced_x86::{Instruction, Mnemonic};
@@ -34,11 +35,35 @@ pub struct Options<'a> {
     pub limit: u64,
     /// Instructions (first, number) that are listed.
     pub window: (u64, u64),
+    /// Makes the listings of a forked child, which is process number N (the program is 0). None:
+    /// children are left alone.
+    pub children: Option<ForChild<'a>>,
+}
+
+/// Memory references and blocks of a child.
+pub type Listings<'a> = [Box<dyn Write + 'a>; 2];
+pub type ForChild<'a> = Box<dyn FnMut(usize) -> Result<Listings<'a>> + 'a>;
+
+/// A forked child that was stepped.
+#[derive(Clone, Copy, Debug)]
+pub struct Child {
+    /// The number of the process that has made it, and of which child of that one it is, from 0.
+    pub parent: usize,
+    pub nth: usize,
+    /// It was ended before its end.
+    pub cut_short: bool,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { memrefs: None, blocks: None, maps: None, limit: u64::MAX, window: (0, u64::MAX) }
+        Self {
+            memrefs: None,
+            blocks: None,
+            maps: None,
+            limit: u64::MAX,
+            window: (0, u64::MAX),
+            children: None,
+        }
     }
 }
 
@@ -50,6 +75,8 @@ pub struct Summary {
     pub threads: usize,
     /// The limit or the window's end came before the program's.
     pub cut_short: bool,
+    /// Processes number 1, 2, ...
+    pub children: Vec<Child>,
 }
 
 /// What a thread was set to do when it was last resumed.
@@ -86,34 +113,46 @@ struct Oracle<'a> {
     seen: usize,
 }
 
+/// All processes that are stepped.
+struct Tree<'a> {
+    /// The program first.
+    processes: Vec<Oracle<'a>>,
+    children: Vec<Child>,
+    /// The process of each thread.
+    of: HashMap<Pid, usize>,
+    /// Threads that have stopped before the call that made them said so.
+    early: HashSet<Pid>,
+    for_child: Option<ForChild<'a>>,
+}
+
 /// Runs the program to its end, or to the limit.
 pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
     let pid = launch.start()?;
     if let Some(cpu) = launch.cpu {
         sys::pin(0, cpu);
     }
-    let wanted = libc::PTRACE_O_EXITKILL
+    let mut wanted = libc::PTRACE_O_EXITKILL
         | libc::PTRACE_O_TRACECLONE
         | libc::PTRACE_O_TRACEEXEC
         | libc::PTRACE_O_TRACESYSGOOD;
+    if options.children.is_some() {
+        wanted |= libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
+    }
     sys::set_options(pid, wanted)?;
     let end = options.limit.min(options.window.0.saturating_add(options.window.1));
-    let mut oracle = Oracle {
-        threads: HashMap::new(),
-        code: Code::of(pid)?,
-        layout: Layout::of_this_cpu(),
-        memrefs: options.memrefs.map(Lines::new),
-        blocks: options.blocks.map(Lines::new),
-        maps: options.maps.map(|out| maps::Log::start(out, pid)).transpose()?,
-        window: options.window,
-        instructions: 0,
-        records: 0,
-        seen: 0,
-    };
+    let mut oracle = Oracle::new(pid, [options.memrefs, options.blocks], options.window)?;
+    oracle.maps = options.maps.map(|out| maps::Log::start(out, pid)).transpose()?;
     oracle.add_thread(pid)?;
+    let mut tree = Tree {
+        processes: vec![oracle],
+        children: Vec::new(),
+        of: HashMap::from([(pid, 0)]),
+        early: HashSet::new(),
+        for_child: options.children,
+    };
     let mut cut_short = false;
     let status = loop {
-        if oracle.instructions >= end && !cut_short {
+        if tree.instructions() >= end && !cut_short {
             cut_short = true;
             sys::kill(pid, libc::SIGKILL);
         }
@@ -122,26 +161,124 @@ pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
         };
         match status {
             Status::Exited(_) | Status::Killed(_) => {
-                oracle.end_thread(tid)?;
+                tree.ended(tid)?;
                 if tid == pid {
                     break status;
                 }
             }
-            Status::Stopped(signal, event) => match oracle.stopped(tid, signal, event) {
+            Status::Stopped(signal, event) => match tree.stopped(tid, signal, event) {
                 // A thread that another one is killing answers to nothing.
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                 other => other?,
             },
         }
     };
-    let Oracle { memrefs, blocks, maps, instructions, records, seen, .. } = oracle;
-    memrefs.map_or(Ok(()), Lines::finish)?;
-    blocks.map_or(Ok(()), Lines::finish)?;
-    maps.map_or(Ok(()), maps::Log::finish)?;
-    Ok(Summary { status, instructions, records, threads: seen, cut_short })
+    tree.end_all();
+    let (children, instructions) = (std::mem::take(&mut tree.children), tree.instructions());
+    let (records, threads) = (tree.processes[0].records, tree.processes[0].seen);
+    for Oracle { memrefs, blocks, maps, .. } in tree.processes {
+        memrefs.map_or(Ok(()), Lines::finish)?;
+        blocks.map_or(Ok(()), Lines::finish)?;
+        maps.map_or(Ok(()), maps::Log::finish)?;
+    }
+    Ok(Summary { status, instructions, records, threads, cut_short, children })
 }
 
-impl Oracle<'_> {
+impl Tree<'_> {
+    fn instructions(&self) -> u64 {
+        self.processes.iter().map(|p| p.instructions).sum()
+    }
+
+    fn ended(&mut self, tid: Pid) -> Result<()> {
+        self.early.remove(&tid);
+        match self.of.remove(&tid) {
+            Some(process) => self.processes[process].end_thread(tid),
+            None => Ok(()),
+        }
+    }
+
+    fn stopped(&mut self, tid: Pid, signal: i32, event: i32) -> Result<()> {
+        let Some(&process) = self.of.get(&tid) else {
+            self.early.insert(tid);
+            return Ok(());
+        };
+        match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                let new = sys::event_message(tid)? as Pid;
+                let is_process = match event {
+                    libc::PTRACE_EVENT_FORK => true,
+                    libc::PTRACE_EVENT_CLONE => process_of(new)? != process_of(tid)?,
+                    _ => false,
+                };
+                let of = if is_process { self.add_child(process, new)? } else { process };
+                self.of.insert(new, of);
+                if self.early.remove(&new) {
+                    self.processes[of].add_thread(new)?;
+                }
+                // In the middle of a system call: let it finish.
+                sys::to_syscall_stop(tid, 0)
+            }
+            libc::PTRACE_EVENT_EXEC => {
+                self.processes[process].executes(tid)?;
+                self.of.remove(&tid);
+                sys::detach(tid, 0)
+            }
+            _ => self.processes[process].stopped(tid, signal),
+        }
+    }
+
+    fn add_child(&mut self, parent: usize, pid: Pid) -> Result<usize> {
+        let number = self.processes.len();
+        let listings = self.for_child.as_mut().map(|make| make(number)).transpose()?;
+        let [memrefs, blocks] = listings.map_or([None, None], |both| both.map(Some));
+        self.processes.push(Oracle::new(pid, [memrefs, blocks], (0, u64::MAX))?);
+        let nth = self.children.iter().filter(|child| child.parent == parent).count();
+        self.children.push(Child { parent, nth, cut_short: false });
+        Ok(number)
+    }
+
+    /// The program has ended: whoever is left ends, too.
+    fn end_all(&mut self) {
+        for (&tid, &process) in &self.of {
+            if let Some(child) = process.checked_sub(1) {
+                self.children[child].cut_short = true;
+                sys::kill(tid, libc::SIGKILL);
+            }
+        }
+        self.early.iter().for_each(|&tid| sys::kill(tid, libc::SIGKILL));
+        if self.for_child.is_some() {
+            while sys::wait(-1).is_some() {}
+        }
+    }
+}
+
+/// The process of a thread.
+fn process_of(tid: Pid) -> Result<Option<Pid>> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status"))?;
+    Ok(status.lines().find_map(|l| l.strip_prefix("Tgid:")?.trim().parse().ok()))
+}
+
+impl<'a> Oracle<'a> {
+    fn new(
+        pid: Pid,
+        listings: [Option<Box<dyn Write + 'a>>; 2],
+        window: (u64, u64),
+    ) -> Result<Self> {
+        let [memrefs, blocks] = listings.map(|out| out.map(Lines::new));
+        Ok(Self {
+            threads: HashMap::new(),
+            code: Code::of(pid)?,
+            layout: Layout::of_this_cpu(),
+            memrefs,
+            blocks,
+            maps: None,
+            window,
+            instructions: 0,
+            records: 0,
+            seen: 0,
+        })
+    }
+
     fn add_thread(&mut self, tid: Pid) -> Result<()> {
         let regs = sys::registers(tid)?;
         let doing = Doing::Step;
@@ -161,16 +298,14 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    fn stopped(&mut self, tid: Pid, signal: i32, event: i32) -> Result<()> {
-        match event {
-            0 => {}
-            libc::PTRACE_EVENT_EXEC => {
-                self.list_block(tid)?;
-                return sys::detach(tid, 0);
-            }
-            // In the middle of a system call: let it finish.
-            _ => return sys::to_syscall_stop(tid, 0),
-        }
+    /// The thread runs another program.
+    fn executes(&mut self, tid: Pid) -> Result<()> {
+        self.list_block(tid)?;
+        self.threads.remove(&tid);
+        Ok(())
+    }
+
+    fn stopped(&mut self, tid: Pid, signal: i32) -> Result<()> {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return self.add_thread(tid);
         };

@@ -81,9 +81,10 @@ fn corpus_same_behaviour() {
                 let run = spec(&case).run(Some(&rewritten), dir.path());
                 let run = run.map_err(|e| e.to_string())?;
                 match case.refused {
-                    Some(_) => is_refused(&run),
-                    None => difference(&native, &run),
+                    Some(_) => is_refused(&run)?,
+                    None => difference(&native, &run)?,
                 }
+                verify_all(&run.traces, tools, &rewritten)
             };
             tally.record(&format!("{} {}", case.name, mode.name), check());
         }

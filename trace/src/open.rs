@@ -12,7 +12,7 @@ use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
 use crate::events::{parse, Event, Placed};
 use crate::file::{Damage, Frame, TraceFile};
-use crate::output::{OutputFile, Translation};
+use crate::output::{OutputFile, Places};
 use crate::units::Units;
 use crate::Error;
 
@@ -42,6 +42,15 @@ impl Thread {
     /// What to call the thread: its kernel id, or its index if that is not known.
     pub fn name(&self) -> u32 {
         self.tid.unwrap_or(self.index)
+    }
+
+    /// The process that the thread is by itself, if it is one: a child that shares the memory
+    /// (`vfork`, `posix_spawn`).
+    pub fn own_process(&self) -> Option<u64> {
+        self.events.iter().find_map(|e| match e.event {
+            Some(Event::OwnProcess { pid }) => Some(pid),
+            _ => None,
+        })
     }
 
     /// Events that happened in chunk `seq`.
@@ -85,10 +94,16 @@ pub struct Trace {
     pub options: Options,
     /// Process id.
     pub pid: u64,
+    /// The process that it was forked from or started by, if the trace says so.
+    pub parent: Option<u64>,
     /// When the process started, in nanoseconds since the epoch.
     pub start_ns: u64,
+    /// When it ended, if the trace says so.
+    pub end_ns: Option<u64>,
     /// The output file that ran.
     pub program: PathBuf,
+    /// Where that file is now, once the trace was opened with it.
+    pub output: PathBuf,
     /// Its arguments.
     pub arguments: Vec<Vec<u8>>,
     /// Its ahead-of-time units.
@@ -124,6 +139,15 @@ fn owner(thread: u32) -> String {
 }
 
 impl Trace {
+    /// The processes that this one has made, those that share its memory among them.
+    pub fn children(&self) -> impl Iterator<Item = u64> + '_ {
+        let all = self.threads.iter().flat_map(|t| &t.events);
+        all.filter_map(|e| match e.event {
+            Some(Event::Fork { pid }) => Some(pid),
+            _ => None,
+        })
+    }
+
     /// Opens the trace; the output file is where it ran.
     pub fn open(path: &Path) -> Result<Trace, Error> {
         Trace::open_with(path, None)
@@ -137,9 +161,14 @@ impl Trace {
 
     /// Opens the trace; the output file is looked for at `output` instead of where it ran.
     pub fn open_with(path: &Path, output: Option<&Path>) -> Result<Trace, Error> {
+        Trace::open_in(path, &Places { output: output.map(Path::to_owned), ..Places::default() })
+    }
+
+    /// Opens the trace; the files that it needs are looked for in these places first.
+    pub fn open_in(path: &Path, places: &Places) -> Result<Trace, Error> {
         let (mut trace, described) = Trace::read(path)?;
         if described {
-            trace.open_output(output)?;
+            trace.open_output(places)?;
         }
         Ok(trace)
     }
@@ -155,8 +184,11 @@ impl Trace {
         let mut trace = Trace {
             options: Options::default(),
             pid: 0,
+            parent: None,
             start_ns: 0,
+            end_ns: None,
             program: PathBuf::new(),
+            output: PathBuf::new(),
             arguments: Vec::new(),
             statics: None,
             xsave: None,
@@ -333,6 +365,8 @@ impl Trace {
                     Some(StaticUnits { load, identity, first_window, jit_window, count });
             }
             Some(Event::Length(length)) => self.length = length,
+            Some(Event::Parent { pid }) => self.parent = Some(pid),
+            Some(Event::EndTime(time)) => self.end_ns = Some(time),
             Some(Event::Selection(text)) => {
                 self.rules = String::from_utf8_lossy(&text).into_owned();
             }
@@ -365,7 +399,7 @@ impl Trace {
     }
 
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
-    fn open_output(&mut self, output: Option<&Path>) -> Result<(), Error> {
+    fn open_output(&mut self, places: &Places) -> Result<(), Error> {
         let by_address = self.options.recording.control_flow != ControlFlow::Tags;
         let mut libraries = BTreeMap::new();
         for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
@@ -378,8 +412,11 @@ impl Trace {
         let embedded =
             |event: &Event| matches!(event, Event::Library { address, .. } if address.0 != 0);
         let statics = self.statics.filter(|s| s.count > 0 || libraries.values().any(embedded));
+        if let Some(s) = self.statics {
+            self.output = places.program(&self.program, s.identity);
+        }
         let output = match statics {
-            Some(s) => Some(OutputFile::open(output.unwrap_or(&self.program), s.identity)?),
+            Some(s) => Some(OutputFile::open(&self.output, s.identity)?),
             None => None,
         };
         if let (Some(output), Some(s)) = (&output, statics.filter(|s| s.count > 0)) {
@@ -392,7 +429,7 @@ impl Trace {
             };
             let translation = match &output {
                 Some(output) if address != OrigAddr(0) => output.library(address, identity)?,
-                _ => Translation::open_pack(Path::new(OsStr::from_bytes(&path)), identity)?,
+                _ => places.library(&path, identity)?,
             };
             self.units.add_static(translation, load, window, count, by_address)?;
         }

@@ -1,7 +1,9 @@
 //! The rewritten program that a trace names: descriptions and code of its ahead-of-time units.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +86,56 @@ impl Translation {
         let fail = |what: String| Error(format!("{}: {what}", path.display()));
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
         Translation::of_pack(file, 0, identity).map_err(fail)
+    }
+}
+
+/// Where the files are that a trace needs, if not where they ran. Each is known by its identity, so a
+/// file of the same name that is another one does no harm.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// The output file that ran: nothing else is looked for.
+    pub output: Option<PathBuf>,
+    /// A folder with a folder for each identity ([`identity_name`]), which holds the output file.
+    pub programs: Option<PathBuf>,
+    /// A folder with translations of libraries: `FILE`, or `IDENTITY/FILE`.
+    pub libraries: Option<PathBuf>,
+}
+
+/// An identity as the name of a folder: 32 hexadecimal digits.
+pub fn identity_name([a, b]: [u64; 2]) -> String {
+    format!("{a:016x}{b:016x}")
+}
+
+impl Places {
+    /// The output file that ran at `path`.
+    pub fn program(&self, path: &Path, identity: [u64; 2]) -> PathBuf {
+        if let Some(output) = &self.output {
+            return output.clone();
+        }
+        let folder = self.programs.as_ref().map(|folder| folder.join(identity_name(identity)));
+        let kept = folder.and_then(|folder| {
+            let entries = std::fs::read_dir(folder).ok()?.flatten();
+            // A name with a dot is of a file that is being made. Of several the same is taken each time.
+            let is_whole = |path: &PathBuf| {
+                let name = path.file_name().unwrap_or_default();
+                !name.as_bytes().starts_with(b".") && path.is_file()
+            };
+            entries.map(|entry| entry.path()).filter(is_whole).min()
+        });
+        kept.unwrap_or_else(|| path.to_owned())
+    }
+
+    /// The translation of a library in a file of its own, which was at `path`.
+    pub(crate) fn library(&self, path: &[u8], identity: [u64; 2]) -> Result<Translation, Error> {
+        let path = Path::new(OsStr::from_bytes(path));
+        if let (Some(folder), Some(name)) = (&self.libraries, path.file_name()) {
+            for kept in [folder.join(name), folder.join(identity_name(identity)).join(name)] {
+                if let Ok(translation) = Translation::open_pack(&kept, identity) {
+                    return Ok(translation);
+                }
+            }
+        }
+        Translation::open_pack(path, identity)
     }
 }
 

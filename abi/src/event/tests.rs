@@ -33,6 +33,7 @@ fn sample(kind: Kind) -> Owned {
             Event::Xsave { xcr0: 7, components: xsave_to_bytes(&components).to_vec() }
         }
         Kind::Length => Event::Length(0x1_2345_6000),
+        Kind::EndTime => Event::EndTime(1_700_000_000_123_456_789),
         Kind::Map => {
             Event::Map { start: at, len: 2, offset: 3, protection: 4, build_id: vec![9; 20], path }
         }
@@ -48,6 +49,15 @@ fn sample(kind: Kind) -> Owned {
         Kind::Selection => Event::Selection(b"only main\nskip :f\n".to_vec()),
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
+        Kind::Switch => Event::Switch {
+            on: true,
+            why: Why::SecondThread,
+            time_ns: 3,
+            took_ns: 4,
+            threads: 5,
+            interrupted: 6,
+        },
+        Kind::Mark => Event::Mark { time_ns: 1, on: true, text: b"here".to_vec() },
         Kind::ThreadStart => Event::ThreadStart { tid: 1, parent: 2, registers: registers() },
         Kind::ThreadEnd => Event::ThreadEnd { reason: End::Signal, status: -1 },
         Kind::Syscall => {
@@ -59,9 +69,12 @@ fn sample(kind: Kind) -> Owned {
         Kind::Resume => Event::Resume(registers()),
         Kind::FsBase => Event::FsBase(0x7000),
         Kind::Fork => Event::Fork { pid: 77 },
+        Kind::Parent => Event::Parent { pid: 76 },
+        Kind::OwnProcess => Event::OwnProcess { pid: 78 },
         Kind::Loss => Event::Loss { reason: Loss::FileSizeLimit, errno: 27 },
         Kind::ProcessEnd => Event::ProcessEnd { reason: End::Exit, status: 3, address: 4 },
         Kind::Exec => Event::Exec(path),
+        Kind::NotFollowed => Event::NotFollowed(b"a set-user-id program".to_vec()),
         Kind::Registers => Event::Registers(registers()),
         Kind::Interrupted => Event::Interrupted(registers()),
         Kind::Undo => Event::Undo { pc, address: at, old: vec![1, 0, 2, 0, 0] },
@@ -96,8 +109,12 @@ fn every_event_survives_encoding() {
 /// Bytes that an event has without those of its texts.
 fn fixed_len(kind: Kind) -> usize {
     let text = match sample(kind) {
-        Event::Program(text) | Event::Arguments(text) | Event::Exec(text) => text.len(),
+        Event::Program(text)
+        | Event::Arguments(text)
+        | Event::Exec(text)
+        | Event::NotFollowed(text) => text.len(),
         Event::Map { path, .. } | Event::Library { path, .. } => path.len(),
+        Event::Mark { text, .. } => text.len(),
         Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
         Event::Selected { pieces, .. } => pieces.len(),

@@ -4,7 +4,8 @@ use crate::base::sys::{self, nr};
 use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// Descriptors in use by the runtime, -1: none.
-static HIDDEN: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+static HIDDEN: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+const MOST: usize = 4;
 
 const F_DUPFD_CLOEXEC: usize = 1030;
 
@@ -17,6 +18,29 @@ pub fn hide(fd: i32) -> i32 {
         }
     }
     moved
+}
+
+/// The runtime uses `fd` in place of `old`, a hidden descriptor that is closed. Returns the number of
+/// the new one.
+pub fn replace(old: Option<i32>, fd: i32) -> i32 {
+    let Some(old) = old else { return hide(fd) };
+    let args = [fd as usize, old as usize, sys::O_CLOEXEC];
+    // SAFETY: both descriptors are ours.
+    match unsafe { sys::call(nr::DUP3, &args) } {
+        Ok(_) => {
+            // SAFETY: as above.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+            old
+        }
+        Err(_) => hide(fd),
+    }
+}
+
+/// `fd` is not ours any more.
+pub fn reveal(fd: i32) {
+    for slot in &HIDDEN {
+        let _ = slot.compare_exchange(fd, -1, Relaxed, Relaxed);
+    }
 }
 
 fn move_up(fd: i32) -> Option<i32> {
@@ -36,9 +60,9 @@ pub fn is_hidden(fd: i32) -> bool {
     fd >= 0 && HIDDEN.iter().any(|slot| slot.load(Relaxed) == fd)
 }
 
-/// The lowest and highest hidden descriptor in `range`, for `close_range`.
+/// The hidden descriptors in `range`, for `close_range`.
 pub fn hidden_in(range: core::ops::RangeInclusive<u32>) -> impl Iterator<Item = u32> {
-    let mut all = [u32::MAX; 2];
+    let mut all = [u32::MAX; MOST];
     for (to, slot) in all.iter_mut().zip(&HIDDEN) {
         let fd = slot.load(Relaxed);
         if fd >= 0 && range.contains(&(fd as u32)) {

@@ -54,6 +54,36 @@ impl Write for Line {
     }
 }
 
+/// The oldest kernel that is supported.
+const OLDEST: (u32, u32) = (5, 4);
+
+/// What a last line says of a kernel that is too old, which may be the reason; else nothing.
+pub struct OldKernel;
+
+impl core::fmt::Display for OldKernel {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const NAMES: usize = 6;
+        const RELEASE: usize = 2;
+        let mut names = [[0u8; 65]; NAMES];
+        // SAFETY: the kernel writes six names of 65 bytes.
+        let known = unsafe { sys::call(sys::nr::UNAME, &[names.as_mut_ptr() as usize]) }.is_ok();
+        match version(&names[RELEASE]).filter(|&version| known && version < OLDEST) {
+            Some((major, minor)) => {
+                let (first, second) = OLDEST;
+                write!(f, " (Linux {first}.{second} or later is needed, this is {major}.{minor})")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first two numbers of a kernel's release.
+fn version(release: &[u8]) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit());
+    let mut number = || core::str::from_utf8(numbers.next()?).ok()?.parse().ok();
+    Some((number()?, number()?))
+}
+
 /// One line on stderr.
 #[macro_export]
 macro_rules! say {
@@ -70,7 +100,24 @@ macro_rules! say {
 #[macro_export]
 macro_rules! die {
     ($($arg:tt)*) => {{
-        $crate::say!($($arg)*);
+        $crate::say!("{}{}", format_args!($($arg)*), $crate::base::last_words::OldKernel);
         $crate::base::sys::exit_group($crate::base::last_words::STATUS_INTERNAL)
     }};
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_kernels() {
+        assert_eq!(version(b"4.19.0-27-amd64\0\0"), Some((4, 19)));
+        assert_eq!(version(b"6.18"), Some((6, 18)));
+        assert_eq!(version(b"5.4\0"), Some((5, 4)));
+        assert_eq!(version(b"\0"), None);
+        assert_eq!(version(b"next"), None);
+        assert!((4, 19) < OLDEST && (5, 3) < OLDEST && OLDEST <= (5, 10) && OLDEST < (6, 1));
+        // The tests run on one that is new enough.
+        assert_eq!(std::format!("{OldKernel}"), "");
+    }
 }

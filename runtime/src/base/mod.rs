@@ -2,10 +2,12 @@
 //! last words. Imports nothing of the floors above.
 
 pub mod census;
+pub mod control;
 pub mod descriptors;
 pub mod facts;
 pub mod heap;
 pub mod last_words;
+pub mod lineage;
 pub mod lock;
 pub mod mapping;
 pub mod once;

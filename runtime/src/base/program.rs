@@ -78,6 +78,28 @@ pub fn try_read_program_bytes(at: u64, out: &mut [u8]) -> sys::Result {
     }
 }
 
+/// Reads a zero-terminated string of the program's. Returns its length; the error is EFAULT, or
+/// ENAMETOOLONG if there is no room for it and its zero. What can be read is read in any case.
+pub fn read_program_string(at: u64, out: &mut [u8]) -> sys::Result {
+    let mut len = 0;
+    while len < out.len() {
+        let from = at.wrapping_add(len as u64);
+        // The next page may not be there.
+        let in_page = (abi::layout::PAGE - from % abi::layout::PAGE) as usize;
+        let end = out.len().min(len + in_page.min(256));
+        let Some(piece) = out.get_mut(len..end) else { break };
+        if !read_program_bytes(from, piece) {
+            piece.fill(0);
+            return Err(sys::EFAULT);
+        }
+        match piece.iter().position(|&byte| byte == 0) {
+            Some(zero) => return Ok(len + zero),
+            None => len = end,
+        }
+    }
+    Err(sys::ENAMETOOLONG)
+}
+
 /// Reads plain data of the program's; false if it is not there.
 pub fn read_program_value<T: Plain>(at: u64, out: &mut T) -> bool {
     read_program_bytes(at, bytes_of_mut(out))

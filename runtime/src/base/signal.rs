@@ -2,6 +2,7 @@
 
 use crate::base::program::Plain;
 use crate::base::sys::{self, nr};
+use abi::control::KICK;
 
 pub const SIGILL: i32 = 4;
 pub const SIGTRAP: i32 = 5;
@@ -35,6 +36,9 @@ pub const SIG_IGN: u64 = 1;
 
 /// Signals that the processor raises; never blocked for real.
 pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGSEGV);
+
+/// What the kernel never blocks for us: those, and what brings a thread out of generated code.
+pub const UNBLOCKED: u64 = SYNCHRONOUS | bit(KICK);
 
 pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)

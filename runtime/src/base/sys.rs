@@ -4,15 +4,22 @@ use core::arch::asm;
 
 pub type Result = core::result::Result<usize, i32>;
 
+pub const ENOENT: i32 = 2;
 pub const EINTR: i32 = 4;
 pub const ENOMEM: i32 = 12;
+pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
+pub const ENOTDIR: i32 = 20;
 pub const EINVAL: i32 = 22;
+pub const ENFILE: i32 = 23;
+pub const EMFILE: i32 = 24;
 pub const EFBIG: i32 = 27;
 pub const EPIPE: i32 = 32;
 pub const EBADF: i32 = 9;
+pub const ENAMETOOLONG: i32 = 36;
 pub const ENOSYS: i32 = 38;
+pub const ELOOP: i32 = 40;
 pub const EOPNOTSUPP: i32 = 95;
 pub const EPERM: i32 = 1;
 
@@ -22,6 +29,7 @@ pub mod nr {
     pub const WRITE: usize = 1;
     pub const OPEN: usize = 2;
     pub const CLOSE: usize = 3;
+    pub const STAT: usize = 4;
     pub const FSTAT: usize = 5;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
@@ -33,6 +41,7 @@ pub mod nr {
     pub const PREAD64: usize = 17;
     pub const PWRITE64: usize = 18;
     pub const WRITEV: usize = 20;
+    pub const ACCESS: usize = 21;
     pub const MREMAP: usize = 25;
     pub const MSYNC: usize = 26;
     pub const MADVISE: usize = 28;
@@ -44,19 +53,33 @@ pub mod nr {
     pub const VFORK: usize = 58;
     pub const EXECVE: usize = 59;
     pub const EXIT: usize = 60;
+    pub const UNAME: usize = 63;
+    pub const WAIT4: usize = 61;
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
+    pub const GETCWD: usize = 79;
+    pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
+    pub const GETPPID: usize = 110;
+    pub const GETUID: usize = 102;
+    pub const GETGID: usize = 104;
+    pub const GETEUID: usize = 107;
+    pub const GETEGID: usize = 108;
     pub const RT_SIGTIMEDWAIT: usize = 128;
     pub const RT_SIGSUSPEND: usize = 130;
     pub const SIGALTSTACK: usize = 131;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
     pub const GETTID: usize = 186;
+    pub const GETXATTR: usize = 191;
     pub const FUTEX: usize = 202;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
+    pub const OPENAT: usize = 257;
+    pub const NEWFSTATAT: usize = 262;
+    pub const READLINKAT: usize = 267;
+    pub const FACCESSAT: usize = 269;
     pub const PSELECT6: usize = 270;
     pub const PPOLL: usize = 271;
     pub const EPOLL_PWAIT: usize = 281;
@@ -71,10 +94,13 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 319;
     pub const EXECVEAT: usize = 322;
     pub const PKEY_MPROTECT: usize = 329;
+    pub const STATX: usize = 332;
     pub const IO_PGETEVENTS: usize = 333;
     pub const RSEQ: usize = 334;
     pub const CLONE3: usize = 435;
     pub const CLOSE_RANGE: usize = 436;
+    pub const OPENAT2: usize = 437;
+    pub const FACCESSAT2: usize = 439;
     pub const EPOLL_PWAIT2: usize = 441;
 }
 
@@ -91,6 +117,11 @@ pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub const MREMAP_MAYMOVE: usize = 1;
 pub const MREMAP_FIXED: usize = 2;
 pub const O_CLOEXEC: usize = 0o2000000;
+pub const O_NOFOLLOW: usize = 0o400000;
+pub const O_PATH: usize = 0o10000000;
+pub const AT_FDCWD: usize = -100i32 as usize;
+pub const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+pub const AT_EMPTY_PATH: usize = 0x1000;
 
 /// Makes a system call and returns what the kernel returned.
 ///
@@ -179,9 +210,22 @@ pub fn limit(resource: usize) -> u64 {
     limit[0]
 }
 
+/// Nanoseconds since the epoch.
+pub fn now_ns() -> u64 {
+    let mut now = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let _ = unsafe { call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    now[0] * 1_000_000_000 + now[1]
+}
+
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }
+}
+
+pub fn getppid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETPPID, [0; 6]) as u32 }
 }
 
 pub fn gettid() -> u32 {

@@ -19,7 +19,12 @@ pub struct Arena {
     changes: u64,
     /// So far both mappings have their pages.
     populated: u32,
+    /// A forked child has not written yet: the memory is its parent's, and none of it was used.
+    inherited: bool,
 }
+
+const MADV_POPULATE_READ: usize = 22;
+const MADV_POPULATE_WRITE: usize = 23;
 
 /// The first bytes are not code.
 const FIRST: u32 = 64;
@@ -30,7 +35,15 @@ impl Arena {
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let write = own(len, prot, flags, -1, 0)?;
-        let arena = Arena { execute: at, write, len, used: FIRST, changes: 0, populated: 0 };
+        let arena = Arena {
+            execute: at,
+            write,
+            len,
+            used: FIRST,
+            changes: 0,
+            populated: 0,
+            inherited: false,
+        };
         arena.map_executable()?;
         Ok(arena)
     }
@@ -50,12 +63,48 @@ impl Arena {
         Ok(())
     }
 
+    /// In a forked child whose mappings are still the parent's: a copy takes their addresses. False if
+    /// the parent has changed the code since the fork.
+    fn separate(&mut self) -> bool {
+        if !core::mem::take(&mut self.inherited) {
+            return true;
+        }
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
+            crate::die!("no memory for the code cache of a child");
+        };
+        for (at, advice) in [(self.write, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {
+            // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
+            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, self.used as usize, advice]) };
+        }
+        // SAFETY: both mappings have at least `used` bytes.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                self.write as *const u8,
+                copy as *mut u8,
+                self.used as usize,
+            )
+        };
+        // SAFETY: the first word of the mapping that is shared with the parent.
+        let now = unsafe { (*(self.write as *const AtomicU64)).load(Acquire) };
+        // SAFETY: the child's mapping of the parent's memory is not needed any more.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[self.write as usize, self.len as usize]) };
+        let same = now == self.changes;
+        self.write = copy;
+        if self.map_executable().is_err() {
+            crate::die!("no memory for the code cache of a child");
+        }
+        same
+    }
+
     /// Where the code runs.
     pub fn range(&self) -> core::ops::Range<u64> {
         self.execute..self.execute + self.len
     }
 
     fn change(&mut self) {
+        self.separate();
         self.changes += 1;
         // SAFETY: the first word of our mapping.
         unsafe { (*(self.write as *const AtomicU64)).store(self.changes, Release) };
@@ -64,8 +113,6 @@ impl Arena {
     /// Gets the pages up to `end` at once, rather than by a fault each.
     fn populate(&mut self, end: u32) {
         const STEP: u32 = 256 << 10;
-        const MADV_POPULATE_READ: usize = 22;
-        const MADV_POPULATE_WRITE: usize = 23;
         while self.populated < end {
             let at = u64::from(self.populated);
             let len = u64::from(STEP).min(self.len - at) as usize;
@@ -105,6 +152,7 @@ impl CodeMemory for Arena {
                 self.len >> 20
             );
         }
+        self.separate();
         self.populate(end as u32);
         self.write(self.used, code);
         self.used = end as u32;
@@ -153,30 +201,12 @@ impl CodeMemory for Arena {
         self.used = FIRST;
     }
 
-    /// The mappings are still the parent's: the copy takes their addresses.
+    /// Where there is code, it is copied at once: the parent may change its own at any time.
     fn copy_after_fork(&mut self) -> bool {
-        let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-        let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
-            crate::die!("no memory for the code cache of a child");
-        };
-        // SAFETY: both mappings have at least `used` bytes.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                self.write as *const u8,
-                copy as *mut u8,
-                self.used as usize,
-            )
-        };
-        // SAFETY: the first word of the mapping that is shared with the parent.
-        let now = unsafe { (*(self.write as *const AtomicU64)).load(Acquire) };
-        // SAFETY: the child's mapping of the parent's memory is not needed any more.
-        let _ = unsafe { sys::call(nr::MUNMAP, &[self.write as usize, self.len as usize]) };
-        let same = now == self.changes;
-        self.write = copy;
-        if self.map_executable().is_err() {
-            crate::die!("no memory for the code cache of a child");
+        self.inherited = true;
+        match self.used {
+            FIRST => true,
+            _ => self.separate(),
         }
-        same
     }
 }

@@ -19,7 +19,9 @@ use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Transl
 use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
 use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
-use abi::options::Options;
+use abi::options::{Instrument, Options, RecordingOptions};
+use alloc::boxed::Box;
+use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
 use instrument::plan::NOWHERE;
@@ -41,6 +43,13 @@ pub struct Jit<W: World = Process> {
     units: Units,
     links: Links,
     translation: Translation,
+    /// The code of `options`, `units`, `links` and `translation` records nothing, although that of
+    /// the process does: the recording is switched off.
+    plain: bool,
+    /// The other variant of the code, from the first switch on.
+    other: Option<Box<Variant>>,
+    /// Of code that records nothing: whoever comes here comes by way of the runtime.
+    watched: Option<LiveAddr>,
     /// How often all units were forgotten.
     flushes: u32,
     /// Translations of libraries.
@@ -49,6 +58,15 @@ pub struct Jit<W: World = Process> {
     selection: Selection,
     /// Libraries are placed below this.
     pub library_top: u64,
+}
+
+/// Code of one kind: that records, or that does not. Direct branches and gates lead to code of the
+/// same variant only, and the tables lead to that of the one in use.
+struct Variant {
+    options: Options,
+    units: Units,
+    links: Links,
+    translation: Translation,
 }
 
 /// Where an exit leads.
@@ -118,10 +136,70 @@ impl<W: World> Jit<W> {
             units: Units::default(),
             links: Links::default(),
             translation: Translation::new(options, image),
+            plain: false,
+            watched: None,
+            other: None,
             flushes: 0,
             packs: Packs::default(),
             selection: Selection::default(),
             library_top: 0,
+        }
+    }
+
+    // --- variants ---
+
+    /// Whether the code in use records nothing although that of the process does.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// From now on look-ups lead to the other variant of the code. No thread is in generated code, or
+    /// will go back to what was looked up before.
+    pub fn switch(&mut self) {
+        if self.other.is_none() {
+            let recording =
+                RecordingOptions { instrument: Instrument::None, ..self.options.recording };
+            let options = Options { recording, ..self.options };
+            self.other = Some(Box::new(Variant {
+                options,
+                units: Units::default(),
+                links: Links::default(),
+                translation: self.translation.with(options),
+            }));
+        }
+        self.exchange();
+        for range in self.executable.ranges() {
+            self.tables.cover(range.span);
+        }
+    }
+
+    /// Whoever comes to `address` in code that records nothing comes to the runtime first. To be said
+    /// before there is any.
+    pub fn watch(&mut self, address: LiveAddr) {
+        self.watched = Some(address);
+    }
+
+    fn is_watched(&self, address: LiveAddr) -> bool {
+        self.plain && self.watched == Some(address)
+    }
+
+    fn exchange(&mut self) {
+        if let Some(other) = &mut self.other {
+            swap(&mut self.options, &mut other.options);
+            swap(&mut self.units, &mut other.units);
+            swap(&mut self.links, &mut other.links);
+            swap(&mut self.translation, &mut other.translation);
+            self.plain = !self.plain;
+        }
+    }
+
+    /// Does the same to both variants.
+    fn to_both(&mut self, mut change: impl FnMut(&mut Self)) {
+        change(self);
+        if self.other.is_some() {
+            self.exchange();
+            change(self);
+            self.exchange();
         }
     }
 
@@ -194,7 +272,7 @@ impl<W: World> Jit<W> {
         }
         self.drop_executable(range.span);
         if !range.shared {
-            self.units.forget_variants(range.span);
+            self.to_both(|jit| jit.units.forget_variants(range.span));
         }
         self.tables.cover(range.span);
         self.executable.add(range);
@@ -257,10 +335,12 @@ impl<W: World> Jit<W> {
     // --- units ---
 
     fn drop_units(&mut self, span: Span) {
-        self.translation.forget_conclusions();
-        for i in self.units.within(span) {
-            self.drop_unit(i);
-        }
+        self.to_both(|jit| {
+            jit.translation.forget_conclusions();
+            for i in jit.units.within(span) {
+                jit.drop_unit(i);
+            }
+        });
     }
 
     fn drop_unit(&mut self, i: UnitIndex) {
@@ -272,9 +352,11 @@ impl<W: World> Jit<W> {
 
     /// Closes the gates of the translations of code in `span`.
     fn close_units(&mut self, span: Span) {
-        for i in self.units.within(span) {
-            self.units.close(i, &mut self.links, &mut self.arena);
-        }
+        self.to_both(|jit| {
+            for i in jit.units.within(span) {
+                jit.units.close(i, &mut jit.links, &mut jit.arena);
+            }
+        });
     }
 
     /// Opens the unit, if its code is what it was; else drops it. False if it is dead now.
@@ -327,7 +409,8 @@ impl<W: World> Jit<W> {
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
-        if let Some(code) = self.world.entry(target) {
+        let what = what.filter(|_| !self.is_watched(target));
+        if let Some(code) = self.ways().ahead_of_time(target) {
             if let Some(what) = what {
                 self.fill_page(target, range, what);
             }
@@ -377,12 +460,24 @@ impl<W: World> Jit<W> {
         Some(code)
     }
 
+    /// As [`Jit::link`], for a thread that comes from code of the variant that is `plain`, or is not.
+    pub fn link_from(&mut self, plain: bool, id: ExitId) -> Linked {
+        match &self.other {
+            // The code that it comes from is not in use any more.
+            Some(other) if plain != self.plain => {
+                let target = other.links.get(id).target;
+                Linked { target, code: self.resolve(target, None) }
+            }
+            _ => self.link(id),
+        }
+    }
+
     /// Links exit `id`.
     pub fn link(&mut self, id: ExitId) -> Linked {
         let exit = self.links.get(id);
         let linked = |code| Linked { target: exit.target, code };
         let Some(range) = self.executable.at(exit.target) else { return linked(None) };
-        if range.shared {
+        if range.shared || self.is_watched(exit.target) {
             return linked(self.resolve(exit.target, None));
         }
         // A unit that is entered from anywhere is replaced by one of that kind.
@@ -421,6 +516,8 @@ impl<W: World> Jit<W> {
     fn ways(&self) -> Ways<'_, W> {
         Ways {
             options: self.options,
+            plain: self.plain,
+            watched: self.watched.filter(|_| self.plain),
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -430,13 +527,16 @@ impl<W: World> Jit<W> {
 
     /// The unit whose code `pc` lies in.
     pub fn find(&self, pc: CodeAddr) -> Option<Found<'_>> {
-        let unit = self.units.find(self.arena.offset(pc)?)?;
+        let at = self.arena.offset(pc)?;
+        let other = self.other.as_ref().map(|other| &other.units);
+        let mut variants = [Some(&self.units), other].into_iter().flatten();
+        let (units, unit) = variants.find_map(|units| Some((units, units.find(at)?)))?;
         Some(Found {
             start: unit.start,
             window: unit.id.window(),
             entry: self.arena.live(unit.entry),
             end: self.arena.live(unit.end),
-            recipe: Recipe::new(self.units.recipe(unit)?)?,
+            recipe: Recipe::new(units.recipe(unit)?)?,
         })
     }
 
@@ -456,7 +556,8 @@ impl<W: World> Jit<W> {
         let bytes = unsafe { self.world.bytes(Span { start: range.span.start, end }) };
         let selected = self.selection.around(range.span);
         let source = Source { start: OrigAddr(range.span.start.0), bytes, selected };
-        let is_known = |at| self.units.at(at).is_some();
+        let watched = self.watched.filter(|_| self.plain);
+        let is_known = |at| self.units.at(at).is_some() || Some(at) == watched;
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
         // The trace has the units before they run.
         if let Some(units) = self.translation.describe(&out, source, range, &self.world) {
@@ -469,6 +570,8 @@ impl<W: World> Jit<W> {
         }
         let ways = Ways {
             options: self.options,
+            plain: self.plain,
+            watched,
             world: &self.world,
             executable: &self.executable,
             units: &self.units,
@@ -527,12 +630,16 @@ impl<W: World> Jit<W> {
 
     // --- starting over ---
 
-    /// The code cache after a fork: a copy of its own.
-    pub fn forked(&mut self) {
-        if !self.arena.copy_after_fork() {
-            // The parent changed it meanwhile.
+    /// The code cache after a fork: a copy of its own, if the units in it are described; else nothing
+    /// is translated yet. False if that is so.
+    pub fn forked(&mut self, described: bool) -> bool {
+        // The parent may have changed it meanwhile.
+        let same = self.arena.copy_after_fork();
+        let kept = same && described;
+        if !kept {
             self.flush();
         }
+        kept
     }
 
     /// Starts over if there is hardly any room left, and no other thread that may be in the midst
@@ -547,8 +654,10 @@ impl<W: World> Jit<W> {
     /// Forgets all code: everything misses.
     fn flush(&mut self) {
         self.flushes += 1;
-        self.units.clear();
-        self.links.clear();
+        self.to_both(|jit| {
+            jit.units.clear();
+            jit.links.clear();
+        });
         self.arena.restart();
         for range in self.executable.ranges() {
             self.tables.cover(range.span);
@@ -559,6 +668,8 @@ impl<W: World> Jit<W> {
 /// What a direct branch may lead to.
 struct Ways<'a, W: World> {
     options: Options,
+    plain: bool,
+    watched: Option<LiveAddr>,
     world: &'a W,
     executable: &'a Executable,
     units: &'a Units,
@@ -566,12 +677,18 @@ struct Ways<'a, W: World> {
 }
 
 impl<W: World> Ways<'_, W> {
+    /// The ahead-of-time translation of `target`, which records.
+    fn ahead_of_time(&self, target: LiveAddr) -> Option<CodeAddr> {
+        self.world.entry(target).filter(|_| !self.plain)
+    }
+
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
-        if self.executable.at(target).is_none_or(|range| range.shared) {
+        let closed = self.executable.at(target).is_none_or(|range| range.shared);
+        if closed || self.watched == Some(target) {
             return None;
         }
-        if let Some(code) = self.world.entry(target) {
+        if let Some(code) = self.ahead_of_time(target) {
             return Some(code);
         }
         let unit = self.units.get(self.units.at(target)?);

@@ -1,8 +1,9 @@
 //! Translations of libraries: found when a library is mapped, checked, and put beside it.
 //!
-//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` names. When
-//! the file of a library is mapped for the first time, its head says which pack may fit, and room
-//! for the code is kept behind it. When its executable segment is mapped, that segment's bytes decide.
+//! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` or the output's
+//! header names. When the file of a library is mapped for the first time, its head says which pack may
+//! fit, and room for the code is kept behind it. When its executable segment is mapped, that segment's
+//! bytes decide.
 
 use crate::base::facts::facts;
 use crate::base::own::own;
@@ -16,7 +17,7 @@ use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
 use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
-use abi::library::{FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::library::{END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, THUNK_ADDRESS};
 use abi::selection::Ranges;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -36,7 +37,8 @@ struct Pack {
 struct Expected {
     base: u64,
     len: u64,
-    pack: usize,
+    /// `None`: there should be a pack in the folder of the header, and there is none.
+    pack: Option<usize>,
 }
 
 /// All packs of the process.
@@ -46,6 +48,8 @@ pub struct Packs {
     expected: Vec<Expected>,
     /// Folders with further packs, separated by colons.
     folders: Vec<u8>,
+    /// The folder that the output's header names, or nothing: every library should have a pack there.
+    cache: &'static [u8],
     options: u64,
     /// Of the rewriter's rules.
     rules: u64,
@@ -56,7 +60,7 @@ pub struct Packs {
 /// What is known about a library before it is mapped.
 #[derive(Clone, Copy)]
 pub struct Candidate {
-    pack: usize,
+    pack: Option<usize>,
     /// Bytes to keep free behind the library's `len`: its translation belongs there.
     pub room: u64,
     /// Where it was mapped before, if it was.
@@ -64,7 +68,8 @@ pub struct Candidate {
 }
 
 impl Packs {
-    /// The packs of the output. `avx512vl`: the processor has it.
+    /// The packs of the output. `avx512vl`: the processor has it. `folders`: with further packs;
+    /// `None`: no folder is to be trusted.
     ///
     /// # Safety
     /// The rewriter made the header, and the packs are mapped where it says.
@@ -72,7 +77,7 @@ impl Packs {
         header: &ImageHeader,
         window: u64,
         avx512vl: bool,
-        folders: &[u8],
+        folders: Option<&[u8]>,
         rules: u64,
     ) -> Packs {
         let mut packs = Packs {
@@ -80,9 +85,14 @@ impl Packs {
             rules,
             avx512vl,
             usable: header.flags & abi::image::flags::DYNAMIC == 0,
-            folders: absolute(folders),
+            folders: absolute(folders.unwrap_or_default()),
             ..Packs::default()
         };
+        if folders.is_some() && header.library_folder != 0 {
+            let path = (window + header.library_folder) as *const core::ffi::c_char;
+            // SAFETY: the rewriter put a zero-terminated path there, in what stays mapped.
+            packs.cache = unsafe { core::ffi::CStr::from_ptr(path) }.to_bytes();
+        }
         let mut at = window + header.libraries;
         for _ in 0..header.library_count {
             // SAFETY: as promised.
@@ -98,7 +108,8 @@ impl Packs {
 
     /// The pack for the library in `fd`, if there may be one.
     pub fn candidate(&mut self, fd: i32, len: u64) -> Option<Candidate> {
-        if !self.usable || self.list.is_empty() && self.folders.is_empty() {
+        let nowhere = self.list.is_empty() && self.folders.is_empty() && self.cache.is_empty();
+        if !self.usable || nowhere {
             return None;
         }
         let mut head = [0u8; HEAD];
@@ -110,12 +121,18 @@ impl Packs {
         // Of two copies, one that has no place yet.
         let free = self.list.iter().position(|p| fits(p) && p.home.is_none());
         let any = || self.list.iter().position(fits);
-        let pack = free.or_else(any).or_else(|| self.open_shared(head))?;
+        let Some(pack) = free.or_else(any).or_else(|| self.open_shared(head)) else {
+            return (!self.cache.is_empty()).then_some(Candidate {
+                pack: None,
+                room: 0,
+                home: None,
+            });
+        };
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
         let room = between + page_up(header.tables.code_len);
-        Some(Candidate { pack, room, home: *home })
+        Some(Candidate { pack: Some(pack), room, home: *home })
     }
 
     /// The library of `candidate` is mapped at `base`, `len` bytes for now.
@@ -132,9 +149,11 @@ impl Packs {
     /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
     /// beside it, if it is the segment that was translated.
     pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64, selection: &mut Selection) {
-        let Some(&Expected { base, pack: index, .. }) =
-            self.expected.iter().find(|e| (e.base..e.base + e.len).contains(&range.start))
-        else {
+        let inside = |e: &&Expected| (e.base..e.base + e.len).contains(&range.start);
+        let Some(&Expected { base, pack, .. }) = self.expected.iter().find(inside) else { return };
+        let Some(index) = pack else {
+            let left = Event::LibraryLeft { load: LiveAddr(base), reason: Left::Missing };
+            trace().process_event(&left);
             return;
         };
         let pack = &self.list[index];
@@ -217,7 +236,8 @@ impl Packs {
     fn open_shared(&mut self, head: [u64; 2]) -> Option<usize> {
         let folders = core::mem::take(&mut self.folders);
         let mut found = None;
-        for folder in folders.split(|b| *b == b':').filter(|f| !f.is_empty()) {
+        let all = folders.split(|b| *b == b':').chain([self.cache]);
+        for folder in all.filter(|f| !f.is_empty()) {
             let mut path = folder.to_vec();
             path.push(b'/');
             let name = abi::library::file_name_for(head, self.options, self.rules);
@@ -242,11 +262,15 @@ impl Packs {
         // SAFETY: no memory involved.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
         let (at, header) = mapped?;
-        let window = header.tables.first_window as u32;
-        let taken = |p: &Pack| p.header.tables.first_window as u32 == window;
+        let windows = header.windows();
+        let taken = |p: &Pack| {
+            let theirs = p.header.windows();
+            windows.start < theirs.end && theirs.start < windows.end
+        };
         let fits = header.head == head
             && header.flags & flags::FIXED_WINDOW == 0
-            && window >= FIRST_SHARED_WINDOW
+            && windows.start >= FIRST_SHARED_WINDOW.into()
+            && windows.end <= END_OF_SHARED_WINDOWS.into()
             && !self.list.iter().any(taken);
         if !fits {
             // SAFETY: mapped just now, and nobody else knows.

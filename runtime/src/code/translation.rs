@@ -93,6 +93,11 @@ impl Translation {
         }
     }
 
+    /// One of the same image with other options.
+    pub fn with(&self, options: Options) -> Translation {
+        Translation::new(options, self.image)
+    }
+
     /// Whether all units are wide from now on.
     pub fn makes_wide(&self) -> bool {
         self.count >= FIRST_WIDE

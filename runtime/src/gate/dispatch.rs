@@ -12,11 +12,13 @@ use crate::code::writing;
 use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
 use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::pending;
+use crate::kernel::switch;
 use crate::kernel::syscalls;
 use crate::kernel::threads::begin_recording;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
+use abi::control::place;
 use abi::ids::LiveAddr;
 use abi::thread::refuse;
 
@@ -31,7 +33,8 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             go_on(thread, target, Some(what));
         }
         EXIT => {
-            let linked = jit().link(ExitId(thread.block.exit_id as u32));
+            let exit = ExitId(thread.block.exit_id as u32);
+            let linked = jit().link_from(thread.plain, exit);
             match linked.code {
                 Some(code) => {
                     thread.block.resume = code.0;
@@ -56,6 +59,15 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
+    switch::at_main(thread);
+    switch::settle(thread);
+    pending::before_leaving(thread);
+}
+
+/// Something has come up on the way back: once more.
+pub extern "C" fn once_more(thread: &mut Thread) {
+    thread.slot.set_place(place::RUNTIME);
+    switch::settle(thread);
     pending::before_leaving(thread);
 }
 
@@ -154,7 +166,9 @@ pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
     thread.tid = sys::gettid();
     let parent = thread.parent;
+    switch::begin(thread);
     begin_recording(thread, parent);
     prepare(thread, thread.resume_original);
+    switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

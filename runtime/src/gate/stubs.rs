@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
+use abi::control::{at, place, slot};
 use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -100,6 +101,8 @@ unsafe extern "C" fn enter() -> ! {
         "vmovdqu64 gs:[{pointers}], xmm31",
         "2:",
         "mov rdi, gs:[{this}]",
+        "mov rdx, gs:[{slot}]",
+        "mov dword ptr [rdx + {place}], {runtime}",
         "mov esi, eax",
         "call {dispatch}",
         "jmp {leave}",
@@ -110,6 +113,9 @@ unsafe extern "C" fn enter() -> ! {
         vector = const offset_of!(Thread, vector),
         pointers = const POINTERS,
         this = const THIS,
+        slot = const offset_of!(Thread, slot),
+        place = const slot::PLACE,
+        runtime = const place::RUNTIME,
         dispatch = sym crate::gate::dispatch::enter,
         leave = sym leave,
     )
@@ -126,6 +132,18 @@ unsafe extern "C" fn enter() -> ! {
 pub unsafe extern "C" fn leave() -> ! {
     naked_asm!(
         "deprewrite_leave_first:",
+        // What is said from here on is that the thread is in generated code; behind that (the
+        // exchange is a fence) a look whether the code is still what it was.
+        "mov rdx, gs:[{slot}]",
+        "mov eax, {code}",
+        "xchg dword ptr [rdx + {place}], eax",
+        "mov eax, gs:[{seen}]",
+        "cmp eax, dword ptr [rip + {generation}]",
+        "jne {late}",
+        "mov rdx, qword ptr [rip + {page}]",
+        "mov eax, dword ptr [rdx + {posted}]",
+        "cmp eax, dword ptr [rdx + {done}]",
+        "jne {late}",
         "cmp dword ptr gs:[{pending}], 0",
         "jne {late}",
         "movups xmm0, gs:[{xmm} + 0]",
@@ -152,6 +170,14 @@ pub unsafe extern "C" fn leave() -> ! {
         "jmp {tail}",
         ".globl deprewrite_leave_first",
         ".globl deprewrite_leave_last",
+        slot = const offset_of!(Thread, slot),
+        place = const slot::PLACE,
+        code = const place::CODE,
+        seen = const offset_of!(Thread, seen),
+        generation = sym crate::kernel::switch::GENERATION,
+        page = sym crate::base::control::PAGE,
+        posted = const at::POSTED,
+        done = const at::DONE,
         pending = const PENDING,
         late = sym late,
         xmm = const offset_of!(Thread, xmm),
@@ -161,7 +187,8 @@ pub unsafe extern "C" fn leave() -> ! {
     )
 }
 
-/// A signal waits on the way back: it is queued again, to be let in at the tail.
+/// A signal waits on the way back: it is queued again, to be let in at the tail. Or the recording is
+/// switched.
 #[unsafe(naked)]
 unsafe extern "C" fn late() -> ! {
     naked_asm!(
@@ -171,7 +198,7 @@ unsafe extern "C" fn late() -> ! {
         "jmp {leave}",
         stack = const RUNTIME_STACK,
         this = const THIS,
-        before = sym crate::kernel::signals::pending::before_leaving,
+        before = sym crate::gate::dispatch::once_more,
         leave = sym leave,
     )
 }

@@ -5,5 +5,6 @@ pub mod clone;
 pub mod headers;
 pub mod interruptible;
 pub mod signals;
+pub mod switch;
 pub mod syscalls;
 pub mod threads;

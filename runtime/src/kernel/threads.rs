@@ -9,12 +9,15 @@ use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
+use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::logs::log;
+use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
+use abi::control::place;
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
 use abi::options::Pointers;
@@ -49,6 +52,9 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let who = Identity { index: thread.index, tid: thread.tid, parent };
     if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
         crate::die!("no address space for the buffers of a thread");
+    }
+    if thread.vfork_child {
+        thread.recorder.own_process();
     }
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
@@ -98,7 +104,7 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = block_all();
     let result = if request.flags & CLONE_VM == 0 {
-        fork(thread, number, args, request.stack)
+        fork(thread, number, args, &request, next)
     } else if request.flags & CLONE_THREAD != 0 || request.flags & CLONE_VFORK != 0 {
         share(thread, number, args, &request, next)
     } else {
@@ -112,8 +118,17 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     result
 }
 
-/// A child with a copy of all memory, on the program's stack `stack` if that is not 0.
-fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> usize {
+/// A child with a copy of all memory, which goes on at `next`, on the program's stack of the request,
+/// if it has one.
+#[inline(never)]
+fn fork(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    request: &Request,
+    next: u64,
+) -> usize {
+    let stack = request.stack;
     // Our side of the child goes on where we are.
     let mut own = *args;
     // Other sizes are refused by the kernel.
@@ -132,39 +147,56 @@ fn fork(thread: &mut Thread, number: usize, args: &[usize; 6], stack: u64) -> us
         given[40..56].fill(0);
         own[0] = given.as_ptr() as usize;
     }
+    let parent = sys::getpid();
     let mut jit = jit();
+    let held = trace().hold();
     // SAFETY: the child gets a copy of this memory and goes on below.
     let result = unsafe { sys::raw(number, own) };
     if result != 0 {
-        drop(jit);
+        drop((held, jit));
         if let Ok(child) = sys::check(result) {
             thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
         return result;
     }
-    // SAFETY: a forked child has one thread; the one guard that it holds is that of the code.
+    // SAFETY: a forked child has one thread; the guards that it holds are those of the code and of
+    // the trace, which it gives back itself.
     let forked = &unsafe { Forked::child() };
     heap::after_fork(forked);
-    trace().forked(forked);
+    let inherited = trace().forked(held);
     log().forked();
     actions::forked(forked);
+    if let Some(own) = thread.own_actions.take() {
+        actions::replace(*own);
+    }
     filters::forked(forked);
     brk::forked(forked);
     census::forked();
-    jit.forked();
+    // The child runs units that its parent has described: it says the same, or makes them anew.
+    let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
+    let kept = jit.forked(units.is_some());
     drop(jit);
-    thread.tid = sys::gettid();
+    switch::forked(thread, forked);
+    let units = units.filter(|_| kept).unwrap_or_default();
+    trace().open_again(&inherited, parent, &units, &process_now(facts().options));
+    NEXT_INDEX.store(1, Relaxed);
+    (thread.index, thread.parent, thread.tid) = (0, 0, sys::gettid());
+    (thread.vfork_child, thread.clear_tid) = (false, request.clear_tid);
+    let registers = &mut thread.block.registers;
+    registers.gpr[0] = 0;
     if stack != 0 {
-        thread.block.registers.gpr[4] = stack;
+        registers.gpr[4] = stack;
     }
     thread.mailbox.drop_held(|_| true);
-    let mut pointers = thread.block.pointers;
-    thread.recorder.forked(&mut pointers);
-    thread.block.pointers = pointers;
+    let who = Identity { index: thread.index, tid: thread.tid, parent: thread.parent };
+    let state = thread.register_state(next, 0xffff);
+    thread.block.pointers = thread.recorder.forked(who, &state);
+    log().chunk_starts(thread);
     0
 }
 
 /// A new thread, or a child of vfork, which is one with a process id of its own.
+#[inline(never)]
 fn share(
     thread: &mut Thread,
     number: usize,
@@ -172,6 +204,9 @@ fn share(
     request: &Request,
     next: u64,
 ) -> usize {
+    if request.flags & CLONE_VFORK == 0 {
+        switch::before_thread();
+    }
     let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
     child.index = next_index();
     child.block.window_high = thread.block.window_high;
@@ -200,11 +235,15 @@ fn share(
     }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
     let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
+    if let (true, Ok(pid)) = (child.vfork_child, sys::check(result)) {
+        thread.event(WHOLE_UNIT, &Event::Fork { pid: pid as u64 });
+    }
     if sys::check(result).is_err() || child.vfork_child {
         // A vfork child is gone, or runs another program: what it recorded is complete.
         let pointers = child.block.pointers;
         child.recorder.close(&pointers);
         child.own_actions = None;
+        child.slot.set_place(place::GONE);
         if !child.vfork_child {
             census::ends();
         }
@@ -213,6 +252,7 @@ fn share(
     result
 }
 
+#[inline(never)]
 fn take_thread() -> Option<&'static mut Thread> {
     // Taken by one thread at a time (pushes need no lock).
     let _jit = jit();
@@ -260,6 +300,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
+    thread.slot.set_place(place::GONE);
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
     unsafe {
         push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)

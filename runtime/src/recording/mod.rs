@@ -1,5 +1,8 @@
 //! Recording: a thread's chunks and events, and the file that frames are allocated in.
 
+pub mod appender;
+pub mod description;
 pub mod lifecycle;
+pub mod naming;
 pub mod recorder;
 pub mod trace_file;

@@ -16,8 +16,9 @@
 
 use crate::base::mapping::Mapping;
 use crate::base::sys;
+use crate::recording::appender::{add_words, seal_header, Appender};
 use crate::recording::lifecycle::Phase;
-use crate::recording::trace_file::{add_words, seal_header, Appender, Place, Sealed, TraceFile};
+use crate::recording::trace_file::{Place, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::{
@@ -181,6 +182,12 @@ impl Recorder {
         }
     }
 
+    /// The thread is a process of its own, which shares the memory of this one.
+    pub fn own_process(&mut self) {
+        let pid = u64::from(self.thread.tid);
+        self.event_at(WHOLE_UNIT, 0, &Event::OwnProcess { pid });
+    }
+
     /// Bytes that the thread has recorded in its current chunk: control flow, memory.
     pub fn used(&self, pointers: &Pointers) -> (u64, u64) {
         (
@@ -196,6 +203,28 @@ impl Recorder {
         pointers: &Pointers,
         registers: &RegisterState,
         window: u32,
+    ) -> Pointers {
+        self.next_chunk_at(pointers, registers, window, WHOLE_UNIT)
+    }
+
+    /// The recording was switched on or off: the current chunk, if there is one, ends `insn`
+    /// instructions into its last unit, and the next one, if it is kept, begins with `registers`. The
+    /// unit that follows says its whole number.
+    pub fn switched(
+        &mut self,
+        pointers: &Pointers,
+        registers: &RegisterState,
+        insn: u32,
+    ) -> Pointers {
+        self.next_chunk_at(pointers, registers, 0, insn)
+    }
+
+    fn next_chunk_at(
+        &mut self,
+        pointers: &Pointers,
+        registers: &RegisterState,
+        window: u32,
+        insn: u32,
     ) -> Pointers {
         let Some(trace) = self.trace else { return *pointers };
         let was_recorded = self.frame != 0 || self.seq == 0;
@@ -223,7 +252,7 @@ impl Recorder {
             self.gap = Some(end);
             // A thread that starts in a pause has lost nothing yet.
             if self.seq > 0 || trace.phase() != Phase::Paused {
-                self.loss(trace, WHOLE_UNIT, end);
+                self.loss(trace, insn, end);
             }
         }
         self.discard();
@@ -415,20 +444,24 @@ impl Recorder {
         core::mem::take(self).region.unmap();
     }
 
-    /// In a forked child: the mappings of the chunk did not come along; what follows is discarded.
-    pub fn forked(&mut self, pointers: &mut Pointers) {
+    /// In a forked child: the mappings of the chunk did not come along. What follows belongs to a
+    /// recording that has been opened meanwhile, of thread `who`, which starts with `registers`, or
+    /// is discarded. Returns the pointers.
+    pub fn forked(&mut self, who: Identity, registers: &RegisterState) -> Pointers {
         if !self.active() {
-            return;
+            return [0, 0];
         }
         // Part of it is unmapped in the child.
         let _ = self.region.put_anonymous(self.region.start(), REGION, 0);
-        self.events = None;
-        self.frame = 0;
-        self.to_file = false;
-        self.memory_start = 0;
-        self.parked = None;
-        self.discard();
-        *pointers = [self.flow_start, self.memory_start];
+        // Its frame of events is not there, and not given back.
+        core::mem::forget(self.events.take());
+        let (trace, tiny, region) = (self.trace, self.tiny, core::mem::take(&mut self.region));
+        *self = Recorder { trace, tiny, region, thread: who, ..Recorder::default() };
+        self.next_size = if tiny { TINY } else { FIRST };
+        if let Some(trace) = trace.filter(|trace| trace.phase().describes()) {
+            self.begin(trace, registers);
+        }
+        self.next_chunk(&[0, 0], registers, 0)
     }
 }
 
@@ -596,9 +629,9 @@ mod tests {
         let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
         execute(&mut pointers, &[16]);
         // What a child does first.
-        // SAFETY: as in a child: nobody holds a lock of this trace.
-        trace.forked(&unsafe { crate::base::lock::Forked::child() });
-        recorder.forked(&mut pointers);
+        trace.forked(trace.hold());
+        let who = Identity { index: 0, tid: 78, parent: 0 };
+        pointers = recorder.forked(who, &REGISTERS);
         execute(&mut pointers, &[17; 20]);
         recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
         pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
@@ -610,5 +643,30 @@ mod tests {
         let found = frames(&mut of_child);
         assert_eq!(numbers(&found, FrameKind::Record), [(0, 2)]);
         assert_eq!(kinds(&found), [Kind::ThreadStart as u16]);
+    }
+
+    #[test]
+    fn a_child_records_from_its_first_unit_on() {
+        let (mut of_parent, mut of_child) = (file(), file());
+        let trace = trace();
+        assert!(trace.open(of_parent.as_raw_fd()));
+        let mut recorder = Recorder::default();
+        recorder.open(trace, Identity::default(), &REGISTERS, false).expect("a region");
+        let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
+        execute(&mut pointers, &[16; 1000]);
+        pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
+        trace.forked(trace.hold());
+        assert!(trace.open(of_child.as_raw_fd()));
+        let who = Identity { index: 0, tid: 78, parent: 0 };
+        pointers = recorder.forked(who, &REGISTERS);
+        execute(&mut pointers, &[18, 19]);
+        recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(2));
+        recorder.close(&pointers);
+        let found = frames(&mut of_child);
+        assert_eq!(numbers(&found, FrameKind::Record), [(0, 4)]);
+        assert_eq!(kinds(&found), [Kind::ThreadStart, Kind::FsBase].map(|kind| kind as u16));
+        assert!(found.iter().all(|frame| frame.1.thread == 0));
+        assert_eq!(kinds(&frames(&mut of_parent)), kinds(&found));
     }
 }

@@ -4,18 +4,22 @@
 //! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
 //! (what is stored survives the process) and not inherited by children.
 
-use crate::base::lock::{Forked, Lock};
+use crate::base::descriptors;
+use crate::base::lock::{Guard, Lock};
 use crate::base::mapping::Mapping;
 use crate::base::once::Once;
 use crate::base::sys::{self, nr};
+use crate::recording::appender::{put_event, put_frame, Appender};
+use crate::recording::description::Description;
 use crate::recording::lifecycle::{Lifecycle, Phase};
-use abi::event::{Event, EventHeader, EventRef, Loss, Position, Sink, EVENT_HEADER_SIZE};
+use crate::recording::naming::Naming;
+use abi::event::{Event, EventRef, Loss, Position};
 use abi::layout::page_up;
 use abi::options::Options;
-use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, PROCESS, SEALED};
+use abi::trace::{FrameKind, PAYLOAD, PROCESS};
 use alloc::collections::VecDeque;
-use core::mem::offset_of;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {
@@ -24,19 +28,29 @@ pub struct TraceFile {
     state: Lock<Frames>,
     /// What ended the recording: reason, and errno in the upper half. 0: nothing.
     loss: AtomicU64,
+    /// The recording is switched off: it pauses, whoever wants it to go on.
+    off: AtomicBool,
     /// Chunks that were begun; only counted for torture.
     chunks: AtomicU32,
     /// Most bytes of the threads' frames.
     limit: u64,
     ring: bool,
+    /// How a child's trace is named; none: children are not recorded.
+    naming: Option<Naming>,
 }
 
 struct Frames {
+    /// What a trace says first. It outlives the file.
+    description: Description,
     end: u64,
-    /// The File frame, where room for a last word is kept.
-    file: Option<Appender>,
+    /// Up to here the file has its blocks.
+    reserved: u64,
+    /// The File frame, where room for a last word is kept, and its bytes of payload.
+    file: Option<(Place, u64)>,
     units: Option<Appender>,
     units_seq: u32,
+    /// Where the payloads of the complete Units frames are.
+    units_written: Vec<Place>,
     events: Option<Appender>,
     events_seq: u32,
     /// Bytes of the threads' frames that are in the file.
@@ -46,20 +60,68 @@ struct Frames {
 }
 
 impl Frames {
-    /// Of a file that is empty, or not there.
     const fn new() -> Frames {
         Frames {
+            description: Description::new(),
             end: 0,
+            reserved: 0,
             file: None,
             units: None,
             units_seq: 0,
+            units_written: Vec::new(),
             events: None,
             events_seq: 0,
             log: 0,
             sealed: VecDeque::new(),
         }
     }
+
+    /// As for a file that is empty, or not there. What was mapped of the one before is not given
+    /// back: in a forked child it is not there.
+    fn renew(&mut self) {
+        let description = core::mem::take(&mut self.description);
+        let before = core::mem::replace(self, Frames { description, ..Frames::new() });
+        (before.units.map(core::mem::forget), before.events.map(core::mem::forget));
+    }
 }
+
+/// What a forked child has of its parent's trace.
+#[derive(Default)]
+pub struct Inherited {
+    /// The file's descriptor.
+    fd: Option<i32>,
+    /// Where the units are described that were translated so far; none: not all of them are.
+    units: Option<Vec<Place>>,
+}
+
+impl Inherited {
+    /// The descriptions of all units that were translated so far, of each frame; none if they
+    /// cannot be had.
+    pub fn units(&self) -> Option<Vec<Vec<u8>>> {
+        let fd = self.fd?;
+        self.units.as_ref()?.iter().map(|place| read_at(fd, *place)).collect()
+    }
+}
+
+fn read_at(fd: i32, place: Place) -> Option<Vec<u8>> {
+    let mut bytes = alloc::vec![0u8; place.len as usize];
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &mut bytes[done..];
+        let at = place.offset as usize + done;
+        let args = [fd as usize, rest.as_mut_ptr() as usize, rest.len(), at];
+        // SAFETY: the kernel writes to the rest of the buffer.
+        match unsafe { sys::call(nr::PREAD64, &args) } {
+            Ok(n) if n > 0 => done += n,
+            Err(sys::EINTR) => {}
+            _ => return None,
+        }
+    }
+    Some(bytes)
+}
+
+/// The trace while a process forks: nobody is in the midst of changing what the child will find.
+pub struct Held(Guard<'static, Frames>);
 
 /// A complete frame of a thread.
 #[derive(Clone, Copy)]
@@ -68,13 +130,6 @@ pub struct Sealed {
     pub thread: u32,
     /// Its number, or that of the last chunk that its events belong to.
     pub chunk: u32,
-    pub place: Place,
-}
-
-/// A mapped frame that small items are appended to.
-pub struct Appender {
-    memory: Mapping,
-    used: u64,
     pub place: Place,
 }
 
@@ -89,6 +144,11 @@ pub struct Place {
 const LOG_FULL: i32 = 0x1000;
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
+/// Kept free in the File frame: a loss, the file's length, the end of the process.
+const LAST_WORDS: u64 = 256;
+/// What a thread takes first, its frame of events and its first chunk: reserved with what comes
+/// before it.
+const AHEAD: u64 = SMALL_FRAME + (36 << 10);
 
 static TRACE: Once<TraceFile> = Once::new();
 
@@ -112,8 +172,21 @@ impl TraceFile {
             fd: AtomicI32::new(-1),
             state: Lock::new(Frames::new()),
             loss: AtomicU64::new(0),
+            off: AtomicBool::new(false),
             chunks: AtomicU32::new(0),
+            naming: None,
         }
+    }
+
+    /// Children have traces of their own, which are named like this.
+    pub fn follow(&mut self, naming: Naming) {
+        self.state.lock().description.keep();
+        self.naming = Some(naming);
+    }
+
+    /// Whether a forked child has a trace of its own.
+    pub fn follows(&self) -> bool {
+        self.naming.is_some() && self.phase() != Phase::Off
     }
 
     /// Opens the recording: frames go to the empty file `fd` from now on. False if there is one
@@ -123,10 +196,111 @@ impl TraceFile {
         if !matches!(self.phase(), Phase::Closed | Phase::Ended) {
             return false;
         }
-        *state = Frames::new();
+        state.renew();
         self.loss.store(0, Release);
         self.fd.store(fd, Release);
-        self.life.open()
+        let opened = self.life.open();
+        if self.off.load(Acquire) {
+            self.life.pause();
+        }
+        opened
+    }
+
+    /// The recording is switched off, and pauses from here on, or it is switched on.
+    pub fn set_off(&self, off: bool) {
+        self.off.store(off, Release);
+        let _ = if off { self.life.pause() } else { self.life.resume() };
+    }
+
+    /// What every trace of this process and its children says of the program: events.
+    pub fn introduce(&self, program: Vec<u8>) {
+        self.state.lock().description.introduce(program);
+    }
+
+    /// Writes what a trace says first: the process that it is of, now, the program, what is mapped,
+    /// and `units`, the descriptions of those that were translated before.
+    pub fn describe(&self, process: &EventRef<'_>, parent: u32, units: &[Vec<u8>]) {
+        let written = self.write_description(process, parent, units);
+        if let Err(errno) = written {
+            self.lost(errno);
+        }
+    }
+
+    fn write_description(
+        &self,
+        process: &EventRef<'_>,
+        parent: u32,
+        units: &[Vec<u8>],
+    ) -> Result<(), i32> {
+        let mut state = self.state.lock();
+        let mut file = Vec::new();
+        put_event(&mut file, process);
+        put_event(&mut file, &Event::Parent { pid: u64::from(parent) });
+        file.extend_from_slice(state.description.program());
+        let mut mapped = Vec::new();
+        state.description.put_mapped(&mut mapped);
+        let first = page_up(PAYLOAD as u64 + file.len() as u64 + LAST_WORDS);
+        let mut rest = Vec::new();
+        let frame_of = |payload: &[u8]| page_up(PAYLOAD as u64 + payload.len() as u64 + 8);
+        if !mapped.is_empty() {
+            let (kind, len) = (FrameKind::Events, frame_of(&mapped));
+            put_frame(&mut rest, kind, PROCESS, 0, len, &mapped, true);
+            state.events_seq = 1;
+        }
+        for descriptions in units {
+            let (kind, len, seq) = (FrameKind::Units, frame_of(descriptions), state.units_seq);
+            let offset = first + rest.len() as u64 + PAYLOAD as u64;
+            put_frame(&mut rest, kind, PROCESS, seq, len, descriptions, true);
+            state.units_written.push(Place { offset, len: descriptions.len() as u64 });
+            state.units_seq += 1;
+        }
+        self.reserve(&mut state, first + rest.len() as u64 + AHEAD);
+        self.allocate_locked(&mut state, first + rest.len() as u64)?;
+        // The File frame comes last: with it the trace has started.
+        self.write_at(first, &rest)?;
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, FrameKind::File, PROCESS, 0, first, &file, false);
+        self.write_at(0, &bytes)?;
+        state.file = Some((Place { offset: 0, len: first }, file.len() as u64));
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), i32> {
+        let fd = self.fd.load(Relaxed) as usize;
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let at = offset as usize + done;
+            // SAFETY: the kernel only reads the bytes.
+            let wrote =
+                unsafe { sys::call(nr::PWRITE64, &[fd, rest.as_ptr() as usize, rest.len(), at]) };
+            match wrote {
+                Ok(n) if n > 0 => done += n,
+                Ok(_) => return Err(28),
+                Err(sys::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a recording in a forked child: a file of its own in place of its parent's. Where it is
+    /// not followed, or there can be none, what it records is discarded.
+    pub fn open_again(&self, from: &Inherited, parent: u32, units: &[Vec<u8>], now: &EventRef<'_>) {
+        let Some(naming) = &self.naming else { return };
+        match naming.create(sys::getpid()) {
+            Ok(fd) => {
+                if self.open(descriptors::replace(from.fd, fd)) {
+                    self.describe(now, parent, units);
+                }
+            }
+            Err(refused) => crate::say!(
+                "cannot create {} (error {}): process {} is not recorded",
+                refused.path(),
+                refused.errno,
+                sys::getpid()
+            ),
+        }
     }
 
     pub fn phase(&self) -> Phase {
@@ -145,7 +319,7 @@ impl TraceFile {
 
     /// What threads record is kept again from their next chunk on.
     pub fn resume(&self) -> bool {
-        self.life.resume()
+        !self.off.load(Acquire) && self.life.resume()
     }
 
     /// Torture: every other chunk of the process is not kept.
@@ -157,14 +331,27 @@ impl TraceFile {
         };
     }
 
-    /// In a forked child: the lock's holder is not there, and neither are the mapped frames.
-    pub fn forked(&self, forked: &Forked) {
+    /// Keeps everybody else from changing what a child of a fork will find. Whoever holds this asks
+    /// nothing else of the trace.
+    pub fn hold(&'static self) -> Held {
+        Held(self.state.lock())
+    }
+
+    /// In a forked child: the file is its parent's, and the mapped frames are not there.
+    pub fn forked(&self, mut held: Held) -> Inherited {
+        let fd = Some(self.fd.load(Relaxed)).filter(|&fd| fd >= 0);
+        let state = &mut *held.0;
+        let described = self.phase().describes() && fd.is_some();
+        let units = described.then(|| {
+            let mut all = core::mem::take(&mut state.units_written);
+            all.extend(state.units.as_ref().map(Appender::written));
+            all
+        });
         self.life.forked();
-        self.state.force_unlock(forked);
-        // Its holder may have been in the midst of changing what is there: it is not dropped.
-        core::mem::forget(core::mem::replace(&mut *self.state.lock(), Frames::new()));
+        state.renew();
         self.fd.store(-1, Relaxed);
         self.loss.store(0, Relaxed);
+        Inherited { fd, units }
     }
 
     /// Reserves a frame of `len` bytes (a multiple of 4096) for a thread, at the end of the file.
@@ -238,17 +425,37 @@ impl TraceFile {
         if offset + len > sys::limit(sys::RLIMIT_FSIZE) {
             return Err(sys::EFBIG);
         }
-        let fd = self.fd.load(Relaxed) as usize;
-        // SAFETY: no memory involved.
-        let reserved = unsafe { sys::call(nr::FALLOCATE, &[fd, 0, offset as usize, len as usize]) };
-        match reserved {
-            Ok(_) => {}
-            Err(sys::EINTR) => return self.allocate_locked(state, len),
-            Err(sys::EOPNOTSUPP) => self.write_zeros(offset, len)?,
-            Err(errno) => return Err(errno),
+        if offset + len > state.reserved {
+            let from = offset.max(state.reserved);
+            match self.fallocate(from, offset + len) {
+                Ok(()) => {}
+                Err(sys::EOPNOTSUPP) => self.write_zeros(from, offset + len - from)?,
+                Err(errno) => return Err(errno),
+            }
+            state.reserved = offset + len;
         }
         state.end = offset + len;
         Ok(Place { offset, len })
+    }
+
+    /// Gets the blocks up to `end` ahead of the frames that will need them, if there are so many:
+    /// asking for a few takes as long as asking for one.
+    fn reserve(&self, state: &mut Frames, end: u64) {
+        if end <= sys::limit(sys::RLIMIT_FSIZE) && self.fallocate(state.end, end).is_ok() {
+            state.reserved = end;
+        }
+    }
+
+    fn fallocate(&self, from: u64, end: u64) -> Result<(), i32> {
+        let fd = self.fd.load(Relaxed) as usize;
+        let args = [fd, 0, from as usize, (end - from) as usize];
+        loop {
+            // SAFETY: no memory involved.
+            match unsafe { sys::call(nr::FALLOCATE, &args) } {
+                Err(sys::EINTR) => {}
+                other => return other.map(drop),
+            }
+        }
     }
 
     fn write_zeros(&self, offset: u64, len: u64) -> Result<(), i32> {
@@ -278,11 +485,6 @@ impl TraceFile {
         len: u64,
     ) -> Result<(), i32> {
         region.put_file(at, len, self.fd.load(Relaxed), place.offset + from)
-    }
-
-    /// Keeps the File frame, in which a loss can be noted when there is no room anywhere else.
-    pub fn keep(&self, file: Appender) {
-        self.state.lock().file = Some(file);
     }
 
     /// Why what a thread records is not kept, if that is worth an event: the recording was lost, or
@@ -315,9 +517,9 @@ impl TraceFile {
         let shown = if errno == LOG_FULL { 0 } else { errno as u32 };
         let loss = u64::from(reason.to_u32()) | u64::from(shown) << 32;
         if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
-            if let Some(file) = &mut self.state.lock().file {
-                file.event(Position::NONE, &Event::Loss { reason, errno: shown });
-            }
+            let mut state = self.state.lock();
+            self.last_words(&mut state, &[Event::Loss { reason, errno: shown }], false);
+            drop(state);
             match errno {
                 LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
                 _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
@@ -356,18 +558,9 @@ impl TraceFile {
     ) -> Result<Appender, i32> {
         let len = frame_len(kind, least);
         let place = self.allocate_locked(state, len)?;
-        let mut memory = Mapping::of_file(len, self.fd.load(Relaxed), place.offset)?;
-        let mut header = FrameHeader {
-            magic: FRAME_MAGIC,
-            kind: kind as u16,
-            thread,
-            seq,
-            frame_len: len,
-            ..FrameHeader::default()
-        };
-        header.header_checksum = header.fixed_checksum();
-        memory.store(memory.start(), header.to_bytes());
-        Ok(Appender { memory, used: 0, place })
+        let mut appender = Appender::map(self.fd.load(Relaxed), place, 0)?;
+        appender.begin(kind, thread, seq);
+        Ok(appender)
     }
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.
@@ -378,6 +571,7 @@ impl TraceFile {
         let mut state = self.state.lock();
         if state.units.as_ref().is_none_or(|u| !u.has_room(bytes.len())) {
             if let Some(full) = state.units.take() {
+                state.units_written.push(full.written());
                 full.seal();
             }
             let seq = state.units_seq;
@@ -406,11 +600,12 @@ impl TraceFile {
 
     /// Appends an event of the process.
     pub fn process_event(&self, event: &EventRef<'_>) {
+        let mut state = self.state.lock();
+        state.description.note(event);
         if !self.phase().describes() {
             return;
         }
         let size = event.size();
-        let mut state = self.state.lock();
         if state.events.as_ref().is_none_or(|e| !e.has_room(size)) {
             if let Some(full) = state.events.take() {
                 full.seal();
@@ -434,6 +629,13 @@ impl TraceFile {
         }
     }
 
+    /// What was mapped in `start..end` is not any more.
+    pub fn unmapped(&self, start: u64, end: u64) {
+        if self.naming.is_some() {
+            self.state.lock().description.forget(start, end);
+        }
+    }
+
     /// The recording ends, and the process goes on: what threads record from their next chunk on is
     /// discarded. False if there is none.
     pub fn end(&self) -> bool {
@@ -452,113 +654,39 @@ impl TraceFile {
 
     fn seal_frames(&self, how: Option<&EventRef<'_>>) {
         let mut state = self.state.lock();
-        let end = state.end;
-        if let Some(file) = &mut state.file {
-            file.event(Position::NONE, &Event::Length(end));
-            if let Some(how) = how.filter(|_| self.gap().is_some()) {
-                // The thread that says so was not recorded any more.
-                file.event(Position::NONE, how);
-            }
+        let length = Event::Length(state.end);
+        let time = Event::EndTime(sys::now_ns());
+        // The thread that says how was not recorded any more.
+        match how.filter(|_| self.gap().is_some()) {
+            Some(how) => self.last_words(&mut state, &[length, time, how.clone()], true),
+            None => self.last_words(&mut state, &[length, time], true),
         }
-        let (file, units, events) = (state.file.take(), state.units.take(), state.events.take());
-        for appender in [file, units, events].into_iter().flatten() {
+        let (units, events) = (state.units.take(), state.events.take());
+        for appender in [units, events].into_iter().flatten() {
             appender.seal();
         }
+    }
+
+    /// Adds events to the File frame, which has its blocks: so these can always be noted. `last`: it
+    /// is complete then.
+    fn last_words(&self, state: &mut Frames, events: &[EventRef<'_>], last: bool) {
+        let Some((place, used)) = state.file.take() else { return };
+        // Mapped rather than written: a limit of the file's size does not matter then.
+        let Ok(mut file) = Appender::map(self.fd.load(Relaxed), place, used) else { return };
+        for event in events {
+            if file.has_room(event.size()) {
+                file.event(Position::NONE, event);
+            }
+        }
+        if last {
+            return file.seal();
+        }
+        state.file = Some((place, file.written().len));
+        file.unmap();
     }
 }
 
 fn frame_len(kind: FrameKind, least: u64) -> u64 {
     let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
     page_up((least + PAYLOAD as u64 + 8).max(usual))
-}
-
-/// Writes the payload of an event where it belongs.
-struct Payload<'a> {
-    to: &'a mut Appender,
-    at: u64,
-}
-
-impl Sink for Payload<'_> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.to.put(self.at, bytes);
-        self.at += bytes.len() as u64;
-    }
-}
-
-impl Appender {
-    fn payload(&self) -> u64 {
-        self.memory.start() + PAYLOAD as u64
-    }
-
-    /// Whether `bytes` fit, and the zero that ends the list behind them.
-    pub fn has_room(&self, bytes: usize) -> bool {
-        PAYLOAD as u64 + self.used + bytes as u64 + 8 <= self.memory.len()
-    }
-
-    fn put(&mut self, at: u64, bytes: &[u8]) {
-        let to = self.payload() + at;
-        self.memory.write(to, bytes);
-    }
-
-    /// Appends items that start with a non-zero word, which is written last.
-    pub fn append(&mut self, bytes: &[u8]) {
-        let (first, rest) = bytes.split_at(4);
-        self.put(self.used + 4, rest);
-        core::sync::atomic::compiler_fence(SeqCst);
-        self.put(self.used, first);
-        self.used += bytes.len() as u64;
-    }
-
-    /// Appends an event, for which there is room; its kind is written last.
-    pub fn event(&mut self, position: Position, event: &EventRef<'_>) {
-        let (start, size) = (self.used, event.size());
-        let behind_header = start + EVENT_HEADER_SIZE as u64;
-        event.encode(&mut Payload { to: self, at: behind_header });
-        let len = (size - EVENT_HEADER_SIZE) as u32;
-        let header = EventHeader { kind: event.kind() as u16, len, position }.to_bytes();
-        let (kind, rest) = header.split_at(4);
-        self.put(start + 4, rest);
-        core::sync::atomic::compiler_fence(SeqCst);
-        self.put(start, kind);
-        self.used = start + size as u64;
-    }
-
-    /// Completes the frame and unmaps it.
-    pub fn seal(mut self) {
-        let padded = self.used.next_multiple_of(8);
-        let mut sum = abi::trace::Checksum::default();
-        add_words(&mut sum, self.memory.words(self.payload(), padded));
-        let frame = self.memory.start();
-        seal_header(&mut self.memory, frame, self.used, 0, sum.finish());
-        self.memory.unmap();
-    }
-}
-
-/// Fills in the fields of the sealed frame at `frame`; the state comes last.
-pub fn seal_header(memory: &mut Mapping, frame: u64, used: u64, used_memory: u64, checksum: u32) {
-    let at = |offset: usize| frame + offset as u64;
-    memory.store(at(offset_of!(FrameHeader, used)), used);
-    memory.store(at(offset_of!(FrameHeader, used_memory)), used_memory);
-    memory.store(at(offset_of!(FrameHeader, checksum)), checksum);
-    memory.store(at(offset_of!(FrameHeader, state)), SEALED);
-}
-
-/// One step of [`crc32c`] over a word, in hardware where there is SSE 4.2.
-pub fn fast_crc(crc: u32, word: u64) -> u32 {
-    if crate::base::processor::has_sse42() {
-        let mut wide = u64::from(crc);
-        // SAFETY: the processor has the instruction.
-        unsafe {
-            core::arch::asm!("crc32 {0}, {1}", inout(reg) wide, in(reg) word,
-                options(pure, nomem, nostack, preserves_flags));
-        }
-        wide as u32
-    } else {
-        crc32c(crc, &word.to_le_bytes())
-    }
-}
-
-/// Adds words of a frame.
-pub fn add_words(sum: &mut abi::trace::Checksum, words: &[u64]) {
-    sum.add_with(words.iter().copied(), fast_crc);
 }

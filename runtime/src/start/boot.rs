@@ -1,11 +1,12 @@
 //! From the kernel's first instruction to the program's.
 
-use crate::base::census;
 use crate::base::facts::{facts, install, Entries, Facts};
+use crate::base::lineage;
 use crate::base::own::{random, reserve};
 use crate::base::processor::{detect, has_avx512vl};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
+use crate::base::{census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
 use crate::code::jit as translator;
@@ -20,39 +21,39 @@ use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::{actions, pending};
+use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::logs::log_of;
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
-use crate::start::trace::{describe, open_trace, real_path};
-use crate::start::{loader, selection, vdso};
+use crate::start::trace::{new_trace, open_trace, real_path};
+use crate::start::{hidden, loader, place, selection, vdso};
 use crate::thread::Thread;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
-use abi::layout::{page_down, page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
+use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::options::{torture, Options, Pointers};
 use core::ffi::CStr;
 use core::ops::Range;
-use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
 
 /// # Safety
 /// Called once, by the entry point, on the blob's own stack. `stack` is the program's initial
-/// stack, `base` the blob's load address, `params` what the rewriter put into it.
-pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
+/// stack, `base` the blob's load address, `params` what the rewriter put into it, `entry` the address
+/// of the entry point.
+pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> ! {
     // SAFETY: the kernel put argc there.
     let start = Start { stack, argc: unsafe { *stack } as usize };
     let window = base.wrapping_sub(params[0]);
-    if !window.is_multiple_of(WINDOW_SIZE) {
-        crate::die!(
-            "the kernel did not honour the program's alignment (Linux 6.10 or later, or 6.1.140 or later of the 6.1 series, is needed)"
-        );
-    }
     // SAFETY: the rewriter put the header there.
     let bytes =
         unsafe { core::slice::from_raw_parts((window + params[1]) as *const u8, HEADER_SIZE) };
     let Some(header) = ImageHeader::from_bytes(bytes) else {
         crate::die!("damaged output file: the image header is not valid");
     };
+    if !window.is_multiple_of(WINDOW_SIZE) {
+        // SAFETY: the header is the rewriter's, of this file, and nothing has been done yet.
+        unsafe { place::move_to_window(&header, window, &start, entry) }
+    }
     let Some(mut options) = Options::from_word(header.options) else {
         crate::die!("damaged output file: unknown options");
     };
@@ -82,10 +83,14 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         crate::die!("no memory for the code cache");
     };
     let top = area.end - random_pages(area.end - (64 << 20), area.end);
-    let trace = open_trace(&start, options);
+    control::start(options.recording.records());
+    let when = begins(&start, &header);
+    let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        Some(0) | None => start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()),
-        Some(_) => &[],
+        Some(0) | None => {
+            Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
+        }
+        Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
@@ -97,7 +102,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
-    let added = keep_together(&start, window, window + params[1]..runtime.end);
+    let added = keep_together(&header, window, window + params[1]..runtime.end);
     brk::install(program_break(&header, window, added.start));
     translator::install(all_code);
     trace_file::install(trace);
@@ -113,7 +118,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
         pauses: options.process.torture & torture::PAUSES != 0,
         entries,
     });
-    describe(&start, &header, &selected.text);
+    lineage::install(hidden::read(&start));
+    open_trace(&start, &header, &selected.text, file);
     // SAFETY: the header is the rewriter's, of this file; the program has not started.
     unsafe { restore_elf_header(&header, window) };
     add_program_code(&header, window);
@@ -129,22 +135,35 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4]) -> ! {
     vdso::add(&start);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
+    let main = if header.main == 0 { 0 } else { window + header.main };
+    switch::start(when, main);
+    hidden::hide(&start);
     first_thread(&start, entry)
+}
+
+/// When the recording begins.
+fn begins(start: &Start, header: &ImageHeader) -> abi::start::Start {
+    use abi::start::{Start, EXPECTED};
+    let Some(baked) = Start::from_word(header.start) else {
+        crate::die!("damaged output file: when its recording begins is unknown");
+    };
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    match start.environment("DEP_START").map(|text| text.to_str()) {
+        Some(text) if !secure => match text.ok().and_then(Start::parse) {
+            Some(wanted) => wanted,
+            None => crate::die!("DEP_START: expected {EXPECTED}"),
+        },
+        _ => baked,
+    }
 }
 
 /// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
 /// would give them to the program, in the midst of our own memory. Returns the range of all.
-fn keep_together(start: &Start, window: u64, added: Range<u64>) -> Range<u64> {
-    let (Some(at), Some(count)) = (start.get(at::PHDR), start.get(at::PHNUM)) else {
-        return added;
-    };
-    // SAFETY: the kernel says where the output's program headers are.
-    let headers =
-        unsafe { core::slice::from_raw_parts(at as *const ProgramHeader, count as usize) };
+fn keep_together(header: &ImageHeader, window: u64, added: Range<u64>) -> Range<u64> {
     let (mut first, mut end) = (added.start, None);
-    for p in headers.iter().filter(|p| p.p_type == PT_LOAD) {
-        let from = page_down(window + p.p_vaddr);
-        let to = page_up(window + p.p_vaddr + p.p_memsz);
+    // SAFETY: the rewriter's table.
+    for piece in unsafe { place::pieces(header, window) } {
+        let (from, to) = (window + piece.start, window + piece.end);
         if from < added.end && added.start < to {
             if let Some(end) = end.filter(|&end| end < from) {
                 reserve(end, from - end);
@@ -229,6 +248,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     census::begins();
     thread.tid = sys::gettid();
     thread.adopt();
+    switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
     thread.block.target = facts().window;
     thread.block.registers.gpr[4] = start.stack as u64;
@@ -239,6 +259,7 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     dispatch::prepare(thread, entry);
+    switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
     unsafe { stubs::leave() }
 }

@@ -1,7 +1,10 @@
 //! From the kernel's first instruction to the program's.
 
 pub mod boot;
+pub mod hidden;
+pub mod kernel_view;
 pub mod loader;
+pub mod place;
 pub mod selection;
 pub mod stack;
 pub mod trace;

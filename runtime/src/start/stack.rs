@@ -31,22 +31,39 @@ impl Start {
         (0..self.argc).map(|i| unsafe { CStr::from_ptr(self.argument(i) as *const i8) })
     }
 
+    /// The value of `name` in the environment: of several the last one, because whoever executes a
+    /// program on behalf of another puts its own behind what that one has.
     pub fn environment(&self, name: &str) -> Option<&CStr> {
-        let mut i = self.argc + 1;
-        while self.argument(i) != 0 {
-            // SAFETY: as above.
+        let i = self.index(name)?;
+        // SAFETY: a tail of a zero-terminated entry that starts with the name and `=`.
+        Some(unsafe { CStr::from_ptr((self.argument(i) as usize + name.len() + 1) as *const i8) })
+    }
+
+    /// Where the last entry of that name is.
+    fn index(&self, name: &str) -> Option<usize> {
+        let is_it = |&i: &usize| {
+            // SAFETY: entries are zero-terminated strings.
             let entry = unsafe { CStr::from_ptr(self.argument(i) as *const i8) };
-            if let Some(rest) = entry.to_bytes().strip_prefix(name.as_bytes()) {
-                if rest.first() == Some(&b'=') {
-                    // SAFETY: a tail of the same string.
-                    return Some(unsafe {
-                        CStr::from_ptr((self.argument(i) as usize + name.len() + 1) as *const i8)
-                    });
-                }
+            let rest = entry.to_bytes().strip_prefix(name.as_bytes());
+            rest.is_some_and(|rest| rest.first() == Some(&b'='))
+        };
+        (self.argc + 1..).take_while(|&i| self.argument(i) != 0).filter(is_it).last()
+    }
+
+    /// Takes the last entry of that name out of the environment. What lies behind it moves, the
+    /// auxiliary vector included; a word behind that one's end is left over.
+    pub fn remove(&self, name: &str) {
+        let Some(at) = self.index(name) else { return };
+        let mut end = self.auxiliary();
+        // SAFETY: the kernel ends the vector with a zero kind, and all up to there is the stack's.
+        unsafe {
+            while (*end)[0] != 0 {
+                end = end.add(1);
             }
-            i += 1;
+            let (entry, end) = (self.stack.add(1 + at), end.add(1).cast::<u64>());
+            let count = end.offset_from(entry) as usize - 1;
+            core::ptr::copy(entry.add(1), entry, count);
         }
-        None
     }
 
     fn auxiliary(&self) -> *mut [u64; 2] {
@@ -60,6 +77,13 @@ impl Start {
 
     pub fn get(&self, kind: u64) -> Option<u64> {
         self.entry(kind).map(|entry| entry[1])
+    }
+
+    /// The entries of the auxiliary vector, without the one of zeros that ends it.
+    pub fn entries(&self) -> impl Iterator<Item = [u64; 2]> {
+        let first = self.auxiliary();
+        // SAFETY: the kernel ends the vector with a zero kind.
+        (0..).map(move |i| unsafe { *first.add(i) }).take_while(|entry| entry[0] != 0)
     }
 
     fn entry(&self, kind: u64) -> Option<&'static mut [u64; 2]> {

@@ -13,7 +13,7 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
-use crate::base::signal::{bit, PendingSignal, SigInfo, SIGKILL, SIGSTOP, SYNCHRONOUS};
+use crate::base::signal::{bit, PendingSignal, SigInfo, SIGKILL, SIGSTOP, UNBLOCKED};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{
@@ -36,7 +36,7 @@ pub struct Mailbox {
     /// Signals of the kinds that faults raise, which the kernel never blocks for us, but which were
     /// sent while a step was under way, or while the program blocks them: one of each, as the
     /// kernel keeps them.
-    pub held: [Slot; 6],
+    pub held: [Slot; 7],
     /// The signal in `waiting` that the program blocks, but not during the call that it came in, or 0.
     let_in: AtomicI32,
     /// Stepping to an instruction boundary with a signal in `waiting`.
@@ -55,7 +55,7 @@ impl Mailbox {
             tail_mask: AtomicU64::new(0),
             mask: AtomicU64::new(0),
             waiting: Slot::new(),
-            held: [const { Slot::new() }; 6],
+            held: [const { Slot::new() }; 7],
             let_in: AtomicI32::new(0),
             stepping: AtomicBool::new(false),
             unaligned: AtomicBool::new(false),
@@ -130,9 +130,9 @@ impl Mailbox {
         self.mask.load(Relaxed)
     }
 
-    /// That without the synchronous signals: what the kernel is to know.
+    /// That without the signals that we do not block: what the kernel is to know.
     pub fn real_mask(&self) -> u64 {
-        self.mask() & !SYNCHRONOUS
+        self.mask() & !UNBLOCKED
     }
 
     /// Whether the program blocks `signal`.
@@ -305,7 +305,7 @@ mod tests {
         let mailbox = Mailbox::new();
         mailbox.set_mask(!0);
         assert!(mailbox.blocks(SIGSEGV) && !mailbox.blocks(SIGKILL));
-        assert_eq!(mailbox.real_mask() & SYNCHRONOUS, 0);
+        assert_eq!(mailbox.real_mask() & UNBLOCKED, 0);
         mailbox.hold(signal(SIGSEGV, 0));
         mailbox.set_mask(bit(SIGSEGV));
         assert!(!mailbox.is_pending());

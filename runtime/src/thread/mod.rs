@@ -3,8 +3,10 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod ending;
+pub mod for_exec;
 pub mod mailbox;
 
+use crate::base::control::Slot;
 use crate::base::facts::facts;
 use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
@@ -15,6 +17,7 @@ use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
 use core::mem::offset_of;
+use for_exec::ForExec;
 use mailbox::Mailbox;
 
 /// A thread and its mailbox, one behind the other: gs points here.
@@ -51,6 +54,12 @@ pub struct Thread {
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// Where it is, for whoever wants to stop it.
+    pub slot: Slot,
+    /// The generation of the code ([`crate::kernel::switch`]) that `block.resume` belongs to.
+    pub seen: u32,
+    /// It runs the variant of the code that records nothing although that of the process does.
+    pub plain: bool,
     pub index: u32,
     pub parent: u32,
     pub tid: u32,
@@ -65,6 +74,7 @@ pub struct Thread {
     pub kernel_filter: u32,
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
+    pub for_exec: ForExec,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
@@ -96,13 +106,21 @@ impl Thread {
             (&raw mut (*home).mailbox).write(Mailbox::new());
             let mailbox = &(*home).mailbox;
             let thread = &raw mut (*home).thread;
-            thread.write(Thread::new(thread as u64, mailbox, runtime_stack, handler_stack));
+            let slot = Slot::next();
+            thread.write(Thread::new(thread as u64, mailbox, slot, runtime_stack, handler_stack));
             Ok(&mut *thread)
         }
     }
 
     /// A thread at `this`, with its stacks, that has done nothing yet.
-    fn new(this: u64, mailbox: &'static Mailbox, runtime_stack: u64, handler_stack: u64) -> Thread {
+    fn new(
+        this: u64,
+        mailbox: &'static Mailbox,
+        slot: Slot,
+        runtime_stack: u64,
+        handler_stack: u64,
+    ) -> Thread {
+        slot.begin();
         let entries = &facts().entries;
         let mut block = ThreadBlock::new();
         block.runtime_stack = runtime_stack;
@@ -122,6 +140,9 @@ impl Thread {
             transfer_undone: false,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            slot,
+            seen: 0,
+            plain: false,
             index: 0,
             parent: 0,
             tid: 0,
@@ -131,6 +152,7 @@ impl Thread {
             filter: 0,
             kernel_filter: 0,
             own_actions: None,
+            for_exec: ForExec::default(),
             next_spare: 0,
             handler_stack,
         }
@@ -140,7 +162,7 @@ impl Thread {
     pub fn reset(&mut self) {
         self.mailbox.reset();
         let (stack, handler_stack) = (self.block.runtime_stack, self.handler_stack);
-        *self = Thread::new(self.block.this, self.mailbox, stack, handler_stack);
+        *self = Thread::new(self.block.this, self.mailbox, self.slot, stack, handler_stack);
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.

@@ -87,6 +87,7 @@ fn run(args: &Args) -> Result<Summary> {
         maps: create(&args.maps)?,
         limit: args.limit,
         window,
+        ..Options::default()
     };
     step::run(&launch, options)
 }

@@ -75,6 +75,13 @@ impl Tools {
         Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
+    /// What `dep info --json` says.
+    pub fn info(&self, trace: &Path, output: &Path) -> Result<serde_json::Value, String> {
+        let mut command = Command::new(&self.dep);
+        command.args(["info", "--json", "--output"]).arg(output).arg(trace);
+        serde_json::from_slice(&run(command)?).map_err(|e| e.to_string())
+    }
+
     pub fn verify(&self, trace: &Path, output: &Path) -> Result<(), String> {
         let mut command = Command::new(&self.dep);
         command.args(["verify", "--output"]).arg(output).arg(trace);

@@ -87,6 +87,8 @@ pub struct Truth {
     pub blocks: PathBuf,
     pub maps: PathBuf,
     pub summary: step::Summary,
+    /// Memory references and blocks of each forked child.
+    pub children: Vec<[PathBuf; 2]>,
 }
 
 /// Single-steps the program, for at most `limit` instructions.
@@ -98,15 +100,23 @@ pub fn oracle(spec: &RunSpec, dir: &Path, limit: u64) -> Result<Truth, String> {
     let truth = |what| -> Result<Box<dyn std::io::Write>, String> {
         Ok(Box::new(File::create(path(what)).map_err(trouble)?))
     };
+    let child = |number| ["memrefs", "blocks"].map(|what| path(&format!("child{number}.{what}")));
+    let for_child = |number| -> std::io::Result<step::Listings> {
+        let [memrefs, blocks] = child(number).map(File::create);
+        Ok([Box::new(memrefs?), Box::new(blocks?)])
+    };
     let options = step::Options {
         memrefs: Some(truth("memrefs")?),
         blocks: Some(truth("blocks")?),
         maps: Some(truth("maps")?),
         limit,
+        children: Some(Box::new(for_child)),
         ..step::Options::default()
     };
     let summary = step::run(&launch, options).map_err(trouble)?;
-    Ok(Truth { memrefs: path("memrefs"), blocks: path("blocks"), maps: path("maps"), summary })
+    let children = (1..=summary.children.len()).map(child).collect();
+    let [memrefs, blocks, maps] = ["memrefs", "blocks", "maps"].map(path);
+    Ok(Truth { memrefs, blocks, maps, summary, children })
 }
 
 /// Compares listing `a` with `b`.
@@ -150,7 +160,7 @@ pub fn recovered_equals(
         return Err(format!("ended with {:?}, not {:?}", run.status, truth.summary.status));
     }
     let trace = first_trace(&run.traces)?;
-    tools.verify(trace, &rewritten)?;
+    verify_all(&run.traces, tools, &rewritten)?;
     let listing = dir.join(format!("recovered.{}", mode.name));
     // The log of mappings counts memory references, so it says nothing about blocks.
     for (what, expected, maps) in
@@ -160,5 +170,60 @@ pub fn recovered_equals(
         same_listing(expected, &listing, maps, truth.summary.cut_short)
             .map_err(|e| format!("{what}: {e}"))?;
     }
+    children_equal(truth, trace, tools, &rewritten, &listing)?;
     std::fs::remove_file(&listing).map_err(|e| e.to_string())
+}
+
+/// Verifies the traces of a program and of all that it has started.
+pub fn verify_all(traces: &[PathBuf], tools: &Tools, rewritten: &Path) -> Result<(), String> {
+    traces.iter().try_for_each(|trace| tools.verify(trace, rewritten))
+}
+
+/// Compares what each forked child did with the oracle's truth. `first`: the program's trace.
+fn children_equal(
+    truth: &Truth,
+    first: &Path,
+    tools: &Tools,
+    rewritten: &Path,
+    listing: &Path,
+) -> Result<(), String> {
+    // Of each process its trace; none if its parent was cut short before it.
+    let mut traces = vec![Some(first.to_owned())];
+    for (child, expected) in truth.summary.children.iter().zip(&truth.children) {
+        let parent = traces[child.parent].clone();
+        let forked = parent.as_deref().map(|p| forked(p, tools, rewritten)).transpose()?;
+        let pid = forked.and_then(|all| all.get(child.nth).copied());
+        let trace = pid.map(|pid| with_pid(first, pid)).transpose()?;
+        let number = traces.len();
+        let Some(trace) = trace else {
+            return Err(format!("no trace names child {} of process {}", child.nth, child.parent));
+        };
+        if !trace.exists() {
+            return Err(format!("process {number} has no trace {}", trace.display()));
+        }
+        for (what, expected) in ["memrefs", "blocks"].into_iter().zip(expected) {
+            tools.list(what, &trace, rewritten, listing)?;
+            same_listing(expected, listing, None, child.cut_short || truth.summary.cut_short)
+                .map_err(|e| format!("process {number}: {what}: {e}"))?;
+        }
+        traces.push(Some(trace));
+    }
+    Ok(())
+}
+
+/// The children of a process that have memory of their own, in their order, as its trace has them.
+pub fn forked(trace: &Path, tools: &Tools, rewritten: &Path) -> Result<Vec<u64>, String> {
+    let info = tools.info(trace, rewritten)?;
+    let numbers = |value: &serde_json::Value| value.as_u64();
+    let all = info["children"].as_array().ok_or("no children")?;
+    let threads = info["threads"].as_array().ok_or("no threads")?;
+    let in_it: Vec<u64> = threads.iter().filter_map(|t| numbers(&t["process"])).collect();
+    Ok(all.iter().filter_map(numbers).filter(|pid| !in_it.contains(pid)).collect())
+}
+
+/// The trace of another process of the run that `first` is of.
+fn with_pid(first: &Path, pid: u64) -> Result<PathBuf, String> {
+    let name = first.file_name().unwrap_or_default().to_string_lossy();
+    let run = name.split('.').next().unwrap_or_default();
+    Ok(first.with_file_name(format!("{run}.{pid}.dep")))
 }

@@ -153,7 +153,12 @@ impl Decoder for Bits {
             let starts = |chunk: &Chunk| Some(LiveAddr(chunk.registers.rip)) == expected;
             let continued = took_all && course.following.is_some_and(starts);
             let too_much = unit.memory_bytes as usize > room;
-            if continued || too_much || self.thread_ends(course) {
+            // An event says that it came further.
+            let further = matches!(
+                course.events.first(),
+                Some(Placed { event: Some(Event::Interrupted(_)), .. })
+            );
+            if !further && (continued || too_much || self.thread_ends(course)) {
                 return end(course);
             }
         }
@@ -177,6 +182,9 @@ impl Decoder for Bits {
             Some(next) if self.silent < MAX_SILENT => next,
             _ => return false,
         };
+        if let Some(Event::Interrupted(state)) = &placed.event {
+            return next != LiveAddr(state.rip);
+        }
         if placed.position.is_inside() {
             return !course.inside;
         }
@@ -187,9 +195,13 @@ impl Decoder for Bits {
                 let cursor = &course.cursor;
                 course.chunk.frame.is_sealed() && cursor.memory_at < cursor.memory.len()
             }
-            Some(Event::Syscall { .. } | Event::FsBase(_) | Event::Resume(_) | Event::Exec(_)) => {
-                !course.after_system_call
-            }
+            Some(
+                Event::Syscall { .. }
+                | Event::FsBase(_)
+                | Event::Resume(_)
+                | Event::Exec(_)
+                | Event::NotFollowed(_),
+            ) => !course.after_system_call,
             Some(Event::ThreadEnd { reason, .. } | Event::ProcessEnd { reason, .. }) => {
                 *reason == End::Exit && !course.after_system_call
             }

@@ -690,11 +690,11 @@ fn a_child_flushes_only_what_its_parent_has_changed() {
     lab.add_executable(code(page(0)));
     lab.world.put(at(0, 0), &returns(1));
     let unit = lab.jump(at(0, 0)).unwrap();
-    lab.forked();
+    lab.forked(true);
     assert_eq!((lab.flushes, lab.jump(at(0, 0))), (0, Some(unit)));
     assert_eq!(lab.follow(lab.entry(unit)), Reached::Unit(unit));
     lab.arena.changed_by_parent = true;
-    lab.forked();
+    lab.forked(true);
     assert_eq!((lab.flushes, lab.tables.entries()), (1, Vec::new()));
     let unit = lab.jump(at(0, 0)).unwrap();
     assert_eq!(lab.follow(lab.entry(unit)), Reached::Unit(unit));

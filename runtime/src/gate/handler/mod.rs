@@ -23,16 +23,17 @@ mod place;
 mod state;
 mod transfers;
 
+use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::signal::{
-    bit, PendingSignal, SigInfo, SIGBUS, SIGSEGV, SIGTRAP, SYNCHRONOUS, TRAP_TRACE,
+    bit, PendingSignal, SigInfo, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
 };
 use crate::gate::handler::buffers::take_pointers;
 use crate::gate::handler::faults::{fault, is_behind, is_fault};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{
-    after_step_unaligned, deliver_in_tail, in_runtime, lost, resume, step_on, step_unaligned,
-    stepped,
+    after_step_unaligned, deliver_in_tail, in_runtime, kicked_in_runtime, lost, resume, step_on,
+    step_unaligned, stepped,
 };
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
@@ -61,9 +62,12 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return;
     }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
+    // SAFETY: as above; the slot never changes while the thread lives.
+    let slot = unsafe { (&raw const (*Thread::here()).slot).read() };
+    let kick = control::take_kick(slot, signal, info);
     let let_in = at.mask & bit(signal) != 0 || mailbox.lets_in(signal);
     let raised = is_fault(signal, info, pc);
-    let sent = bit(signal) & SYNCHRONOUS != 0 && !raised;
+    let sent = bit(signal) & UNBLOCKED != 0 && !raised && !kick;
     // The kernel's mask does not say that of a signal that faults raise.
     let blocked = sent && mailbox.blocks(signal);
     if sent && !let_in && (mailbox.is_stepping() || blocked) {
@@ -71,6 +75,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     }
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {
+        if kick {
+            return kicked_in_runtime(at);
+        }
         if blocked {
             mailbox.let_in(signal);
         }

@@ -1,6 +1,7 @@
 //! Ways on from the handler: to the program's own handler, to the next instruction, back into the
 //! runtime, or no further.
 
+use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
 use crate::code::jit::jit;
@@ -12,6 +13,7 @@ use crate::gate::stubs;
 use crate::kernel::interruptible::abort_of;
 use crate::kernel::signals::deliver::{deliver, interrupted, State};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
+use crate::kernel::switch;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
@@ -28,8 +30,30 @@ pub fn resume(
     at: &mut Interrupted,
     state: State,
 ) {
+    if control::is_own_kick(signal, info) {
+        return kicked(thread, at, &state);
+    }
     let next = deliver(thread, signal, info, state, &at.kernel());
     go(thread, at, &next);
+}
+
+/// The thread was brought out of generated code, to do what the way back from the runtime does.
+fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    switch::arrive(thread, state);
+    loop {
+        go(thread, at, state);
+        if switch::may_go(thread) {
+            return;
+        }
+        switch::settle(thread);
+    }
+}
+
+/// A thread in the runtime looks before it goes on.
+pub fn kicked_in_runtime(at: &mut Interrupted) {
+    if let Some(late) = stubs::late_of(at.pc()) {
+        at.context.rip = late;
+    }
 }
 
 fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {

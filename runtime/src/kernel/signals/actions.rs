@@ -8,6 +8,7 @@ use crate::base::signal::{
     SA_RESTART, SA_RESTORER, SA_SIGINFO, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP,
 };
 use crate::thread::Thread;
+use abi::control::KICK;
 
 static ACTIONS: Once<Lock<Actions>> = Once::new();
 
@@ -19,6 +20,11 @@ pub fn start() {
 /// In the only thread of a forked child.
 pub fn forked(forked: &Forked) {
     place().force_unlock(forked);
+}
+
+/// The actions of a process that has had some of its own for now.
+pub fn replace(actions: Actions) {
+    *of_all() = actions;
 }
 
 fn place() -> &'static Lock<Actions> {
@@ -45,11 +51,13 @@ pub fn with<T>(thread: &mut Thread, signal: i32, change: impl FnOnce(&mut Action
     }
 }
 
-/// Makes our handler the kernel's for the signals that the processor raises.
+/// Makes our handler the kernel's for the signals that the processor raises, and for kicks.
 pub fn install_handlers() {
     for signal in [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV] {
         install(signal);
     }
+    // A kick interrupts nothing.
+    install_with(KICK, SA_RESTART);
 }
 
 /// Makes our handler the kernel's for `signal`.

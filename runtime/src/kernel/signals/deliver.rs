@@ -13,6 +13,7 @@ use crate::kernel::headers::show_output_headers;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
+use crate::kernel::switch;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
 use crate::thread::Thread;
@@ -74,6 +75,7 @@ pub fn deliver(
             }
             fatal(thread, signal, &info, &state, kernel);
         }
+        switch::before_handler(signal);
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
             thread.mailbox.set_mask(mask | action.mask | own);

@@ -2,7 +2,7 @@
 //! by the program and not by the kernel. They wait in the thread's [`Mailbox`]; what the kernel is
 //! asked for on their behalf is here.
 
-use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo, SYNCHRONOUS};
+use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo, UNBLOCKED};
 use crate::base::sys::{self, nr};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
@@ -12,7 +12,7 @@ impl Thread {
     /// behind it.
     pub fn with_true_mask<T>(&mut self, call: impl FnOnce(&mut Thread) -> T) -> T {
         let mailbox = self.mailbox;
-        if mailbox.mask() & SYNCHRONOUS == 0 || mailbox.is_pending() {
+        if mailbox.mask() & UNBLOCKED == 0 || mailbox.is_pending() {
             return call(self);
         }
         set_real_mask(mailbox.mask());

@@ -3,7 +3,7 @@
 use crate::base::program::read_program_value;
 use crate::base::signal::{
     bit, set_kernel_action, Action, AltStack, SA_RESTART, SIGKILL, SIGSTOP, SIG_DFL, SIG_IGN,
-    SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, SYNCHRONOUS,
+    SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, UNBLOCKED,
 };
 use crate::base::sys::{self, failed};
 use crate::code::writing::write_program_value;
@@ -44,8 +44,8 @@ fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
     *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
     match new.handler {
         // One that is ignored interrupts nothing.
-        SIG_IGN if bit(number) & SYNCHRONOUS != 0 => install_with(number, SA_RESTART),
-        SIG_DFL | SIG_IGN if bit(number) & SYNCHRONOUS == 0 => {
+        SIG_IGN if bit(number) & UNBLOCKED != 0 => install_with(number, SA_RESTART),
+        SIG_DFL | SIG_IGN if bit(number) & UNBLOCKED == 0 => {
             // SAFETY: no handler.
             unsafe { set_kernel_action(number, new) }
         }

@@ -167,6 +167,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     if result == 0 {
         jit.packs.unmapped(start, start + len);
         jit.set_shared(start, start + len, false);
+        trace().unmapped(start, start + len);
         jit.forget_file(start, start + len);
     }
     if result == 0 && jit.touches_code(start, start + len) {

@@ -2,6 +2,9 @@
 //! runtime knows are carried out on the program's behalf.
 
 pub mod bpf;
+pub mod errand;
+pub mod exe_link;
+pub mod exec;
 pub mod filters;
 pub mod mapping;
 pub mod seccomp;
@@ -34,6 +37,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
         note(thread, number, &args, result);
@@ -70,6 +74,10 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
             return thread.syscall_pc;
         }
     };
+    if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
+        // A child, whose recording begins here.
+        return next;
+    }
     thread.block.registers.gpr[0] = result as u64;
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
@@ -112,7 +120,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::ARCH_PRCTL => arch_prctl(thread, args),
         nr::RSEQ => failed(sys::ENOSYS),
         nr::CLONE | nr::CLONE3 | nr::FORK | nr::VFORK => threads::clone(thread, number, args, next),
-        nr::EXECVE | nr::EXECVEAT => return exec(thread, number, args),
+        nr::EXECVE | nr::EXECVEAT => return exec::exec(thread, number, args),
         nr::CLOSE if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
         nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[0] as i32) => failed(sys::EBADF),
         nr::DUP2 | nr::DUP3 if descriptors::is_hidden(args[1] as i32) => {
@@ -129,7 +137,10 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             }
         }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
-        _ => return plain(thread, number, args),
+        _ => match exe_link::call(thread, number, args) {
+            Some(outcome) => return outcome,
+            None => return plain(thread, number, args),
+        },
     })
 }
 
@@ -188,37 +199,6 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
     signal::block_all();
     end_recording(thread, End::Exit, status & 0xff, 0);
     sys::exit_group(status)
-}
-
-fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
-    let path_at = if number == nr::EXECVE { args[0] } else { args[1] };
-    let mut path = [0u8; 4096];
-    let len = read_path(path_at as u64, &mut path);
-    thread.event(WHOLE_UNIT, &Event::Exec(&path[..len]));
-    const FACCESSAT: usize = 269;
-    const AT_FDCWD: usize = -100i32 as usize;
-    const EXECUTE: usize = 1;
-    let directory = if number == nr::EXECVE { AT_FDCWD } else { args[0] };
-    // Many paths are tried in turn. (No path: the descriptor itself.)
-    // SAFETY: the kernel reads the path.
-    let there = || unsafe { sys::call(FACCESSAT, &[directory, path_at, EXECUTE]) }.is_ok();
-    if thread.filter != 0 && (len == 0 || there()) {
-        seccomp::before_exec(thread);
-    }
-    // SAFETY: the program's own call.
-    Outcome::Done(thread.with_true_mask(|_| unsafe { sys::raw(number, *args) }))
-}
-
-/// Copies a zero-terminated string of the program's, as far as it can be read.
-fn read_path(at: u64, out: &mut [u8; 4096]) -> usize {
-    for i in 0..out.len() - 1 {
-        let mut byte = 0u8;
-        if !program::read_program_value(at + i as u64, &mut byte) || byte == 0 {
-            return i;
-        }
-        out[i] = byte;
-    }
-    out.len() - 1
 }
 
 fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {

@@ -114,6 +114,7 @@ impl Model {
             53..54 => self.lab.world.no_more_mappings ^= true,
             54..55 => self.fill_up(),
             55..59 => self.map_again(),
+            60..62 => self.switch(),
             59..60 => self.lab.translation.skip(TAGS_PER_WINDOW / 2),
             _ => self.execute(),
         }
@@ -230,8 +231,31 @@ impl Model {
         let changed = self.random.one_in(2);
         self.lab.arena.changed_by_parent = changed;
         let flushes = self.lab.flushes;
-        self.lab.forked();
+        self.lab.forked(true);
         assert_eq!(self.lab.flushes - flushes, u32::from(changed));
+    }
+
+    /// The other variant of the code from here on. Somebody was on the way out of the one before.
+    fn switch(&mut self) {
+        let place = self.some_place();
+        let arrived = self.lab.jump(place);
+        let left = arrived.and_then(|i| self.lab.branches(i).first().copied());
+        let plain = self.lab.is_plain();
+        let target = left.map(|(_, exit)| self.lab.links.get(exit).target);
+        let before = left.map(|(branch, _)| self.lab.arena.branch(branch));
+        let flushes = self.lab.flushes;
+        self.lab.switch();
+        assert_ne!(self.lab.is_plain(), plain);
+        assert!(self.lab.tables.entries().is_empty());
+        let (Some((branch, exit)), Some(target)) = (left, target) else { return };
+        let linked = self.lab.link_from(plain, exit);
+        assert_eq!(linked.target, target);
+        if flushes == self.lab.flushes {
+            assert_eq!(Some(self.lab.arena.branch(branch)), before, "code out of use is linked");
+        }
+        if let Some(i) = linked.code.and_then(|code| self.lab.arrive(code)) {
+            self.lab.runs(i, target);
+        }
     }
 
     /// What is translated next does not fit any more.
@@ -263,7 +287,21 @@ impl Model {
 
     // --- what must hold ---
 
-    fn check(&self) {
+    fn check(&mut self) {
+        self.check_variant();
+        for (address, code) in self.lab.tables.entries() {
+            let Reached::Unit(i) = self.leads_to(code) else { continue };
+            let unit = self.lab.units.get(i);
+            assert_eq!((unit.start, unit.wide), (address, true));
+        }
+        if self.lab.other.is_some() {
+            self.lab.exchange();
+            self.check_variant();
+            self.lab.exchange();
+        }
+    }
+
+    fn check_variant(&self) {
         let lab = &self.lab;
         for n in 0..PAGES {
             let page = self.pages[n as usize];
@@ -286,11 +324,6 @@ impl Model {
         assert_eq!(lab.protected(), lab.guarded.within(Span::ALL).len());
         for i in lab.units.since(UnitIndex(0)) {
             self.check_unit(i);
-        }
-        for (address, code) in lab.tables.entries() {
-            let Reached::Unit(i) = self.leads_to(code) else { continue };
-            let unit = lab.units.get(i);
-            assert_eq!((unit.start, unit.wide), (address, true));
         }
         self.check_branches();
     }
@@ -339,10 +372,11 @@ impl Model {
         reached
     }
 
-    /// Follows all branches, out of their piece of translated code or to a unit of it.
+    /// Follows all branches of the variant, out of their piece of translated code or to a unit of it.
     fn check_branches(&self) {
         let lab = &self.lab;
-        for (at, piece) in lab.arena.pieces() {
+        let of_other = |at| lab.other.as_ref().is_some_and(|other| other.units.find(at).is_some());
+        for (at, piece) in lab.arena.pieces().filter(|&(at, _)| !of_other(at)) {
             let inside = lab.arena.live(at).0..lab.arena.live(at).0 + piece.len() as u64;
             let mut decoder = iced_x86::Decoder::with_ip(64, piece, inside.start, 0);
             for insn in &mut decoder {

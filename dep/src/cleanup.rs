@@ -1,0 +1,34 @@
+//! A folder that does not outlive the command, not even if the command is interrupted.
+
+use std::path::Path;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+/// While it lives, a signal that ends this process removes the folder first. Afterwards the signals do
+/// nothing more, until somebody else listens to them.
+pub struct Guard(Option<Handle>);
+
+impl Guard {
+    pub fn new(folder: &Path) -> Guard {
+        let caught = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|&s| !crate::caller::ignores(s));
+        let Ok(mut signals) = Signals::new(caught) else { return Guard(None) };
+        let handle = signals.handle();
+        let folder = folder.to_owned();
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                let _ = std::fs::remove_dir_all(folder);
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        });
+        Guard(Some(handle))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.close();
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `dep record`: runs a program and leaves a recording of it and of what it starts.
+
+mod child;
+mod search;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use indicatif::{BinaryBytes, ProgressBar};
+use nix::errno::Errno;
+use recording::folder::{self, TRACES};
+use recording::manifest::{now_ns, End, Manifest, Name, Status, VERSION};
+use recording::processes::{Ending, Processes};
+use recording::Recording;
+use rewriter::options::How;
+
+use crate::cleanup::Guard;
+use crate::text::seconds;
+use child::{Child, Start};
+use record::prepare::{for_recording_with, Prepared, Program};
+use search::Missing;
+
+/// Of `dep record`, as of `env` and `timeout`: it could not do what it is for.
+const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Variables that a recording sets itself. Others, as `DEP_ONLY`, are the caller's to set.
+const VARIABLES: [&str; 7] = [
+    "DEP_FILE",
+    "DEP_RECORDER",
+    "DEP_RECORDING",
+    "DEP_EXECFN",
+    "DEP_EXE",
+    "DEP_CACHE",
+    "DEP_CACHE_SIZE",
+];
+
+#[derive(ClapArgs)]
+pub struct Arguments {
+    /// The folder to make; without it PROGRAM.N.rec in the working directory, N being the first number
+    /// that is free
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Record the program alone: not the processes and programs that it starts
+    #[arg(long)]
+    no_follow: bool,
+    #[command(flatten)]
+    how: How,
+    /// The program, searched in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_names = ["PROGRAM", "ARGS"])]
+    command: Vec<OsString>,
+}
+
+impl Arguments {
+    /// What cannot be had together.
+    pub fn check(&self) -> Result<(), &'static str> {
+        self.how.check()
+    }
+
+    /// The options as they are typed.
+    fn flags(&self) -> Vec<String> {
+        let mut flags = self.how.flags();
+        flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
+        flags
+    }
+
+    /// The environment of the program.
+    fn environment(
+        &self,
+        folder: &Path,
+        named: &Path,
+        original: &Path,
+        cache: Option<&Path>,
+    ) -> Vec<(OsString, OsString)> {
+        let is_ours = |name: &OsString| VARIABLES.iter().any(|ours| name == ours);
+        let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
+        let mut set = |name: &str, value: OsString| all.push((name.into(), value));
+        let mut file = child::escaped(&folder.join(TRACES));
+        file.push("/%p.dep");
+        set("DEP_FILE", file);
+        if let Ok(own) = std::env::current_exe() {
+            set("DEP_RECORDER", own.into());
+        }
+        set("DEP_RECORDING", folder.into());
+        set("DEP_EXECFN", named.into());
+        set("DEP_EXE", original.into());
+        // Wherever the program goes, and whatever it does with its environment.
+        if let Some(cache) = cache {
+            set("DEP_CACHE", cache.into());
+        }
+        if let Some(size) = std::env::var_os("DEP_CACHE_SIZE") {
+            set("DEP_CACHE_SIZE", size);
+        }
+        if self.no_follow {
+            all.retain(|(other, _)| other != "DEP_FOLLOW");
+            all.push(("DEP_FOLLOW".into(), "0".into()));
+        }
+        all
+    }
+}
+
+/// Says it on stderr. Whether anybody can read it changes nothing.
+macro_rules! say {
+    ($($what:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "dep: {}", format_args!($($what)*));
+    }};
+}
+
+/// The command. Its exit status is the program's.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    match record(arguments) {
+        Ok(status) => ExitCode::from(child::end_as(status)),
+        Err((why, status)) => {
+            say!("{why}");
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Why nothing was run, and the exit status that says so.
+type Refused = (String, u8);
+
+fn record(arguments: &Arguments) -> Result<Status, Refused> {
+    let failed = |why: String| (why, FAILED);
+    record::prepare::check(&arguments.how.flags()).map_err(failed)?;
+    let Some(program) = arguments.command.first() else { return Err(failed("no program".into())) };
+    let shown = program.to_string_lossy().into_owned();
+    let named =
+        search::search(program, std::env::var_os("PATH")).map_err(|missing| match missing {
+            Missing::NotFound => (format!("{shown}: not found"), NOT_FOUND),
+            Missing::NotExecutable(why) => {
+                (format!("{shown}: cannot be executed: {why}"), NOT_EXECUTABLE)
+            }
+        })?;
+    // The shell runs what is neither.
+    let (named, mut command) = match child::is_for_the_shell(&named) {
+        false => (named, arguments.command.clone()),
+        true => {
+            let mut command = arguments.command.clone();
+            command.splice(0..1, [OsString::from("/bin/sh"), named.into_os_string()]);
+            (PathBuf::from("/bin/sh"), command)
+        }
+    };
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    let folder =
+        folder::create(arguments.output.as_deref(), &name).map_err(|e| failed(e.to_string()))?;
+    let shown_folder = folder.clone();
+    let folder = folder.canonicalize().map_err(|e| failed(format!("{}: {e}", folder.display())))?;
+    // What could not be started leaves no recording.
+    let started = start(arguments, &folder, &named, &mut command).map_err(|refused| {
+        let _ = std::fs::remove_dir_all(&folder);
+        refused
+    });
+    let (child, mut manifest) = started?;
+    let status = child.wait().map_err(|e| failed(format!("cannot wait for {shown}: {e}")))?;
+    manifest.end = Some(End { status, time_ns: now_ns() });
+    if let Err(error) = manifest.write(&folder) {
+        say!("{error}");
+    }
+    finish(&folder, &shown_folder);
+    Ok(status)
+}
+
+fn start(
+    arguments: &Arguments,
+    folder: &Path,
+    named: &Path,
+    command: &mut Vec<OsString>,
+) -> Result<(Child, Manifest), Refused> {
+    let failed = |why: String| (why, FAILED);
+    let real = named.canonicalize().unwrap_or_else(|_| named.to_owned());
+    let directory = std::env::current_dir().unwrap_or_default();
+    let mut manifest = Manifest {
+        version: VERSION,
+        tool: concat!("dep ", env!("CARGO_PKG_VERSION")).into(),
+        command: arguments.command.iter().map(|word| Name::from(word.as_os_str())).collect(),
+        program: real.as_os_str().into(),
+        directory: directory.as_os_str().into(),
+        options: arguments.flags(),
+        rewrite: arguments.how.flags(),
+        // Without one, the recording has its own.
+        cache: store::root().ok().filter(|cache| cache.to_str().is_some()),
+        start_ns: now_ns(),
+        pid: None,
+        end: None,
+    };
+    manifest.write(folder).map_err(|e| failed(e.to_string()))?;
+    let guard = Guard::new(folder);
+    let bar = ProgressBar::new_spinner().with_message(format!("rewriting {}", real.display()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let prepared = for_recording_with(folder, named, &manifest.rewrite, manifest.cache.as_deref());
+    bar.finish_and_clear();
+    drop(guard);
+    let Program { output, exe, script_arguments, .. } = match prepared {
+        Prepared::Run(program) => program,
+        Prepared::Native { reason } => {
+            return Err(failed(format!("{}: cannot be recorded: {reason}", named.display())));
+        }
+    };
+    if !script_arguments.is_empty() {
+        command.splice(0..1, script_arguments);
+    }
+    let environment = arguments.environment(folder, named, &exe, manifest.cache.as_deref());
+    manifest.start_ns = now_ns();
+    let start = Start { file: &output, arguments: command.clone(), environment };
+    let child = Child::start(start).map_err(|e| match e {
+        Errno::E2BIG => failed("the arguments and the environment are too long".into()),
+        e => failed(format!("cannot run {}: {e}", output.display())),
+    })?;
+    manifest.pid = Some(child.pid());
+    // The program runs: what cannot be written now is said, and changes nothing else.
+    if let Err(error) = manifest.write(folder) {
+        say!("{error}");
+    }
+    Ok((child, manifest))
+}
+
+/// Brings in what is needed to read the recording, and says what there is; to a terminal, or if it is
+/// not all that was asked for.
+fn finish(folder: &Path, shown: &Path) {
+    let recording = match Recording::open(folder) {
+        Ok(recording) => recording,
+        Err(error) => return say!("{error}"),
+    };
+    let processes = Processes::read(&recording);
+    for lost in processes.needed.gather(folder) {
+        say!("{lost}");
+    }
+    // What went wrong, and is about no program of its own.
+    for (_, note) in processes.notes.iter().filter(|(pid, _)| pid.is_none()) {
+        say!("{note}");
+    }
+    let shown = shown.display();
+    if processes.images().next().is_none() {
+        return say!("{shown}: nothing was recorded");
+    }
+    let count =
+        |is: &dyn Fn(&Ending) -> bool| processes.images().filter(|image| is(&image.ending)).count();
+    let left = processes.left().len();
+    if std::io::stderr().is_terminal() {
+        let end = recording.manifest.end.map_or(0, |end| end.time_ns);
+        let mut line = format!(
+            "{shown}: {}, {}, {}",
+            plural(
+                processes.all.iter().filter(|p| !p.images.is_empty() || p.within.is_some()).count(),
+                "process",
+                "processes"
+            ),
+            BinaryBytes(processes.images().map(|image| image.bytes).sum()),
+            seconds(end.saturating_sub(recording.manifest.start_ns)),
+        );
+        let running = count(&|ending| *ending == Ending::Running);
+        if running > 0 {
+            line += &format!(", {} still recording", plural(running, "process", "processes"));
+        }
+        say!("{line}");
+    }
+    if left > 0 {
+        say!(
+            "{shown}: {} not recorded: `dep ps {shown}` names them",
+            plural(left, "program was", "programs were")
+        );
+    }
+}
+
+fn plural(count: usize, one: &str, more: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    }
+}

@@ -1,0 +1,99 @@
+//! The files of a recording that its traces need: links to what is in the cache.
+
+use crate::prepare::Program;
+use rewriter::shared::Pack;
+use std::fs::File;
+use std::io::{ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use store::Hash;
+
+/// An identity as a name: 32 hexadecimal digits.
+pub fn identity_name([a, b]: [u64; 2]) -> String {
+    format!("{a:016x}{b:016x}")
+}
+
+/// Keeps a program and the translations that it uses in the recording at `folder`. Returns the path at
+/// which the program may be started: in the recording, unless nothing may be executed there.
+pub fn keep(folder: &Path, program: &Program) -> Result<PathBuf> {
+    let name = program.output.file_name().unwrap_or("program".as_ref());
+    let kept = folder.join("programs").join(identity_name(program.identity)).join(name);
+    take(&program.output, &kept, program.stamp.ino)?;
+    for pack in &program.packs {
+        keep_pack(folder, pack)?;
+    }
+    let mounted = rustix::fs::statvfs(folder)?;
+    match mounted.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
+        true => Ok(program.output.clone()),
+        false => Ok(kept),
+    }
+}
+
+/// Another translation of the same library may have the name: then it has a folder of its own.
+fn keep_pack(folder: &Path, pack: &Pack) -> Result<()> {
+    let libraries = folder.join("libraries");
+    let name = pack.path.file_name().unwrap_or("library".as_ref());
+    let kept = libraries.join(name);
+    if take(&pack.path, &kept, pack.stamp.ino)? || is_pack(&kept, pack.identity) {
+        return Ok(());
+    }
+    let own = libraries.join(identity_name(pack.identity)).join(name);
+    take(&pack.path, &own, pack.stamp.ino).map(drop)
+}
+
+fn is_pack(path: &Path, identity: [u64; 2]) -> bool {
+    let mut bytes = [0; abi::library::HEADER_SIZE];
+    let read =
+        File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    let header = read.ok().and_then(|()| abi::library::PackHeader::from_bytes(&bytes));
+    header.is_some_and(|header| header.identity == identity)
+}
+
+/// Links `from`, whose inode is `ino`, or copies it where it cannot be linked. Says whether `to` is that
+/// file now; a file that was there before and is another stays.
+fn take(from: &Path, to: &Path, ino: u64) -> Result<bool> {
+    if let Ok(there) = std::fs::symlink_metadata(to) {
+        return Ok(there.ino() == ino);
+    }
+    let link = || std::fs::hard_link(from, to);
+    let linked = match link() {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            std::fs::create_dir_all(to.parent().unwrap_or(Path::new(".")))?;
+            link()
+        }
+        other => other,
+    };
+    match linked {
+        Ok(()) => return Ok(true),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return take(from, to, ino),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(e),
+        Err(_) => {}
+    }
+    // Another file system, too many links, or links to files of others are not allowed.
+    let source = File::open(from)?;
+    let unique =
+        Hash::of(format!("{}{:?}", std::process::id(), std::time::Instant::now()).as_bytes());
+    let temporary = to.with_file_name(format!(".{unique}"));
+    let copied = std::fs::copy(from, &temporary).and_then(|_| {
+        std::fs::set_permissions(&temporary, source.metadata()?.permissions())?;
+        match std::fs::hard_link(&temporary, to) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+            // Where there are no links at all.
+            Err(_) => std::fs::rename(&temporary, to),
+            Ok(()) => Ok(()),
+        }
+    });
+    let _ = std::fs::remove_file(&temporary);
+    copied.map(|()| true)
+}
+
+/// Puts a line into the notes of the recording at `folder`, once. Whether it can be written changes
+/// nothing: it is about what could not be done.
+pub fn note(folder: &Path, line: &str) {
+    let notes = folder.join("notes");
+    let path = notes.join(format!("cache-{}", &Hash::of(line.as_bytes()).as_str()[..8]));
+    if !path.exists() {
+        let _ = std::fs::create_dir_all(&notes);
+        let _ = std::fs::write(path, format!("{line}\n"));
+    }
+}

@@ -1,0 +1,359 @@
+//! What to run instead of a path.
+
+use crate::{keep, script};
+use clap::Parser;
+use rewriter::error::Error;
+use rewriter::options::Arguments;
+use rewriter::rewrite::{self, Built};
+use rewriter::selection::Selection;
+use rewriter::shared::{Pack, SharedLibraries};
+use script::Resolved;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use store::{Content, Entry, Failed, Hasher, Place, Stamp, Store, Trouble};
+
+/// Changes whenever libraries are found elsewhere.
+const LIBRARY_PATHS: &str = "/etc/ld.so.cache";
+
+/// The answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Prepared {
+    /// Run this instead.
+    Run(Program),
+    /// Run the path as it is.
+    Native {
+        /// Why, in one line.
+        reason: String,
+    },
+}
+
+/// What to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// The rewritten program.
+    pub output: PathBuf,
+    /// Real path of the original.
+    pub exe: PathBuf,
+    /// Of a script, what replaces the first argument: interpreter, its argument, script.
+    pub script_arguments: Vec<OsString>,
+    /// What traces call the output.
+    pub identity: [u64; 2],
+    /// The output's file in the cache.
+    pub stamp: Stamp,
+    /// Translations of libraries that it finds in the cache.
+    pub packs: Vec<Pack>,
+}
+
+/// What is remembered of a program, by its stat.
+#[derive(Serialize, Deserialize)]
+enum Decision {
+    Native { reason: String },
+    Run { output: PathBuf, stamp: Stamp, identity: [u64; 2], packs: Vec<Pack>, watched: Watched },
+}
+
+/// Files outside of the cache that a decision depends on, and what they were.
+type Watched = Vec<(PathBuf, Option<Stamp>)>;
+
+/// Whether `deprewrite` takes these options, and they make sense for a recording; an error is one line.
+pub fn check(options: &[String]) -> Result<(), String> {
+    arguments_for(options, Path::new("program")).map(drop)
+}
+
+/// The command line that rewrites `input`. The translations of libraries are shared unless the options
+/// say something else.
+pub(crate) fn arguments_for(options: &[String], input: &Path) -> Result<Arguments, String> {
+    let mut all: Vec<OsString> = vec!["deprewrite".into(), "--quiet".into()];
+    let says = |o: &String| o == "--libraries" || o.starts_with("--libraries=");
+    if !options.iter().any(says) {
+        all.extend(["--libraries".into(), "cache".into()]);
+    }
+    all.extend(options.iter().map(OsString::from));
+    all.extend(["--output".into(), "output".into(), "--".into(), input.into()]);
+    let arguments = Arguments::try_parse_from(all).map_err(|e| {
+        let text = e.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        format!("options for rewriting: {}", line.trim_start_matches("error: "))
+    })?;
+    arguments.check().map_err(|e| format!("options for rewriting: {e}"))?;
+    let printing = arguments.dump.is_some() || arguments.json || arguments.time;
+    if printing || !arguments.learn.is_empty() {
+        let what = "--dump, --json, --time and --learn are for one program";
+        return Err(format!("options for rewriting: {what}"));
+    }
+    Ok(arguments)
+}
+
+/// What to run instead of `path`, by what is in `store` (of [`rewriter::BUILD`]), or can be put there.
+/// `options`: those of `deprewrite`. An error: the cache cannot take what was made.
+pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepared, Trouble> {
+    let since = SystemTime::now();
+    let resolved = match script::resolve(path) {
+        Ok(resolved) => resolved,
+        Err(reason) => return Ok(Prepared::Native { reason }),
+    };
+    let Resolved { file, metadata, exe, arguments } = &resolved;
+    let stamp = Stamp::of(metadata);
+    let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let joined = options.join("\0");
+    // $ORIGIN depends on the path.
+    let what = [&b"prepare"[..], joined.as_bytes(), search.as_bytes(), exe.as_os_str().as_bytes()];
+    let known = store.recall::<Decision>(&stamp, &what).filter(|known| still_holds(store, known));
+    let decision = match known {
+        Some(decision) => decision,
+        None => {
+            let made = decide(file, metadata, exe, options, store)?;
+            if made.lasts
+                && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == stamp
+            {
+                store.remember(&stamp, &what, since, &made.decision);
+            }
+            made.decision
+        }
+    };
+    Ok(match decision {
+        Decision::Native { reason } => Prepared::Native { reason },
+        Decision::Run { output, stamp, identity, packs, .. } => Prepared::Run(Program {
+            output,
+            exe: exe.clone(),
+            script_arguments: arguments.clone(),
+            identity,
+            stamp,
+            packs,
+        }),
+    })
+}
+
+fn still_holds(store: &Store, decision: &Decision) -> bool {
+    let Decision::Run { output, stamp, packs, watched, .. } = decision else { return true };
+    store.holds(output, stamp)
+        && packs.iter().all(|pack| store.holds(&pack.path, &pack.stamp))
+        && watched.iter().all(|(path, stamp)| stamp_of(path) == *stamp)
+}
+
+fn stamp_of(path: &Path) -> Option<Stamp> {
+    std::fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+}
+
+/// A decision that was made just now.
+struct Made {
+    decision: Decision,
+    /// It depends on nothing but what it names.
+    lasts: bool,
+}
+
+impl Made {
+    fn native(reason: impl ToString, lasts: bool) -> Made {
+        Made { decision: Decision::Native { reason: reason.to_string() }, lasts }
+    }
+
+    /// What the rewriter says. The system's faults may pass.
+    fn refused(error: &Error) -> Made {
+        Made::native(error, matches!(error, Error::Unsupported(_)))
+    }
+}
+
+/// Makes what is not known yet.
+fn decide(
+    file: &File,
+    metadata: &std::fs::Metadata,
+    exe: &Path,
+    options: &[String],
+    store: &Store,
+) -> Result<Made, Trouble> {
+    if let Some(reason) = privileges(file, metadata) {
+        return Ok(Made::native(reason, true));
+    }
+    let arguments = match arguments_for(options, exe) {
+        Ok(arguments) => arguments,
+        Err(reason) => return Ok(Made::native(reason, true)),
+    };
+    let selection = match arguments.how.rules() {
+        Ok(rules) => Selection::new(rules),
+        Err(reason) => return Ok(Made::native(reason, true)),
+    };
+    let since = SystemTime::now();
+    let libraries = match rewrite::libraries(&arguments) {
+        Ok(libraries) => libraries,
+        Err(error) => return Ok(Made::refused(&error)),
+    };
+    let watched: Watched = libraries.iter().map(|path| (path.clone(), stamp_of(path))).collect();
+    let shared = SharedLibraries::new(store);
+    let packs = match arguments.shares_libraries() {
+        true => shared.packs(&libraries, arguments.options(), &selection, &BTreeMap::new()).0,
+        false => Vec::new(),
+    };
+    if let Some(trouble) = shared.trouble() {
+        return Err(trouble);
+    }
+    let key = match key(file, options, &arguments, &libraries, store) {
+        Ok(key) => key,
+        Err(e) => return Ok(Made::native(format!("it cannot be read: {e}"), false)),
+    };
+    let name = exe.file_name().unwrap_or("program".as_ref());
+    let id = format!("programs/{key}");
+    let place = Place { file: Path::new(&id).join(name), id };
+    let found = store.find_or_make(&place, || make(&arguments, &shared));
+    if let Some(trouble) = shared.trouble() {
+        return Err(trouble);
+    }
+    let Entry { path: output, stamp, note, .. } = match found {
+        Ok(entry) => entry,
+        Err(Failed::NotMade(error)) => return Ok(Made::refused(&error)),
+        Err(Failed::NotStored(trouble, _)) => return Err(trouble),
+    };
+    let Ok(identity) = <[u64; 2]>::deserialize(&note) else {
+        return Ok(Made::native("internal error: a program in the cache has no identity", false));
+    };
+    // Of libraries that may change and keep their stamp, nothing is remembered.
+    let lasts = watched.iter().all(|(_, stamp)| stamp.is_none_or(|stamp| stamp.is_settled(since)));
+    let mut watched = watched;
+    let paths = Path::new(LIBRARY_PATHS);
+    watched.push((paths.to_owned(), stamp_of(paths)));
+    Ok(Made { decision: Decision::Run { output, stamp, identity, packs, watched }, lasts })
+}
+
+fn make(arguments: &Arguments, shared: &SharedLibraries) -> Result<Content, Error> {
+    let Some(Built { bytes, identity, .. }) = rewrite::build(arguments, Some(shared))? else {
+        return Err(Error::Internal("there is no output".into()));
+    };
+    let note = serde_json::to_value(identity).map_err(|e| Error::Internal(e.to_string()))?;
+    Ok(Content { bytes, executable: true, note })
+}
+
+/// What an output depends on. Its name is not among it: one file may have many.
+fn key(
+    file: &File,
+    options: &[String],
+    arguments: &Arguments,
+    libraries: &[PathBuf],
+    store: &Store,
+) -> std::io::Result<store::Hash> {
+    let mut hasher = Hasher::default();
+    hasher.part(store.content(file)?.as_str());
+    options.iter().for_each(|option| {
+        hasher.part(option);
+    });
+    match arguments.shares_libraries() {
+        true => {
+            hasher.part(store.folder().as_os_str().as_bytes());
+        }
+        false => {
+            for path in libraries {
+                hasher.part(path.as_os_str().as_bytes());
+                hasher.part(store.content(&File::open(path)?)?.as_str());
+            }
+        }
+    }
+    Ok(hasher.finish())
+}
+
+/// Why a program that gets other rights than its caller's is left alone: they would go to whoever can
+/// write the output.
+fn privileges(file: &File, metadata: &std::fs::Metadata) -> Option<&'static str> {
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2010;
+    if metadata.mode() & SET_USER != 0 {
+        return Some("it runs with the rights of its owner (set-user-id)");
+    }
+    if metadata.mode() & SET_GROUP == SET_GROUP {
+        return Some("it runs with the rights of its group (set-group-id)");
+    }
+    match rustix::fs::fgetxattr_query(file, "security.capability") {
+        Ok(1..) => Some("it runs with rights of its own (file capabilities)"),
+        _ => None,
+    }
+}
+
+/// What a recording says about itself, as far as it matters here.
+#[derive(Deserialize)]
+struct Manifest {
+    rewrite: Option<Vec<String>>,
+    #[serde(default)]
+    options: Vec<String>,
+    cache: Option<PathBuf>,
+}
+
+/// What to run instead of `path` in the recording at `folder`, whose `recording.json` has the options
+/// (`rewrite`) and perhaps the cache's folder (`cache`: the environment of a recorded program need not
+/// have it). The recording keeps what it needs, and the answer is its own link.
+pub fn for_recording(folder: &Path, path: &Path) -> Prepared {
+    let file = folder.join("recording.json");
+    let manifest = std::fs::read(&file).map_err(|e| e.to_string());
+    let manifest = manifest
+        .and_then(|text| serde_json::from_slice::<Manifest>(&text).map_err(|e| e.to_string()));
+    let Manifest { rewrite, options, cache } = match manifest {
+        Ok(manifest) => manifest,
+        Err(e) => return Prepared::Native { reason: format!("{}: {e}", file.display()) },
+    };
+    for_recording_with(folder, path, &rewrite.unwrap_or(options), cache.as_deref())
+}
+
+/// The same, without `recording.json`.
+pub fn for_recording_with(
+    folder: &Path,
+    path: &Path,
+    options: &[String],
+    cache: Option<&Path>,
+) -> Prepared {
+    // The program may change its working directory before it starts the output.
+    let absolute = std::path::absolute(folder);
+    let folder = absolute.as_deref().unwrap_or(folder);
+    let limit = store::limit().unwrap_or_else(|trouble| {
+        keep::note(folder, &trouble.to_string());
+        store::DEFAULT_LIMIT
+    });
+    let root = cache.map_or_else(store::root, |cache| Ok(cache.to_owned()));
+    let usual = root.and_then(|root| Store::open(&root, rewriter::BUILD, limit));
+    let trouble = match usual.and_then(|store| prepare(path, options, &store)) {
+        Ok(prepared) => match kept(folder, prepared) {
+            Ok(prepared) => return prepared,
+            // Cleared or thrown away between two looks: once more, then.
+            Err(e) => e,
+        },
+        Err(trouble) => trouble.to_string(),
+    };
+    keep::note(folder, &trouble);
+    let own = Store::open(&folder.join(".cache"), rewriter::BUILD, u64::MAX);
+    let prepared = own.and_then(|store| prepare(path, options, &store)).map_err(|e| e.to_string());
+    prepared
+        .and_then(|prepared| kept(folder, prepared))
+        .unwrap_or_else(|reason| Prepared::Native { reason: format!("{trouble}; {reason}") })
+}
+
+fn kept(folder: &Path, prepared: Prepared) -> Result<Prepared, String> {
+    let Prepared::Run(program) = prepared else { return Ok(prepared) };
+    match keep::keep(folder, &program) {
+        Ok(output) => Ok(Prepared::Run(Program { output, ..program })),
+        Err(e) => Err(format!("{}: what runs cannot be kept: {e}", folder.display())),
+    }
+}
+
+impl Prepared {
+    /// What `dep prepare` answers: fields that end with a zero.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut field = |text: &[u8]| {
+            bytes.extend(text.iter().copied().filter(|byte| *byte != 0));
+            bytes.push(0);
+        };
+        match self {
+            Prepared::Native { reason } => {
+                field(b"native");
+                field(reason.as_bytes());
+            }
+            Prepared::Run(program) => {
+                field(b"run");
+                field(program.output.as_os_str().as_bytes());
+                field(program.exe.as_os_str().as_bytes());
+                program.script_arguments.iter().for_each(|argument| field(argument.as_bytes()));
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,237 @@
+//! A recording that is switched on and off while the program runs: the program does not notice, and
+//! what was recorded is, stretch by stretch, what was executed.
+//!
+//! SWITCHES=N switches N times on and off.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use common::*;
+use tests::harness::{Tally, Tools};
+
+const WORKERS: usize = 4;
+
+fn count() -> u64 {
+    std::env::var("SWITCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
+}
+
+/// The program `c/switched`, which runs until its standard input ends.
+struct Running {
+    child: Child,
+    trace: PathBuf,
+    /// Where the array of each worker starts, by thread id.
+    arrays: BTreeMap<u32, u64>,
+}
+
+impl Running {
+    fn start(
+        rewritten: &Path,
+        dir: &Path,
+        arguments: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Running, String> {
+        let trace = dir.join("switched.dep");
+        let _ = std::fs::remove_file(&trace);
+        let mut command = Command::new(rewritten);
+        command.args(arguments).env("DEP_FILE", &trace).envs(env.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| e.to_string())?;
+        let mut out = BufReader::new(child.stdout.take().ok_or("no output")?);
+        let mut arrays = BTreeMap::new();
+        while arrays.len() < WORKERS {
+            let mut line = String::new();
+            out.read_line(&mut line).map_err(|e| e.to_string())?;
+            let mut words = line.split_whitespace().skip(1);
+            let mut word = || words.next().ok_or(format!("not as expected: {line:?}"));
+            let tid = word()?.parse().map_err(|_| "no thread id")?;
+            let start = word()?.trim_start_matches("0x");
+            arrays.insert(tid, u64::from_str_radix(start, 16).map_err(|e| e.to_string())?);
+        }
+        child.stdout = Some(out.into_inner());
+        Ok(Running { child, trace, arrays })
+    }
+
+    /// Says `on`, `off` or `mark` to it; what `dep` answers.
+    fn tell(&self, what: &[&str]) -> Result<serde_json::Value, String> {
+        let mut dep = Command::new(&Tools::get().dep);
+        dep.arg(what[0]).arg(self.child.id().to_string()).args(&what[1..]).arg("--json");
+        let output = dep.output().map_err(|e| e.to_string())?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
+    }
+
+    fn finish(mut self) -> Result<(PathBuf, BTreeMap<u32, u64>), String> {
+        drop(self.child.stdin.take());
+        let mut text = String::new();
+        for pipe in [
+            self.child.stdout.take().map(|p| Box::new(p) as Box<dyn Read>),
+            self.child.stderr.take().map(|p| Box::new(p) as Box<dyn Read>),
+        ] {
+            pipe.ok_or("no pipe")?.read_to_string(&mut text).map_err(|e| e.to_string())?;
+        }
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        match status.success() && text == "all as it should be\n" {
+            true => Ok((self.trace, self.arrays)),
+            false => Err(format!("{status}: {text}")),
+        }
+    }
+}
+
+/// What one worker has recorded: elements are read and written in turn, each at an address of its own.
+/// Returns how often something is left out; the error says what is out of turn.
+fn gaps_of(
+    trace: &Path,
+    rewritten: &Path,
+    tid: u32,
+    start: u64,
+    len: u64,
+) -> Result<(u64, u64), String> {
+    let mut dep = Command::new(&Tools::get().dep);
+    dep.args(["memrefs", "--thread", &tid.to_string(), "--output"]).arg(rewritten).arg(trace);
+    let mut child = dep.stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+    let lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+    let mut pcs: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let (mut at, mut gaps, mut seen) = (None, 0, 0);
+    for line in lines {
+        let line = line.map_err(|e| e.to_string())?;
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, pc, access, address, _] = words[..] else { return Err(format!("a line {line}")) };
+        let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)
+            .map_err(|e| format!("{line}: {e}"))?;
+        if !(start..start + 8 * len).contains(&address) {
+            continue;
+        }
+        *pcs.entry((pc.to_owned(), access.to_owned())).or_default() += 1;
+        // Element n is read, and then element n + 1 is written.
+        let n = (address - start) / 8;
+        let place = if access == "R" { 2 * n } else { 2 * n - 1 };
+        gaps += u64::from(at.is_some_and(|at| place != at + 1));
+        if at.is_some_and(|at| place <= at) {
+            return Err(format!("thread {tid}: {line}: element {n} again, behind {at:?}"));
+        }
+        (at, seen) = (Some(place), seen + 1);
+    }
+    if !child.wait().map_err(|e| e.to_string())?.success() {
+        return Err("dep memrefs has failed".to_owned());
+    }
+    if pcs.len() > 2 {
+        return Err(format!("one instruction reads and one writes: {pcs:?}"));
+    }
+    Ok((gaps, seen))
+}
+
+struct Way {
+    name: &'static str,
+    flags: &'static [&'static str],
+    /// Signals come in, too.
+    signals: bool,
+    /// What else leaves gaps.
+    has_other_gaps: bool,
+}
+
+/// Notes how long each took.
+fn switch_on_and_off(running: &Running, times: &mut [Vec<u64>; 2]) -> Result<(), String> {
+    running.tell(&["off"])?;
+    for n in 0..count() {
+        for (command, times) in ["on", "off"].into_iter().zip(&mut *times) {
+            let answer = running.tell(&[command])?;
+            if answer["done"] != true || answer["already"] != false {
+                return Err(format!("{n}: {command}: {answer}"));
+            }
+            times.push(answer["nanoseconds"].as_u64().ok_or("no time")?);
+        }
+    }
+    Ok(())
+}
+
+fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, String> {
+    const LENGTH: u64 = 4 << 20;
+    let rewritten = dir.join(format!("switched.{}", way.name));
+    Tools::get().rewrite(program, &rewritten, way.flags)?;
+    let length = LENGTH.to_string();
+    let signals = if way.signals { "signals" } else { "none" };
+    let running = Running::start(&rewritten, dir, &[&length, signals], &[])?;
+    let mut times: [Vec<u64>; 2] = Default::default();
+    let answered = switch_on_and_off(&running, &mut times);
+    if answered.is_err() {
+        // What the program says is more to the point.
+        running.finish()?;
+        return answered.map(|()| String::new());
+    }
+    running.tell(&["mark", "the last one"])?;
+    let (trace, arrays) = running.finish()?;
+    Tools::get().verify(&trace, &rewritten)?;
+    let mut seen = 0;
+    for (tid, start) in arrays {
+        let (gaps, elements) = gaps_of(&trace, &rewritten, tid, start, LENGTH)?;
+        if gaps > count() && !way.has_other_gaps {
+            return Err(format!("thread {tid}: {gaps} gaps for {} switches", count()));
+        }
+        seen += elements;
+    }
+    if seen == 0 {
+        return Err("nothing was recorded".to_owned());
+    }
+    let info = Command::new(&Tools::get().dep)
+        .args(["info", "--json", "--output"])
+        .arg(&rewritten)
+        .arg(&trace)
+        .output()
+        .map_err(|e| e.to_string())?;
+    let info: serde_json::Value =
+        serde_json::from_slice(&info.stdout).map_err(|e| e.to_string())?;
+    let listed = info["switches"].as_array().map_or(0, Vec::len) as u64;
+    if listed != 2 * count() + 1 || info["marks"][0]["text"] != "the last one" {
+        return Err(format!("{listed} switches are listed, and marks {}", info["marks"]));
+    }
+    std::fs::remove_file(&trace).map_err(|e| e.to_string())?;
+    std::fs::remove_file(&rewritten).map_err(|e| e.to_string())?;
+    let median = times.map(|mut times| {
+        times.sort_unstable();
+        let at = |part: usize| times[(times.len() - 1) * part / 100] as f64 / 1e6;
+        format!("median {:.3} ms, 95 % {:.3} ms, longest {:.3} ms", at(50), at(95), at(100))
+    });
+    Ok(format!("on: {}; off: {}; {seen} references", median[0], median[1]))
+}
+
+#[test]
+fn each_stretch_is_what_was_executed() {
+    let mut tally = Tally::start("each stretch is what was executed");
+    let plain = Way { name: "plain", flags: &[], signals: false, has_other_gaps: false };
+    let ways = [
+        Way { ..plain },
+        Way { name: "signals", signals: true, ..plain },
+        Way { name: "dynamic", flags: &["--translate", "dynamic"], ..plain },
+        Way { name: "bits", flags: &["--control-flow", "bits"], signals: true, ..plain },
+        Way {
+            name: "full-pc",
+            flags: &["--control-flow", "full-pc", "--memory", "addresses"],
+            ..plain
+        },
+        Way { name: "spill", flags: &["--torture", "spill,drop"], signals: true, ..plain },
+        Way { name: "tiny", flags: &["--torture", "tiny-buffers"], signals: true, ..plain },
+        Way {
+            name: "pauses",
+            flags: &["--torture", "tiny-buffers,pauses"],
+            signals: true,
+            has_other_gaps: true,
+            ..plain
+        },
+    ];
+    let dir = tempfile::tempdir().expect("a folder");
+    let case = corpus().into_iter().find(|c| c.name == "c/switched.pie").expect("a case");
+    for way in ways {
+        let outcome = switches_are_sound(&case.path, dir.path(), &way);
+        if let Ok(text) = &outcome {
+            eprintln!("{}: {text}", way.name);
+        }
+        tally.record(way.name, outcome.map(drop));
+    }
+    tally.finish();
+}
