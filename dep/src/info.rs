@@ -137,11 +137,12 @@ fn mapped_files(trace: &Trace) -> Vec<(LiveAddr, String, String)> {
 
 /// The file that is mapped at an address.
 fn file_at(trace: &Trace, address: LiveAddr) -> Option<String> {
-    let maps = trace.process_events.iter().filter_map(|event| match &event.event {
+    // The last mapping of a place counts.
+    let mut maps = trace.process_events.iter().rev().filter_map(|event| match &event.event {
         Some(Event::Map { start, len, path, .. }) => Some((start, len, path)),
         _ => None,
     });
-    let (_, _, path) = maps.filter(|(start, len, _)| address.from_start(**start) < **len).last()?;
+    let (_, _, path) = maps.find(|(start, len, _)| address.from_start(**start) < **len)?;
     Some(String::from_utf8_lossy(path).into_owned())
 }
 

@@ -15,7 +15,8 @@ fn every_command() -> Vec<(String, Command)> {
     let mut all = Vec::new();
     for command in manual::commands() {
         let name = command.get_name().to_owned();
-        for sub in command.get_subcommands() {
+        // A hidden one has no page.
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
             all.push((format!("{name}-{}", sub.get_name()), sub.clone()));
         }
         all.push((name, command));

@@ -184,6 +184,10 @@ fn decide(
     };
     let watched: Watched = libraries.iter().map(|path| (path.clone(), stamp_of(path))).collect();
     let shared = SharedLibraries::new(store);
+    let selection = match arguments.how.rules() {
+        Ok(rules) => Selection::new(rules),
+        Err(why) => return Ok(Made::native(why, true)),
+    };
     let packs = match arguments.shares_libraries() {
         true => shared.packs(&libraries, arguments.options(), &selection, &BTreeMap::new()).0,
         false => Vec::new(),
@@ -191,7 +195,9 @@ fn decide(
     if let Some(trouble) = shared.trouble() {
         return Err(trouble);
     }
-    let key = match key(file, options, &arguments, &libraries, store) {
+    // Which code is recorded may depend on the path.
+    let named = (!selection.rules.is_everything()).then_some(exe);
+    let key = match key(file, named, options, &arguments, &libraries, store) {
         Ok(key) => key,
         Err(e) => return Ok(Made::native(format!("it cannot be read: {e}"), false)),
     };
@@ -226,9 +232,11 @@ fn make(arguments: &Arguments, shared: &SharedLibraries) -> Result<Content, Erro
     Ok(Content { bytes, executable: true, note })
 }
 
-/// What an output depends on. Its name is not among it: one file may have many.
+/// What an output depends on. Its name is not among it, unless rules may name it: one file may have
+/// many.
 fn key(
     file: &File,
+    named: Option<&Path>,
     options: &[String],
     arguments: &Arguments,
     libraries: &[PathBuf],
@@ -236,6 +244,9 @@ fn key(
 ) -> std::io::Result<store::Hash> {
     let mut hasher = Hasher::default();
     hasher.part(store.content(file)?.as_str());
+    if let Some(path) = named {
+        hasher.part(path.as_os_str().as_bytes());
+    }
     options.iter().for_each(|option| {
         hasher.part(option);
     });

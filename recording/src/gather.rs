@@ -65,7 +65,7 @@ fn library(folder: &Path, path: &Path, identity: [u64; 2]) -> Result<(), Error> 
     let name = path.file_name().unwrap_or(OsStr::new("library"));
     let libraries = folder.join(LIBRARIES);
     let own = libraries.join(identity_name(identity));
-    let is_kept = |path: PathBuf| Translation::open_pack(&path, identity).is_ok();
+    let is_kept = |path: PathBuf| Translation::is_pack(&path, identity);
     if is_kept(libraries.join(name)) || is_kept(own.join(name)) {
         return Ok(());
     }

@@ -16,6 +16,7 @@ use trace::events::Event;
 use trace::Trace;
 
 use crate::gather::Needed;
+use crate::manifest::{Manifest, Status};
 use crate::{Recording, TraceName};
 
 /// How an image ended.
@@ -120,7 +121,9 @@ impl Processes {
                 Err(error) => unreadable(name, &path, error.to_string()),
             });
         }
-        Processes { all: tree(images), needed, notes: recording.notes() }
+        let mut all = tree(images);
+        know_the_first(&mut all, &recording.manifest);
+        Processes { all, needed, notes: recording.notes() }
     }
 
     /// Programs that were executed and not recorded: the path and why, with the process.
@@ -145,6 +148,21 @@ impl Processes {
     /// All images.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.all.iter().flat_map(|process| &process.images)
+    }
+}
+
+/// The recorder has seen how the program ended, even if the program could not record it: a signal may
+/// kill it at once.
+fn know_the_first(all: &mut [Process], manifest: &Manifest) {
+    let (Some(pid), Some(end)) = (manifest.pid, manifest.end) else { return };
+    let Some(first) = all.iter_mut().find(|process| process.pid == pid) else { return };
+    let Some(image) = first.images.last_mut() else { return };
+    if matches!(image.ending, Ending::None | Ending::Running) {
+        image.ending = match end.status {
+            Status::Exit(status) => Ending::Exit(status),
+            Status::Signal(signal) => Ending::Signal(signal),
+        };
+        image.end_ns = Some(end.time_ns.max(image.start_ns));
     }
 }
 

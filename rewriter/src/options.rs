@@ -350,6 +350,7 @@ mod tests {
             &[][..],
             &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
+            &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);

@@ -65,6 +65,9 @@ pub struct Built {
 /// Makes an output, or prints a stage, or both. `shared`: where the translations of libraries are that
 /// do not travel along; without, `--libraries cache` embeds them.
 pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<Option<Built>> {
+    if arguments.how.ignores_rules() && !arguments.quiet {
+        say!("--only and --skip have no effect: nothing is recorded (--instrument none)");
+    }
     let mut stages = Stages::default();
     let (input, mode) = read(&arguments.input, arguments.output.as_deref())?;
     let learned = Learned::read(&arguments.learn, &input)?;

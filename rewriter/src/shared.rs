@@ -49,6 +49,8 @@ pub struct Pack {
 struct Note {
     /// The library's contents.
     content: Hash,
+    /// Its path, if rules say which code is recorded: they may name it.
+    named: Option<PathBuf>,
     /// Addresses of code that runs have found, which are translated, too.
     more: Vec<u64>,
     units: usize,
@@ -123,7 +125,8 @@ impl<'a> SharedLibraries<'a> {
         let name = file_name_for(key(&head), options.to_word(), selection.rules.key());
         let place = Place { id: format!("{FOLDER}/{name}"), file: Path::new(FOLDER).join(name) };
         let known = |note: &serde_json::Value| Note::deserialize(note).ok();
-        let of_this = |note: &Note| note.content == content;
+        let named = (!selection.rules.is_everything()).then(|| path.to_owned());
+        let of_this = |note: &Note| note.content == content && note.named == named;
         let fits = |note: &Note| of_this(note) && more.iter().all(|a| note.more.contains(a));
         let found = self.store.find_or_make_if(
             &place,
@@ -135,7 +138,11 @@ impl<'a> SharedLibraries<'a> {
                 all.extend(earlier.filter(of_this).into_iter().flat_map(|note| note.more));
                 all.sort_unstable();
                 all.dedup();
-                self.make(path, options, selection, &place.id, &content, all)
+                let (pack, note) = self.make(path, options, selection, &place.id, &content, all)?;
+                let note = Note { named: named.clone(), ..note };
+                let note =
+                    serde_json::to_value(note).map_err(|e| Error::Internal(e.to_string()))?;
+                Ok(Content { bytes: pack, executable: false, note })
             },
         );
         let Entry { path: file, stamp, note, .. } = match found {
@@ -169,7 +176,7 @@ impl<'a> SharedLibraries<'a> {
         id: &str,
         content: &Hash,
         more: Vec<u64>,
-    ) -> Result<Content> {
+    ) -> Result<(Vec<u8>, Note)> {
         let library = Library::read(path)?;
         if Hash::of(library.bytes()) != *content {
             return Err(Error::file("read", path, "it changes while it is read"));
@@ -180,10 +187,8 @@ impl<'a> SharedLibraries<'a> {
         let header = PackHeader::from_bytes(&bytes);
         let header =
             header.ok_or_else(|| Error::Internal("a library's translation is not one".into()))?;
-        let note =
-            Note { content: content.clone(), more, units, code_bytes, identity: header.identity };
-        let note = serde_json::to_value(note).map_err(|e| Error::Internal(e.to_string()))?;
-        Ok(Content { bytes, executable: false, note })
+        let (content, identity) = (content.clone(), header.identity);
+        Ok((bytes, Note { content, named: None, more, units, code_bytes, identity }))
     }
 
     /// Windows that no other pack has, for the pack that is being made under the lock of `id`. They are

@@ -30,12 +30,19 @@ fn generated_objects_are_lifted_planned_and_woven_as_recorded() {
         assert!(!program.functions.is_empty(), "{}: nothing was found", object.name);
         let mut out = dump::cfg(&program.functions);
         let options = Options::default();
-        inspect(&program, &program.functions, &image, options, |function, inspection| {
-            out.push_str("\n-- plan\n");
-            out.push_str(&dump::plan(function, &inspection));
-            out.push_str("\n-- code\n");
-            out.push_str(&dump::code(function, &inspection));
-        });
+        inspect(
+            &program,
+            &program.functions,
+            &image,
+            abi::selection::Selected::EVERYTHING,
+            options,
+            |function, inspection| {
+                out.push_str("\n-- plan\n");
+                out.push_str(&dump::plan(function, &inspection));
+                out.push_str("\n-- code\n");
+                out.push_str(&dump::code(function, &inspection));
+            },
+        );
         insta::assert_snapshot!(object.name, out);
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The time of the last use is written again only if it is older than this: a use is not a write.
-const USED_STEP: Duration = Duration::from_secs(10 * 60);
+pub(crate) const USED_STEP: Duration = Duration::from_secs(5 * 60);
 
 /// What an entry is called.
 #[derive(Clone, PartialEq, Eq, Debug)]

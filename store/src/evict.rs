@@ -1,13 +1,16 @@
 //! What is thrown away when the cache is too large.
 
+use crate::entry::USED_STEP;
 use crate::listing::{self, Listed};
 use crate::lock::Lock;
 use crate::root::Store;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// An entry that was used more recently than this stays: whoever asked for it is about to start it.
-pub const RECENT: Duration = Duration::from_secs(5 * 60);
+/// An entry that was used more recently than this stays: whoever asked for it is about to start it. More
+/// than [`USED_STEP`]: a use need not show.
+pub const RECENT: Duration = Duration::from_secs(15 * 60);
+const _: () = assert!(RECENT.as_secs() > 2 * USED_STEP.as_secs());
 /// More memos than this are too many: the oldest half goes.
 const MOST_MEMOS: usize = 20_000;
 /// What was left by a process that was killed while it wrote goes after this time.

@@ -162,6 +162,10 @@ fn it_ends_as_the_program_ends() {
             expected.signal().map(i64::from),
             "{script}: {status}"
         );
+        // The program itself could not record that SIGKILL ended it.
+        let shown = &processes(here.path(), &name)[0]["images"][0];
+        let number = expected.code().or(expected.signal());
+        assert_eq!(shown["status"].as_i64(), number.map(i64::from), "{script}: {shown}");
     }
 }
 

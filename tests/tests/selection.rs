@@ -372,7 +372,7 @@ const RESTRICTED: [&str; 8] = [
     "c/generated_pages.pie",
     "c/libc_mix.pie",
     "c/signals.pie",
-    "c/wrfsbase.pie",
+    "c/fs_base.pie",
     "cpp/exceptions.pie",
 ];
 

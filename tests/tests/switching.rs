@@ -235,3 +235,77 @@ fn each_stretch_is_what_was_executed() {
     }
     tally.finish();
 }
+
+/// The first block of a trace, and its switches.
+fn beginning(trace: &Path, rewritten: &Path) -> Result<(Option<u64>, String), String> {
+    let dep = |arguments: &[&str]| -> Result<Vec<u8>, String> {
+        let mut dep = Command::new(&Tools::get().dep);
+        dep.args(arguments).arg("--output").arg(rewritten).arg(trace);
+        dep.output().map(|output| output.stdout).map_err(|e| e.to_string())
+    };
+    let blocks = dep(&["blocks", "--limit", "1"])?;
+    let first = String::from_utf8_lossy(&blocks).split_whitespace().nth(1).map(str::to_owned);
+    let first = first.and_then(|pc| u64::from_str_radix(pc.trim_start_matches("0x"), 16).ok());
+    let info: serde_json::Value =
+        serde_json::from_slice(&dep(&["info", "--json"])?).map_err(|e| e.to_string())?;
+    let switches = info["switches"].as_array().ok_or("no list of switches")?;
+    let words = switches.iter().map(|s| format!("{} {}", s["on"], s["why"].as_str().unwrap_or("")));
+    Ok((first, words.collect::<Vec<_>>().join(", ")))
+}
+
+/// The address of a symbol, as far as it is the same wherever the program is mapped.
+fn in_page(program: &Path, symbol: &str) -> Result<u64, String> {
+    let nm = Command::new("nm").arg(program).output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&nm.stdout).into_owned();
+    let line = text.lines().find(|line| line.ends_with(&format!(" {symbol}")));
+    let address = line.and_then(|line| u64::from_str_radix(&line[..16], 16).ok());
+    Ok(address.ok_or(format!("no symbol {symbol}"))? % 4096)
+}
+
+fn begins_when_asked(
+    program: &Path,
+    dir: &Path,
+    (when, baked, switches, symbol): (&str, bool, &str, Option<&str>),
+) -> Result<(), String> {
+    let rewritten = dir.join("starting");
+    let flags: &[&str] = if baked { &["--start", when] } else { &[] };
+    Tools::get().rewrite(program, &rewritten, flags)?;
+    let env: &[(&str, &str)] = if baked { &[] } else { &[("DEP_START", when)] };
+    let running = Running::start(&rewritten, dir, &["100000", "signals"], env)?;
+    // A signal has come in for sure when somebody has had the time to ask.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let (trace, _) = running.finish()?;
+    Tools::get().verify(&trace, &rewritten)?;
+    let (first, listed) = beginning(&trace, &rewritten)?;
+    if listed != switches {
+        return Err(format!("switches are {listed}, not {switches}"));
+    }
+    match (first, symbol) {
+        (None, None) => Ok(()),
+        (Some(_), Some("")) => Ok(()),
+        (Some(pc), Some(symbol)) if pc % 4096 == in_page(program, symbol)? => Ok(()),
+        (first, symbol) => Err(format!("it begins at {first:x?}, not at {symbol:?}")),
+    }
+}
+
+#[test]
+fn a_recording_begins_when_it_should() {
+    let mut tally = Tally::start("a recording begins when it should");
+    let dir = tempfile::tempdir().expect("a folder");
+    let case = corpus().into_iter().find(|c| c.name == "c/switched.pie").expect("a case");
+    let off = "false start";
+    for (when, then, symbol) in [
+        ("entry", "", Some("")),
+        ("off", off, None),
+        ("main", "false start, true main", Some("main")),
+        ("second-thread", "false start, true second thread", Some("")),
+        ("signal:14", "false start, true signal", Some("")),
+        ("signal:15", off, None),
+    ] {
+        for baked in [false, true] {
+            let outcome = begins_when_asked(&case.path, dir.path(), (when, baked, then, symbol));
+            tally.record(&format!("{when}, baked in: {baked}"), outcome);
+        }
+    }
+    tally.finish();
+}

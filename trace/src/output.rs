@@ -81,6 +81,14 @@ impl Translation {
         })
     }
 
+    /// Whether there is a translation of this identity at `path`, as far as its header says.
+    pub fn is_pack(path: &Path, identity: [u64; 2]) -> bool {
+        let mut bytes = [0; library::HEADER_SIZE];
+        let read = File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0));
+        let header = read.ok().and_then(|()| PackHeader::from_bytes(&bytes));
+        header.is_some_and(|header| header.identity == identity)
+    }
+
     /// The translation of a library in a file of its own.
     pub fn open_pack(path: &Path, identity: [u64; 2]) -> Result<Translation, Error> {
         let fail = |what: String| Error(format!("{}: {what}", path.display()));

@@ -3,6 +3,7 @@
 use abi::event::{Position, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 
+use crate::events::Event;
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
 use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
@@ -73,6 +74,7 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
     if let Some(thread) = trace.threads.iter().find(|t| t.tid.is_none()) {
         return Err(Error(format!("thread {}: its start is missing", thread.index)));
     }
+    switches_alternate(trace)?;
     let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
     let mut previous: Option<(usize, ChunkEnd)> = None;
     let mut wrong = None;
@@ -116,6 +118,21 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         Some(violation) => Err(Error(violation.to_string())),
         None => Ok(summary),
     }
+}
+
+/// The recording is on at first, and each switch changes that.
+fn switches_alternate(trace: &Trace) -> Result<(), Error> {
+    let mut is_on = true;
+    for event in &trace.process_events {
+        if let Some(Event::Switch { on, .. }) = event.event {
+            if on == is_on {
+                let what = if on { "on" } else { "off" };
+                return Err(Error(format!("the recording is switched {what} twice")));
+            }
+            is_on = on;
+        }
+    }
+    Ok(())
 }
 
 fn at(thread: &Thread, chunk: usize, end: &ChunkEnd, what: String) -> Violation {

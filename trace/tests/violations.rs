@@ -45,11 +45,22 @@ fn open_as(
     records: &[Record],
     events: &[Vec<u8>],
 ) -> Trace {
+    let options =
+        RecordingOptions { memory: Memory::Registers, control_flow, ..RecordingOptions::default() };
+    open_with(options, &[], units, records, events)
+}
+
+/// `of_process`: events of the process.
+fn open_with(
+    options: RecordingOptions,
+    of_process: &[Vec<u8>],
+    units: &[JitUnit],
+    records: &[Record],
+    events: &[Vec<u8>],
+) -> Trace {
     let mut writer = TraceWriter::default();
     let mut process = 1u64.to_le_bytes().to_vec();
-    let options: Options =
-        RecordingOptions { memory: Memory::Registers, control_flow, ..RecordingOptions::default() }
-            .into();
+    let options: Options = options.into();
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
@@ -62,6 +73,9 @@ fn open_as(
     xsave.resize(8 + 64 * 8, 0);
     file.extend(event(Kind::Xsave, 0, 0, WHOLE_UNIT, &xsave));
     writer.payload(FrameKind::File, PROCESS, 0, &file);
+    if !of_process.is_empty() {
+        writer.payload(FrameKind::Events, PROCESS, 0, &of_process.concat());
+    }
     let mut list = Vec::new();
     units.iter().for_each(|u| u.encode(&mut list));
     writer.payload(FrameKind::Units, PROCESS, 0, &list);
@@ -491,5 +505,129 @@ fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
         let trace = open_as(ControlFlow::Bits, &units, &[flow], &[end]);
         assert_eq!(seen(&trace).1.len(), references);
         verify(&trace).expect("right");
+    }
+}
+
+// --- a part of the code ---
+
+fn mark(bits: u8) -> Vec<u8> {
+    u16::from(abi::trace::outside::FIRST + bits).to_le_bytes().to_vec()
+}
+
+/// What is executed: blocks, and stays in code that is not recorded (0).
+#[derive(Default)]
+struct Stays(Vec<u64>);
+
+impl Sink for Stays {
+    const REFERENCES: bool = true;
+
+    fn block(&mut self, pc: LiveAddr, _uncertain: bool) {
+        self.0.push(pc.0);
+    }
+
+    fn outside(&mut self) {
+        self.0.push(0);
+    }
+
+    fn reference(&mut self, r: MemoryReference) {
+        self.0.push(r.address.0);
+    }
+}
+
+/// `mov eax, [rsi]; nop` at 0x5000, which knows rsi only if it is told.
+fn loads(tells: bool) -> JitUnit {
+    let records = [(0, What::Before(Gpr(6)))];
+    let records = if tells { &records[..] } else { &[] };
+    unit(0x20, 0x5000, records, &[0x8b, 0x06, 0x90])
+}
+
+/// `jmp 0x6000` at 0x4000
+fn jumps() -> JitUnit {
+    unit(0x21, 0x4000, &[], &[0xe9, 0xfb, 0x1f, 0, 0])
+}
+
+fn walk_a_part(
+    selective: bool,
+    tells: bool,
+    control_flow: &[Vec<u8>],
+    memory: &[u64],
+) -> (Result<Summary, String>, Vec<u64>) {
+    let options = RecordingOptions { selective, ..RecordingOptions::default() };
+    let record = Record {
+        registers: registers(0x4000),
+        control_flow: control_flow.concat(),
+        memory: words(memory),
+        ..Record::default()
+    };
+    let trace = open_with(options, &[], &[loads(tells), jumps()], &[record], &[]);
+    let mut seen = Stays::default();
+    let _ = Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen);
+    (verify(&trace).map_err(|e| e.to_string()), seen.0)
+}
+
+#[test]
+fn behind_code_that_is_not_recorded_anything_may_follow_and_nothing_is_known() {
+    let (outside, falls) = (mark(0), mark(abi::trace::outside::FALLS));
+    let (ok, seen) =
+        walk_a_part(true, true, &[wide(&[0x21]), outside.clone(), wide(&[0x20])], &[7]);
+    assert!(ok.is_ok(), "{ok:?}");
+    assert_eq!(seen, [0x4000, 0, 0x5000, 7]);
+    // Several marks are one stay, and what it falls to continues its block.
+    let stays = [wide(&[0x21]), outside.clone(), falls, wide(&[0x20])];
+    assert_eq!(walk_a_part(true, true, &stays, &[7]).1, [0x4000, 0, 7]);
+    // The jump leads to 0x6000.
+    let (error, _) = walk_a_part(true, true, &[wide(&[0x21, 0x20])], &[7]);
+    assert!(error.expect_err("a gap").contains("expected At(6000)"));
+    let (error, _) =
+        walk_a_part(true, false, &[wide(&[0x21]), outside.clone(), wide(&[0x20])], &[]);
+    assert!(error.expect_err("a register").contains("register 6 is not known"));
+    let (error, _) = walk_a_part(false, true, &[wide(&[0x21]), outside, wide(&[0x20])], &[7]);
+    assert!(error.expect_err("a mark").contains("unknown control word 8"));
+}
+
+#[test]
+fn a_mark_says_the_fs_base() {
+    use abi::trace::outside::{FS_BASE, LOW_HALF};
+    // mov eax, fs:[8]
+    let code = [0x64, 0x8b, 0x04, 0x25, 8, 0, 0, 0];
+    let options = RecordingOptions { selective: true, ..RecordingOptions::default() };
+    for (bits, address) in [(FS_BASE, 0x1_2345_6008), (FS_BASE | LOW_HALF, 0x2345_6008)] {
+        let record = Record {
+            registers: registers(0x5000),
+            control_flow: [mark(bits), wide(&[0x20])].concat(),
+            memory: words(&[0x1_2345_6000]),
+            ..Record::default()
+        };
+        let units = [unit(0x20, 0x5000, &[], &code)];
+        let trace = open_with(options, &[], &units, &[record], &[]);
+        verify(&trace).expect("a trace");
+        let mut seen = Stays::default();
+        let _ = Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen);
+        assert_eq!(seen.0, [0, 0x5000, address]);
+    }
+}
+
+#[test]
+fn a_unit_of_code_that_is_not_recorded_is_a_violation() {
+    let options = RecordingOptions { selective: true, ..RecordingOptions::default() };
+    let recorded = |pieces: &[u64]| {
+        let mut payload = words(&[0x5000, 0x1000, 0x4000, 8 * pieces.len() as u64]);
+        payload.extend(words(pieces));
+        [event(Kind::Selected, 0, 0, WHOLE_UNIT, &payload)]
+    };
+    let verified = |pieces: &[u64]| {
+        let record = Record {
+            registers: registers(0x5000),
+            control_flow: wide(&[0x20]),
+            memory: words(&[7]),
+            ..Record::default()
+        };
+        let trace = open_with(options, &recorded(pieces), &[loads(true)], &[record], &[]);
+        verify(&trace).map_err(|e| e.to_string())
+    };
+    assert!(verified(&[0x1000, 0x1001]).is_ok());
+    for pieces in [&[][..], &[0x1001, 0x1010], &[0, 0x1000]] {
+        let error = verified(pieces).expect_err("it is not recorded");
+        assert!(error.contains("is of code that is not recorded"), "{error}");
     }
 }

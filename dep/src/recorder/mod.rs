@@ -7,10 +7,12 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
-use indicatif::{BinaryBytes, ProgressBar};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
 use recording::folder::{self, TRACES};
 use recording::manifest::{now_ns, End, Manifest, Name, Status, VERSION};
@@ -153,9 +155,8 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
     let shown_folder = folder.clone();
     let folder = folder.canonicalize().map_err(|e| failed(format!("{}: {e}", folder.display())))?;
     // What could not be started leaves no recording.
-    let started = start(arguments, &folder, &named, &mut command).map_err(|refused| {
+    let started = start(arguments, &folder, &named, &mut command).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&folder);
-        refused
     });
     let (child, mut manifest) = started?;
     let status = child.wait().map_err(|e| failed(format!("cannot wait for {shown}: {e}")))?;
@@ -192,10 +193,9 @@ fn start(
     };
     manifest.write(folder).map_err(|e| failed(e.to_string()))?;
     let guard = Guard::new(folder);
-    let bar = ProgressBar::new_spinner().with_message(format!("rewriting {}", real.display()));
-    bar.enable_steady_tick(Duration::from_millis(100));
+    let progress = Progress::start(format!("rewriting {}", real.display()));
     let prepared = for_recording_with(folder, named, &manifest.rewrite, manifest.cache.as_deref());
-    bar.finish_and_clear();
+    progress.finish();
     drop(guard);
     let Program { output, exe, script_arguments, .. } = match prepared {
         Prepared::Run(program) => program,
@@ -219,6 +219,39 @@ fn start(
         say!("{error}");
     }
     Ok((child, manifest))
+}
+
+/// What a terminal shows while it takes long.
+struct Progress(Option<(ProgressBar, Sender<()>, JoinHandle<()>)>);
+
+impl Progress {
+    /// What is quicker than this comes out of the cache.
+    const LONG: Duration = Duration::from_millis(300);
+
+    fn start(what: String) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            return Progress(None);
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(ProgressStyle::default_spinner());
+        let (done, wait) = channel();
+        let drawn = bar.clone();
+        let thread = std::thread::spawn(move || {
+            if wait.recv_timeout(Progress::LONG) == Err(RecvTimeoutError::Timeout) {
+                drawn.set_draw_target(ProgressDrawTarget::stderr());
+                drawn.set_message(what);
+                drawn.enable_steady_tick(Duration::from_millis(100));
+            }
+        });
+        Progress(Some((bar, done, thread)))
+    }
+
+    fn finish(self) {
+        let Some((bar, done, thread)) = self.0 else { return };
+        drop(done);
+        let _ = thread.join();
+        bar.finish_and_clear();
+    }
 }
 
 /// Brings in what is needed to read the recording, and says what there is; to a terminal, or if it is

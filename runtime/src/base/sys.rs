@@ -53,8 +53,8 @@ pub mod nr {
     pub const VFORK: usize = 58;
     pub const EXECVE: usize = 59;
     pub const EXIT: usize = 60;
-    pub const UNAME: usize = 63;
     pub const WAIT4: usize = 61;
+    pub const UNAME: usize = 63;
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const GETCWD: usize = 79;

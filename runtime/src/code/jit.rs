@@ -194,7 +194,7 @@ impl<W: World> Jit<W> {
     }
 
     /// Does the same to both variants.
-    fn to_both(&mut self, mut change: impl FnMut(&mut Self)) {
+    fn in_both(&mut self, mut change: impl FnMut(&mut Self)) {
         change(self);
         if self.other.is_some() {
             self.exchange();
@@ -272,7 +272,7 @@ impl<W: World> Jit<W> {
         }
         self.drop_executable(range.span);
         if !range.shared {
-            self.to_both(|jit| jit.units.forget_variants(range.span));
+            self.in_both(|jit| jit.units.forget_variants(range.span));
         }
         self.tables.cover(range.span);
         self.executable.add(range);
@@ -335,7 +335,7 @@ impl<W: World> Jit<W> {
     // --- units ---
 
     fn drop_units(&mut self, span: Span) {
-        self.to_both(|jit| {
+        self.in_both(|jit| {
             jit.translation.forget_conclusions();
             for i in jit.units.within(span) {
                 jit.drop_unit(i);
@@ -352,7 +352,7 @@ impl<W: World> Jit<W> {
 
     /// Closes the gates of the translations of code in `span`.
     fn close_units(&mut self, span: Span) {
-        self.to_both(|jit| {
+        self.in_both(|jit| {
             for i in jit.units.within(span) {
                 jit.units.close(i, &mut jit.links, &mut jit.arena);
             }
@@ -654,7 +654,7 @@ impl<W: World> Jit<W> {
     /// Forgets all code: everything misses.
     fn flush(&mut self) {
         self.flushes += 1;
-        self.to_both(|jit| {
+        self.in_both(|jit| {
             jit.units.clear();
             jit.links.clear();
         });

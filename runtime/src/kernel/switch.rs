@@ -179,6 +179,9 @@ pub fn forked(thread: &Thread, forked: &Forked) {
     // It was made while nobody changed the tables; who was about to is not there.
     GENERATION.store((GENERATION.load(Relaxed) | 1).wrapping_add(1), Relaxed);
     SERVING.store(0, Relaxed);
+    // Of a switch, the parent may have done one half.
+    trace().set_off(is_off());
+    control::set_off(is_off());
     thread.slot.begin();
     thread.slot.is_mine();
 }
@@ -210,9 +213,16 @@ pub fn start(when: Start, main: u64) {
     jit().switch();
     trace().set_off(true);
     control::set_off(true);
-    let (on, why, time_ns) = (false, Why::Start, now(CLOCK_REALTIME));
-    let event = Event::Switch { on, why, time_ns, took_ns: 0, threads: 1, interrupted: 0 };
-    trace().process_event(&event);
+    note_start();
+}
+
+/// The trace of a process that starts switched off, as its parent was, says so.
+pub fn note_start() {
+    if is_off() {
+        let (on, why, time_ns) = (false, Why::Start, now(CLOCK_REALTIME));
+        let event = Event::Switch { on, why, time_ns, took_ns: 0, threads: 1, interrupted: 0 };
+        trace().process_event(&event);
+    }
 }
 
 /// Nothing is waited for any more.

@@ -179,6 +179,7 @@ fn fork(
     switch::forked(thread, forked);
     let units = units.filter(|_| kept).unwrap_or_default();
     trace().open_again(&inherited, parent, &units, &process_now(facts().options));
+    switch::note_start();
     NEXT_INDEX.store(1, Relaxed);
     (thread.index, thread.parent, thread.tid) = (0, 0, sys::gettid());
     (thread.vfork_child, thread.clear_tid) = (false, request.clear_tid);

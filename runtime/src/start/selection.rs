@@ -82,11 +82,14 @@ fn of_environment(start: &Start, options: Options) -> Rules {
 
 /// The rules of the environment, a line each.
 fn named(rules: &Rules) -> String {
-    let text = rules.to_text();
-    let line = |line: &str| match line.split_once(' ') {
-        Some(("only", selector)) => alloc::format!("DEP_ONLY {selector}\n"),
-        Some((_, selector)) => alloc::format!("DEP_SKIP {selector}\n"),
-        None => String::new(),
-    };
-    text.lines().map(line).collect()
+    let mut named = String::new();
+    for line in rules.to_text().lines() {
+        let (name, selector) = match line.split_once(' ') {
+            Some(("only", selector)) => ("DEP_ONLY ", selector),
+            Some((_, selector)) => ("DEP_SKIP ", selector),
+            None => continue,
+        };
+        named.extend([name, selector, "\n"]);
+    }
+    named
 }

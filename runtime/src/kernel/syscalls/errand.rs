@@ -22,6 +22,8 @@ const SIGCHLD: i32 = 17;
 /// Children that report with no signal, too.
 const WAIT_ALL: usize = 0x4000_0000;
 
+/// The last descriptor that there can be.
+const ALL_FILES: usize = u32::MAX as usize;
 /// Bytes of an answer; a longer one is cut.
 const LONGEST: usize = 64 << 10;
 const STACK: usize = 32 << 10;
@@ -189,6 +191,9 @@ unsafe extern "C" fn middle(order: &Order) -> ! {
     match sys::check(unsafe { start_on(flags, order.stack, command, order) }) {
         Err(errno) => order.error.store(errno, Relaxed),
         Ok(child) => {
+            // If the program is killed meanwhile, nothing of its files is left open here.
+            // SAFETY: the files of this process are its own.
+            let _ = unsafe { sys::call(nr::CLOSE_RANGE, &[0, ALL_FILES, 0]) };
             let mut status = 0i32;
             let args = [child, &mut status as *mut i32 as usize, WAIT_ALL, 0];
             // SAFETY: the kernel writes the status.
@@ -226,7 +231,6 @@ fn exit(status: usize) -> ! {
 /// The answer and the complaint, and nothing of the program's.
 fn set_files(order: &Order) -> Result<(), i32> {
     const F_DUPFD: usize = 0;
-    const ALL: usize = u32::MAX as usize;
     // SAFETY: the files of this process are its own.
     unsafe {
         // Out of the way first, if the program has closed its standard files.
@@ -237,7 +241,7 @@ fn set_files(order: &Order) -> Result<(), i32> {
         sys::call(nr::DUP2, &[answer, 1])?;
         sys::call(nr::DUP2, &[complaint, 2])?;
         // Before Linux 5.9 the command has the program's files for as long as it runs.
-        let _ = sys::call(nr::CLOSE_RANGE, &[3, ALL, 0]);
+        let _ = sys::call(nr::CLOSE_RANGE, &[3, ALL_FILES, 0]);
     }
     Ok(())
 }
