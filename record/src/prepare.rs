@@ -173,10 +173,6 @@ fn decide(
         Ok(arguments) => arguments,
         Err(reason) => return Ok(Made::native(reason, true)),
     };
-    let selection = match arguments.how.rules() {
-        Ok(rules) => Selection::new(rules),
-        Err(reason) => return Ok(Made::native(reason, true)),
-    };
     let since = SystemTime::now();
     let libraries = match rewrite::libraries(&arguments) {
         Ok(libraries) => libraries,

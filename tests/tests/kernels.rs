@@ -84,10 +84,13 @@ fn subjects(tally: &mut Tally) -> Vec<Subject> {
     subjects
 }
 
-/// The programs, rewritten, with their runs; the first run of each is the native one.
+/// The runs of one program: how, under which name, and its output. The first one is the native one.
+type Runs = Vec<(Mode, String, PathBuf)>;
+
+/// The programs, rewritten, with their runs.
 struct Prepared {
     guest: Guest,
-    runs: Vec<(String, Vec<(Mode, String, PathBuf)>)>,
+    runs: Vec<(String, Runs)>,
 }
 
 fn prepare(subjects: &[Subject], dir: &Path) -> Result<Prepared, String> {

@@ -221,7 +221,6 @@ fn each_stretch_is_what_was_executed() {
             flags: &["--torture", "tiny-buffers,pauses"],
             signals: true,
             has_other_gaps: true,
-            ..plain
         },
     ];
     let dir = tempfile::tempdir().expect("a folder");

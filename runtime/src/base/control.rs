@@ -316,7 +316,8 @@ pub fn take_kick(slot: Slot, signal: i32, info: &mut SigInfo) -> bool {
     let kicker = |n| word(at::KICKERS + 4 * n).load(Acquire);
     let known = (0..KICKERS).any(|n| kicker(n) != 0 && (sender == 0 || kicker(n) == sender));
     let [_, own] = slot.kicked();
-    if !known && !(sender == 0 && own.load(SeqCst) != 0) {
+    let kicked = sender == 0 && own.load(SeqCst) != 0;
+    if !known && !kicked {
         return false;
     }
     slot.arrived(from);

@@ -136,6 +136,7 @@ fn number(n: u32) -> Line {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests have a heap and may panic")]
 mod tests {
     use super::*;
 
