@@ -4,7 +4,7 @@
 //! `dep` finds it in `/proc/PID/fd`, opens it, and holds a lock on it (`flock`) while it uses it, so that
 //! requests come one after another.
 //!
-//! `dep` writes what it wants, and then [`POSTED`], one byte. The program looks there whenever a thread
+//! `dep` writes what it wants, and then [`at::POSTED`], one byte. The program looks there whenever a thread
 //! goes back to generated code; a thread that is in generated code is kicked ([`KICK`]). When the request
 //! is carried out, `DONE` becomes what `POSTED` is.
 //!

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// An entry that was used more recently than this stays: whoever asked for it is about to start it. More
-/// than [`USED_STEP`]: a use need not show.
+/// than `USED_STEP`: a use need not show.
 pub const RECENT: Duration = Duration::from_secs(15 * 60);
 const _: () = assert!(RECENT.as_secs() > 2 * USED_STEP.as_secs());
 /// More memos than this are too many: the oldest half goes.

@@ -43,7 +43,7 @@ impl fmt::Display for Hash {
     }
 }
 
-/// Makes one [`Hash`] of several parts.
+/// Makes one [`struct@Hash`] of several parts.
 #[derive(Default)]
 pub struct Hasher(Sha256);
 
