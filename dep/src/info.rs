@@ -332,9 +332,9 @@ fn modules(trace: &Trace) -> Vec<ModuleRow> {
         let Some(row) = rows.iter_mut().find(|row| row.path == path) else { continue };
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let piece = |pair: &[u8]| word(&pair[8..]).saturating_sub(word(&pair[..8]));
-        let bytes: u64 = pieces.chunks_exact(16).map(piece).sum();
+        let bytes = pieces.chunks_exact(16).map(piece).fold(0u64, u64::saturating_add);
         let [recorded, all] = row.recorded.get_or_insert([0, 0]);
-        (*recorded, *all) = (*recorded + bytes, *all + len);
+        (*recorded, *all) = (recorded.saturating_add(bytes), all.saturating_add(*len));
     }
     rows
 }

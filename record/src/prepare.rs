@@ -75,11 +75,12 @@ pub(crate) fn arguments_for(options: &[String], input: &Path) -> Result<Argument
     }
     all.extend(options.iter().map(OsString::from));
     all.extend(["--output".into(), "output".into(), "--".into(), input.into()]);
-    let arguments = Arguments::try_parse_from(all).map_err(|e| {
+    let mut arguments = Arguments::try_parse_from(all).map_err(|e| {
         let text = e.to_string();
         let line = text.lines().next().unwrap_or_default();
         format!("options for rewriting: {}", line.trim_start_matches("error: "))
     })?;
+    arguments.for_several = true;
     arguments.check().map_err(|e| format!("options for rewriting: {e}"))?;
     let printing = arguments.dump.is_some() || arguments.json || arguments.time;
     if printing || !arguments.learn.is_empty() {

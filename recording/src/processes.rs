@@ -65,6 +65,8 @@ pub struct Image {
     children: Vec<u64>,
     /// Those of them that are recorded in this trace, until they end or execute a program.
     within: Vec<u64>,
+    /// It was not recorded any more when it ended.
+    unrecorded: bool,
 }
 
 /// A process: its images, in their order. Without any it has no trace.
@@ -179,6 +181,7 @@ fn unreadable(name: TraceName, path: &Path, why: String) -> Image {
         parent: None,
         children: Vec::new(),
         within: Vec::new(),
+        unrecorded: false,
     }
 }
 
@@ -200,6 +203,12 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     let written = written.and_then(|time| u64::try_from(time.as_nanos()).ok());
     // What nothing is written to any more was written to when it ended, or somebody has copied it.
     let end_ns = ending.as_ref().and(trace.end_ns.or(written));
+    // Then nothing says that another program was executed.
+    let unrecorded = trace.is_lossy
+        || trace.process_events.iter().rev().find_map(|placed| match placed.event {
+            Some(Event::Switch { on, .. }) => Some(!on),
+            _ => None,
+        }) == Some(true);
     let ending = ending.or_else(|| last_exec(trace).map(|(path, why)| Ending::Left(path, why)));
     let ending =
         ending.unwrap_or_else(|| match metadata.is_some_and(|m| is_open(name.pid, path, &m)) {
@@ -218,6 +227,7 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
         parent: trace.parent,
         children: trace.children().collect(),
         within: trace.threads.iter().filter_map(trace::Thread::own_process).collect(),
+        unrecorded,
     }
 }
 
@@ -331,8 +341,11 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
 
 /// Whether the next image of the same number is the same process.
 fn goes_on(process: &Process) -> bool {
-    let ending = process.images.last().map(|image| &image.ending);
-    matches!(ending, Some(Ending::Left(..) | Ending::Unreadable(_)))
+    process.images.last().is_some_and(|image| match image.ending {
+        Ending::Left(..) | Ending::Unreadable(_) => true,
+        Ending::None => image.unrecorded,
+        _ => false,
+    })
 }
 
 /// The last process with this number that had started by then.
@@ -374,6 +387,7 @@ mod tests {
             parent: None,
             children: Vec::new(),
             within: Vec::new(),
+            unrecorded: false,
         }
     }
 

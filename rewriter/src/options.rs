@@ -49,6 +49,9 @@ pub struct Arguments {
     /// Print nothing but errors.
     #[arg(short, long)]
     pub quiet: bool,
+    /// The options are for several programs: what --only and --skip name need not be in each.
+    #[arg(skip)]
+    pub for_several: bool,
 }
 
 /// What is recorded, and by which code: the same for all programs of a recording.

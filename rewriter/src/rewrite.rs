@@ -164,7 +164,9 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     libraries.reports.extend(reports);
     // Those of the cache may have been translated earlier.
     let looked = arguments.embeds_libraries() && missing.is_empty();
-    selection.check(&arguments.input, &input, looked, arguments.quiet)?;
+    if !arguments.for_several {
+        selection.check(&arguments.input, &input, looked, arguments.quiet)?;
+    }
     stages.done("libraries");
     let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
     let folder = shared.map(SharedLibraries::folder);

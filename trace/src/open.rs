@@ -382,7 +382,15 @@ impl Trace {
     pub fn records(&self, address: LiveAddr) -> bool {
         let mut known = false;
         for event in &self.process_events {
-            let Some(Event::Selected { start, len, base, pieces }) = &event.event else { continue };
+            let Some(Event::Selected { start, len, base, pieces }) = &event.event else {
+                // What comes there later is something else.
+                let gone = matches!(&event.event, Some(Event::Unmap { start, len })
+                    if address.from_start(*start) < *len);
+                if known && gone {
+                    return true;
+                }
+                continue;
+            };
             if address.from_start(*start) >= *len {
                 continue;
             }

@@ -79,13 +79,15 @@ fn file() -> Result<i32, i32> {
     Ok(descriptors::hide(fd as i32))
 }
 
-/// In a forked child: it has a page of its own, at the same place.
-pub fn forked(_: &Forked) {
+/// In a forked child: it has a page of its own, at the same place. `shares`: descriptors are those of
+/// its parent, too.
+pub fn forked(_: &Forked, shares: bool) {
     let page = PAGE.load(Relaxed);
     let (slots, off) = (word(at::SLOTS).load(Relaxed), word(at::OFF).load(Relaxed));
     let old = FILE.swap(-1, Relaxed);
     let fd = match old {
         -1 => -1,
+        _ if shares => file().unwrap_or(-1),
         old => {
             descriptors::reveal(old);
             // SAFETY: the child's copy of the descriptor, which nobody else uses.

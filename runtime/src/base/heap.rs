@@ -6,7 +6,10 @@
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    compiler_fence, AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 const SMALLEST: usize = 16;
 const CLASSES: usize = 14; // 16 bytes to 128 KiB
@@ -96,8 +99,12 @@ unsafe impl GlobalAlloc for Heap {
         if free.next == 0 || at + size > free.end {
             match crate::base::own::anonymous(REFILL as u64) {
                 Ok(new) => {
+                    // A child that is forked in the midst of this finds no room, rather than too much.
+                    free.end = 0;
+                    compiler_fence(SeqCst);
                     free.next = new as usize;
                     free.populated = free.next;
+                    compiler_fence(SeqCst);
                     free.end = new as usize + REFILL;
                 }
                 Err(errno) => no_memory(errno),

@@ -104,7 +104,15 @@ impl Selection {
 
     /// The program is mapped at `span`; `own` is what the rewriter has chosen of it. Returns whether
     /// its ahead-of-time code can be used.
-    pub fn add_program(&mut self, span: Span, window: u64, own: Ranges, names: &[&str]) -> bool {
+    /// `alone`: the rules are for this program, not for all of a recording.
+    pub fn add_program(
+        &mut self,
+        span: Span,
+        window: u64,
+        own: Ranges,
+        names: &[&str],
+        alone: bool,
+    ) -> bool {
         if self.is_everything() {
             return true;
         }
@@ -119,7 +127,7 @@ impl Selection {
             // A module named by a glob may be another one, too.
             let of_program = of_program && !selector.module.contains(['*', '?']);
             let ranges = selector.ranges(names, &functions);
-            if of_program && !ranges.pieces().iter().any(has_code) {
+            if alone && of_program && !ranges.pieces().iter().any(has_code) {
                 crate::die!("DEP_ONLY, DEP_SKIP: {selector}: the program has no such code");
             }
         }

@@ -14,6 +14,7 @@
 
 use crate::base::control::{self, Answer, Request, Slot};
 use crate::base::facts::facts;
+use crate::base::lineage::lineage;
 use crate::base::lock::Forked;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
@@ -173,9 +174,11 @@ pub fn begin(thread: &mut Thread) {
     thread.slot.is_mine();
 }
 
-/// In the only thread of a forked child.
-pub fn forked(thread: &Thread, forked: &Forked) {
-    control::forked(forked);
+/// In the only thread of a forked child. `shares`: descriptors are those of its parent, too.
+pub fn forked(thread: &Thread, forked: &Forked, shares: bool) {
+    control::forked(forked, shares);
+    // The parent's thread that wants it sees to it.
+    WANTED.store(0, Relaxed);
     // It was made while nobody changed the tables; who was about to is not there.
     GENERATION.store((GENERATION.load(Relaxed) | 1).wrapping_add(1), Relaxed);
     SERVING.store(0, Relaxed);
@@ -199,6 +202,8 @@ pub fn start(when: Start, main: u64) {
         crate::die!("an undo log has no gaps: it cannot be started later (DEP_START)");
     }
     match when {
+        // Of several programs that are executed in turn not every one must have it.
+        Start::Main if main == 0 && lineage().recorder.is_some() => return,
         Start::Main if main == 0 => {
             crate::die!("where the program's function main is cannot be told (use DEP_START=entry)")
         }

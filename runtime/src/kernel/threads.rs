@@ -32,6 +32,7 @@ static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
 static SPARE: AtomicU64 = AtomicU64::new(0);
 
 const CLONE_VM: u64 = 0x100;
+const CLONE_FILES: u64 = 0x400;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x10000;
 
@@ -176,9 +177,11 @@ fn fork(
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
     let kept = jit.forked(units.is_some());
     drop(jit);
-    switch::forked(thread, forked);
+    // Its files may be those of its parent: what is closed here would be closed there.
+    let shares = request.flags & CLONE_FILES != 0;
+    switch::forked(thread, forked, shares);
     let units = units.filter(|_| kept).unwrap_or_default();
-    trace().open_again(&inherited, parent, &units, &process_now(facts().options));
+    trace().open_again(&inherited, shares, parent, &units, &process_now(facts().options));
     switch::note_start();
     NEXT_INDEX.store(1, Relaxed);
     (thread.index, thread.parent, thread.tid) = (0, 0, sys::gettid());

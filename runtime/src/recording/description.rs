@@ -21,6 +21,9 @@ pub fn process_now(options: Options) -> EventRef<'static> {
     }
 }
 
+/// PROT_EXEC.
+const EXECUTABLE: u32 = 4;
+
 /// What is known so far.
 #[derive(Default)]
 pub struct Description {
@@ -76,10 +79,16 @@ impl Description {
             return;
         }
         match *event {
-            Event::Map { start, len, .. } => self.say(start.0, start.0.saturating_add(len), event),
+            Event::Map { start, len, protection, .. } => {
+                let (start, end) = (start.0, start.0.saturating_add(len));
+                if protection & EXECUTABLE == 0 {
+                    self.forget_selected(start, end);
+                }
+                self.say(start, end, event);
+            }
             Event::Unmap { start, len } => {
                 let (start, end) = (start.0, start.0.saturating_add(len));
-                self.forget(start, end);
+                self.unmapped(start, end);
                 let in_part = self.mapped.iter().any(|(at, said)| at.0 < end && start < said.end);
                 if in_part {
                     self.say(start, end, event);
@@ -109,12 +118,22 @@ impl Description {
     }
 
     /// What lies in `start..end` is of no importance any more.
-    pub fn forget(&mut self, start: u64, end: u64) {
+    fn forget(&mut self, start: u64, end: u64) {
         while let Some((&at, _)) =
             self.mapped.range((start, 0)..(end, 0)).find(|(_, said)| said.end <= end)
         {
             self.mapped.remove(&at);
         }
+    }
+
+    /// Nothing is at `start..end` any more.
+    pub fn unmapped(&mut self, start: u64, end: u64) {
+        self.forget(start, end);
+        self.forget_selected(start, end);
+    }
+
+    /// (What is recorded of a mapping is said ahead of the mapping.)
+    fn forget_selected(&mut self, start: u64, end: u64) {
         self.selected.retain(|&at, said| at < start || end < said.end);
     }
 
@@ -211,5 +230,33 @@ mod tests {
         let mut description = Description::new();
         description.note(&map(0x1000, 0x1000));
         assert_eq!(said(&description), []);
+    }
+
+    #[test]
+    fn what_is_recorded_of_a_mapping_is_said_until_it_is_gone() {
+        let mut description = Description { kept: true, ..Description::new() };
+        let selected = |start| {
+            let (start, base) = (LiveAddr(start), LiveAddr(start));
+            Event::Selected { start, len: 0x1000, base, pieces: &[0u8; 16][..] }
+        };
+        let executable = |start| match map(start, 0x1000) {
+            Event::Map { start, len, offset, build_id, path, .. } => {
+                Event::Map { start, len, offset, protection: 5, build_id, path }
+            }
+            other => other,
+        };
+        let kinds = |description: &Description| -> Vec<u16> {
+            said(description).into_iter().map(|(kind, _, _)| kind).collect()
+        };
+        let [map_kind, selected_kind] = [Kind::Map, Kind::Selected].map(|kind| kind as u16);
+        description.note(&selected(0x1000));
+        description.note(&executable(0x1000));
+        assert_eq!(kinds(&description), [map_kind, selected_kind]);
+        // Data in its place.
+        description.note(&map(0x1000, 0x1000));
+        assert_eq!(kinds(&description), [map_kind]);
+        description.note(&selected(0x1000));
+        description.note(&unmap(0x1000, 0x1000));
+        assert_eq!(kinds(&description), []);
     }
 }

@@ -286,11 +286,19 @@ impl TraceFile {
 
     /// Opens a recording in a forked child: a file of its own in place of its parent's. Where it is
     /// not followed, or there can be none, what it records is discarded.
-    pub fn open_again(&self, from: &Inherited, parent: u32, units: &[Vec<u8>], now: &EventRef<'_>) {
+    /// `shares`: the descriptor that it inherited is its parent's, too.
+    pub fn open_again(
+        &self,
+        from: &Inherited,
+        shares: bool,
+        parent: u32,
+        units: &[Vec<u8>],
+        now: &EventRef<'_>,
+    ) {
         let Some(naming) = &self.naming else { return };
         match naming.create(sys::getpid()) {
             Ok(fd) => {
-                if self.open(descriptors::replace(from.fd, fd)) {
+                if self.open(descriptors::replace(from.fd.filter(|_| !shares), fd)) {
                     self.describe(now, parent, units);
                 }
             }
@@ -632,7 +640,7 @@ impl TraceFile {
     /// What was mapped in `start..end` is not any more.
     pub fn unmapped(&self, start: u64, end: u64) {
         if self.naming.is_some() {
-            self.state.lock().description.forget(start, end);
+            self.state.lock().description.unmapped(start, end);
         }
     }
 
@@ -641,27 +649,31 @@ impl TraceFile {
     pub fn end(&self) -> bool {
         let ended = self.life.end();
         if ended {
-            self.seal_frames(None);
+            self.seal_frames(None, true);
         }
         ended
     }
 
     /// Seals what belongs to the process: it ends here, and `how` says in which way. (The recording
     /// stays open: other threads run until the kernel ends them.)
-    pub fn seal(&self, how: &EventRef<'_>) {
-        self.seal_frames(Some(how));
+    ///
+    /// `noted`: the thread that says how could note it itself.
+    pub fn seal(&self, how: &EventRef<'_>, noted: bool) {
+        self.seal_frames(Some(how), noted);
     }
 
-    fn seal_frames(&self, how: Option<&EventRef<'_>>) {
+    fn seal_frames(&self, how: Option<&EventRef<'_>>, noted: bool) {
         let mut state = self.state.lock();
         let length = Event::Length(state.end);
         let time = Event::EndTime(sys::now_ns());
         // The thread that says how was not recorded any more.
-        match how.filter(|_| self.gap().is_some()) {
+        match how.filter(|_| !noted || self.gap().is_some()) {
             Some(how) => self.last_words(&mut state, &[length, time, how.clone()], true),
             None => self.last_words(&mut state, &[length, time], true),
         }
         let (units, events) = (state.units.take(), state.events.take());
+        // A child that is forked before the kernel ends this process runs them, too.
+        state.units_written.extend(units.as_ref().map(Appender::written));
         for appender in [units, events].into_iter().flatten() {
             match how {
                 Some(_) => appender.seal_at_end(),

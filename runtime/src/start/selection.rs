@@ -43,7 +43,8 @@ pub unsafe fn choose(start: &Start, header: &ImageHeader, window: u64, options: 
     let mut real = [0u8; 4096];
     let original = start.environment("DEP_EXE").map_or(&[][..], |path| path.to_bytes());
     let names = names_of_program([original, program_path(start), real_path(start, &mut real)]);
-    let reselected = !selection.add_program(span.whole_pages(), window, own, &names);
+    let alone = start.environment("DEP_RECORDER").is_none();
+    let reselected = !selection.add_program(span.whole_pages(), window, own, &names, alone);
     Chosen { selection, rules: key, text, reselected }
 }
 

@@ -27,7 +27,8 @@ pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: 
     }
     let pointers = thread.block.pointers;
     let end = Event::ProcessEnd { reason, status, address };
+    let noted = thread.recorder.to_file() || !thread.recorder.active();
     thread.event(insn, &end);
     thread.recorder.close_at_end(&pointers);
-    trace().seal(&end);
+    trace().seal(&end, noted);
 }

@@ -8,6 +8,7 @@
 use crate::base::last_words::Line;
 use crate::base::signal::{self, block_all, set_default_action, set_kernel_action, set_real_mask};
 use crate::base::sys::{self, nr};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::ffi::CStr;
@@ -57,7 +58,9 @@ pub fn run(arguments: &[&CStr], environment: &[&CStr]) -> Result<Vec<u8>, Vec<u8
     let (arguments, environment) = (pointers(arguments), pointers(environment));
     let mut stacks = alloc::vec![0u64; 2 * STACK / 8];
     let stack = stacks.as_mut_ptr() as usize;
-    let order = Order {
+    // A program that is killed meanwhile leaves the process in between behind: in a child of vfork this
+    // memory stays its then, whatever the parent does with ours.
+    let order = Box::into_raw(Box::new(Order {
         program: command.as_ptr() as usize,
         arguments: arguments.as_ptr() as usize,
         environment: environment.as_ptr() as usize,
@@ -66,18 +69,22 @@ pub fn run(arguments: &[&CStr], environment: &[&CStr]) -> Result<Vec<u8>, Vec<u8
         stack: stack + STACK,
         error: AtomicI32::new(0),
         status: AtomicI32::new(-1),
-    };
+    }));
+    // SAFETY: it is given back below.
+    let order = unsafe { &*order };
     let mask = block_all();
     // SAFETY: the stack and the order are used by that process alone, which ends before they do.
-    let child = unsafe { start_on(CLONE_VM | CLONE_UNTRACED, stack + 2 * STACK, middle, &order) };
+    let child = unsafe { start_on(CLONE_VM | CLONE_UNTRACED, stack + 2 * STACK, middle, order) };
     set_real_mask(mask);
     match sys::check(child) {
         Ok(child) => wait(child),
         Err(errno) => order.error.store(errno, Relaxed),
     }
     drop(stacks);
-    let status = order.status.load(Acquire);
-    match order.error.load(Relaxed) {
+    let (status, error) = (order.status.load(Acquire), order.error.load(Relaxed));
+    // SAFETY: made above, and the process that had it has ended.
+    drop(unsafe { Box::from_raw(core::ptr::from_ref(order).cast_mut()) });
+    match error {
         0 if status == 0 => Ok(answer.contents(LONGEST)),
         0 => Err(ended(shown, status, &complaint.contents(256))),
         errno => Err(cannot_start(shown, errno)),
@@ -121,7 +128,7 @@ struct Scratch(usize);
 fn scratch() -> Result<Scratch, i32> {
     const CLOEXEC: usize = 1;
     const NOEXEC_SEAL: usize = 8;
-    let name = c"deprewrite".as_ptr() as usize;
+    let name = c"deprewrite-answer".as_ptr() as usize;
     // SAFETY: the kernel reads the name.
     let make = |flags| unsafe { sys::call(nr::MEMFD_CREATE, &[name, flags]) };
     // Linux before 6.3 knows one of the flags only.
