@@ -1,6 +1,8 @@
-//! What the caller had set for signals when the command was started.
+//! What the caller had set for signals, and which standard files it had closed, when the command was
+//! started.
 //!
-//! A Rust program ignores SIGPIPE before its `main` runs, so this is noted earlier. Whoever starts a
+//! A Rust program ignores SIGPIPE and opens what is closed of its standard files before its `main` runs,
+//! so this is noted earlier. Whoever starts a
 //! program on behalf of the caller passes on what the caller had.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +10,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Signals that the caller ignores: bit n-1 is signal n.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
+/// Standard files that the caller has closed: bit n is descriptor n.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
 /// Notes it; to be called before `main`. Where there is no /proc, nothing was ignored.
 pub fn note() {
+    let closed =
+        (0..3).filter(|fd| std::fs::symlink_metadata(format!("/proc/self/fd/{fd}")).is_err());
+    let closed = closed.fold(0, |bits, fd| bits | 1 << fd);
+    if std::path::Path::new("/proc/self/fd").exists() {
+        CLOSED.store(closed, Ordering::Relaxed);
+    }
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return };
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
     IGNORED.store(mask.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// The standard files that the caller has closed.
+pub fn closed() -> impl Iterator<Item = i32> {
+    (0..3).filter(|fd| CLOSED.load(Ordering::Relaxed) & 1 << fd != 0)
 }
 
 /// Whether the caller ignores a signal.

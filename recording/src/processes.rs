@@ -201,6 +201,11 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     let written = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let written = written.and_then(|time| u64::try_from(time.as_nanos()).ok());
+    // One that ended before it could say anything was made at that time.
+    let start_ns = match trace.start_ns {
+        0 => written.unwrap_or(0),
+        start_ns => start_ns,
+    };
     // What nothing is written to any more was written to when it ended, or somebody has copied it.
     let end_ns = ending.as_ref().and(trace.end_ns.or(written));
     // Then nothing says that another program was executed.
@@ -219,8 +224,8 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
         name,
         program: trace.program.clone(),
         arguments: trace.arguments.clone(),
-        start_ns: trace.start_ns,
-        end_ns: end_ns.map(|end| end.max(trace.start_ns)),
+        start_ns,
+        end_ns: end_ns.map(|end| end.max(start_ns)),
         ending,
         bytes: trace.file.len,
         damage: trace.damage.len(),

@@ -2,6 +2,7 @@
 //! terminal, the same signals ignored and blocked.
 
 use std::ffi::{CString, OsString};
+use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,8 @@ pub struct Start<'a> {
     pub file: &'a Path,
     pub arguments: Vec<OsString>,
     pub environment: Vec<(OsString, OsString)>,
+    /// The signals that it is to have blocked; without: those that are blocked now.
+    pub mask: Option<SigSet>,
 }
 
 /// A running program, and the signals that it is sent by way of this process.
@@ -59,14 +62,23 @@ impl Child {
         let signals = SignalsInfo::<WithOrigin>::new(&caught)
             .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
         let mut attributes = PosixSpawnAttr::init()?;
+        let mut flags = PosixSpawnFlags::empty();
         if !caller::ignores(signal_hook::consts::SIGPIPE) {
             let mut default = SigSet::empty();
             default.add(Signal::SIGPIPE);
             attributes.set_sigdefault(&default)?;
-            attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF)?;
+            flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
         }
-        let nothing = PosixSpawnFileActions::init()?;
-        let pid = posix_spawn(start.file, &nothing, &attributes, &arguments?, &environment?)?;
+        if let Some(mask) = start.mask {
+            attributes.set_sigmask(&mask)?;
+            flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
+        }
+        attributes.set_flags(flags)?;
+        let mut files = PosixSpawnFileActions::init()?;
+        for fd in caller::closed() {
+            files.add_close(fd)?;
+        }
+        let pid = posix_spawn(start.file, &files, &attributes, &arguments?, &environment?)?;
         let alive = Arc::new(Mutex::new(true));
         pass_on(signals, pid, Arc::clone(&alive));
         Ok(Child { pid, alive })
@@ -80,16 +92,33 @@ impl Child {
     /// Waits for its end.
     pub fn wait(self) -> std::io::Result<Status> {
         // First without taking its number away.
-        let status = self.ended(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+        let interactive = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
+        let status = self.ended(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT, interactive)?;
         *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.ended(WaitIdOptions::EXITED)?;
+        self.ended(WaitIdOptions::EXITED, false)?;
         Ok(status)
     }
 
-    fn ended(&self, options: WaitIdOptions) -> std::io::Result<Status> {
+    /// `stops`: when the program stops, so does this process, for which an interactive shell waits; and
+    /// the program goes on when this process does.
+    fn ended(&self, options: WaitIdOptions, stops: bool) -> std::io::Result<Status> {
         let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
         let pid = pid.ok_or(std::io::ErrorKind::InvalidInput)?;
         loop {
+            if stops {
+                let both = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+                match waitid(WaitId::Pid(pid), both) {
+                    Ok(Some(status)) if status.stopped() => {
+                        // Seen now: the next one is another.
+                        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED);
+                        let _ = kill(Pid::this(), Signal::SIGSTOP);
+                        let _ = kill(self.pid, Signal::SIGCONT);
+                        continue;
+                    }
+                    Err(rustix::io::Errno::INTR) => continue,
+                    _ => {}
+                }
+            }
             let status = match waitid(WaitId::Pid(pid), options) {
                 Err(rustix::io::Errno::INTR) => continue,
                 status => status?,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Args as ClapArgs;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use recording::folder::{self, TRACES};
 use recording::manifest::{now_ns, End, Manifest, Name, Status, VERSION};
 use recording::processes::{Ending, Processes};
@@ -196,6 +197,12 @@ fn start(
     let progress = Progress::start(format!("rewriting {}", real.display()));
     let prepared = for_recording_with(folder, named, &manifest.rewrite, manifest.cache.as_deref());
     progress.finish();
+    // From one listener to the next no signal is lost: it waits.
+    let mut passed_on = SigSet::empty();
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
+        passed_on.add(signal);
+    }
+    let before = passed_on.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
     drop(guard);
     let Program { output, exe, script_arguments, .. } = match prepared {
         Prepared::Run(program) => program,
@@ -208,11 +215,14 @@ fn start(
     }
     let environment = arguments.environment(folder, named, &exe, manifest.cache.as_deref());
     manifest.start_ns = now_ns();
-    let start = Start { file: &output, arguments: command.clone(), environment };
+    let start = Start { file: &output, arguments: command.clone(), environment, mask: before };
     let child = Child::start(start).map_err(|e| match e {
         Errno::E2BIG => failed("the arguments and the environment are too long".into()),
         e => failed(format!("cannot run {}: {e}", output.display())),
     })?;
+    if let Some(before) = before {
+        let _ = before.thread_set_mask();
+    }
     manifest.pid = Some(child.pid());
     // The program runs: what cannot be written now is said, and changes nothing else.
     if let Err(error) = manifest.write(folder) {

@@ -71,6 +71,11 @@ fn file() -> Result<i32, i32> {
     if sys::limit(sys::RLIMIT_FSIZE) < LEN {
         return Err(sys::EFBIG);
     }
+    // The program needs what there is itself.
+    const FEW: u64 = 32;
+    if sys::limit(sys::RLIMIT_NOFILE) < FEW {
+        return Err(sys::EMFILE);
+    }
     let name = c"deprewrite";
     // SAFETY: the kernel reads the name.
     let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
