@@ -338,6 +338,13 @@ pub enum Event<B, R> {
         /// Its process id.
         pid: u64,
     },
+    /// The program was told how a child of it had ended, by the system call in front of this.
+    Reaped {
+        /// Process id of the child.
+        pid: u64,
+        /// As `wait4` gives it.
+        status: u64,
+    },
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -420,6 +427,7 @@ kinds! {
     Order = 46 "ORDER",
     OwnProcess = 47 "OWN_PROCESS",
     NotFollowed = 48 "NOT_FOLLOWED",
+    Reaped = 49 "REAPED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -546,6 +554,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
                 put_words(out, &[*pid]);
             }
+            Event::Reaped { pid, status } => put_words(out, &[*pid, *status]),
             Event::Loss { reason, errno } => {
                 out.put(&reason.to_u32().to_le_bytes());
                 out.put(&errno.to_le_bytes());
@@ -650,6 +659,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Fork => Event::Fork { pid: f.u64()? },
             Kind::Parent => Event::Parent { pid: f.u64()? },
             Kind::OwnProcess => Event::OwnProcess { pid: f.u64()? },
+            Kind::Reaped => Event::Reaped { pid: f.u64()?, status: f.u64()? },
             Kind::Loss => Event::Loss { reason: Loss::from_u32(f.u32()?), errno: f.u32()? },
             Kind::ProcessEnd => {
                 let reason = End::from_u32(f.u32()?);

@@ -67,6 +67,8 @@ pub struct Image {
     within: Vec<u64>,
     /// It was not recorded any more when it ended.
     unrecorded: bool,
+    /// Children of which it was told the end, with their statuses as `wait4` gives them.
+    reaped: Vec<(u64, u64)>,
 }
 
 /// A process: its images, in their order. Without any it has no trace.
@@ -124,6 +126,7 @@ impl Processes {
             });
         }
         let mut all = tree(images);
+        know_the_reaped(&mut all);
         know_the_first(&mut all, &recording.manifest);
         Processes { all, needed, notes: recording.notes() }
     }
@@ -150,6 +153,30 @@ impl Processes {
     /// All images.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.all.iter().flat_map(|process| &process.images)
+    }
+}
+
+/// Who was ended by a signal could not record it, but its parent was told.
+fn know_the_reaped(all: &mut [Process]) {
+    for index in 0..all.len() {
+        let Some(parent) = all[index].parent else { continue };
+        let pid = all[index].pid;
+        // Of several with this number it cannot be said which.
+        if all.iter().filter(|process| process.pid == pid).count() != 1 {
+            continue;
+        }
+        let mut told = all[parent].images.iter().flat_map(|image| &image.reaped);
+        let Some(&(_, status)) = told.rfind(|(child, _)| *child == pid) else {
+            continue;
+        };
+        let Some(image) = all[index].images.last_mut() else { continue };
+        if image.ending == Ending::None {
+            let of = |part: u64| i32::try_from(part).unwrap_or_default();
+            image.ending = match status & 0x7f {
+                0 => Ending::Exit(of(status >> 8 & 0xff)),
+                signal => Ending::Signal(of(signal)),
+            };
+        }
     }
 }
 
@@ -182,6 +209,7 @@ fn unreadable(name: TraceName, path: &Path, why: String) -> Image {
         children: Vec::new(),
         within: Vec::new(),
         unrecorded: false,
+        reaped: Vec::new(),
     }
 }
 
@@ -201,6 +229,11 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
     let written = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
     let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let written = written.and_then(|time| u64::try_from(time.as_nanos()).ok());
+    let threads = trace.threads.iter().flat_map(|thread| &thread.events);
+    let reaped = threads.filter_map(|placed| match placed.event {
+        Some(Event::Reaped { pid, status }) => Some((pid, status)),
+        _ => None,
+    });
     // One that ended before it could say anything was made at that time.
     let start_ns = match trace.start_ns {
         0 => written.unwrap_or(0),
@@ -233,6 +266,7 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
         children: trace.children().collect(),
         within: trace.threads.iter().filter_map(trace::Thread::own_process).collect(),
         unrecorded,
+        reaped: reaped.collect(),
     }
 }
 
@@ -393,6 +427,7 @@ mod tests {
             children: Vec::new(),
             within: Vec::new(),
             unrecorded: false,
+            reaped: Vec::new(),
         }
     }
 

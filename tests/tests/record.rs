@@ -468,3 +468,52 @@ fn without_following_there_is_one_process() {
     assert_eq!(names(&all).len(), 1, "{all:?}");
     text(here.path(), &["verify", "rec"]);
 }
+
+/// What a signal ends at once cannot record its end: its parent was told.
+#[test]
+fn a_child_that_is_killed_has_the_end_that_its_parent_was_told() {
+    let here = folder();
+    let here = here.path();
+    for (name, signal, number) in [("k", "KILL", 9), ("t", "TERM", 15)] {
+        let script = format!("sleep 20 & sleep 1; kill -{signal} $!; wait $!");
+        let run = output(dep(here, &record_sh(name, &script)));
+        assert_eq!(run.status.code(), Some(128 + number), "{run:?}");
+        let all = processes(here, name);
+        let ends: Vec<_> = images(&all)
+            .filter(|image| image["ended"] == "signal")
+            .map(|image| image["status"].as_i64())
+            .collect();
+        assert_eq!(ends, [Some(number.into())], "{all:?}");
+    }
+}
+
+/// A process that executes other programs while nothing is recorded is one process all the same.
+#[test]
+fn exec_while_switched_off_goes_on_as_the_same_process() {
+    let here = folder();
+    let here = here.path();
+    let script = "exec sh -c 'exec echo end'";
+    let recorded = ["record", "-o", "off", "--start", "off", "sh", "-c", script];
+    assert_eq!(text(here, &recorded), "end\n");
+    let all = processes(here, "off");
+    assert_eq!((all.len(), images(&all).count()), (1, 3), "{all:?}");
+    text(here, &["verify", "off"]);
+}
+
+/// A standard file that the caller has closed is closed in the program.
+#[test]
+fn closed_standard_files_stay_closed() {
+    let here = folder();
+    let here = here.path();
+    let line =
+        |recorder: &str| format!("{recorder} cat <&-; echo $?; {recorder} ls / >&-; echo $?");
+    let shell = |line: String| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).current_dir(here).env("DEP_CACHE", cache());
+        output(command)
+    };
+    let native = shell(line(""));
+    let recorded = shell(line(&format!("{} record", Tools::get().dep.display())));
+    assert_eq!(recorded, native);
+    assert!(!native.stderr.is_empty());
+}

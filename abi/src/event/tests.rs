@@ -71,6 +71,7 @@ fn sample(kind: Kind) -> Owned {
         Kind::Fork => Event::Fork { pid: 77 },
         Kind::Parent => Event::Parent { pid: 76 },
         Kind::OwnProcess => Event::OwnProcess { pid: 78 },
+        Kind::Reaped => Event::Reaped { pid: 79, status: 15 },
         Kind::Loss => Event::Loss { reason: Loss::FileSizeLimit, errno: 27 },
         Kind::ProcessEnd => Event::ProcessEnd { reason: End::Exit, status: 3, address: 4 },
         Kind::Exec => Event::Exec(path),

@@ -281,4 +281,37 @@ fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
     let arguments = args.map(|arg| arg as u64);
     let call = Event::Syscall { number: number as u64, arguments, result: result as i64 };
     thread.event(WHOLE_UNIT, &call);
+    if let Some((pid, status)) = reaped(number, args, result) {
+        thread.event(WHOLE_UNIT, &Event::Reaped { pid, status });
+    }
+}
+
+/// The child that the program was told the end of: its process id, and its status as `wait4` gives it.
+fn reaped(number: usize, args: &[usize; 6], result: usize) -> Option<(u64, u64)> {
+    const WAITID: usize = 247;
+    const CORE: u64 = 0x80;
+    match number {
+        nr::WAIT4 => {
+            let mut status = 0u32;
+            let pid = sys::check(result).ok().filter(|&pid| pid != 0)? as u64;
+            program::read_program_value(args[1] as u64, &mut status).then_some(())?;
+            // Stopped, or going on: not the end.
+            (status & 0xff != 0x7f && status != 0xffff).then_some((pid, status.into()))
+        }
+        WAITID => {
+            // siginfo: three words, padding, the process id, the user id, the status.
+            let mut info = [0u64; 4];
+            sys::check(result).ok()?;
+            program::read_program_words(args[2] as u64, &mut info).then_some(())?;
+            let (code, pid, status) = (info[1] as u32, info[2] as u32, info[3] as u32);
+            let status = match code {
+                1 => u64::from(status & 0xff) << 8,
+                2 => status.into(),
+                3 => u64::from(status) | CORE,
+                _ => return None,
+            };
+            (pid != 0).then_some((pid.into(), status))
+        }
+        _ => None,
+    }
 }
