@@ -109,4 +109,6 @@ pub mod outcome {
     pub const UNKNOWN: u32 = 4;
     /// More threads than slots.
     pub const TOO_MANY: u32 = 5;
+    /// Control flow is recorded in the format `bits`, where the place of a gap cannot be told.
+    pub const BITS: u32 = 6;
 }

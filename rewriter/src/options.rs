@@ -270,6 +270,9 @@ impl How {
         if recording.undo() && self.start != Start::Entry {
             return Err("--instrument undo needs --start entry: an undo log has no gaps");
         }
+        if recording.control_flow == ControlFlow::Bits && self.start != Start::Entry {
+            return Err("--start needs --control-flow tags or full-pc");
+        }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
             return Err("--ring needs a --log-size of at least 262144");
@@ -375,6 +378,7 @@ mod tests {
         assert!(check(&["--skip", "lib*", "--instrument", "undo"]).is_err());
         assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
+        assert!(check(&["--control-flow", "bits", "--start", "main"]).is_err());
         assert!(check(&["--start", "signal:10"]).is_ok());
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());

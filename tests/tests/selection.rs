@@ -215,11 +215,12 @@ fn record(
     flags: &[&str],
     dir: &Path,
     name: &str,
+    listings: &[&str],
 ) -> Result<(Run, serde_json::Value), String> {
     let rewritten = dir.join(name);
     Tools::get().rewrite(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
-    look_at(run, &rewritten, dir, name)
+    look_at(run, &rewritten, dir, name, listings)
 }
 
 /// Verifies and lists the trace of a run, and removes it.
@@ -228,11 +229,12 @@ fn look_at(
     rewritten: &Path,
     dir: &Path,
     name: &str,
+    listings: &[&str],
 ) -> Result<(Run, serde_json::Value), String> {
     let tools = Tools::get();
     let trace = first_trace(&run.traces)?;
     tools.verify(trace, rewritten)?;
-    for what in LISTINGS {
+    for what in listings {
         tools.list(what, trace, rewritten, &dir.join(format!("{name}.{what}")))?;
     }
     let json = dir.join(format!("{name}.json"));
@@ -312,12 +314,15 @@ fn ways(choice: &str) -> &'static [&'static [&'static str]] {
 /// Every selection of one program. `varies`: it is not the same twice, so that only its behaviour can be
 /// compared, and its trace verified.
 fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
+    // Of what runs on for as long as a timer wants a listing may be very long.
+    let listings: &[&str] = if varies { &[] } else { &LISTINGS };
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let start = || -> Result<_, String> {
-        let (run, info) = record(spec, &[], dir, "whole")?;
+        let (run, info) = record(spec, &[], dir, "whole", listings)?;
         let modules = modules(spec, &info)?;
-        let choices = choices(&modules, &hot(&dir.join("whole.blocks"))?);
+        let hot = if varies { HashMap::new() } else { hot(&dir.join("whole.blocks"))? };
+        let choices = choices(&modules, &hot);
         Ok((run, choices))
     };
     let (whole, choices) = match start() {
@@ -334,7 +339,7 @@ fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
             let check = || -> Result<(), String> {
                 let given = choice.flags.iter().map(String::as_str);
                 let flags: Vec<&str> = given.chain(way.iter().copied()).collect();
-                let (run, _) = record(spec, &flags, dir, "part")?;
+                let (run, _) = record(spec, &flags, dir, "part", listings)?;
                 difference(&whole, &run)?;
                 for what in LISTINGS.into_iter().filter(|_| !varies) {
                     let file = |name: &str| dir.join(format!("{name}.{what}"));
@@ -433,7 +438,7 @@ fn restricted(spec: &RunSpec, translate: &str, given: &str) -> Result<(), String
     let nothing = given.replacen("DEP_ONLY", "DEP_LEFT", 1).replacen("DEP_SKIP", "DEP_LEFT", 1);
     let run = |variable: &str, name: &str| {
         let run = run_with(spec, &rewritten, dir, variable).map_err(|e| e.to_string())?;
-        look_at(run, &rewritten, dir, name)
+        look_at(run, &rewritten, dir, name, &LISTINGS)
     };
     let (whole, info) = run(&nothing, "whole")?;
     let modules = modules(spec, &info)?;

@@ -208,7 +208,6 @@ fn each_stretch_is_what_was_executed() {
         Way { ..plain },
         Way { name: "signals", signals: true, ..plain },
         Way { name: "dynamic", flags: &["--translate", "dynamic"], ..plain },
-        Way { name: "bits", flags: &["--control-flow", "bits"], signals: true, ..plain },
         Way {
             name: "full-pc",
             flags: &["--control-flow", "full-pc", "--memory", "addresses"],

@@ -27,6 +27,7 @@ use crate::thread::Thread;
 use abi::control::{command, outcome, place, SLOTS_MOST, TEXT_MOST};
 use abi::event::{Event, Why, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
+use abi::options::ControlFlow;
 use abi::start::Start;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -201,6 +202,9 @@ pub fn start(when: Start, main: u64) {
     if facts().options.recording.undo() {
         crate::die!("an undo log has no gaps: it cannot be started later (DEP_START)");
     }
+    if facts().options.recording.control_flow == ControlFlow::Bits {
+        crate::die!("the format bits cannot be started later (DEP_START; rewrite the program with --control-flow tags)");
+    }
     match when {
         // Of several programs that are executed in turn not every one must have it.
         Start::Main if main == 0 && lineage().recorder.is_some() => return,
@@ -276,6 +280,9 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     }
     if recording.undo() {
         return refused(outcome::UNDO);
+    }
+    if recording.control_flow == ControlFlow::Bits {
+        return refused(outcome::BITS);
     }
     if Slot::all().count() as u64 >= SLOTS_MOST {
         return refused(outcome::TOO_MANY);
