@@ -158,8 +158,10 @@ fn another_or_no_output_file_is_said_clearly() {
     let files = files();
     let message = |files: &Files| Trace::open(&files.trace).expect_err("an error").to_string();
     let mut other = output_file();
-    let identity = 0x400 + image::HEADER_SIZE - 32;
-    other[identity] ^= 1;
+    let words = IDENTITY.map(u64::to_le_bytes).concat();
+    let header = &other[0x400..0x400 + image::HEADER_SIZE];
+    let identity = header.windows(words.len()).position(|w| w == words).expect("its identity");
+    other[0x400 + identity] ^= 1;
     std::fs::write(&files.output, other).expect("write");
     assert!(message(&files).contains("identities differ"), "{}", message(&files));
     std::fs::write(&files.output, b"#!/bin/sh").expect("write");
