@@ -183,6 +183,9 @@ fn what_cannot_be_recorded_is_not_run() {
     fs::set_permissions(path("set"), PermissionsExt::from_mode(0o4755)).expect("mode");
     fs::set_permissions(path("data"), PermissionsExt::from_mode(0o644)).expect("mode");
     let before = fs::read_dir(here.path()).expect("a folder").count();
+    // An option that there is not is no program.
+    let run = output(dep(here.path(), &["record", "--no-such", "true"]));
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
     let said = refused(here.path(), &["record", "./old"], 125);
     assert!(said.contains("./old: cannot be recorded: "), "{said}");
     let said = refused(here.path(), &["record", "./set"], 125);

@@ -5,6 +5,7 @@ mod search;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
@@ -62,6 +63,9 @@ pub struct Arguments {
 impl Arguments {
     /// What cannot be had together.
     pub fn check(&self) -> Result<(), &'static str> {
+        if self.command.first().is_some_and(|program| program.as_bytes().starts_with(b"-")) {
+            return Err("no such option of dep record (a program whose name begins with - needs a path: ./-NAME)");
+        }
         self.how.check()
     }
 
