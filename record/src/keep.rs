@@ -1,6 +1,6 @@
 //! The files of a recording that its traces need: links to what is in the cache.
 
-use crate::prepare::Program;
+use crate::program::Program;
 use rewriter::shared::Pack;
 use std::fs::File;
 use std::io::{ErrorKind, Result};

@@ -17,4 +17,5 @@
 pub mod keep;
 pub mod libraries;
 pub mod prepare;
+pub mod program;
 pub mod script;

@@ -1,5 +1,6 @@
 //! What to run instead of a path.
 
+use crate::program::Program;
 use crate::{keep, script};
 use clap::Parser;
 use rewriter::error::Error;
@@ -31,23 +32,6 @@ pub enum Prepared {
         /// Why, in one line.
         reason: String,
     },
-}
-
-/// What to run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Program {
-    /// The rewritten program.
-    pub output: PathBuf,
-    /// Real path of the original.
-    pub exe: PathBuf,
-    /// Of a script, what replaces the first argument: interpreter, its argument, script.
-    pub script_arguments: Vec<OsString>,
-    /// What traces call the output.
-    pub identity: [u64; 2],
-    /// The output's file in the cache.
-    pub stamp: Stamp,
-    /// Translations of libraries that it finds in the cache.
-    pub packs: Vec<Pack>,
 }
 
 /// What is remembered of a program, by its stat.

@@ -1,6 +1,7 @@
 //! What runs instead of a path, and where it comes from.
 
-use record::prepare::{check, for_recording_with, prepare, Prepared, Program};
+use record::prepare::{check, for_recording_with, prepare, Prepared};
+use record::program::Program;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use store::Store;

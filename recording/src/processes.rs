@@ -414,21 +414,8 @@ mod tests {
     use super::*;
 
     fn image(pid: u64, k: u32, start_ns: u64, ending: Ending) -> Image {
-        Image {
-            name: TraceName { pid, image: k },
-            program: PathBuf::new(),
-            arguments: Vec::new(),
-            start_ns,
-            end_ns: None,
-            ending,
-            bytes: 0,
-            damage: 0,
-            parent: None,
-            children: Vec::new(),
-            within: Vec::new(),
-            unrecorded: false,
-            reaped: Vec::new(),
-        }
+        let name = TraceName { pid, image: k };
+        Image { start_ns, ending, ..unreadable(name, Path::new(""), String::new()) }
     }
 
     fn left() -> Ending {

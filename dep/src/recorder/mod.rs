@@ -25,7 +25,8 @@ use rewriter::options::How;
 use crate::cleanup::Guard;
 use crate::text::seconds;
 use child::{Child, Start};
-use record::prepare::{for_recording_with, Prepared, Program};
+use record::prepare::{for_recording_with, Prepared};
+use record::program::Program;
 use search::Missing;
 
 /// Of `dep record`, as of `env` and `timeout`: it could not do what it is for.

@@ -1,12 +1,18 @@
 //! A mapped frame that small items are appended to, and how a frame is completed.
 
 use crate::base::mapping::Mapping;
-use crate::recording::trace_file::Place;
 use abi::event::{EventHeader, EventRef, Position, Sink, EVENT_HEADER_SIZE};
 use abi::trace::{crc32c, FrameHeader, FrameKind, FRAME_MAGIC, PAYLOAD, SEALED};
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::sync::atomic::{compiler_fence, Ordering::SeqCst};
+
+/// A frame in the file.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub offset: u64,
+    pub len: u64,
+}
 
 /// A mapped frame that small items are appended to.
 pub struct Appender {

@@ -16,9 +16,9 @@
 
 use crate::base::mapping::Mapping;
 use crate::base::sys;
-use crate::recording::appender::{add_words, seal_header, Appender};
+use crate::recording::appender::{add_words, seal_header, Appender, Place};
 use crate::recording::lifecycle::Phase;
-use crate::recording::trace_file::{Place, Sealed, TraceFile};
+use crate::recording::trace_file::{Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::{

@@ -9,7 +9,7 @@ use crate::base::lock::{Guard, Lock};
 use crate::base::mapping::Mapping;
 use crate::base::once::Once;
 use crate::base::sys::{self, nr};
-use crate::recording::appender::{put_event, put_frame, Appender};
+use crate::recording::appender::{put_event, put_frame, Appender, Place};
 use crate::recording::description::Description;
 use crate::recording::lifecycle::{Lifecycle, Phase};
 use crate::recording::naming::Naming;
@@ -130,13 +130,6 @@ pub struct Sealed {
     /// Its number, or that of the last chunk that its events belong to.
     pub chunk: u32,
     pub place: Place,
-}
-
-/// A frame in the file.
-#[derive(Clone, Copy)]
-pub struct Place {
-    pub offset: u64,
-    pub len: u64,
 }
 
 /// In place of an errno: the size that was asked for when rewriting is used up.

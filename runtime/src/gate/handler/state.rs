@@ -3,7 +3,7 @@
 
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
-use crate::kernel::signals::deliver::State;
+use crate::kernel::signals::state::State;
 use crate::thread::Thread;
 use abi::event::WHOLE_UNIT;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};

@@ -13,6 +13,7 @@ use crate::kernel::headers::show_output_headers;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
+use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
@@ -20,18 +21,6 @@ use crate::thread::Thread;
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::trace::RegisterState;
-
-/// The program's registers at an instruction boundary.
-#[derive(Clone, Copy)]
-pub struct State {
-    pub gpr: [u64; 16],
-    pub rip: u64,
-    pub rflags: u64,
-    /// Instructions done in the last unit that was recorded.
-    pub insn: u32,
-    /// Registers that hold the program's values.
-    pub valid: u64,
-}
 
 /// What the kernel told us besides.
 pub struct Kernel<'a> {
@@ -99,23 +88,6 @@ fn take_action(thread: &mut Thread, signal: i32) -> Action {
         }
         action
     })
-}
-
-/// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
-/// repeated string instruction that are done already follow from them.
-pub fn interrupted(thread: &mut Thread, state: &State) {
-    if state.insn == WHOLE_UNIT || !thread.recorder.active() {
-        return;
-    }
-    let registers = RegisterState {
-        gpr: state.gpr,
-        rip: state.rip,
-        rflags: state.rflags,
-        fs_base: thread.fs_base(),
-        gs_base: 0,
-        valid: state.valid,
-    };
-    thread.event(state.insn, &Event::Interrupted(&registers));
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.

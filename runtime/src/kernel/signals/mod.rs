@@ -16,4 +16,5 @@ pub mod deliver;
 pub mod frame;
 pub mod pending;
 pub mod sigreturn;
+pub mod state;
 pub mod virtual_state;

@@ -1,0 +1,23 @@
+//! A program that can be run in place of another.
+
+use rewriter::shared::Pack;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use store::Stamp;
+
+/// What to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// The rewritten program.
+    pub output: PathBuf,
+    /// Real path of the original.
+    pub exe: PathBuf,
+    /// Of a script, what replaces the first argument: interpreter, its argument, script.
+    pub script_arguments: Vec<OsString>,
+    /// What traces call the output.
+    pub identity: [u64; 2],
+    /// The output's file in the cache.
+    pub stamp: Stamp,
+    /// Translations of libraries that it finds in the cache.
+    pub packs: Vec<Pack>,
+}
