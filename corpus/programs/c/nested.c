@@ -1,5 +1,6 @@
 // Functions inside of functions: the code that reaches the outer one's variables is on the stack.
 //#flags: -pthread
+//#oracle: no: whether join finds the thread ended is a race
 #include <pthread.h>
 #include "check.h"
 static int __attribute__((noinline)) sum(int (*f)(int), int n) {

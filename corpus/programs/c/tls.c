@@ -1,6 +1,7 @@
 // Thread-local storage in all models, with threads.
 //#variants: pie no-pie static O0
 //#flags: -pthread
+//#oracle: no: whether join finds the thread ended is a race
 #include <pthread.h>
 #include "check.h"
 static __thread int local = 5;

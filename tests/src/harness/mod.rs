@@ -6,6 +6,7 @@ mod tools;
 pub use run::{Run, RunSpec};
 pub use tools::{Mode, Tools};
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -45,7 +46,6 @@ impl Tally {
     }
 
     pub fn skip(&mut self, name: &str, why: &str) {
-        eprintln!("skipped {name}: {why}");
         self.skipped.push((name.to_owned(), why.to_owned()));
     }
 
@@ -61,7 +61,6 @@ impl Tally {
 
     /// What is compared under this name is compared only as far as the oracle went.
     pub fn prefix_only(&mut self, name: &str) {
-        eprintln!("prefix only: {name}");
         self.prefix_only.push(name.to_owned());
     }
 
@@ -70,6 +69,20 @@ impl Tally {
         let Self { test, passed, .. } = self;
         let (skipped, failed) = (self.skipped.len(), self.failed.len());
         let (prefix, seconds) = (self.prefix_only.len(), self.started.elapsed().as_secs_f32());
+        // A line for each reason, and failures behind them: who sees only a part sees these.
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, why) in &self.skipped {
+            reasons.entry(why).or_default().push(name);
+        }
+        for (why, names) in reasons {
+            eprintln!("skipped {} ({why}): {}", names.len(), names.join(" "));
+        }
+        if prefix > 0 {
+            eprintln!("prefix only: {}", self.prefix_only.join(", "));
+        }
+        for (name, report) in &self.failed {
+            eprintln!("FAILED {name}: {report}");
+        }
         eprintln!(
             "{test}: {passed} passed, {skipped} skipped, {failed} failed, {prefix} prefix only, \
             {seconds:.1} s"
