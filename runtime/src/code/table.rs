@@ -16,7 +16,7 @@ use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use instrument::emit::LookUp;
+use instrument::emit::{LookUp, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
 const FILE_ENTRIES: u64 = 1 << 17;
@@ -34,6 +34,8 @@ const STACK_ROOM: u64 = 16 << 30;
 pub struct LookUps {
     jumps: Table,
     returns: Option<Table>,
+    /// See [`Options::puts_back`].
+    puts_back: bool,
     /// Descriptor of the file that they are mapped from, or -1.
     fd: i32,
     window: u64,
@@ -59,6 +61,7 @@ impl LookUps {
         let mut tables = LookUps {
             jumps,
             returns,
+            puts_back: options.puts_back(),
             fd: -1,
             window,
             landings: Vec::new(),
@@ -167,7 +170,7 @@ impl LookUps {
             return;
         }
         self.landings.push(high);
-        let _ = landing(address, high);
+        let _ = landing(address, high, self.puts_back);
     }
 }
 
@@ -187,7 +190,13 @@ impl LookUpTables for LookUps {
 
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
         if self.in_window(address) {
-            self.table(what).set(address.0, code.0);
+            let table = self.table(what);
+            // What puts the return address back lies in front of the entry.
+            let in_front = match what == For::Return && self.puts_back {
+                true => PUTS_BACK.len() as u64,
+                false => 0,
+            };
+            table.set(address.0, code.0 - in_front);
         }
     }
 
@@ -202,9 +211,12 @@ impl LookUpTables for LookUps {
     }
 }
 
-/// Writes the code of a landing page: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
-fn landing(at: u64, high: u32) -> Result<(), i32> {
+/// Writes the code of a landing page, behind what puts the return address back: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
+fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
     let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
+    if puts_back {
+        code.put_back();
+    }
     code.store_imm(TARGET + 4, high);
     code.jump_gs(STUB_MISS);
     let page = page_down(at);
