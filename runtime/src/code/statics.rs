@@ -132,7 +132,10 @@ impl Module {
     fn entry(&self, target: u64) -> Option<u64> {
         let relative = target.wrapping_sub(self.base) as u32;
         let i = self.entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
-        self.entered.store(true, Relaxed);
+        // (Its page may be shared with a parent.)
+        if !self.entered.load(Relaxed) {
+            self.entered.store(true, Relaxed);
+        }
         Some(self.base + u64::from(self.entries[i][1]))
     }
 
