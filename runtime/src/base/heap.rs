@@ -3,6 +3,7 @@
 //! Freed blocks are kept for the next allocation of their class. Large blocks are mapped and
 //! unmapped. Callers hold no other lock of the runtime while they wait here.
 
+use crate::base::lasting;
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
@@ -81,6 +82,9 @@ fn class_of(layout: Layout) -> Option<usize> {
 // page (large blocks; no caller asks for more).
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = lasting::take(layout) {
+            return block;
+        }
         let Some(class) = class_of(layout) else {
             return match crate::base::own::anonymous(layout.size() as u64) {
                 Ok(at) => at as *mut u8,
@@ -123,6 +127,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if lasting::has(block) {
+            return;
+        }
         let Some(class) = class_of(layout) else {
             // SAFETY: it was mapped by `alloc` with this size.
             let _ = unsafe { sys::call(sys::nr::MUNMAP, &[block as usize, layout.size()]) };

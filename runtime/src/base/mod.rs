@@ -7,6 +7,7 @@ pub mod descriptors;
 pub mod facts;
 pub mod heap;
 pub mod last_words;
+pub mod lasting;
 pub mod lineage;
 pub mod lock;
 pub mod mapping;
