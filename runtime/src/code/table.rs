@@ -15,6 +15,7 @@ use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use instrument::emit::LookUp;
 
@@ -45,6 +46,10 @@ pub struct LookUps {
     stack: u64,
     /// Where a return whose look-up misses goes.
     return_miss: u64,
+    /// Times that the process has forked, or has tried to.
+    forks: u32,
+    /// Pages of the tables that entries were set in; some of them more than once.
+    written: RefCell<Vec<u64>>,
 }
 
 impl LookUps {
@@ -65,6 +70,8 @@ impl LookUps {
             pieces: 0,
             stack,
             return_miss: entries.return_miss,
+            forks: 0,
+            written: RefCell::default(),
         };
         tables.fd = tables.file().unwrap_or(-1);
         tables
@@ -171,8 +178,74 @@ impl LookUps {
     }
 }
 
+/// A fork copies what is mapped of a piece of a table as soon as one page of it was written, and that is
+/// mostly pages of the file: a look-up maps those around it, too. A process that forks again and again
+/// gets rid of those, and has the pages that were written, and those only.
+impl LookUps {
+    /// From this one on.
+    const FORKS: u32 = 3;
+    /// More pages are not worth copying.
+    const MOST_KEPT: usize = 1 << 12;
+
+    fn note_written(&self, page: u64) {
+        let written = &mut *self.written.borrow_mut();
+        if written.last() == Some(&page) {
+            return;
+        }
+        if written.len() == written.capacity() {
+            written.sort_unstable();
+            written.dedup();
+        }
+        if written.len() > written.capacity() / 2 {
+            written.reserve(written.len().max(Self::MORE));
+        }
+        written.push(page);
+    }
+
+    /// Room that a child has without asking for memory.
+    const MORE: usize = 128;
+
+    /// The pieces of both tables for `spans`.
+    fn pieces<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = core::ops::Range<u64>> + 'a {
+        let parts = spans.iter().filter_map(|&span| self.part_in_window(span));
+        parts.flat_map(|(start, end)| {
+            self.each()
+                .map(move |t| t.shape.entry_of(start)..t.shape.entry_of(end - 1) + t.shape.entry)
+        })
+    }
+
+    fn keep_written(&mut self, spans: &[Span]) {
+        let mut pages = core::mem::take(self.written.get_mut());
+        pages.sort_unstable();
+        pages.dedup();
+        pages.retain(|page| self.pieces(spans).any(|piece| piece.contains(page)));
+        if pages.len() <= Self::MOST_KEPT {
+            let words = |page: u64| (0..PAGE / 8).map(move |i| page + 8 * i);
+            let mut kept = Vec::with_capacity(pages.len() * PAGE as usize / 8);
+            for at in pages.iter().copied().flat_map(words) {
+                // SAFETY: mapped, as a piece of a table; entries are read as other threads do.
+                kept.push(unsafe { (*(at as *const AtomicU64)).load(Relaxed) });
+            }
+            spans.iter().for_each(|&span| self.cover(span));
+            for (at, word) in pages.iter().copied().flat_map(words).zip(kept) {
+                // SAFETY: mapped again by `cover`; other threads find either of two entries that
+                // are right: this one, and the one that misses.
+                unsafe { (*(at as *const AtomicU64)).store(word, Release) };
+            }
+        }
+        *self.written.get_mut() = pages;
+    }
+}
+
 /// Only addresses in the window have entries.
 impl LookUpTables for LookUps {
+    fn forks(&mut self, spans: impl Iterator<Item = Span>) {
+        self.forks = self.forks.saturating_add(1);
+        if self.forks == Self::FORKS || self.forks > Self::FORKS && self.forks.is_power_of_two() {
+            self.keep_written(&spans.collect::<Vec<_>>());
+        }
+    }
+
     fn cover(&self, span: Span) {
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.cover(self.fd, start, end));
@@ -187,7 +260,9 @@ impl LookUpTables for LookUps {
 
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
         if self.in_window(address) {
-            self.table(what).set(address.0, code.0);
+            let table = self.table(what);
+            table.set(address.0, code.0);
+            self.note_written(page_down(table.shape.entry_of(address.0)));
         }
     }
 
