@@ -169,7 +169,7 @@ fn fork(
     log().forked();
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
-        actions::replace(*own);
+        actions::replace(own);
     }
     filters::forked(forked);
     brk::forked(forked);
