@@ -46,6 +46,11 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// What unlocks the heap in a forked child; set by the blob, which owns the allocator.
 static AFTER_FORK: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether the process was forked from one that was recorded, and may end soon.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Relaxed)
+}
+
 /// Names the function that unlocks the heap in a forked child.
 pub fn set_after_fork(hook: fn(&Forked)) {
     AFTER_FORK.store(hook as usize, Relaxed);
