@@ -161,6 +161,11 @@ impl RecordingOptions {
 }
 
 impl Options {
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
+    }
+
     /// The table for the returns, if they have one of their own: they merge the low half from the
     /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
