@@ -41,6 +41,8 @@ pub enum Instrument {
     None = 1,
     /// The undo log: what each store overwrites, and the registers at each call.
     Undo = 2,
+    /// What the program could not compute itself, from which a replay computes the rest.
+    Inputs = 3,
 }
 
 /// Where the two buffer pointers live while generated code runs.
@@ -67,6 +69,8 @@ pub mod torture {
     /// A position-independent program does not ask the kernel for the alignment that it needs, so that
     /// the runtime has to move it.
     pub const MISPLACED: u8 = 16;
+    /// One thread of the program runs at a time, whatever is recorded.
+    pub const SERIAL: u8 = 32;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -104,6 +108,19 @@ pub struct ProcessOptions {
     pub torture: u8,
     /// Whether dead registers keep their values.
     pub dead_registers: DeadRegisters,
+    /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
+    pub replays: bool,
+}
+
+/// What code does at a turn (see `lifter::flow::Flow::is_turn`), in front of its instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turns {
+    /// Nothing.
+    NotCounted,
+    /// Counts it, in place of the control-flow pointer.
+    Up,
+    /// Counts it down in the thread block, and leaves by way of `stub_turn` if it was the last one.
+    Down,
 }
 
 /// What belongs to one recording: a process may run code of several.
@@ -145,6 +162,16 @@ impl RecordingOptions {
         self.instrument == Instrument::Undo
     }
 
+    /// Whether inputs are recorded: no streams, but a count of turns and events.
+    pub fn inputs(self) -> bool {
+        self.instrument == Instrument::Inputs
+    }
+
+    /// Whether units write to the streams of chunks.
+    pub fn streams(self) -> bool {
+        self.records() && !self.inputs()
+    }
+
     /// Most bytes of chunks and events that the trace keeps, if that is limited.
     pub fn log_bytes(self) -> Option<u64> {
         (self.log_size != 0).then(|| u64::from(self.log_size) * LOG_STEP)
@@ -152,10 +179,30 @@ impl RecordingOptions {
 }
 
 impl Options {
+    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer: a
+    /// return is a jump. Otherwise a translated address is left where the return address was.
+    pub fn leaves_memory_alone(self) -> bool {
+        self.recording.undo() || self.turns() != Turns::NotCounted
+    }
+
+    /// What is done at turns.
+    pub fn turns(self) -> Turns {
+        match (self.process.replays, self.recording.inputs()) {
+            (true, _) => Turns::Down,
+            (false, true) => Turns::Up,
+            (false, false) => Turns::NotCounted,
+        }
+    }
+
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
+    }
+
     /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
+    /// table with the high half on the stack in xmm30.
     pub fn return_table(self) -> Option<TableShape> {
-        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
+        let merges = self.process.pointers == Pointers::Vector && !self.leaves_memory_alone();
         merges.then_some(RETURN_TABLE)
     }
 
@@ -174,6 +221,7 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
+            | u64::from(process.replays) << 30
             | u64::from(recording.selective) << 31
             | u64::from(process.torture) << 32
             | u64::from(process.dead_registers as u8) << 40
@@ -185,7 +233,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0x7f {
+            pointers: match pointers & 0x3f {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -195,12 +243,14 @@ impl Options {
                 0 => DeadRegisters::Reuse,
                 _ => DeadRegisters::Preserve,
             },
+            replays: pointers & 0x40 != 0,
         };
         let recording = RecordingOptions {
             instrument: match instrument {
                 0 => Instrument::Dep,
                 1 => Instrument::None,
                 2 => Instrument::Undo,
+                3 => Instrument::Inputs,
                 _ => return None,
             },
             control_flow: match control_flow {
@@ -242,6 +292,7 @@ mod tests {
             pointers: Pointers::ThreadBlock,
             torture: torture::SPILL | torture::TINY_BUFFERS,
             dead_registers: DeadRegisters::Preserve,
+            replays: false,
         };
         let options = Options { process, recording };
         assert_eq!(Options::from_word(options.to_word()), Some(options));
@@ -251,7 +302,10 @@ mod tests {
         let selective = Options { recording: selective, ..options };
         assert_eq!(Options::from_word(selective.to_word()), Some(selective));
         assert_eq!(Options::from_word(0), Some(Options::default()));
-        assert_eq!(Options::from_word(3), None);
+        let process = ProcessOptions { replays: true, ..process };
+        let replays = Options { process, ..options };
+        assert_eq!(Options::from_word(replays.to_word()), Some(replays));
+        assert_eq!(Options::from_word(4), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
         assert_eq!(RecordingOptions::default().log_bytes(), None);
     }

@@ -93,6 +93,9 @@ pub struct How {
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,
+    /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
+    #[arg(long, hide = true)]
+    replays: bool,
     /// Rare paths made common, for tests.
     #[arg(long, hide = true, value_enum, value_delimiter = ',')]
     torture: Vec<TortureArg>,
@@ -111,6 +114,7 @@ enum InstrumentArg {
     Dep,
     None,
     Undo,
+    Inputs,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -173,6 +177,7 @@ enum TortureArg {
     TinyBuffers,
     Pauses,
     Misplaced,
+    Serial,
 }
 
 /// The name of a value, as it is typed.
@@ -220,6 +225,7 @@ impl How {
             only,
             skip,
             start,
+            replays,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -247,6 +253,9 @@ impl How {
         if *ring {
             flags.push("--ring".to_owned());
         }
+        if *replays {
+            flags.push("--replays".to_owned());
+        }
         flags
     }
 
@@ -272,6 +281,19 @@ impl How {
         }
         if recording.control_flow == ControlFlow::Bits && self.start != Start::Entry {
             return Err("--start needs --control-flow tags or full-pc");
+        }
+        if recording.inputs() {
+            if self.start != Start::Entry {
+                return Err("--instrument inputs needs --start entry: a replay begins there");
+            }
+            if recording.ring || recording.log_size != 0 {
+                return Err("--instrument inputs has no --ring and no --log-size");
+            }
+            if recording.selective {
+                return Err(
+                    "--instrument inputs records all inputs: --only and --skip are for a replay",
+                );
+            }
         }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
@@ -309,18 +331,24 @@ impl How {
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                     TortureArg::Pauses => torture::PAUSES,
                     TortureArg::Misplaced => torture::MISPLACED,
+                    TortureArg::Serial => torture::SERIAL,
                 }
             }),
-            dead_registers: match self.dead_registers {
-                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
-                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+            // A replay compares registers, and a program may read what it never set.
+            dead_registers: match (self.dead_registers, self.instrument, self.replays) {
+                (DeadRegistersArg::Preserve, ..) | (_, InstrumentArg::Inputs, _) | (.., true) => {
+                    DeadRegisters::Preserve
+                }
+                _ => DeadRegisters::Reuse,
             },
+            replays: self.replays,
         };
         let recording = RecordingOptions {
             instrument: match self.instrument {
                 InstrumentArg::Dep => Instrument::Dep,
                 InstrumentArg::None => Instrument::None,
                 InstrumentArg::Undo => Instrument::Undo,
+                InstrumentArg::Inputs => Instrument::Inputs,
             },
             control_flow: match self.control_flow {
                 ControlFlowArg::Tags => ControlFlow::Tags,
@@ -357,6 +385,8 @@ mod tests {
             &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
             &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
+            &["--instrument", "inputs"],
+            &["--replays", "--instrument", "none"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
