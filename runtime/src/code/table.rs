@@ -15,7 +15,7 @@ use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use instrument::emit::LookUp;
 
@@ -55,11 +55,12 @@ pub struct LookUps {
 impl LookUps {
     pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> LookUps {
         let shape = options.jump_table();
-        let jumps = Table { shape, place: 0, miss: entries.miss };
+        let jumps = Table { shape, place: 0, miss: entries.miss, is_filled: Cell::default() };
         let returns = options.return_table().map(|shape| Table {
             shape,
             place: jumps.file_len(),
             miss: entries.return_miss,
+            is_filled: Cell::default(),
         });
         let mut tables = LookUps {
             jumps,
@@ -185,7 +186,7 @@ impl LookUps {
     /// From this one on.
     const FORKS: u32 = 3;
     /// More pages are not worth copying.
-    const MOST_KEPT: usize = 1 << 12;
+    const MOST_KEPT: usize = 1 << 10;
 
     fn note_written(&self, page: u64) {
         let written = &mut *self.written.borrow_mut();
@@ -226,10 +227,16 @@ impl LookUps {
                 // SAFETY: mapped, as a piece of a table; entries are read as other threads do.
                 kept.push(unsafe { (*(at as *const AtomicU64)).load(Relaxed) });
             }
-            spans.iter().for_each(|&span| self.cover(span));
+            for piece in self.pieces(spans) {
+                const DONTNEED: usize = 4;
+                let (start, end) = (page_down(piece.start), page_up(piece.end));
+                let args = [start as usize, (end - start) as usize, DONTNEED];
+                // SAFETY: mapped from the file, which is what is there then. A look-up finds either
+                // of two entries that are right: the one that was set, and the one that misses.
+                let _ = unsafe { sys::call(nr::MADVISE, &args) };
+            }
             for (at, word) in pages.iter().copied().flat_map(words).zip(kept) {
-                // SAFETY: mapped again by `cover`; other threads find either of two entries that
-                // are right: this one, and the one that misses.
+                // SAFETY: mapped, as above; other threads read it as one word.
                 unsafe { (*(at as *const AtomicU64)).store(word, Release) };
             }
         }
@@ -241,6 +248,9 @@ impl LookUps {
 impl LookUpTables for LookUps {
     fn forks(&mut self, spans: impl Iterator<Item = Span>) {
         self.forks = self.forks.saturating_add(1);
+        if self.jumps.is_filled.get() || self.returns.as_ref().is_some_and(|t| t.is_filled.get()) {
+            return;
+        }
         if self.forks == Self::FORKS || self.forks > Self::FORKS && self.forks.is_power_of_two() {
             self.keep_written(&spans.collect::<Vec<_>>());
         }
@@ -316,6 +326,8 @@ struct Table {
     place: u64,
     /// Where an entry leads that was never set.
     miss: u64,
+    /// Some of it could not be mapped from the file.
+    is_filled: Cell<bool>,
 }
 
 impl Table {
@@ -345,6 +357,7 @@ impl Table {
                     crate::die!("no address space for the table of translations");
                 }
                 self.fill(at, len);
+                self.is_filled.set(true);
             }
             at += len;
         }
