@@ -371,13 +371,15 @@ pub enum Event<B, R> {
     Answer {
         /// The instruction.
         pc: LiveAddr,
-        /// rax, rbx, rcx and rdx behind it; of an instruction with a destination of its choice the
-        /// destination's value, then the flags, then zeros.
+        /// rax, rbx, rcx and rdx behind it (`rdtsc`, `rdtscp`, `rdpmc`, `rdpru`, `cpuid`, `xgetbv`). Of
+        /// the others: the destination as a whole register, or 0, the flags, what does not fit into a
+        /// register (`sgdt`, `sidt`), 0.
         values: [u64; 4],
     },
     /// Inputs: the thread was interrupted from outside, with these registers, between two instructions
-    /// or two iterations of a repeated one. Right before [`Event::Signal`], [`Event::Yields`] or
-    /// [`Event::Checked`].
+    /// or two iterations of a repeated one. What it was interrupted for comes next: [`Event::Signal`]
+    /// (with the [`Event::Written`] of its frame in between), [`Event::Yields`], [`Event::Checked`], or
+    /// [`Event::ProcessEnd`] if a signal ends the process.
     Arrived(R),
     /// Inputs: the thread lets the others run, from here on or, right before a [`Event::Syscall`],
     /// during that call.
@@ -385,7 +387,10 @@ pub enum Event<B, R> {
     /// Inputs: the thread runs, alone, until it yields or ends: its number in the order of all such
     /// stretches of the process.
     Runs(u64),
-    /// Inputs: the thread's registers at this place, for a replay to compare.
+    /// Inputs: the thread's registers at this place, for a replay to compare: right behind a
+    /// [`Event::Syscall`] (rip lies behind the instruction) or [`Event::Arrived`], or right before the end:
+    /// in front of the system call that ends the thread, or at the instruction whose fault ends the
+    /// process.
     Checked(R),
     /// Inputs: the file that the [`Event::Syscall`] that comes next maps.
     Mapped {

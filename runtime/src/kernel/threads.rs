@@ -46,6 +46,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
     if !facts().options.recording.records() {
+        thread.block.pointers = [0, 0];
         return;
     }
     let registers = &thread.block.registers;

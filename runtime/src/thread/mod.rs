@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod turns;
 
 use crate::base::control::Slot;
 use crate::base::facts::facts;
@@ -69,6 +70,8 @@ pub struct Thread {
     pub parent: u32,
     pub tid: u32,
     pub recorder: Recorder,
+    /// Turns made when `block.turns_left` comes to zero, in a replay.
+    pub turns_end: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
     /// The word that the kernel clears when the thread ends, or 0.
@@ -134,6 +137,9 @@ impl Thread {
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;
         block.stub_store = entries.store;
+        block.stub_turn = entries.turn;
+        block.stub_ask = entries.ask;
+        block.turns_left = turns::NEVER;
         block.this = this;
         Thread {
             block,
@@ -154,6 +160,7 @@ impl Thread {
             parent: 0,
             tid: 0,
             recorder: Recorder::default(),
+            turns_end: turns::NEVER,
             vfork_child: false,
             clear_tid: 0,
             filter: 0,

@@ -10,6 +10,7 @@ use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
+use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
@@ -116,6 +117,10 @@ pub fn in_runtime(
         mailbox.set_stepping(false);
         mailbox.set_pending();
         at.context.rflags &= !TRAP_FLAG;
+        return;
+    }
+    if let Some(refused) = raised.then(|| refused_of(at.pc())).flatten() {
+        at.context.rip = refused;
         return;
     }
     if raised {
