@@ -98,12 +98,15 @@ const MMAP: u64 = 9;
 fn what_was_read_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let text: Vec<u8> = (0..300_000u32).map(|i| (i * i >> 7) as u8).collect();
-    let (all, run) = record(&RunSpec::new("/bin/cat").stdin(&text), dir.path(), 0);
+    let spec = RunSpec::new("/bin/dd").args(&["bs=70001", "status=none"]).stdin(&text);
+    let (all, run) = record(&spec, dir.path(), 0);
     assert_eq!(run.stdout, text);
     assert_eq!(all[0].kind, kind::THREAD_START);
     assert_eq!(all[1].kind, kind::WRITTEN, "the stack");
     assert!(all.windows(2).all(|pair| pair[0].turns <= pair[1].turns));
     assert!(all.last().unwrap().turns > 1000);
+    // A buffer of this size takes more than one event.
+    assert!(all.iter().any(|e| e.kind == kind::WRITTEN && e.word(1) == 64 << 10));
     let (mut read, mut pending) = (Vec::new(), Vec::new());
     for event in &all {
         match event.kind {
