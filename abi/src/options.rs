@@ -69,6 +69,8 @@ pub mod torture {
     /// A position-independent program does not ask the kernel for the alignment that it needs, so that
     /// the runtime has to move it.
     pub const MISPLACED: u8 = 16;
+    /// One thread of the program runs at a time, whatever is recorded.
+    pub const SERIAL: u8 = 32;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -177,11 +179,6 @@ impl RecordingOptions {
 }
 
 impl Options {
-    /// Whether the program is to see nothing that a replay cannot repeat.
-    pub fn is_repeatable(self) -> bool {
-        self.turns() != Turns::NotCounted
-    }
-
     /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer: a
     /// return is a jump. Otherwise a translated address is left where the return address was.
     pub fn leaves_memory_alone(self) -> bool {
@@ -195,6 +192,11 @@ impl Options {
             (false, true) => Turns::Up,
             (false, false) => Turns::NotCounted,
         }
+    }
+
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
     }
 
     /// The table for the returns, if they have one of their own: they merge the low half from the
