@@ -69,6 +69,8 @@ pub mod torture {
     /// A position-independent program does not ask the kernel for the alignment that it needs, so that
     /// the runtime has to move it.
     pub const MISPLACED: u8 = 16;
+    /// One thread of the program runs at a time, whatever is recorded.
+    pub const SERIAL: u8 = 32;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -196,6 +198,11 @@ impl Options {
             (false, true) => Turns::Up,
             (false, false) => Turns::NotCounted,
         }
+    }
+
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
     }
 
     /// The table for the returns, if they have one of their own: they merge the low half from the

@@ -64,7 +64,7 @@ fn die(thread: &mut Thread, signal: i32) -> ! {
 fn trap(thread: &mut Thread, number: usize, next: u64, errno: u32) -> usize {
     const SYS_SECCOMP: i32 = 1;
     let blocked = thread.mailbox.blocks(SIGSYS);
-    if blocked || actions::of(thread).0[SIGSYS as usize].handler <= SIG_IGN {
+    if blocked || actions::with(thread, SIGSYS, |action| action.handler) <= SIG_IGN {
         die(thread, SIGSYS);
     }
     let mut info = SigInfo::fault(SIGSYS, SYS_SECCOMP, next);
@@ -72,6 +72,8 @@ fn trap(thread: &mut Thread, number: usize, next: u64, errno: u32) -> usize {
     info.0[24..28].copy_from_slice(&(number as u32).to_le_bytes());
     info.0[28..32].copy_from_slice(&X86_64.to_le_bytes());
     pending::raise(thread, SIGSYS, info);
+    // A replay has no filters.
+    thread.raised = 0;
     // The handler finds the number of the call in rax.
     number
 }
