@@ -9,8 +9,9 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
+use crate::gate::stubs::{ARRIVE, EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
 use crate::kernel::brk::is_reserved;
+use crate::kernel::replay::{arrive, is_replay};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -54,7 +55,18 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = pc;
             log().before_store(thread, pc);
         }
+        ARRIVE => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            prepare(thread, pc);
+        }
         _ => refused(thread),
+    }
+    if is_replay() {
+        let at_boundary = kind != STORE;
+        if let Some(next) = arrive::before_leaving(thread, at_boundary) {
+            prepare(thread, next);
+        }
     }
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);

@@ -8,6 +8,7 @@
 //! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
 //! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
 //! | `stub_store`  | the front of a store (undo log)        | `target`: where, `resume`: set    |
+//! | `stub_arrive` | a replay's handler                     | `target`: where it goes on        |
 //!
 //! All registers are the program's on entry. A stub saves them into the thread block, moves to the
 //! runtime's stack and calls [`crate::gate::dispatch::enter`]; the way back restores them and jumps to
@@ -28,6 +29,7 @@ pub const EXIT: u32 = 2;
 pub const REFUSE: u32 = 3;
 pub const STORE: u32 = 4;
 pub const RETURN_MISS: u32 = 5;
+pub const ARRIVE: u32 = 6;
 
 macro_rules! stub {
     ($name:ident, $kind:expr) => {
@@ -53,6 +55,7 @@ stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
 stub!(stub_store, STORE);
 stub!(stub_return_miss, RETURN_MISS);
+stub!(stub_arrive, ARRIVE);
 
 /// rax is saved already, eax says why.
 #[unsafe(naked)]

@@ -4,6 +4,7 @@ pub mod brk;
 pub mod clone;
 pub mod headers;
 pub mod interruptible;
+pub mod replay;
 pub mod signals;
 pub mod switch;
 pub mod syscalls;

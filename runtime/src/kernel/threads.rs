@@ -8,6 +8,7 @@ use crate::base::{census, heap, program};
 use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
+use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
@@ -100,6 +101,16 @@ fn cleared(flags: u64, child_tid: u64) -> u64 {
     }
 }
 
+/// Whether the call makes a thread, or a child that uses this process's memory.
+pub fn shares_memory(number: usize, args: &[usize; 6]) -> bool {
+    request(number, args).is_some_and(|request| request.flags & CLONE_VM != 0)
+}
+
+/// The stack pointer that the call gives the child, if it does.
+pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
+    request(number, args).map(|request| request.stack).filter(|&stack| stack != 0)
+}
+
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
 pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
@@ -172,6 +183,7 @@ fn fork(
     }
     filters::forked(forked);
     brk::forked(forked);
+    replay::forked(forked);
     census::forked();
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };

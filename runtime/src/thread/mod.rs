@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod turns;
 
 use crate::base::control::Slot;
 use crate::base::facts::facts;
@@ -19,6 +20,7 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use turns::Turns;
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -75,6 +77,8 @@ pub struct Thread {
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
     pub for_exec: ForExec,
+    /// In a replay: how far it is.
+    pub turns: Turns,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
@@ -129,6 +133,7 @@ impl Thread {
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;
         block.stub_store = entries.store;
+        block.turns_left = Turns::left_at_start();
         block.this = this;
         Thread {
             block,
@@ -153,6 +158,7 @@ impl Thread {
             kernel_filter: 0,
             own_actions: None,
             for_exec: ForExec::default(),
+            turns: Turns::new(),
             next_spare: 0,
             handler_stack,
         }
