@@ -1,5 +1,6 @@
 //! The kernel as the program sees it: its system calls, signals, threads and memory.
 
+pub mod ask;
 pub mod brk;
 pub mod clone;
 pub mod headers;

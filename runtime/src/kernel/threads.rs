@@ -46,7 +46,8 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
-    if !facts().options.recording.records() {
+    if !facts().options.recording.streams() {
+        thread.block.pointers = [0, 0];
         return;
     }
     let registers = &thread.block.registers;

@@ -70,6 +70,10 @@ pub trait Log: Sync {
     /// The instruction at `pc` is about to store; only registers tell how much.
     fn before_store(&self, _thread: &mut Thread, _pc: u64) {}
 
+    /// The instruction at `pc` has asked the machine and was given `values`, as [`abi::event::Event::Answer`]
+    /// has them; they are not in the thread's registers and memory yet.
+    fn answered(&self, _thread: &mut Thread, _pc: u64, _values: &[u64; 4]) {}
+
     /// A signal frame is about to be written.
     fn before_frame(&self, _thread: &mut Thread, _frame: &Frame) {}
 

@@ -316,6 +316,8 @@ fn entries() -> Entries {
         refuse: stubs::stub_refuse as *const () as u64,
         store: stubs::stub_store as *const () as u64,
         arrive: stubs::stub_arrive as *const () as u64,
+        turn: stubs::stub_turn as *const () as u64,
+        ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorer as *const () as u64,

@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod seek;
 pub mod turns;
 
 use crate::base::control::Slot;
@@ -20,7 +21,7 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
-use turns::Turns;
+use seek::Seek;
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -66,6 +67,8 @@ pub struct Thread {
     pub parent: u32,
     pub tid: u32,
     pub recorder: Recorder,
+    /// Turns made when `block.turns_left` comes to zero, in a replay.
+    pub turns_end: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
     /// The word that the kernel clears when the thread ends, or 0.
@@ -78,7 +81,7 @@ pub struct Thread {
     pub own_actions: Option<Box<Actions>>,
     pub for_exec: ForExec,
     /// In a replay: how far it is.
-    pub turns: Turns,
+    pub seek: Seek,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
@@ -133,7 +136,9 @@ impl Thread {
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;
         block.stub_store = entries.store;
-        block.turns_left = Turns::left_at_start();
+        block.stub_turn = entries.turn;
+        block.stub_ask = entries.ask;
+        block.turns_left = turns::NEVER;
         block.this = this;
         Thread {
             block,
@@ -152,13 +157,14 @@ impl Thread {
             parent: 0,
             tid: 0,
             recorder: Recorder::default(),
+            turns_end: turns::NEVER,
             vfork_child: false,
             clear_tid: 0,
             filter: 0,
             kernel_filter: 0,
             own_actions: None,
             for_exec: ForExec::default(),
-            turns: Turns::new(),
+            seek: Seek::new(),
             next_spare: 0,
             handler_stack,
         }

@@ -1,77 +1,51 @@
-//! How many turns a thread has made in a replay, and where it is led to.
+//! Turns of a thread, as generated code counts them: up while inputs are recorded, down in a replay.
+//!
+//! What is here is right while the thread block holds the thread's registers and pointers: in the
+//! runtime, and in the handler behind `take_pointers`.
 
+use crate::base::facts::facts;
 use crate::thread::Thread;
+use abi::options::Turns;
 
-/// More turns than any thread makes: the thread is not stopped.
-const FAR: u64 = i64::MAX as u64;
-
-/// What a replay keeps of a thread.
-#[derive(Clone, Copy)]
-pub struct Turns {
-    /// Turns that it will have made when `turns_left` of its block comes to zero.
-    goal: u64,
-    /// Where it is led to, a step at a time, if it is.
-    pub sought: Option<Sought>,
-    /// Instructions of the last unit that were done where the handler has stopped the thread.
-    pub insn: Option<u32>,
-    /// The byte of the program's memory in which the instruction that is being stepped shows that it is,
-    /// or 0.
-    pub flag_shown: u64,
-}
-
-/// What a thread is stepped to.
-#[derive(Clone, Copy)]
-pub struct Sought {
-    /// The moment; `None`: the next instruction.
-    pub moment: Option<Moment>,
-    /// The first instruction that it meets is the one that it is at already.
-    pub first: bool,
-}
-
-/// A moment of a thread, between two of its turns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moment {
-    /// Original address.
-    pub rip: u64,
-    /// rcx, which tells the iterations of a repeated instruction apart.
-    pub rcx: u64,
-}
-
-impl Turns {
-    /// Of a thread that has made none.
-    pub const fn new() -> Turns {
-        Turns { goal: FAR, sought: None, insn: None, flag_shown: 0 }
-    }
-
-    /// What the thread's block holds then.
-    pub const fn left_at_start() -> u64 {
-        FAR
-    }
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Turns::new()
-    }
-}
+/// Turns that no thread ever makes.
+pub const NEVER: u64 = 1 << 62;
 
 impl Thread {
-    /// Turns that the thread has made.
-    pub fn turns_made(&self) -> u64 {
-        self.turns.goal.wrapping_sub(self.block.turns_left)
+    /// Turns that the thread has made, one that it was just told of at `stub_turn` included; 0 if none
+    /// are counted.
+    pub fn turns(&self) -> u64 {
+        match facts().options.turns() {
+            Turns::NotCounted => 0,
+            Turns::Up => self.block.pointers[0],
+            Turns::Down => self.turns_end.wrapping_sub(self.block.turns_left),
+        }
     }
 
-    /// The thread's turns count from zero again.
-    pub fn forget_turns(&mut self) {
-        self.turns = Turns::new();
-        self.block.turns_left = Turns::left_at_start();
+    /// In a replay: the count begins again, and control leaves nowhere.
+    pub fn begin_turns(&mut self) {
+        self.block.turns_left = NEVER;
+        self.turns_end = NEVER;
     }
 
-    /// The thread comes to the runtime at its `n`-th turn from here, in front of the instruction; that
-    /// turn is counted then. `None`: at no turn.
-    pub fn stop_at_turn(&mut self, n: Option<u64>) {
-        let left = n.unwrap_or(FAR).clamp(1, FAR);
-        self.turns.goal = self.turns_made().wrapping_add(left);
+    /// In a replay: control leaves by way of `stub_turn` in front of the instruction that is the `left`th
+    /// turn from here on. 0 is never.
+    pub fn leave_in(&mut self, left: u64) {
+        let made = self.turns();
+        let left = if left == 0 { NEVER } else { left };
         self.block.turns_left = left;
+        self.turns_end = made.wrapping_add(left);
+    }
+
+    /// The turn that was counted last has not been made: its instruction has faulted, and may start
+    /// again.
+    pub fn take_back_turn(&mut self) {
+        match facts().options.turns() {
+            Turns::NotCounted => {}
+            Turns::Up => {
+                let [turns, _] = &mut self.block.pointers;
+                *turns = turns.wrapping_sub(1);
+            }
+            Turns::Down => self.block.turns_left = self.block.turns_left.wrapping_add(1),
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
+use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
 use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::deliver;
@@ -66,7 +67,7 @@ fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     if is_replay() {
         // By way of the runtime, which sees what the script has next.
         thread.block.target = next.rip;
-        thread.turns.insn = Some(next.insn);
+        thread.seek.insn = Some(next.insn);
         at.context.rip = facts().entries.arrive;
         return give_pointers(thread, at);
     }
@@ -115,6 +116,10 @@ pub fn in_runtime(
         mailbox.set_stepping(false);
         mailbox.set_pending();
         at.context.rflags &= !TRAP_FLAG;
+        return;
+    }
+    if let Some(refused) = raised.then(|| refused_of(at.pc())).flatten() {
+        at.context.rip = refused;
         return;
     }
     if raised {

@@ -1,22 +1,26 @@
 //! Instructions that ask the machine: the answers that the recorded program had.
 
 use crate::kernel::replay::outcome::{differs, Expected};
-use crate::kernel::replay::{coming, take, write};
+use crate::kernel::replay::{coming, replay, take, write};
 use crate::thread::Thread;
-use abi::event::Event;
+use abi::event::{Event, Kind};
 
 /// What the instruction at `pc`, an original address, was told in the recording: the values of
-/// [`Event::Answer`]. What it wrote to memory is written.
-pub fn answer(thread: &mut Thread, pc: u64) -> [u64; 4] {
+/// [`Event::Answer`]. What it wrote to memory is written. `None`: it faulted.
+pub fn recorded(thread: &mut Thread, pc: u64) -> Option<[u64; 4]> {
+    let what = replay().script.behind_written();
+    if matches!(what, Some(Kind::Signal | Kind::ProcessEnd)) {
+        return None;
+    }
     let next = coming(thread, pc);
-    let turns = thread.turns_made();
+    let turns = thread.turns();
     match next.event {
         Event::Answer { pc: there, values }
             if there.0 == pc && (next.entry.thread, next.entry.turns) == (thread.index, turns) =>
         {
             write(thread, pc, &next.written);
             take(&next.entry);
-            values
+            Some(values)
         }
         _ => differs(
             thread,

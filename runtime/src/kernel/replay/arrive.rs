@@ -10,7 +10,7 @@ use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
-use crate::thread::turns::{Moment, Sought};
+use crate::thread::seek::{Moment, Sought};
 use crate::thread::Thread;
 use abi::event::{End, Event, Kind, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
@@ -43,7 +43,7 @@ pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
         lead(thread, wanted, wish, at_boundary, raised);
         break;
     }
-    thread.turns.insn = None;
+    thread.seek.insn = None;
     (thread.resume_original != begins).then_some(thread.resume_original)
 }
 
@@ -60,12 +60,12 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
     let pc = thread.resume_original;
     loop {
         let entry = next_entry(thread, pc);
-        let made = thread.turns_made();
+        let made = thread.turns();
         match entry.kind() {
             Kind::Runs if entry.thread == thread.index => take(&entry),
             Kind::ThreadStart if entry.thread == thread.index => {
                 // A forked child's own entries begin here, and so does its count.
-                thread.forget_turns();
+                thread.begin_turns();
                 take(&entry);
             }
             Kind::Arrived | Kind::Checked if entry.thread == thread.index => {
@@ -104,7 +104,7 @@ fn lead(
     at_boundary: bool,
     raised: bool,
 ) {
-    let made = thread.turns_made();
+    let made = thread.turns();
     let (wished, step) = match wish {
         Wish::GoOn => (None, false),
         Wish::Step => (None, true),
@@ -119,9 +119,9 @@ fn lead(
         (None, None) => None,
     };
     match first {
-        Some(turns) if turns > made => thread.stop_at_turn(Some(turns - made)),
-        Some(_) => thread.stop_at_turn(Some(1)),
-        None => thread.stop_at_turn(None),
+        Some(turns) if turns > made => thread.leave_in(turns - made),
+        Some(_) => thread.leave_in(1),
+        None => thread.leave_in(0),
     }
     if let Some(moment) = sought.filter(|_| !raised) {
         stepping::begin(thread, Sought { moment, first: at_boundary });
@@ -132,7 +132,7 @@ fn lead(
 fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     compare(thread, recorded);
     let pc = thread.resume_original;
-    let insn = thread.turns.insn.unwrap_or(match thread.transfer_undone {
+    let insn = thread.seek.insn.unwrap_or(match thread.transfer_undone {
         true => LAST_NOT_DONE,
         false => WHOLE_UNIT,
     });
@@ -153,7 +153,7 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
             thread.block.registers.rflags = next.rflags;
             thread.resume_original = next.rip;
             thread.transfer_undone = false;
-            thread.turns.insn = None;
+            thread.seek.insn = None;
         }
         None => {}
     }
@@ -171,7 +171,7 @@ fn coming_here(thread: &mut Thread, pc: u64) -> Option<Following> {
         Some(entry) => entry,
         None => return None,
     };
-    if (entry.thread, entry.turns) != (thread.index, thread.turns_made()) {
+    if (entry.thread, entry.turns) != (thread.index, thread.turns()) {
         return None;
     }
     match entry.kind() {
@@ -206,7 +206,7 @@ fn compare(thread: &mut Thread, recorded: &RegisterState) {
     let all = NAMES.iter().zip(mine.gpr).zip(recorded.gpr).enumerate();
     for (i, ((name, mine), theirs)) in all {
         if mine != theirs && recorded.valid >> i & 1 == 1 {
-            let turns = thread.turns_made();
+            let turns = thread.turns();
             differs(
                 thread,
                 pc,
@@ -218,7 +218,7 @@ fn compare(thread: &mut Thread, recorded: &RegisterState) {
     }
     let [mine, theirs] = [mine.rflags, recorded.rflags].map(|flags| flags & !NOT_COMPARED);
     if mine != theirs {
-        let turns = thread.turns_made();
+        let turns = thread.turns();
         differs(
             thread,
             pc,
@@ -240,7 +240,7 @@ pub fn faulted(thread: &mut Thread, signal: i32, info: &SigInfo, state: State) -
 fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigInfo)>) -> State {
     let pc = state.rip;
     let next = coming(thread, pc);
-    let turns = thread.turns_made();
+    let turns = thread.turns();
     let here = (next.entry.thread, next.entry.turns) == (thread.index, turns);
     let number = raised.map(|(signal, _)| signal);
     match next.event {

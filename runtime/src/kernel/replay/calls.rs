@@ -80,7 +80,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
 /// What the recorded call returned, if it was this one.
 fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6]) -> Found {
     let pc = thread.syscall_pc;
-    let turns = thread.turns_made();
+    let turns = thread.turns();
     let arguments = args.map(|arg| arg as u64);
     let here = (coming.entry.thread, coming.entry.turns) == (thread.index, turns);
     match &coming.event {
@@ -184,7 +184,7 @@ fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
     let pc = thread.syscall_pc;
     let status = args[0] as i32 & 0xff;
     let coming = coming(thread, pc);
-    let here = (coming.entry.thread, coming.entry.turns) == (thread.index, thread.turns_made());
+    let here = (coming.entry.thread, coming.entry.turns) == (thread.index, thread.turns());
     match coming.event {
         Event::ProcessEnd { reason: End::Exit, status: theirs, .. }
             if here && theirs & 0xff == status =>

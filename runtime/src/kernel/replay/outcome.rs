@@ -28,7 +28,7 @@ pub fn conclude(thread: &mut Thread, verdict: Verdict, pc: u64, why: Arguments<'
         verdict,
         thread: thread.index,
         entry: replay().script.at(),
-        turns: thread.turns_made(),
+        turns: thread.turns(),
         pc,
     };
     steer::at_end(thread, &outcome);

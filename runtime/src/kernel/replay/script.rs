@@ -88,6 +88,20 @@ impl Script {
         }
     }
 
+    /// What comes next behind what was written for it.
+    pub fn behind_written(&mut self) -> Option<Kind> {
+        let begin = self.at;
+        let kind = loop {
+            match self.peek() {
+                Next::Entry(entry) if entry.kind == Kind::Written => self.take(&entry),
+                Next::Entry(entry) => break Some(entry.kind),
+                _ => break None,
+            }
+        };
+        self.at = begin;
+        kind
+    }
+
     /// `entry` has happened.
     pub fn take(&mut self, entry: &Entry) {
         self.at = entry.end;

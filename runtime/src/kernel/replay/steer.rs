@@ -4,7 +4,7 @@
 //! ([`at_boundary`]): what is answered there is where it has to come back next. The answer may be given
 //! late: whoever steers talks with the other side first, looks at memory and registers, and forks.
 
-use crate::thread::turns::Moment;
+use crate::thread::seek::Moment;
 use crate::thread::Thread;
 use abi::script::Outcome;
 
@@ -27,7 +27,7 @@ pub enum Wish {
 
 /// The thread is about to execute the instruction at `resume_original` (or, if a signal waits in its
 /// mailbox, to be interrupted there); `block.registers` has its general registers and flags, `xmm` the
-/// low halves of its vectors, [`Thread::turns_made`] its turns. What the script had for this moment has
+/// low halves of its vectors, [`Thread::turns`] its turns. What the script had for this moment has
 /// happened.
 pub fn at_boundary(thread: &mut Thread) -> Wish {
     wish(thread)

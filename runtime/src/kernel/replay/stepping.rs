@@ -3,7 +3,7 @@
 
 use crate::base::program::{read_program_bytes, read_program_value};
 use crate::code::writing::write_program_value;
-use crate::thread::turns::{Moment, Sought};
+use crate::thread::seek::{Moment, Sought};
 use crate::thread::Thread;
 
 const TRAP_FLAG: u64 = 0x100;
@@ -12,7 +12,7 @@ const TRAP_BIT: u8 = 1;
 
 /// The thread, which is about to leave the runtime, is stepped from there.
 pub fn begin(thread: &mut Thread, sought: Sought) {
-    thread.turns.sought = Some(sought);
+    thread.seek.sought = Some(sought);
     thread.mailbox.set_stepping(true);
     thread.block.registers.rflags |= TRAP_FLAG;
 }
@@ -20,7 +20,7 @@ pub fn begin(thread: &mut Thread, sought: Sought) {
 /// Nothing is sought any more.
 pub fn end(thread: &mut Thread) {
     hide_flag(thread);
-    thread.turns.sought = None;
+    thread.seek.sought = None;
     thread.mailbox.set_stepping(false);
     thread.block.registers.rflags &= !TRAP_FLAG;
 }
@@ -29,7 +29,7 @@ pub fn end(thread: &mut Thread) {
 /// Whether that is what is sought; if not, the thread is ready for the next step.
 pub fn is_there(thread: &mut Thread, rip: u64, gpr: &[u64; 16]) -> bool {
     hide_flag(thread);
-    let Some(sought) = &mut thread.turns.sought else { return true };
+    let Some(sought) = &mut thread.seek.sought else { return true };
     let first = core::mem::take(&mut sought.first);
     let there = match sought.moment {
         Some(moment) => moment == Moment { rip, rcx: gpr[1] },
@@ -79,10 +79,10 @@ fn show_flag(thread: &mut Thread, rip: u64, rsp: u64) {
     match opcode {
         PUSHF => {
             let size = if bytes.contains(&0x66) && bytes[0] == 0x66 { 2 } else { 8 };
-            thread.turns.flag_shown = rsp.wrapping_sub(size) + 1;
+            thread.seek.flag_shown = rsp.wrapping_sub(size) + 1;
         }
         POPF => {
-            thread.turns.flag_shown = rsp + 1;
+            thread.seek.flag_shown = rsp + 1;
             change(rsp + 1, |byte| byte | TRAP_BIT);
         }
         _ => {}
@@ -91,7 +91,7 @@ fn show_flag(thread: &mut Thread, rip: u64, rsp: u64) {
 
 /// Behind that instruction.
 fn hide_flag(thread: &mut Thread) {
-    match core::mem::take(&mut thread.turns.flag_shown) {
+    match core::mem::take(&mut thread.seek.flag_shown) {
         0 => {}
         at => change(at, |byte| byte & !TRAP_BIT),
     }
