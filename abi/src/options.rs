@@ -192,6 +192,11 @@ impl Options {
         }
     }
 
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
+    }
+
     /// The table for the returns, if they have one of their own: they merge the low half from the
     /// table with the high half on the stack in xmm30.
     pub fn return_table(self) -> Option<TableShape> {

@@ -53,7 +53,10 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
     let who = Identity { index: thread.index, tid: thread.tid, parent };
-    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
+    let tiny = facts().tiny_buffers;
+    if facts().options.recording.inputs() {
+        thread.recorder.open_counting(trace(), who, &state, tiny);
+    } else if thread.recorder.open(trace(), who, &state, tiny).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     if thread.vfork_child {
@@ -177,7 +180,7 @@ fn fork(
     let forked = &unsafe { Forked::child() };
     heap::after_fork(forked);
     let inherited = trace().forked(held);
-    log().forked();
+    log().forked(forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(*own);
@@ -207,7 +210,8 @@ fn fork(
     thread.mailbox.drop_held(|_| true);
     let who = Identity { index: thread.index, tid: thread.tid, parent: thread.parent };
     let state = thread.register_state(next, 0xffff);
-    thread.block.pointers = thread.recorder.forked(who, &state);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
     0
 }

@@ -54,6 +54,11 @@ pub struct Thread {
     pub resume_original: u64,
     /// `resume_original` is the last instruction of the last recorded unit, which faulted.
     pub transfer_undone: bool,
+    /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
+    /// been delivered, or 0: it would raise it there again.
+    pub raised: i32,
+    /// System calls that the log has counted.
+    pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
@@ -148,6 +153,8 @@ impl Thread {
             handler_mask: None,
             resume_original: 0,
             transfer_undone: false,
+            raised: 0,
+            calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
             slot,

@@ -21,10 +21,10 @@ impl Thread {
         }
     }
 
-    /// In a replay: the count begins again, and control leaves nowhere.
-    pub fn begin_turns(&mut self) {
+    /// In a replay: the thread has made so many turns, and control leaves nowhere.
+    pub fn begin_turns(&mut self, made: u64) {
         self.block.turns_left = NEVER;
-        self.turns_end = NEVER;
+        self.turns_end = NEVER.wrapping_add(made);
     }
 
     /// In a replay: control leaves by way of `stub_turn` in front of the instruction that is the `left`th

@@ -16,6 +16,7 @@ use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
+use crate::kernel::signals::deliver::Origin;
 use crate::logs::log;
 use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
@@ -143,7 +144,7 @@ pub fn fault(
             (signal, *info) = fetch_fault(page);
         }
     }
-    resume(thread, signal, info, at, state);
+    resume(thread, signal, info, Origin::Instruction, at, state);
 }
 
 /// The program writes to code that it may write: translations are closed, and the write is done

@@ -13,7 +13,7 @@ use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
 use crate::kernel::replay::{is_replay, stepping};
-use crate::kernel::signals::deliver::deliver;
+use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
@@ -30,13 +30,14 @@ pub fn resume(
     thread: &mut Thread,
     signal: i32,
     info: &SigInfo,
+    origin: Origin,
     at: &mut Interrupted,
     state: State,
 ) {
     if control::is_own_kick(signal, info) {
         return kicked(thread, at, &state);
     }
-    let next = deliver(thread, signal, info, state, &at.kernel());
+    let next = deliver(thread, signal, info, origin, state, &at.kernel());
     go(thread, at, &next);
 }
 
@@ -98,7 +99,15 @@ pub fn deliver_in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, at: &mu
     };
     thread.transfer_undone = false;
     thread.mailbox.leave_tail();
-    resume(thread, signal, info, at, state);
+    let is_raised = thread.raised == signal && info.code() > 0;
+    let origin = match is_raised {
+        true => Origin::Instruction,
+        false => Origin::Outside,
+    };
+    if is_raised {
+        thread.raised = 0;
+    }
+    resume(thread, signal, info, origin, at, state);
 }
 
 // --- back into the runtime ---
@@ -183,7 +192,7 @@ pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
         interrupted(thread, &state);
         return go(thread, at, &state);
     };
-    resume(thread, waiting.number, &waiting.info, at, state);
+    resume(thread, waiting.number, &waiting.info, Origin::Outside, at, state);
 }
 
 // --- no further ---

@@ -15,6 +15,7 @@ use crate::thread::Thread;
 use abi::event::{End, Event, Kind, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::script::Verdict;
+use abi::thread::Registers;
 use abi::trace::RegisterState;
 
 /// Trap flag and resume flag, which are the processor's business.
@@ -64,9 +65,10 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
         match entry.kind() {
             Kind::Runs if entry.thread == thread.index => take(&entry),
             Kind::ThreadStart if entry.thread == thread.index => {
-                // A forked child's own entries begin here, and so does its count.
-                thread.begin_turns();
+                // A forked child's own entries begin here, with what the kernel wrote for it.
+                thread.begin_turns(entry.turns);
                 take(&entry);
+                write_now(thread, pc, entry.turns);
             }
             Kind::Arrived | Kind::Checked if entry.thread == thread.index => {
                 let event = event_of(thread, pc, &entry);
@@ -74,6 +76,10 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
                     return None;
                 };
                 let moment = Moment { rip: registers.rip, rcx: registers.gpr[1] };
+                if entry.kind() == Kind::Checked && stepping::is_in_call(&moment) {
+                    // It comes by itself.
+                    return None;
+                }
                 if entry.turns < made {
                     let expected = Expected(&entry, &event);
                     differs(
@@ -93,6 +99,20 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
             }
             _ => return None,
         }
+    }
+}
+
+/// Puts in place what the kernel had written by now.
+fn write_now(thread: &mut Thread, pc: u64, turns: u64) {
+    loop {
+        let entry = next_entry(thread, pc);
+        if (entry.thread, entry.turns) != (thread.index, turns) || entry.kind() != Kind::Written {
+            return;
+        }
+        if let Event::Written { address, bytes } = event_of(thread, pc, &entry) {
+            write(thread, pc, &[(address.0, bytes)]);
+        }
+        take(&entry);
     }
 }
 
@@ -130,7 +150,8 @@ fn lead(
 
 /// The thread has come to a moment at which the recorded one had these registers.
 fn arrived(thread: &mut Thread, recorded: &RegisterState) {
-    compare(thread, recorded);
+    let mine = Registers { rip: thread.resume_original, ..thread.block.registers };
+    compare(thread, &mine, recorded);
     let pc = thread.resume_original;
     let insn = thread.seek.insn.unwrap_or(match thread.transfer_undone {
         true => LAST_NOT_DONE,
@@ -138,7 +159,7 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     });
     let next = coming_here(thread, pc);
     match next {
-        Some(Following::Checked(registers)) => compare(thread, &registers),
+        Some(Following::Checked(registers)) => compare(thread, &mine, &registers),
         Some(Following::Signal) => {
             let registers = &thread.block.registers;
             let state = State {
@@ -196,13 +217,12 @@ fn replay_peek() -> Option<crate::kernel::replay::script::Entry> {
 }
 
 /// Compares the thread's registers with those that were recorded here.
-fn compare(thread: &mut Thread, recorded: &RegisterState) {
+pub(super) fn compare(thread: &mut Thread, mine: &Registers, recorded: &RegisterState) {
     const NAMES: [&str; 16] = [
         "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
         "r13", "r14", "r15",
     ];
-    let pc = thread.resume_original;
-    let mine = thread.block.registers;
+    let pc = mine.rip;
     let all = NAMES.iter().zip(mine.gpr).zip(recorded.gpr).enumerate();
     for (i, ((name, mine), theirs)) in all {
         if mine != theirs && recorded.valid >> i & 1 == 1 {
@@ -239,7 +259,15 @@ pub fn faulted(thread: &mut Thread, signal: i32, info: &SigInfo, state: State) -
 /// The next entry is a signal's, or the end of the process by one. `raised`: what has come by itself.
 fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigInfo)>) -> State {
     let pc = state.rip;
-    let next = coming(thread, pc);
+    let mut next = coming(thread, pc);
+    if let Event::Checked(registers) = &next.event {
+        if registers.rip == pc && next.entry.turns == thread.turns() {
+            let mine = Registers { gpr: state.gpr, rip: pc, rflags: state.rflags };
+            compare(thread, &mine, registers);
+            take(&next.entry);
+            next = coming(thread, pc);
+        }
+    }
     let turns = thread.turns();
     let here = (next.entry.thread, next.entry.turns) == (thread.index, turns);
     let number = raised.map(|(signal, _)| signal);

@@ -5,16 +5,22 @@ use crate::base::last_words::Line;
 use crate::base::signal::{self, SigInfo};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::brk::brk;
+use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
+use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{coming, event_of, memory, next_entry, replay, take, write, Coming};
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
+use crate::logs::inputs::written::Image;
 use crate::logs::writes::Writes;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording;
+use crate::thread::seek::Moment;
 use crate::thread::Thread;
 use abi::event::{End, Event, Kind, WHOLE_UNIT};
 use abi::script::Verdict;
+use abi::syscalls::MayWrite;
+use abi::thread::Registers;
 use core::fmt::Write;
 
 const ARCH_SET_FS: usize = 0x1002;
@@ -43,7 +49,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
         nr::EXECVE | nr::EXECVEAT => executes(thread),
         _ => {}
     }
-    let coming = coming(thread, pc);
+    let coming = coming_in_call(thread);
     let result = match found(thread, &coming, number, args) {
         Found::Result(result) => result,
         Found::Interrupted => {
@@ -52,10 +58,20 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
             return pc;
         }
     };
-    let ranges = coming.written.iter().map(|&(at, bytes)| (at, bytes.len() as u64)).collect();
+    let may_write = |&(address, bytes): &(u64, &[u8])| MayWrite {
+        address,
+        length: bytes.len() as u64,
+        unit: 0,
+    };
+    let ranges = coming.written.iter().map(may_write).collect();
     let brk = brk().current;
-    let call =
-        moment::Call { number, args: *args, writes: Writes { ranges, elsewhere: false }, brk };
+    let call = moment::Call {
+        number,
+        args: *args,
+        writes: Writes { ranges, elsewhere: false },
+        brk,
+        before: Image::default(),
+    };
     log().before_call(thread, &call);
     make(thread, &call, result, &coming);
     write(thread, pc, &coming.written);
@@ -75,6 +91,22 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
             temporary_mask(number, args).filter(|_| is_interrupted_at(thread, next));
     }
     next
+}
+
+/// What comes next for a call. What is compared in it is compared.
+fn coming_in_call(thread: &mut Thread) -> Coming {
+    let pc = thread.syscall_pc;
+    loop {
+        let next = coming(thread, pc);
+        let Event::Checked(registers) = &next.event else { return next };
+        let moment = Moment { rip: registers.rip, rcx: registers.gpr[1] };
+        if moment.rip != pc || !is_in_call(&moment) || next.entry.turns != thread.turns() {
+            return next;
+        }
+        let mine = Registers { rip: pc, ..thread.block.registers };
+        compare(thread, &mine, registers);
+        take(&next.entry);
+    }
 }
 
 /// What the recorded call returned, if it was this one.
@@ -183,7 +215,7 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6]) {
 fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
     let pc = thread.syscall_pc;
     let status = args[0] as i32 & 0xff;
-    let coming = coming(thread, pc);
+    let coming = coming_in_call(thread);
     let here = (coming.entry.thread, coming.entry.turns) == (thread.index, thread.turns());
     match coming.event {
         Event::ProcessEnd { reason: End::Exit, status: theirs, .. }

@@ -53,6 +53,15 @@ pub fn may_come_again(rip: u64) -> bool {
     bytes[..2] == SYSCALL || opcode(&bytes).is_some_and(|(_, repeated)| repeated)
 }
 
+/// Whether the moment is inside of a system call: the processor has put the way back into rcx.
+pub fn is_in_call(moment: &Moment) -> bool {
+    const SYSCALL: [u8; 2] = [0x0f, 0x05];
+    let mut bytes = [0u8; 2];
+    moment.rcx == moment.rip.wrapping_add(2)
+        && read_program_bytes(moment.rip, &mut bytes)
+        && bytes == SYSCALL
+}
+
 /// The first byte behind the prefixes, and whether one of them repeats.
 fn opcode(bytes: &[u8]) -> Option<(u8, bool)> {
     let mut repeated = false;
