@@ -39,6 +39,8 @@ pub struct Entries {
     pub exit: u64,
     pub refuse: u64,
     pub store: u64,
+    pub turn: u64,
+    pub ask: u64,
     /// Where a new thread of the program starts, with its block in r12.
     pub new_thread: u64,
     /// The handler of all signals, and where it returns to.

@@ -45,13 +45,17 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
-    if !facts().options.recording.records() {
+    if !facts().options.recording.streams() {
+        thread.block.pointers = [0, 0];
         return;
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
     let who = Identity { index: thread.index, tid: thread.tid, parent };
-    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
+    let tiny = facts().tiny_buffers;
+    if facts().options.recording.inputs() {
+        thread.recorder.open_counting(trace(), who, &state, tiny);
+    } else if thread.recorder.open(trace(), who, &state, tiny).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     if thread.vfork_child {
@@ -167,7 +171,7 @@ fn fork(
     heap::after_fork(forked);
     baton::forked(thread, line, forked);
     let inherited = trace().forked(held);
-    log().forked();
+    log().forked(forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(*own);
@@ -196,7 +200,8 @@ fn fork(
     thread.mailbox.drop_held(|_| true);
     let who = Identity { index: thread.index, tid: thread.tid, parent: thread.parent };
     let state = thread.register_state(next, 0xffff);
-    thread.block.pointers = thread.recorder.forked(who, &state);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
     baton::begins_again(thread);
     0

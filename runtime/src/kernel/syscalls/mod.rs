@@ -62,7 +62,8 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         nr::BRK if log().wants_writes() => brk().current,
         _ => 0,
     };
-    let call = Call { number, args, writes, brk };
+    let before = log().image(&writes);
+    let call = Call { number, args, writes, brk, before };
     log().before_call(thread, &call);
     if has_protected_pages() {
         unprotect(&call.writes);
@@ -77,9 +78,11 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         // A child, whose recording begins here.
+        log().child_starts(thread, &call);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
+    log().call_returns(thread, &call, result);
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
     next
@@ -90,8 +93,8 @@ fn unprotect(writes: &Writes) {
     if writes.elsewhere {
         return before_writing(0, u64::MAX);
     }
-    for &(at, len) in &writes.ranges {
-        before_writing(at, at.saturating_add(len));
+    for range in &writes.ranges {
+        before_writing(range.address, range.address.saturating_add(range.length));
     }
 }
 
