@@ -148,6 +148,24 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
             Found::Interrupted
         }
+        // A filter of the program's (seccomp) has ended the process, or the thread, for the call.
+        Event::ProcessEnd { reason: End::Signal, status, .. } if here => {
+            let status = *status;
+            take(&coming.entry);
+            end_recording(thread, End::Signal, status, 0);
+            conclude(
+                thread,
+                Verdict::Ended,
+                pc,
+                format_args!("signal {status} ends the process at {pc:#x}"),
+            )
+        }
+        Event::ThreadEnd { reason, status } if here => {
+            let (reason, status) = (*reason, *status);
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, reason, status)
+        }
         other => {
             let call = Call { number: number as u64, arguments: &arguments };
             let expected = Expected(&coming.entry, other);
