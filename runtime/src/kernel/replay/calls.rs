@@ -245,6 +245,7 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
     if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
     }
+    replay().output.forked();
     // What is listed of the child begins with a chunk, and the event says with which.
     let state = thread.register_state(next, 0xffff);
     let pointers = thread.block.pointers;
