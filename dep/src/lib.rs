@@ -11,6 +11,8 @@ pub mod caller;
 mod cleanup;
 mod compare;
 mod control;
+#[allow(dead_code)]
+mod debug;
 mod folder;
 mod info;
 mod list;
