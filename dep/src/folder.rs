@@ -1,6 +1,7 @@
 //! The commands that read a trace, of a recording with many.
 
 use std::io::Write;
+use std::path::Path;
 
 use recording::processes::{Image, Process, Processes};
 use recording::{Recording, TraceName};
@@ -10,6 +11,7 @@ use trace::Error;
 use crate::args::{Args, Command, Common, Which};
 use crate::cleanup::Guard;
 use crate::ps;
+use crate::replay;
 use crate::row::{Form, Row};
 use crate::text::{command_line, seconds};
 use crate::{Stop, Verified};
@@ -80,7 +82,45 @@ fn one(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let trace = recording.trace(name, common.output.as_deref())?;
-    crate::show(&trace, args, common, out)
+    let which = Which { pid: name.pid, image: Some(name.image) };
+    if let Some(shown) = replay::show(&trace, args, common, Some(which), out) {
+        return shown;
+    }
+    let replayable = || replay::completeness(&trace, Some((recording, name)), common);
+    crate::show_with(&trace, args, common, &replayable, out)
+}
+
+/// The one trace that is meant; an error names the choices.
+pub fn select_one(
+    recording: &Recording,
+    file: &Path,
+    process: Option<Which>,
+) -> Result<TraceName, Error> {
+    let failed = |what: &str| Error(format!("{}: {what}", file.display()));
+    let chosen = match process {
+        Some(Which { pid, image }) => recording.select(pid, image),
+        None => recording.traces.clone(),
+    };
+    match (chosen[..].as_ref(), process) {
+        ([name], _) => Ok(*name),
+        ([], Some(which)) => {
+            let choices = choices(recording, &recording.traces);
+            Err(failed(&format!("no process {which}; {choices}")))
+        }
+        ([], None) => Err(failed("it has no trace")),
+        (several, _) => Err(failed(&choices(recording, several))),
+    }
+}
+
+/// A trace is of one process, and none can be chosen.
+pub fn has_one(file: &Path, process: Option<Which>) -> Result<(), Error> {
+    match process {
+        None => Ok(()),
+        Some(which) => Err(Error(format!(
+            "{}: a trace has one process: -p {which} is for a recording",
+            file.display()
+        ))),
+    }
 }
 
 /// What `dep verify` says of one trace of many.

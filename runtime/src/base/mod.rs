@@ -14,5 +14,6 @@ pub mod once;
 pub mod own;
 pub mod processor;
 pub mod program;
+pub mod replaying;
 pub mod signal;
 pub mod sys;

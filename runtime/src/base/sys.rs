@@ -58,6 +58,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const GETCWD: usize = 79;
+    pub const CREAT: usize = 85;
     pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
     pub const GETPPID: usize = 110;

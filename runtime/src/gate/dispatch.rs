@@ -9,8 +9,10 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
+use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
+use crate::kernel::ask;
 use crate::kernel::brk::is_reserved;
+use crate::kernel::replay::{arrive, is_replay};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -25,6 +27,7 @@ use abi::thread::refuse;
 /// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
 /// and `resume_original` are set.
 pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
+    thread.transfer_undone = false;
     match kind {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
@@ -54,7 +57,39 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = pc;
             log().before_store(thread, pc);
         }
+        ARRIVE => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            prepare(thread, pc);
+        }
+        TURN => {
+            // Counted, and not made yet: what comes in on the way back finds the thread in front of it.
+            thread.resume_original = thread.block.target;
+            thread.block.target = facts().window;
+            thread.transfer_undone = true;
+        }
+        ASK => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            match ask::ask(thread, pc) {
+                Some(length) => {
+                    thread.resume_original = pc + length;
+                    thread.block.resume += length;
+                }
+                None => {
+                    // The processor raises what it raises.
+                    thread.resume_original = pc;
+                    thread.transfer_undone = true;
+                }
+            }
+        }
         _ => refused(thread),
+    }
+    if is_replay() {
+        let inside = matches!(kind, STORE | TURN) || kind == ASK && thread.transfer_undone;
+        if let Some(next) = arrive::before_leaving(thread, !inside) {
+            prepare(thread, next);
+        }
     }
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
@@ -135,6 +170,7 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
         Flow::IndirectJump => {}
         _ => return,
     }
+    thread.take_back_turn();
     thread.resume_original = pc;
     thread.transfer_undone = true;
 }

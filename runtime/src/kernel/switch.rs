@@ -202,6 +202,9 @@ pub fn start(when: Start, main: u64) {
     if facts().options.recording.undo() {
         crate::die!("an undo log has no gaps: it cannot be started later (DEP_START)");
     }
+    if facts().options.recording.inputs() {
+        crate::die!("a recording of inputs has no gaps: it cannot be started later (DEP_START)");
+    }
     if facts().options.recording.control_flow == ControlFlow::Bits {
         crate::die!("the format bits cannot be started later (DEP_START; rewrite the program with --control-flow tags)");
     }
@@ -280,6 +283,9 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     }
     if recording.undo() {
         return refused(outcome::UNDO);
+    }
+    if recording.inputs() {
+        return refused(outcome::INPUTS);
     }
     if recording.control_flow == ControlFlow::Bits {
         return refused(outcome::BITS);

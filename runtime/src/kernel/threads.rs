@@ -8,6 +8,7 @@ use crate::base::{census, heap, program};
 use crate::code::jit::jit;
 use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
+use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
@@ -45,13 +46,17 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
-    if !facts().options.recording.records() {
+    if !facts().options.recording.streams() {
+        thread.block.pointers = [0, 0];
         return;
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
     let who = Identity { index: thread.index, tid: thread.tid, parent };
-    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
+    let tiny = facts().tiny_buffers;
+    if facts().options.recording.inputs() {
+        thread.recorder.open_counting(trace(), who, &state, tiny);
+    } else if thread.recorder.open(trace(), who, &state, tiny).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     if thread.vfork_child {
@@ -98,6 +103,16 @@ fn cleared(flags: u64, child_tid: u64) -> u64 {
     } else {
         0
     }
+}
+
+/// Whether the call makes a thread, or a child that uses this process's memory.
+pub fn shares_memory(number: usize, args: &[usize; 6]) -> bool {
+    request(number, args).is_some_and(|request| request.flags & CLONE_VM != 0)
+}
+
+/// The stack pointer that the call gives the child, if it does.
+pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
+    request(number, args).map(|request| request.stack).filter(|&stack| stack != 0)
 }
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
@@ -165,13 +180,14 @@ fn fork(
     let forked = &unsafe { Forked::child() };
     heap::after_fork(forked);
     let inherited = trace().forked(held);
-    log().forked();
+    log().forked(forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(*own);
     }
     filters::forked(forked);
     brk::forked(forked);
+    replay::forked(forked);
     census::forked();
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
@@ -194,7 +210,8 @@ fn fork(
     thread.mailbox.drop_held(|_| true);
     let who = Identity { index: thread.index, tid: thread.tid, parent: thread.parent };
     let state = thread.register_state(next, 0xffff);
-    thread.block.pointers = thread.recorder.forked(who, &state);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
     0
 }

@@ -6,6 +6,7 @@
 //! either: the store faults natively, too, and if the program's handler makes it possible, the
 //! store starts again from the front, and so does its log.
 
+use crate::base::lock::Forked;
 use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::{self, nr};
 use crate::logs::dropped::dropped;
@@ -51,8 +52,8 @@ impl Log for UndoLog {
 
     fn before_call(&self, thread: &mut Thread, call: &Call) {
         order::stamp(thread);
-        for &(at, len) in &call.writes.ranges {
-            save(thread, thread.syscall_pc, at, len, WHOLE_UNIT);
+        for range in &call.writes.ranges {
+            save(thread, thread.syscall_pc, range.address, range.length, WHOLE_UNIT);
         }
         if matches!(call.number, nr::CLONE | nr::CLONE3) {
             // What these write is there before the new thread runs, which may end before they return.
@@ -128,7 +129,7 @@ impl Log for UndoLog {
         }
     }
 
-    fn forked(&self) {
+    fn forked(&self, _forked: &Forked) {
         order::forked();
     }
 

@@ -39,6 +39,7 @@ use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::leave_window;
 use crate::gate::stubs;
+use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
 use crate::thread::Thread;
 
@@ -59,6 +60,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     let pc = at.pc();
     let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
     if trace && !after_step_unaligned(mailbox, at) {
+        return;
+    }
+    if trace && mailbox.is_stepping() && stubs::in_tail(pc) {
+        // A replay steps on its way back to the program.
         return;
     }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
@@ -129,7 +134,7 @@ fn in_translated(
     match boundary {
         Some(entry) => {
             let state = state_at(thread, at, &place, &entry);
-            resume(thread, signal, info, at, state);
+            resume(thread, signal, info, Origin::Outside, at, state);
         }
         None => step_on(mailbox, signal, info, at),
     }

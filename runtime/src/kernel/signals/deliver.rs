@@ -10,6 +10,8 @@ use crate::base::signal::{
 use crate::base::sys;
 use crate::code::writing::{write_program, write_program_value};
 use crate::kernel::headers::show_output_headers;
+use crate::kernel::replay::arrive::faulted;
+use crate::kernel::replay::is_replay;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
@@ -38,18 +40,32 @@ const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 const RESUME_FLAG: u64 = 0x10000;
 
+/// Where a signal comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The program's instruction, at the state's pc, has raised it, and would again.
+    Instruction,
+    /// Somebody has sent it: it might have come elsewhere.
+    Outside,
+}
+
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
 /// does not return if the signal ends the process.
 pub fn deliver(
     thread: &mut Thread,
     mut signal: i32,
     info: &SigInfo,
+    origin: Origin,
     state: State,
     kernel: &Kernel,
 ) -> State {
+    if is_replay() {
+        return faulted(thread, signal, info, state);
+    }
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
+    let mut arrived = false;
     loop {
         let action = take_action(thread, signal);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
@@ -62,7 +78,14 @@ pub fn deliver(
             if ignored_by_default(signal) && action.handler == SIG_DFL {
                 return state;
             }
+            if !arrived {
+                note(thread, origin, &state);
+            }
             fatal(thread, signal, &info, &state, kernel);
+        }
+        if !arrived && origin == Origin::Outside {
+            note(thread, origin, &state);
+            arrived = true;
         }
         switch::before_handler(signal);
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
@@ -73,6 +96,9 @@ pub fn deliver(
         }
         info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
         if signal == SIGSEGV {
+            if !arrived {
+                note(thread, origin, &state);
+            }
             fatal(thread, SIGSEGV, &info, &state, kernel);
         }
         // There may be a handler for that, on another stack.
@@ -80,7 +106,20 @@ pub fn deliver(
     }
 }
 
-fn take_action(thread: &mut Thread, signal: i32) -> Action {
+/// Tells the log where the program was: for a replay to stop there, or to compare.
+fn note(thread: &mut Thread, origin: Origin, state: &State) {
+    if !thread.recorder.active() {
+        return;
+    }
+    let registers = state.registers(thread);
+    match origin {
+        Origin::Outside => log().arrived(thread, &registers),
+        Origin::Instruction => log().dies(thread, &registers),
+    }
+}
+
+/// The action that `signal` has now; a handler that is good for one time is used up.
+pub(in crate::kernel) fn take_action(thread: &mut Thread, signal: i32) -> Action {
     actions::with(thread, signal, |slot| {
         let action = *slot;
         if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
@@ -182,6 +221,22 @@ fn build(
     let written =
         moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
     log().before_frame(thread, &written);
+    let next = write_frame(thread, signal, action, info, state, kernel, (sp, fpstate));
+    log().after_frame(thread, &written);
+    next
+}
+
+/// The frame at `sp`, with its floating-point state at `fpstate`.
+fn write_frame(
+    thread: &mut Thread,
+    signal: i32,
+    action: &Action,
+    info: &SigInfo,
+    state: &State,
+    kernel: &Kernel,
+    (sp, fpstate): (u64, u64),
+) -> Option<State> {
+    let alt = thread.alt_stack;
     // SAFETY: as the kernel would, below the program's stack pointer.
     unsafe { write_program(fpstate, kernel.floating) }.then_some(())?;
     if thread.vector != 0 {

@@ -17,6 +17,7 @@ use crate::code::jit::has_protected_pages;
 use crate::code::writing::{before_writing, write_program_value};
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
+use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::logs::log;
@@ -37,6 +38,9 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    if is_replay() {
+        return calls::handle(thread, number, &args, next);
+    }
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
@@ -61,7 +65,8 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         nr::BRK if log().wants_writes() => brk().current,
         _ => 0,
     };
-    let call = Call { number, args, writes, brk };
+    let before = log().image(&writes);
+    let call = Call { number, args, writes, brk, before };
     log().before_call(thread, &call);
     if has_protected_pages() {
         unprotect(&call.writes);
@@ -76,9 +81,11 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         // A child, whose recording begins here.
+        log().child_starts(thread, &call);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
+    log().call_returns(thread, &call, result);
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
     next
@@ -89,8 +96,8 @@ fn unprotect(writes: &Writes) {
     if writes.elsewhere {
         return before_writing(0, u64::MAX);
     }
-    for &(at, len) in &writes.ranges {
-        before_writing(at, at.saturating_add(len));
+    for range in &writes.ranges {
+        before_writing(range.address, range.address.saturating_add(range.length));
     }
 }
 
@@ -175,7 +182,7 @@ fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
 
 /// The signal mask that a call sets for as long as it waits: a handler that ends it runs with that,
 /// too.
-fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
+pub(in crate::kernel) fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
     let mut at = match number {
         nr::RT_SIGSUSPEND => args[0],
         nr::PPOLL => args[3],
@@ -201,7 +208,7 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
     sys::exit_group(status)
 }
 
-fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
+pub(in crate::kernel) fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
     const SET_GS: usize = 0x1001;
     const SET_FS: usize = 0x1002;
     const GET_GS: usize = 0x1004;
@@ -274,7 +281,13 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     plain(thread, number, args)
 }
 
-fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
+/// The trace says what the call returned.
+pub(in crate::kernel) fn note(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    result: usize,
+) {
     if !thread.recorder.active() {
         return;
     }
