@@ -96,6 +96,8 @@ words! {
         Thread = 10,
         /// End the process. There is no answer.
         Quit = 11,
+        /// `address` is not 0: nobody tells of watchpoints; each instruction is looked behind.
+        WatchByStepping = 12,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::code::writing;
 use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
 use crate::kernel::ask;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay::{arrive, is_replay};
+use crate::kernel::replay::{arrive, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -67,6 +67,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = thread.block.target;
             thread.block.target = facts().window;
             thread.transfer_undone = true;
+            steer::in_front_of_turn(thread);
         }
         ASK => {
             let pc = thread.block.target;
