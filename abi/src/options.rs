@@ -69,6 +69,8 @@ pub mod torture {
     /// A position-independent program does not ask the kernel for the alignment that it needs, so that
     /// the runtime has to move it.
     pub const MISPLACED: u8 = 16;
+    /// One thread of the program runs at a time, whatever is recorded.
+    pub const SERIAL: u8 = 32;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).

@@ -67,7 +67,9 @@ impl Lineage {
                 return Err(Error("its start is not in the trace: nothing can be replayed".into()));
             };
             let before = parent(youngest).ok_or_else(|| {
-                Error(format!("it was forked by process {pid}, whose trace is missing"))
+                Error(format!(
+                    "its start is not in the trace, nor that of process {pid}, which may have forked it"
+                ))
             })?;
             line.push(before);
         }

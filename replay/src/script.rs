@@ -1,5 +1,6 @@
 //! Writes the script.
 
+use std::borrow::Cow;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -105,14 +106,19 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
     })
 }
 
-/// Writes the script of the process that the last trace of the lineage is of. `resolve` says which file
-/// stands for one that the program mapped, or why there is none.
+/// Writes the script of the process that the last trace of the lineage is of. `interpreter`: the file that
+/// stands for the program's. `resolve` says which file stands for one that the program mapped, or why
+/// there is none.
 pub fn write(
     lineage: &Lineage,
+    interpreter: Option<&Path>,
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
-    let ordered = order(&lineage.traces())?;
+    let mut ordered = order(&lineage.traces())?;
+    if let Some(path) = interpreter {
+        name_interpreter(&mut ordered.items, path);
+    }
     let mut header = header(lineage)?;
     let failed = |e: std::io::Error| Error(format!("cannot write the script of the replay: {e}"));
     out.write_all(&[0; HEADER_SIZE]).map_err(failed)?;
@@ -153,6 +159,27 @@ pub fn write(
     out.flush().map_err(failed)?;
     let turns = turns.iter().fold(0u64, |sum, &turns| sum.saturating_add(turns));
     Ok(Script { header, events: ordered.items.len() as u64, turns, end: ordered.end, threads })
+}
+
+/// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,
+/// in front of what the stack holds.
+fn name_interpreter(items: &mut Vec<Item<'_>>, path: &Path) {
+    let Some(start) = items.first().filter(|i| matches!(*i.event, Event::ThreadStart { .. }))
+    else {
+        return;
+    };
+    if items.get(1).is_some_and(|item| matches!(*item.event, Event::Mapped { .. })) {
+        return;
+    }
+    let event = Event::Mapped {
+        file: [0; 2],
+        size: 0,
+        changed_ns: 0,
+        contents: Box::default(),
+        path: path.as_os_str().as_bytes().into(),
+    };
+    let item = Item { thread: start.thread, position: start.position, event: Cow::Owned(event) };
+    items.insert(1, item);
 }
 
 /// A process has fewer; a damaged trace may claim any number.

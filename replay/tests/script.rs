@@ -105,7 +105,7 @@ fn script_of(processes: &[Process]) -> Result<(Script, Vec<Entry>), String> {
         _ => Err(trace::Error(format!("{}: missing", wanted.path.display()))),
     };
     let script =
-        replay::script::write(&lineage, &mut resolve, &mut out).map_err(|e| e.to_string())?;
+        replay::script::write(&lineage, None, &mut resolve, &mut out).map_err(|e| e.to_string())?;
     let bytes = out.into_inner();
     assert_eq!(Header::from_bytes(&bytes), Some(script.header));
     assert_eq!(script.header.len, (bytes.len() - HEADER_SIZE) as u64);
@@ -243,7 +243,7 @@ fn a_forked_child_goes_on_where_its_parent_was() {
     assert_eq!(results, [(2, 7), (6, 0), (10, 8), (11, 0), (12, 9)]);
     assert_eq!(script.end, End::None);
     let why = script_of(&all[1..]).expect_err("its parent's parent is missing");
-    assert!(why.contains("forked by process 7, whose trace is missing"), "{why}");
+    assert!(why.contains("nor that of process 7"), "{why}");
 }
 
 #[test]
@@ -299,6 +299,27 @@ fn what_was_mapped_is_named_by_where_it_is() {
     let (_, entries) = with(mapped("/gone", b"abc")).expect("its contents are there");
     assert_eq!(entries[2].2, mapped("/gone", b"abc"));
     assert_eq!(with(mapped("/gone", b"")).expect_err("missing"), "/gone: missing");
+}
+
+#[test]
+fn the_interpreter_is_named_in_front_of_the_stack() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let process = one(vec![start(7, 0), stack(), call(1, GETPID, 7)]);
+    let path = process.path(folder.path());
+    std::fs::write(&path, process.trace()).expect("written");
+    let lineage = Lineage::of_file(&path).expect("a lineage");
+    let mut out = Cursor::new(Vec::new());
+    let mut resolve = |_: &_| Err(trace::Error("missing".into()));
+    let interpreter = Some(Path::new("/lib/ld.so"));
+    replay::script::write(&lineage, interpreter, &mut resolve, &mut out).expect("a script");
+    let bytes = out.into_inner();
+    let first = EntryHeader::from_bytes(&bytes[HEADER_SIZE..]).expect("an entry");
+    let second = HEADER_SIZE + ENTRY_HEADER_SIZE + first.event.len as usize;
+    let header = EntryHeader::from_bytes(&bytes[second..]).expect("an entry");
+    let payload = &bytes[second + ENTRY_HEADER_SIZE..][..header.event.len as usize];
+    let event = Event::decode(abi::event::Kind::Mapped, payload).expect("it is decoded");
+    assert_eq!(header.event.kind, abi::event::Kind::Mapped as u16);
+    assert!(matches!(event, Event::Mapped { path, .. } if *path == *b"/lib/ld.so"));
 }
 
 #[test]
@@ -379,7 +400,7 @@ fn damage_is_an_error_or_a_shorter_script() {
         }
         let made = Lineage::of_file(&paths[round % 2]).and_then(|lineage| {
             let mut resolve = |_: &_| Err(trace::Error("missing".into()));
-            replay::script::write(&lineage, &mut resolve, &mut Cursor::new(Vec::new()))
+            replay::script::write(&lineage, None, &mut resolve, &mut Cursor::new(Vec::new()))
         });
         match made {
             Ok(_) => scripts += 1,

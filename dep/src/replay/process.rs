@@ -51,9 +51,6 @@ pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, 
         Some(trace) => command.env("DEP_FILE", escaped(trace)),
         None => command.env("DEP_FILE", "null:"),
     };
-    if let Some(interpreter) = &ready.interpreter {
-        command.env("DEP_REPLAY_INTERPRETER", interpreter);
-    }
     let child = command.spawn();
     drop(write);
     let mut child = child.map_err(|e| failed(&format!("cannot run {}", output.display()), e))?;

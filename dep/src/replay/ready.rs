@@ -37,8 +37,6 @@ pub struct Ready {
     pub script_path: PathBuf,
     /// The program that was recorded.
     pub original: PathBuf,
-    /// The file that stands for its interpreter, if it is not where it was.
-    pub interpreter: Option<PathBuf>,
     /// For what goes away with this value.
     pub folder: PathBuf,
     // In this order: the folders go last.
@@ -93,10 +91,6 @@ impl Ready {
         let program = originals.program(lineage.first(), named.output)?;
         let original = originals.original(&program, named.program)?;
         let interpreter = originals.interpreter(lineage.first())?;
-        let is_moved = |path: &PathBuf| {
-            recording::originals::interpreter(lineage.first()).is_none_or(|(was, _)| was != *path)
-        };
-        let interpreter = interpreter.filter(is_moved);
         let failed = |e: std::io::Error| Error(format!("cannot make a folder for the replay: {e}"));
         // What a packed recording was unpacked to goes away, too.
         let unpacked = recording.as_ref().and_then(Recording::temporary).map(Path::to_owned);
@@ -116,16 +110,16 @@ impl Ready {
         let script_path = folder.join("script");
         let failed = |e: std::io::Error| Error(format!("{}: {e}", script_path.display()));
         let mut file = BufWriter::new(File::create(&script_path).map_err(failed)?);
-        let script =
-            replay::script::write(&lineage, &mut |wanted| originals.file(wanted), &mut file)
-                .map_err(in_file)?;
+        let mut resolve = |wanted: &_| originals.file(wanted);
+        let interpreter = interpreter.as_deref();
+        let script = replay::script::write(&lineage, interpreter, &mut resolve, &mut file)
+            .map_err(in_file)?;
         drop(file);
         Ok(Ready {
             lineage,
             script,
             script_path,
             original,
-            interpreter,
             folder,
             _guard: Some(guard),
             _own: own,

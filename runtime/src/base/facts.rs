@@ -24,6 +24,8 @@ pub struct Facts {
     pub tiny_buffers: bool,
     /// The recording pauses now and then, for `--torture pauses`.
     pub pauses: bool,
+    /// One thread of the program runs at a time.
+    pub serial: bool,
     /// Where generated code and the kernel enter the runtime.
     pub entries: Entries,
 }

@@ -74,6 +74,7 @@ pub mod nr {
     pub const GETTID: usize = 186;
     pub const GETXATTR: usize = 191;
     pub const FUTEX: usize = 202;
+    pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;

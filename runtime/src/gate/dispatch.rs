@@ -11,6 +11,7 @@ use crate::code::world::For;
 use crate::code::writing;
 use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
 use crate::kernel::ask;
+use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
 use crate::kernel::replay::{arrive, is_replay, steer};
 use crate::kernel::signals::pending;
@@ -203,8 +204,10 @@ pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
     thread.tid = sys::gettid();
     let parent = thread.parent;
+    baton::enter(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
+    baton::entered(thread);
     prepare(thread, thread.resume_original);
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());

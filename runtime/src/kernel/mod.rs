@@ -1,6 +1,7 @@
 //! The kernel as the program sees it: its system calls, signals, threads and memory.
 
 pub mod ask;
+pub mod baton;
 pub mod brk;
 pub mod clone;
 pub mod headers;

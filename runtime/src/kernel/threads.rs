@@ -6,12 +6,12 @@ use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
 use crate::base::{census, heap, program};
 use crate::code::jit::jit;
-use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
+use crate::kernel::{baton, brk};
 use crate::logs::log;
 use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
@@ -46,7 +46,7 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
-    if !facts().options.recording.streams() {
+    if !facts().options.recording.records() {
         thread.block.pointers = [0, 0];
         return;
     }
@@ -166,10 +166,11 @@ fn fork(
     let parent = sys::getpid();
     let mut jit = jit();
     let held = trace().hold();
+    let line = baton::hold();
     // SAFETY: the child gets a copy of this memory and goes on below.
     let result = unsafe { sys::raw(number, own) };
     if result != 0 {
-        drop((held, jit));
+        drop((line, held, jit));
         if let Ok(child) = sys::check(result) {
             thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
@@ -179,6 +180,7 @@ fn fork(
     // the trace, which it gives back itself.
     let forked = &unsafe { Forked::child() };
     heap::after_fork(forked);
+    baton::forked(thread, line, forked);
     let inherited = trace().forked(held);
     log().forked(forked);
     actions::forked(forked);
@@ -213,6 +215,7 @@ fn fork(
     let pointers = thread.block.pointers;
     thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
+    baton::begins_again(thread);
     0
 }
 
@@ -254,8 +257,14 @@ fn share(
     if !child.vfork_child {
         census::begins();
     }
+    if child.vfork_child {
+        baton::before_vfork(thread);
+    }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
     let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
+    if child.vfork_child {
+        baton::after_vfork(thread, child);
+    }
     if let (true, Ok(pid)) = (child.vfork_child, sys::check(result)) {
         thread.event(WHOLE_UNIT, &Event::Fork { pid: pid as u64 });
     }
@@ -313,6 +322,9 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         exit_vfork_child(thread, status, nr::EXIT);
     }
     log().before_exit(thread);
+    if census::live() > 1 {
+        baton::before_end(thread);
+    }
     let last = census::ends();
     if last {
         end_recording(thread, End::Exit, status, 0);
@@ -322,6 +334,9 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.recorder.close(&pointers);
     }
     thread.slot.set_place(place::GONE);
+    if !last {
+        baton::end();
+    }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
     unsafe {
         push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)

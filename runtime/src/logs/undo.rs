@@ -62,7 +62,6 @@ impl Log for UndoLog {
     }
 
     fn after_call(&self, thread: &mut Thread, call: &Call, result: usize) {
-        const SET_TID_ADDRESS: usize = 218;
         /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
         const REFUSED: [usize; 4] = [1, 9, 25, 38];
         let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
@@ -80,9 +79,6 @@ impl Log for UndoLog {
             for (start, len) in dropped(call, result).into_iter().flatten() {
                 lost(thread, thread.syscall_pc, start, len, name);
             }
-        }
-        if error == 0 && call.number == SET_TID_ADDRESS {
-            thread.clear_tid = call.args[0] as u64;
         }
         order::stamp(thread);
     }

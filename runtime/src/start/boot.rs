@@ -18,6 +18,7 @@ use crate::code::table::LookUps;
 use crate::code::translation::Image;
 use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
+use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::replay::arrive;
@@ -110,6 +111,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let serial = is_serial(&start, options);
     let entries = entries();
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
     let tables = LookUps::new(window, options, entries, stack);
@@ -139,6 +141,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         xsave,
         tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
         pauses: options.process.torture & torture::PAUSES != 0,
+        serial,
         entries,
     });
     lineage::install(hidden::read(&start));
@@ -181,6 +184,21 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         });
     }
     first_thread(stack, entry, replay.as_ref())
+}
+
+/// Whether one thread runs at a time, and in which order then.
+fn is_serial(start: &Start, options: Options) -> bool {
+    let tortured = options.process.torture & torture::SERIAL != 0;
+    let serial = tortured || options.recording.inputs() && !options.process.replays;
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    let wanted = start.environment("DEP_SCHEDULE").filter(|_| serial && !secure);
+    if let Some(text) = wanted {
+        match text.to_str().ok().and_then(baton::Schedule::parse) {
+            Some(schedule) => baton::start(schedule),
+            None => crate::die!("DEP_SCHEDULE: expected random:SEED, with a number for SEED"),
+        }
+    }
+    serial
 }
 
 /// When the recording begins.
@@ -313,6 +331,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     log().program_starts(thread, stack);
+    baton::first(thread);
     dispatch::prepare(thread, entry);
     if replay.is_some() {
         if let Some(next) = arrive::before_leaving(thread, true) {

@@ -15,6 +15,7 @@ use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
 use crate::code::jit::has_protected_pages;
 use crate::code::writing::{before_writing, write_program_value};
+use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
@@ -167,15 +168,21 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 /// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
 /// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let lent = baton::before_call(thread, number, args);
     // SAFETY: the program's own call with the program's own arguments.
     let result = thread.with_true_mask(|thread| unsafe {
         interruptible(thread.mailbox.pending_word(), number, args)
     });
+    let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
+    baton::after_call(thread, lent);
     if result == NOT_STARTED {
         return Outcome::Again;
     }
-    if result == failed(sys::EINTR) && thread.mailbox.is_pending() {
+    if is_ended {
         thread.handler_mask = temporary_mask(number, args);
+    }
+    if number == nr::SET_TID_ADDRESS {
+        thread.clear_tid = args[0] as u64;
     }
     Outcome::Done(result)
 }
