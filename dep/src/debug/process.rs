@@ -16,8 +16,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{waitpid, WaitPidFlag};
 use nix::unistd::Pid;
 use rustix::net::{
-    recv, sendmsg, socketpair, AddressFamily, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    recv, sendmsg, socketpair, AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
 };
 
 use crate::debug::machine::{Failed, Goal, Machine, Points, Watch};
@@ -76,12 +76,8 @@ impl Steered {
             .stdout(Stdio::null())
             // What is typed for gdb is not for the replay.
             .process_group(0);
-        if let Some(interpreter) = &ready.interpreter {
-            command.env("DEP_REPLAY_INTERPRETER", interpreter);
-        }
-        let child = command
-            .spawn()
-            .map_err(|e| Failed(format!("cannot run {}: {e}", output.display())))?;
+        let child =
+            command.spawn().map_err(|e| Failed(format!("cannot run {}: {e}", output.display())))?;
         let pid = Pid::from_raw(child.id().cast_signed());
         drop(child);
         drop((theirs, result));
@@ -90,7 +86,12 @@ impl Steered {
     }
 
     /// A process that is about to say for the first time where it stands.
-    fn at(socket: OwnedFd, pid: Pid, points: Points, shared: Rc<Shared>) -> Result<Steered, Failed> {
+    fn at(
+        socket: OwnedFd,
+        pid: Pid,
+        points: Points,
+        shared: Rc<Shared>,
+    ) -> Result<Steered, Failed> {
         let path = format!("/proc/{pid}/mem");
         let memory = File::open(&path).map_err(|e| Failed(format!("{path}: {e}")))?;
         let mut new = Steered { socket, pid, memory, stop: Stop::default(), points, shared };

@@ -183,7 +183,7 @@ fn description() -> String {
         let _ = write!(xml, "<field name=\"{name}\" start=\"{bit}\" end=\"{bit}\"/>");
     }
     xml.push_str("</flags>");
-    let mut register = |xml: &mut String, name: &str, bits: u32, kind: &str, group: &str| {
+    let register = |xml: &mut String, name: &str, bits: u32, kind: &str, group: &str| {
         let group = match group {
             "" => String::new(),
             group => format!(" group=\"{group}\""),

@@ -252,7 +252,7 @@ fn tid_of(stop: &Stop) -> Tid {
 /// What the kernel put above the environment, read where the program begins.
 fn auxiliary_vector(machine: &impl Machine) -> Vec<u8> {
     let mut at = machine.stop().gpr[4];
-    let mut word = |at: u64| {
+    let word = |at: u64| {
         let mut bytes = [0; 8];
         (machine.read(at, &mut bytes) == 8).then_some(u64::from_le_bytes(bytes))
     };
