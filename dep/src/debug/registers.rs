@@ -46,6 +46,8 @@ struct Floating {
 
 /// gdb's order of the registers, in hardware numbers.
 const ORDER: [usize; 16] = [0, 3, 1, 2, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+/// orig_rax outside of a system call.
+const NO_CALL: u64 = u64::MAX;
 const CS: u32 = 0x33;
 const SS: u32 = 0x2b;
 
@@ -137,7 +139,7 @@ impl Registers for Amd64Registers {
             None => (0..80 + 32 + 256 + 4).for_each(|_| write_byte(None)),
         }
         let mut put = |bytes: &[u8]| bytes.iter().for_each(|&b| write_byte(Some(b)));
-        for word in [self.fs_base, self.gs_base] {
+        for word in [NO_CALL, self.fs_base, self.gs_base] {
             put(&word.to_le_bytes());
         }
         match self.floating.as_ref().and_then(|f| f.ymm) {
@@ -234,6 +236,9 @@ fn description() -> String {
         register(&mut xml, &format!("xmm{i}"), 128, "vec128", "");
     }
     register(&mut xml, "mxcsr", 32, "int", "vector");
+    // Without this gdb does not take the program for one of Linux, and looks for no libraries.
+    xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.linux\">");
+    register(&mut xml, "orig_rax", 64, "int", "system");
     xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.segments\">");
     for name in ["fs_base", "gs_base"] {
         register(&mut xml, name, 64, "int", "");
