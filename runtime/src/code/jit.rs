@@ -6,6 +6,7 @@
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
 use crate::code::arena::Arena;
+use crate::code::breaks::Breaks;
 use crate::code::executable::{ExecRange, Executable};
 use crate::code::found::Found;
 use crate::code::guarded::Guarded;
@@ -56,6 +57,8 @@ pub struct Jit<W: World = Process> {
     pub packs: Packs,
     /// Which code is recorded.
     selection: Selection,
+    /// Those of a debugger.
+    pub(in crate::code) breaks: Breaks,
     /// Libraries are placed below this.
     pub library_top: u64,
 }
@@ -142,6 +145,7 @@ impl<W: World> Jit<W> {
             flushes: 0,
             packs: Packs::default(),
             selection: Selection::default(),
+            breaks: Breaks::default(),
             library_top: 0,
         }
     }
@@ -538,6 +542,16 @@ impl<W: World> Jit<W> {
             end: self.arena.live(unit.end),
             recipe: Recipe::new(units.recipe(unit)?)?,
         })
+    }
+
+    /// How often all units were forgotten.
+    pub(in crate::code) fn flushes(&self) -> u32 {
+        self.flushes
+    }
+
+    /// The units of the code in use.
+    pub(in crate::code) fn units(&self) -> &Units {
+        &self.units
     }
 
     // --- translation ---
