@@ -104,6 +104,8 @@ pub struct ProcessOptions {
     pub torture: u8,
     /// Whether dead registers keep their values.
     pub dead_registers: DeadRegisters,
+    /// What is translated ahead of time is so twice: there is code that records nothing, too.
+    pub switchable: bool,
 }
 
 /// What belongs to one recording: a process may run code of several.
@@ -152,6 +154,12 @@ impl RecordingOptions {
 }
 
 impl Options {
+    /// Those of code that records nothing, beside code that does.
+    pub fn plain(self) -> Options {
+        let recording = RecordingOptions { instrument: Instrument::None, ..self.recording };
+        Options { recording, ..self }
+    }
+
     /// The table for the returns, if they have one of their own: they merge the low half from the
     /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
@@ -174,6 +182,7 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
+            | u64::from(process.switchable) << 30
             | u64::from(recording.selective) << 31
             | u64::from(process.torture) << 32
             | u64::from(process.dead_registers as u8) << 40
@@ -185,7 +194,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0x7f {
+            pointers: match pointers & 0x3f {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -195,6 +204,7 @@ impl Options {
                 0 => DeadRegisters::Reuse,
                 _ => DeadRegisters::Preserve,
             },
+            switchable: pointers & 0x40 != 0,
         };
         let recording = RecordingOptions {
             instrument: match instrument {
@@ -242,6 +252,7 @@ mod tests {
             pointers: Pointers::ThreadBlock,
             torture: torture::SPILL | torture::TINY_BUFFERS,
             dead_registers: DeadRegisters::Preserve,
+            switchable: false,
         };
         let options = Options { process, recording };
         assert_eq!(Options::from_word(options.to_word()), Some(options));
@@ -250,6 +261,10 @@ mod tests {
         let selective = RecordingOptions { selective: true, ..recording };
         let selective = Options { recording: selective, ..options };
         assert_eq!(Options::from_word(selective.to_word()), Some(selective));
+        let process = ProcessOptions { switchable: true, ..process };
+        let switchable = Options { process, ..selective };
+        assert_eq!(Options::from_word(switchable.to_word()), Some(switchable));
+        assert_eq!(switchable.plain().recording.records(), false);
         assert_eq!(Options::from_word(0), Some(Options::default()));
         assert_eq!(Options::from_word(3), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));

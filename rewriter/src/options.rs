@@ -87,6 +87,10 @@ pub struct How {
     /// DEP_START says otherwise for one run.
     #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
     pub start: Start,
+    /// Code that is translated ahead of time is so twice, so that a recording that is switched off costs
+    /// no more than --instrument none. --start implies it.
+    #[arg(long)]
+    switchable: bool,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -220,6 +224,7 @@ impl How {
             only,
             skip,
             start,
+            switchable,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -244,8 +249,10 @@ impl How {
                 add(flag, selector.clone());
             }
         }
-        if *ring {
-            flags.push("--ring".to_owned());
+        for (flag, is_set) in [("--ring", *ring), ("--switchable", *switchable)] {
+            if is_set {
+                flags.push(flag.to_owned());
+            }
         }
         flags
     }
@@ -266,6 +273,12 @@ impl How {
             if recording.undo() {
                 return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
             }
+        }
+        if self.switchable && recording.undo() {
+            return Err("--switchable needs --instrument dep: an undo log has no gaps");
+        }
+        if self.switchable && recording.control_flow == ControlFlow::Bits {
+            return Err("--switchable needs --control-flow tags or full-pc");
         }
         if recording.undo() && self.start != Start::Entry {
             return Err("--instrument undo needs --start entry: an undo log has no gaps");
@@ -315,6 +328,9 @@ impl How {
                 DeadRegistersArg::Reuse => DeadRegisters::Reuse,
                 DeadRegistersArg::Preserve => DeadRegisters::Preserve,
             },
+            // Where nothing is recorded there is nothing to switch.
+            switchable: (self.switchable || self.start != Start::Entry)
+                && !matches!(self.instrument, InstrumentArg::None),
         };
         let recording = RecordingOptions {
             instrument: match self.instrument {
@@ -356,6 +372,7 @@ mod tests {
             &[][..],
             &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
+            &["--switchable"],
             &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
         ] {
@@ -379,7 +396,13 @@ mod tests {
         assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
         assert!(check(&["--control-flow", "bits", "--start", "main"]).is_err());
-        assert!(check(&["--start", "signal:10"]).is_ok());
+        assert!(check(&["--start", "signal:10"]).is_ok_and(|o| o.process.switchable));
+        assert!(check(&["--switchable"]).is_ok_and(|o| o.process.switchable));
+        assert!(
+            check(&["--instrument", "none", "--switchable"]).is_ok_and(|o| !o.process.switchable)
+        );
+        assert!(check(&["--instrument", "undo", "--switchable"]).is_err());
+        assert!(check(&["--control-flow", "bits", "--switchable"]).is_err());
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());

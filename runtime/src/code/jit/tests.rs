@@ -563,7 +563,12 @@ fn ahead_of_time_code_is_used_until_its_original_may_change() {
     let [here, near, far] = [at(0, 0), at(0, 500), at(0, 600)];
     let entries = [here, near, far].map(|a| (a, CodeAddr(CODE - a.from_start(LiveAddr(MEMORY)))));
     let text = Span { start: here, end: at(1, 100) };
-    lab.world.modules.push(FakeModule { text, entries: entries.into(), in_use: true });
+    lab.world.modules.push(FakeModule {
+        text,
+        entries: entries.into(),
+        plain: Default::default(),
+        in_use: true,
+    });
     lab.world.put(at(4, 0), &jumps(at(4, 0), here));
     lab.world.put(at(1, 0), &returns(1));
     lab.world.put(here, &returns(1));
