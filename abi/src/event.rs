@@ -145,6 +145,19 @@ pub enum Event<B, R> {
     EndTime(u64),
     /// Only a part of the code is recorded: the rules as text.
     Selection(B),
+    /// Inputs: where the parts of the process lie that the program did not place itself.
+    Layout {
+        /// The code window.
+        window: LiveAddr,
+        /// Start of the program's heap (`brk`).
+        brk: LiveAddr,
+        /// Load address of the program's interpreter, or 0.
+        interpreter: LiveAddr,
+        /// rsp at the program's first instruction.
+        stack: LiveAddr,
+        /// First byte behind the stack.
+        stack_end: LiveAddr,
+    },
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -345,6 +358,55 @@ pub enum Event<B, R> {
         /// As `wait4` gives it.
         status: u64,
     },
+    /// Inputs: something other than the thread's own instructions wrote these bytes: the kernel, for the
+    /// [`Event::Syscall`], [`Event::Signal`] or [`Event::Answer`] that comes next in the thread (behind
+    /// [`Event::ThreadStart`]: the contents of the stack).
+    Written {
+        /// Where.
+        address: LiveAddr,
+        /// What is there now.
+        bytes: B,
+    },
+    /// Inputs: what an instruction was told that asks the machine (`rdtsc`, `cpuid`, `rdrand`, ...).
+    Answer {
+        /// The instruction.
+        pc: LiveAddr,
+        /// rax, rbx, rcx and rdx behind it; of an instruction with a destination of its choice the
+        /// destination's value, then the flags, then zeros.
+        values: [u64; 4],
+    },
+    /// Inputs: the thread was interrupted from outside, with these registers, between two instructions
+    /// or two iterations of a repeated one. Right before [`Event::Signal`], [`Event::Yields`] or
+    /// [`Event::Checked`].
+    Arrived(R),
+    /// Inputs: the thread lets the others run, from here on or, right before a [`Event::Syscall`],
+    /// during that call.
+    Yields,
+    /// Inputs: the thread runs, alone, until it yields or ends: its number in the order of all such
+    /// stretches of the process.
+    Runs(u64),
+    /// Inputs: the thread's registers at this place, for a replay to compare.
+    Checked(R),
+    /// Inputs: the file that the [`Event::Syscall`] that comes next maps.
+    Mapped {
+        /// Number of the device, inode.
+        file: [u64; 2],
+        /// Bytes of the file.
+        size: u64,
+        /// Last change, in nanoseconds since the epoch.
+        changed_ns: u64,
+        /// What is mapped, if it was copied, else nothing.
+        contents: B,
+        /// Of the file.
+        path: B,
+    },
+    /// Inputs: what follows cannot be replayed: why.
+    Unfollowed {
+        /// Who did it.
+        pc: LiveAddr,
+        /// What it is.
+        why: B,
+    },
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -402,6 +464,7 @@ kinds! {
     Length = 7 "LENGTH",
     Parent = 8 "PARENT",
     EndTime = 9 "END_TIME",
+    Layout = 10 "LAYOUT",
     Selection = 12 "SELECTION",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
@@ -428,6 +491,14 @@ kinds! {
     OwnProcess = 47 "OWN_PROCESS",
     NotFollowed = 48 "NOT_FOLLOWED",
     Reaped = 49 "REAPED",
+    Written = 50 "WRITTEN",
+    Answer = 51 "ANSWER",
+    Arrived = 52 "ARRIVED",
+    Yields = 53 "YIELDS",
+    Runs = 54 "RUNS",
+    Checked = 55 "CHECKED",
+    Mapped = 56 "MAPPED",
+    Unfollowed = 57 "UNFOLLOWED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -488,6 +559,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 out.put(text.as_ref());
             }
             Event::Selection(rules) => out.put(rules.as_ref()),
+            Event::Layout { window, brk, interpreter, stack, stack_end } => {
+                put_words(out, &[window.0, brk.0, interpreter.0, stack.0, stack_end.0]);
+            }
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -549,6 +623,8 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Event::Resume(registers)
             | Event::Registers(registers)
+            | Event::Arrived(registers)
+            | Event::Checked(registers)
             | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
             Event::FsBase(base) => put_words(out, &[*base]),
             Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
@@ -572,7 +648,26 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0, start.0, *len]);
                 out.put(why.as_ref());
             }
-            Event::Order(number) => put_words(out, &[*number]),
+            Event::Order(number) | Event::Runs(number) => put_words(out, &[*number]),
+            Event::Written { address, bytes } => {
+                put_words(out, &[address.0, bytes.as_ref().len() as u64]);
+                out.put(bytes.as_ref());
+            }
+            Event::Answer { pc, values } => {
+                put_words(out, &[pc.0]);
+                put_words(out, values);
+            }
+            Event::Yields => {}
+            Event::Mapped { file, size, changed_ns, contents, path } => {
+                put_words(out, file);
+                put_words(out, &[*size, *changed_ns, contents.as_ref().len() as u64]);
+                out.put(contents.as_ref());
+                out.put(path.as_ref());
+            }
+            Event::Unfollowed { pc, why } => {
+                put_words(out, &[pc.0]);
+                out.put(why.as_ref());
+            }
         }
     }
 
@@ -608,6 +703,13 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Length => Event::Length(f.u64()?),
             Kind::EndTime => Event::EndTime(f.u64()?),
             Kind::Selection => Event::Selection(f.text()),
+            Kind::Layout => Event::Layout {
+                window: f.live()?,
+                brk: f.live()?,
+                interpreter: f.live()?,
+                stack: f.live()?,
+                stack_end: f.live()?,
+            },
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());
@@ -678,6 +780,23 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Lost { pc: f.live()?, start: f.live()?, len: f.u64()?, why: f.text() }
             }
             Kind::Order => Event::Order(f.u64()?),
+            Kind::Written => {
+                let (address, len) = (f.live()?, f.u64()?);
+                let len = usize::try_from(len).map_err(|_| BadEvent::Short)?;
+                Event::Written { address, bytes: f.bytes(len)?.into() }
+            }
+            Kind::Answer => Event::Answer { pc: f.live()?, values: f.words()? },
+            Kind::Arrived => Event::Arrived(f.registers()?),
+            Kind::Yields => Event::Yields,
+            Kind::Runs => Event::Runs(f.u64()?),
+            Kind::Checked => Event::Checked(f.registers()?),
+            Kind::Mapped => {
+                let (file, size, changed_ns) = (f.words()?, f.u64()?, f.u64()?);
+                let len = usize::try_from(f.u64()?).map_err(|_| BadEvent::Short)?;
+                let contents = f.bytes(len)?.into();
+                Event::Mapped { file, size, changed_ns, contents, path: f.text() }
+            }
+            Kind::Unfollowed => Event::Unfollowed { pc: f.live()?, why: f.text() },
         })
     }
 }

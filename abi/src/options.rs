@@ -41,6 +41,8 @@ pub enum Instrument {
     None = 1,
     /// The undo log: what each store overwrites, and the registers at each call.
     Undo = 2,
+    /// What the program could not compute itself, from which a replay computes the rest.
+    Inputs = 3,
 }
 
 /// Where the two buffer pointers live while generated code runs.
@@ -106,6 +108,8 @@ pub struct ProcessOptions {
     pub dead_registers: DeadRegisters,
     /// What is translated ahead of time is so twice: there is code that records nothing, too.
     pub switchable: bool,
+    /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
+    pub replays: bool,
 }
 
 /// What belongs to one recording: a process may run code of several.
@@ -147,6 +151,11 @@ impl RecordingOptions {
         self.instrument == Instrument::Undo
     }
 
+    /// Whether inputs are recorded: no streams, but a count of turns and events.
+    pub fn inputs(self) -> bool {
+        self.instrument == Instrument::Inputs
+    }
+
     /// Most bytes of chunks and events that the trace keeps, if that is limited.
     pub fn log_bytes(self) -> Option<u64> {
         (self.log_size != 0).then(|| u64::from(self.log_size) * LOG_STEP)
@@ -182,7 +191,8 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
-            | u64::from(process.switchable) << 30
+            | u64::from(process.switchable) << 29
+            | u64::from(process.replays) << 30
             | u64::from(recording.selective) << 31
             | u64::from(process.torture) << 32
             | u64::from(process.dead_registers as u8) << 40
@@ -194,7 +204,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0x3f {
+            pointers: match pointers & 0x1f {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -204,13 +214,15 @@ impl Options {
                 0 => DeadRegisters::Reuse,
                 _ => DeadRegisters::Preserve,
             },
-            switchable: pointers & 0x40 != 0,
+            switchable: pointers & 0x20 != 0,
+            replays: pointers & 0x40 != 0,
         };
         let recording = RecordingOptions {
             instrument: match instrument {
                 0 => Instrument::Dep,
                 1 => Instrument::None,
                 2 => Instrument::Undo,
+                3 => Instrument::Inputs,
                 _ => return None,
             },
             control_flow: match control_flow {
@@ -253,6 +265,7 @@ mod tests {
             torture: torture::SPILL | torture::TINY_BUFFERS,
             dead_registers: DeadRegisters::Preserve,
             switchable: false,
+            replays: false,
         };
         let options = Options { process, recording };
         assert_eq!(Options::from_word(options.to_word()), Some(options));
@@ -266,7 +279,10 @@ mod tests {
         assert_eq!(Options::from_word(switchable.to_word()), Some(switchable));
         assert_eq!(switchable.plain().recording.records(), false);
         assert_eq!(Options::from_word(0), Some(Options::default()));
-        assert_eq!(Options::from_word(3), None);
+        let process = ProcessOptions { replays: true, switchable: false, ..process };
+        let replays = Options { process, ..options };
+        assert_eq!(Options::from_word(replays.to_word()), Some(replays));
+        assert_eq!(Options::from_word(4), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
         assert_eq!(RecordingOptions::default().log_bytes(), None);
     }

@@ -82,6 +82,15 @@ pub struct ThreadBlock {
     pub order: u64,
     /// Not zero: the thread has the lock of the synchronising instructions.
     pub sync_held: u64,
+    /// Replay: turns until the thread leaves by way of `stub_turn`, in front of the instruction that is
+    /// the last of them; counted down.
+    pub turns_left: u64,
+    /// Replay: entry when `turns_left` has come to zero; `resume` says where to go on, `target` the
+    /// instruction's original address.
+    pub stub_turn: u64,
+    /// Inputs and replay: entry in place of an instruction that asks the machine; `target` is its
+    /// original address.
+    pub stub_ask: u64,
 }
 
 macro_rules! offsets {
@@ -115,6 +124,9 @@ offsets! {
     STUB_STORE = stub_store => 0x1690;
     ORDER = order => 0x1698;
     SYNC_HELD = sync_held => 0x16a0;
+    TURNS_LEFT = turns_left => 0x16a8;
+    STUB_TURN = stub_turn => 0x16b0;
+    STUB_ASK = stub_ask => 0x16b8;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -161,6 +173,9 @@ impl ThreadBlock {
             stub_store: 0,
             order: 0,
             sync_held: 0,
+            turns_left: 0,
+            stub_turn: 0,
+            stub_ask: 0,
         }
     }
 }

@@ -23,6 +23,7 @@ fn instrument_name(instrument: Instrument) -> &'static str {
     match instrument {
         Instrument::Dep => "profile",
         Instrument::Undo => "undo log",
+        Instrument::Inputs => "inputs",
         Instrument::None => "nothing",
     }
 }

@@ -114,6 +114,18 @@ impl Flow {
         matches!(self, Flow::Branch(_))
     }
 
+    /// Whether the instruction at `address`, which does this, is a *turn*: one behind which code may run
+    /// that has run before. Between two turns control only moves forward, and no instruction runs twice
+    /// (but for the iterations of a repeated one), so the number of turns that a thread has made and an
+    /// address name one moment.
+    pub fn is_turn(self, address: OrigAddr) -> bool {
+        match self {
+            Flow::Jump(target) | Flow::Branch(target) => target.0 <= address.0,
+            Flow::IndirectJump | Flow::Call(_) | Flow::IndirectCall | Flow::Return => true,
+            _ => false,
+        }
+    }
+
     /// Calls of the program's own code.
     pub fn is_call(self) -> bool {
         matches!(self, Flow::Call(_) | Flow::IndirectCall | Flow::FarCall)

@@ -97,6 +97,9 @@ pub struct How {
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,
+    /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
+    #[arg(long, hide = true)]
+    replays: bool,
     /// Rare paths made common, for tests.
     #[arg(long, hide = true, value_enum, value_delimiter = ',')]
     torture: Vec<TortureArg>,
@@ -115,6 +118,7 @@ enum InstrumentArg {
     Dep,
     None,
     Undo,
+    Inputs,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -225,6 +229,7 @@ impl How {
             skip,
             start,
             switchable,
+            replays,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -249,11 +254,8 @@ impl How {
                 add(flag, selector.clone());
             }
         }
-        for (flag, is_set) in [("--ring", *ring), ("--switchable", *switchable)] {
-            if is_set {
-                flags.push(flag.to_owned());
-            }
-        }
+        let set = [("--ring", *ring), ("--switchable", *switchable), ("--replays", *replays)];
+        flags.extend(set.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned()));
         flags
     }
 
@@ -274,8 +276,8 @@ impl How {
                 return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
             }
         }
-        if self.switchable && recording.undo() {
-            return Err("--switchable needs --instrument dep: an undo log has no gaps");
+        if self.switchable && (recording.undo() || recording.inputs()) {
+            return Err("--switchable needs --instrument dep: no other recording has gaps");
         }
         if self.switchable && recording.control_flow == ControlFlow::Bits {
             return Err("--switchable needs --control-flow tags or full-pc");
@@ -285,6 +287,19 @@ impl How {
         }
         if recording.control_flow == ControlFlow::Bits && self.start != Start::Entry {
             return Err("--start needs --control-flow tags or full-pc");
+        }
+        if recording.inputs() {
+            if self.start != Start::Entry {
+                return Err("--instrument inputs needs --start entry: a replay begins there");
+            }
+            if recording.ring || recording.log_size != 0 {
+                return Err("--instrument inputs has no --ring and no --log-size");
+            }
+            if recording.selective {
+                return Err(
+                    "--instrument inputs records all inputs: --only and --skip are for a replay",
+                );
+            }
         }
         // A chunk and its events take more than 40 KiB.
         if recording.ring && recording.log_bytes().is_some_and(|bytes| bytes < 256 << 10) {
@@ -324,19 +339,24 @@ impl How {
                     TortureArg::Misplaced => torture::MISPLACED,
                 }
             }),
-            dead_registers: match self.dead_registers {
-                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
-                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+            // A replay compares registers, and a program may read what it never set.
+            dead_registers: match (self.dead_registers, self.instrument, self.replays) {
+                (DeadRegistersArg::Preserve, ..) | (_, InstrumentArg::Inputs, _) | (.., true) => {
+                    DeadRegisters::Preserve
+                }
+                _ => DeadRegisters::Reuse,
             },
             // Where nothing is recorded there is nothing to switch.
             switchable: (self.switchable || self.start != Start::Entry)
                 && !matches!(self.instrument, InstrumentArg::None),
+            replays: self.replays,
         };
         let recording = RecordingOptions {
             instrument: match self.instrument {
                 InstrumentArg::Dep => Instrument::Dep,
                 InstrumentArg::None => Instrument::None,
                 InstrumentArg::Undo => Instrument::Undo,
+                InstrumentArg::Inputs => Instrument::Inputs,
             },
             control_flow: match self.control_flow {
                 ControlFlowArg::Tags => ControlFlow::Tags,
@@ -374,6 +394,8 @@ mod tests {
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
             &["--switchable"],
             &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
+            &["--instrument", "inputs"],
+            &["--replays", "--instrument", "none"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
@@ -402,6 +424,7 @@ mod tests {
             check(&["--instrument", "none", "--switchable"]).is_ok_and(|o| !o.process.switchable)
         );
         assert!(check(&["--instrument", "undo", "--switchable"]).is_err());
+        assert!(check(&["--instrument", "inputs", "--switchable"]).is_err());
         assert!(check(&["--control-flow", "bits", "--switchable"]).is_err());
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());

@@ -47,6 +47,23 @@ fn sample(kind: Kind) -> Owned {
             path,
         },
         Kind::Selection => Event::Selection(b"only main\nskip :f\n".to_vec()),
+        Kind::Layout => Event::Layout {
+            window: at,
+            brk: pc,
+            interpreter: LiveAddr(0),
+            stack: at,
+            stack_end: at,
+        },
+        Kind::Written => Event::Written { address: at, bytes: vec![1, 2, 0] },
+        Kind::Answer => Event::Answer { pc, values: [1, 2, 3, 4] },
+        Kind::Arrived => Event::Arrived(registers()),
+        Kind::Yields => Event::Yields,
+        Kind::Runs => Event::Runs(12),
+        Kind::Checked => Event::Checked(registers()),
+        Kind::Mapped => {
+            Event::Mapped { file: [1, 2], size: 3, changed_ns: 4, contents: vec![5, 6, 0], path }
+        }
+        Kind::Unfollowed => Event::Unfollowed { pc, why: b"shared memory".to_vec() },
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::Switch => Event::Switch {
@@ -118,6 +135,9 @@ fn fixed_len(kind: Kind) -> usize {
         Event::Mark { text, .. } => text.len(),
         Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
+        Event::Written { bytes, .. } => bytes.len(),
+        Event::Mapped { contents, path, .. } => contents.len() + path.len(),
+        Event::Unfollowed { why, .. } => why.len(),
         Event::Selected { pieces, .. } => pieces.len(),
         Event::Lost { why, .. } => why.len(),
         _ => 0,
