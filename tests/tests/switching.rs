@@ -215,6 +215,19 @@ fn each_stretch_is_what_was_executed() {
         },
         Way { name: "spill", flags: &["--torture", "spill,drop"], signals: true, ..plain },
         Way { name: "tiny", flags: &["--torture", "tiny-buffers"], signals: true, ..plain },
+        Way { name: "switchable", flags: &["--switchable"], signals: true, ..plain },
+        Way {
+            name: "switchable, spill",
+            flags: &["--switchable", "--torture", "spill,drop,misplaced"],
+            signals: true,
+            ..plain
+        },
+        Way {
+            name: "switchable, thread block",
+            flags: &["--switchable", "--pointers", "thread-block", "--skip", "libc.so.6"],
+            has_other_gaps: false,
+            ..plain
+        },
         Way {
             name: "pauses",
             flags: &["--torture", "tiny-buffers,pauses"],

@@ -587,6 +587,57 @@ fn ahead_of_time_code_is_used_until_its_original_may_change() {
     assert_eq!(lab.state(unit), Life::Open);
 }
 
+/// Two modules, in pages 0 and 1, with both translations of the start of each: those that record, and
+/// those that do not.
+fn two_modules(lab: &mut Lab) -> [[(LiveAddr, CodeAddr); 2]; 2] {
+    lab.add_executable(code(pages(0, 2)));
+    let both =
+        |variant: u64| [0u64, 1].map(|n| (at(n, 0), CodeAddr(CODE - 0x1000 * variant - 0x100 * n)));
+    let [recorded, plain] = [both(1), both(2)];
+    for (n, (recorded, plain)) in recorded.into_iter().zip(plain).enumerate() {
+        lab.world.put(at(n as u64, 0), &returns(1));
+        lab.world.modules.push(FakeModule {
+            text: page(n as u64),
+            entries: [recorded].into(),
+            plain: [plain].into(),
+            in_use: true,
+        });
+    }
+    [recorded, plain]
+}
+
+#[test]
+fn each_variant_has_its_own_ahead_of_time_code_and_translates_nothing() {
+    let mut lab = lab();
+    let [recorded, plain] = two_modules(&mut lab);
+    for (entries, is_plain) in [(recorded, false), (plain, true), (recorded, false), (plain, true)]
+    {
+        assert_eq!(lab.is_plain(), is_plain);
+        for (original, code) in entries {
+            // What the other variant has set misses.
+            assert_eq!(lab.tables.entry(For::Return, original), None);
+            assert_eq!(lab.resolve(original, Some(For::Return)), Some(code));
+            assert_eq!(lab.tables.entry(For::Return, original), Some(code));
+        }
+        assert_eq!(lab.units.next(), UnitIndex(0), "a unit was translated");
+        lab.switch();
+    }
+}
+
+#[test]
+fn beside_what_is_watched_no_ahead_of_time_code_runs_until_the_recording_is_on() {
+    let mut lab = lab();
+    let [_, plain] = two_modules(&mut lab);
+    lab.watch(at(0, 100));
+    lab.switch();
+    let code = lab.resolve(at(0, 0), Some(For::Jump)).unwrap();
+    assert_eq!(lab.find(code).map(|found| found.start), Some(at(0, 0)));
+    assert_eq!(lab.resolve(at(1, 0), Some(For::Jump)), Some(plain[1].1));
+    lab.switch();
+    lab.switch();
+    assert_eq!(lab.resolve(at(0, 0), Some(For::Jump)), Some(plain[0].1));
+}
+
 #[test]
 fn the_trace_is_told_what_a_unit_is_made_of_and_why() {
     let mut lab = lab();
