@@ -277,7 +277,7 @@ mod tests {
         let process = ProcessOptions { switchable: true, ..process };
         let switchable = Options { process, ..selective };
         assert_eq!(Options::from_word(switchable.to_word()), Some(switchable));
-        assert_eq!(switchable.plain().recording.records(), false);
+        assert!(!switchable.plain().recording.records());
         assert_eq!(Options::from_word(0), Some(Options::default()));
         let process = ProcessOptions { replays: true, switchable: false, ..process };
         let replays = Options { process, ..options };
