@@ -121,7 +121,8 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     }
     let dynamic = arguments.dynamic() || changing.is_some();
     let (paths, missing) = libraries_of(arguments, &input, &learned)?;
-    let mut room = (1 << 20) + ROOM_PER_BLOCK * program.block_count() as u64;
+    let variants = if options.process.switchable { 2 } else { 1 };
+    let mut room = (1 << 20) + variants * ROOM_PER_BLOCK * program.block_count() as u64;
     let (places, translated) = loop {
         let places = Places::new(&input, room);
         places.check(&input, places.code)?;

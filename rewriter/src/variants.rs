@@ -35,7 +35,8 @@ impl Blocks {
                 code: target.code + distance(&recorded),
                 ..target
             };
-            translate(plain, image, target)
+            // A trace names none of its units.
+            Translated { descriptions: Vec::new(), ..translate(plain, image, target) }
         });
         Variants { recorded, plain }
     }
