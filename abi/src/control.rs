@@ -111,4 +111,6 @@ pub mod outcome {
     pub const TOO_MANY: u32 = 5;
     /// Control flow is recorded in the format `bits`, where the place of a gap cannot be told.
     pub const BITS: u32 = 6;
+    /// The program's inputs are recorded, which has no gaps.
+    pub const INPUTS: u32 = 7;
 }

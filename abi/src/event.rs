@@ -371,8 +371,9 @@ pub enum Event<B, R> {
     Answer {
         /// The instruction.
         pc: LiveAddr,
-        /// rax, rbx, rcx and rdx behind it; of an instruction with a destination of its choice the
-        /// destination's value, then the flags, then zeros.
+        /// rax, rbx, rcx and rdx behind it (`rdtsc`, `rdtscp`, `rdpmc`, `rdpru`, `cpuid`, `xgetbv`). Of
+        /// the others: the destination as a whole register, or 0, the flags, what does not fit into a
+        /// register (`sgdt`, `sidt`), 0.
         values: [u64; 4],
     },
     /// Inputs: the thread was interrupted from outside, with these registers, between two instructions

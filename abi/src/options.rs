@@ -69,6 +69,8 @@ pub mod torture {
     /// A position-independent program does not ask the kernel for the alignment that it needs, so that
     /// the runtime has to move it.
     pub const MISPLACED: u8 = 16;
+    /// One thread of the program runs at a time, whatever is recorded.
+    pub const SERIAL: u8 = 32;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).
@@ -110,6 +112,17 @@ pub struct ProcessOptions {
     pub switchable: bool,
     /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
     pub replays: bool,
+}
+
+/// What code does at a turn (see `lifter::flow::Flow::is_turn`), in front of its instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turns {
+    /// Nothing.
+    NotCounted,
+    /// Counts it, in place of the control-flow pointer.
+    Up,
+    /// Counts it down in the thread block, and leaves by way of `stub_turn` if it was the last one.
+    Down,
 }
 
 /// What belongs to one recording: a process may run code of several.
@@ -156,6 +169,11 @@ impl RecordingOptions {
         self.instrument == Instrument::Inputs
     }
 
+    /// Whether units write to the streams of chunks.
+    pub fn streams(self) -> bool {
+        self.records() && !self.inputs()
+    }
+
     /// Most bytes of chunks and events that the trace keeps, if that is limited.
     pub fn log_bytes(self) -> Option<u64> {
         (self.log_size != 0).then(|| u64::from(self.log_size) * LOG_STEP)
@@ -169,10 +187,30 @@ impl Options {
         Options { recording, ..self }
     }
 
+    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer: a
+    /// return is a jump. Otherwise a translated address is left where the return address was.
+    pub fn leaves_memory_alone(self) -> bool {
+        self.recording.undo() || self.turns() != Turns::NotCounted
+    }
+
+    /// What is done at turns.
+    pub fn turns(self) -> Turns {
+        match (self.process.replays, self.recording.inputs()) {
+            (true, _) => Turns::Down,
+            (false, true) => Turns::Up,
+            (false, false) => Turns::NotCounted,
+        }
+    }
+
+    /// Whether the program is to see nothing that a replay cannot repeat.
+    pub fn is_repeatable(self) -> bool {
+        self.recording.inputs() || self.process.replays
+    }
+
     /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
+    /// table with the high half on the stack in xmm30.
     pub fn return_table(self) -> Option<TableShape> {
-        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
+        let merges = self.process.pointers == Pointers::Vector && !self.leaves_memory_alone();
         merges.then_some(RETURN_TABLE)
     }
 

@@ -129,6 +129,9 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
         outcome::UNDO => {
             return Err(page.error("it keeps an undo log, which has no gaps: rewrite it without"))
         }
+        outcome::INPUTS => {
+            return Err(page.error("its inputs are recorded, which has no gaps: rewrite it without"))
+        }
         outcome::BITS => {
             let what = "it records in the format bits, which cannot be switched: rewrite it with \
                         --control-flow tags";

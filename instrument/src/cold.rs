@@ -38,6 +38,10 @@ pub(crate) fn emit(
                 code.put_return_address(return_address.0);
                 code.jump_gs(thread::JUMP);
             }
+            Cold::Turn { at, back, pc } => {
+                code.bind_here(at);
+                code.last_turn(pc.0, back);
+            }
             Cold::ForeignTarget { at, back, pc } => {
                 name_exit(code, at, pc);
                 code.load(RCX, thread::STUB_MISS);

@@ -35,6 +35,7 @@ mod records;
 pub mod refusal;
 mod transfer;
 pub mod translate;
+mod turns;
 mod undo;
 pub mod use_def;
 mod weave;

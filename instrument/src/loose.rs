@@ -33,6 +33,9 @@ pub(crate) enum Cold {
     /// An indirect call or jump out of the window: jump at `at` goes here, back to `back`.
     /// `pc`: the instruction's original address.
     ForeignTarget { at: CodeOff, back: CodeOff, pc: OrigAddr },
+    /// The last turn of a replay's stretch: jump at `at` goes here, back to `back`, in front of the
+    /// instruction at `pc`.
+    Turn { at: CodeOff, back: CodeOff, pc: OrigAddr },
     /// A return whose address is not in the window: jump at `at` goes here, back to `back`.
     ForeignReturn { at: CodeOff, back: CodeOff, pc: OrigAddr },
 }

@@ -2,7 +2,7 @@
 
 use crate::block::Placement;
 use abi::layout::TableShape;
-use abi::options::{Options, Pointers};
+use abi::options::{Options, Pointers, Turns};
 
 /// How code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub struct Manner {
     pub pointers: Pointers,
     /// How it returns.
     pub returns: Returns,
+    /// What happens at turns.
+    pub turns: Turns,
     /// The table that indirect calls and jumps look up, and returns that have none of their own.
     pub table: TableShape,
 }
@@ -33,11 +35,12 @@ impl Manner {
     pub fn new(options: Options, placement: Placement) -> Manner {
         let returns = match options.return_table() {
             Some(table) => Returns::Merged(table),
-            None if options.recording.undo() => Returns::Jump,
+            None if options.leaves_memory_alone() => Returns::Jump,
             None => Returns::Whole,
         };
         let table = options.jump_table();
-        Manner { placement, pointers: options.process.pointers, returns, table }
+        let (pointers, turns) = (options.process.pointers, options.turns());
+        Manner { placement, pointers, returns, turns, table }
     }
 
     /// Whether xmm30 and xmm31 are not the program's while translated code runs.

@@ -33,6 +33,9 @@ impl Weaver<'_> {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
         }
+        if self.is_answered(insn) {
+            self.ask(insn);
+        }
         if !insn.is_ip_rel_memory_operand() {
             self.boundary(insn, Kind::Plain, &[]);
             return self.copy(insn);

@@ -26,13 +26,14 @@
 use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
 use crate::refusal::refusal;
 use abi::ids::{Gpr, OrigAddr, UnitId};
-use abi::options::{ControlFlow, Memory, RecordingOptions};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions, Turns};
 use abi::selection::Selected;
 use abi::trace::outside;
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
 use core::ops::Range;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic};
+use lifter::asks::asks;
 use lifter::flow::Flow;
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
@@ -396,7 +397,7 @@ fn control_record(
     last: Option<&Instruction>,
 ) -> ControlRecord {
     let mut record = ControlRecord { entry: at_entry(recording, wide), end: AtEnd::Nothing };
-    let tells_outcomes = recording.records() && recording.control_flow == ControlFlow::Bits;
+    let tells_outcomes = recording.streams() && recording.control_flow == ControlFlow::Bits;
     if tells_outcomes && last.is_some_and(|last| Flow::of(last).is_conditional()) {
         record.end = AtEnd::Outcome;
     }
@@ -405,7 +406,7 @@ fn control_record(
 
 fn at_entry(recording: RecordingOptions, wide: bool) -> AtEntry {
     match recording.control_flow {
-        _ if !recording.records() => AtEntry::Nothing,
+        _ if !recording.streams() => AtEntry::Nothing,
         ControlFlow::Tags if wide => AtEntry::Wide,
         ControlFlow::Tags => AtEntry::Narrow,
         ControlFlow::FullPc => AtEntry::Address,
@@ -449,7 +450,7 @@ pub fn outside(insns: &[Instruction], behind: OrigAddr, selected: Selected) -> O
 /// The plan of a block that is not selected.
 fn outside_plan(recording: RecordingOptions, block: Outside) -> UnitPlan {
     let mut plan = UnitPlan { outside: true, ..UnitPlan::default() };
-    if !block.marks || !recording.records() {
+    if !block.marks || !recording.streams() {
         return plan;
     }
     let mark = outside::FIRST + block.mark;
@@ -482,6 +483,12 @@ pub fn starts_unit(
     factory: &mut InstructionInfoFactory,
 ) -> bool {
     recording.undo() && at_run_time(insn, factory, &mut Vec::new())
+}
+
+/// Whether an instruction must be the last one of its unit: the runtime answers in place of one that asks
+/// the machine, and goes on at a boundary between units.
+pub fn ends_unit(options: Options, insn: &Instruction) -> bool {
+    options.turns() != Turns::NotCounted && asks(insn)
 }
 
 /// Extends what blocks want by what all their successors want.

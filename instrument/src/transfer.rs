@@ -44,12 +44,14 @@ impl Weaver<'_> {
                     self.write_condition(condition, i);
                 }
                 self.boundary(insn, Kind::Plain, &[]);
+                self.turn(insn);
                 self.branch(Some(condition), target);
                 self.go_on(next);
             }
             Flow::Branch(target) => self.loop_or_jrcxz(insn, target),
             Flow::Jump(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
+                self.turn(insn);
                 self.go_on(target);
             }
             Flow::Syscall => {
@@ -59,6 +61,7 @@ impl Weaver<'_> {
             }
             Flow::Call(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
+                self.turn(insn);
                 let (at, from) = (self.code().call(), self.from());
                 self.ends.cold.push(Cold::Call { at, return_address: next, target, from });
                 self.go_on(next);
@@ -133,6 +136,7 @@ impl Weaver<'_> {
     fn loop_or_jrcxz(&mut self, insn: &Instruction, target: OrigAddr) {
         let records = self.records_outcome();
         self.boundary(insn, Kind::Plain, &[]);
+        self.turn(insn);
         // Prefixes and opcode as they are; the distance comes last.
         let (from, len) = (self.offset_of(insn), insn.len());
         let taken = self.out.code.branch_as(&self.unit.bytes[from..from + len - 1]);
@@ -162,6 +166,7 @@ impl Weaver<'_> {
 
     fn ret(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
+        self.turn(insn);
         let jumps = match self.manner.returns {
             Returns::Merged(table) => return self.merged_return(insn, table),
             Returns::Whole => false,
@@ -213,6 +218,7 @@ impl Weaver<'_> {
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
+        self.turn(insn);
         self.code().store(thread::SAVED_RCX, RCX);
         let mut from = RCX;
         if insn.op0_kind() == OpKind::Register {

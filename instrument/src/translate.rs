@@ -11,7 +11,7 @@ use crate::liveness::{Beyond, Liveness, Span};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use crate::manner::Manner;
 use crate::plan::{UnitPlan, NOWHERE};
-use crate::planner::{may_enter, outside, PlanBlock, Planner};
+use crate::planner::{ends_unit, may_enter, outside, starts_unit, PlanBlock, Planner};
 use crate::weave;
 use crate::weaver::{Draft, Tools, Weaver};
 use abi::ids::{CodeOff, OrigAddr};
@@ -19,6 +19,7 @@ use abi::options::{torture, DeadRegisters, Options};
 use abi::unit::{flags, UnitBody};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use lifter::region::Cut;
 use lifter::regs::GprSet;
 
 /// Everything that a translation needs and that is worth keeping between translations.
@@ -66,7 +67,7 @@ impl Translator {
         self.decode(blocks, source);
         let process = self.options.process;
         // Without records no scratch register is asked for.
-        let everything = !self.options.recording.records()
+        let everything = !self.options.recording.streams()
             || self.placement.exact_registers
             || process.dead_registers == DeadRegisters::Preserve
             || process.torture & torture::SPILL != 0;
@@ -93,9 +94,15 @@ impl Translator {
         inspected.collect()
     }
 
-    /// Whether the instruction must be the first one of its unit.
-    pub fn starts_unit(&mut self, insn: &Instruction) -> bool {
-        crate::planner::starts_unit(self.options.recording, insn, &mut self.tools.factory)
+    /// Whether the instruction must be the first or the last one of its unit.
+    pub fn cuts(&mut self, insn: &Instruction) -> Cut {
+        if ends_unit(self.options, insn) {
+            return Cut::Behind;
+        }
+        match starts_unit(self.options.recording, insn, &mut self.tools.factory) {
+            true => Cut::Before,
+            false => Cut::None,
+        }
     }
 
     /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.

@@ -46,7 +46,7 @@ pub(crate) fn cut_block(
 pub fn cut_before(
     program: Program,
     image: &Image,
-    mut starts: impl FnMut(&Instruction, OrigAddr) -> bool,
+    mut starts: impl FnMut(&Instruction, &Instruction) -> bool,
 ) -> Program {
     let blocks = || program.functions.iter().flat_map(|f| &f.blocks);
     let mut known: BTreeSet<OrigAddr> = blocks().map(|b| b.start).collect();
@@ -58,13 +58,13 @@ pub fn cut_before(
             let bytes = &bytes[..bytes.len().min(block.len as usize)];
             let mut decoder = Decoder::with_ip(64, bytes, block.start.0, DecoderOptions::NONE);
             let mut rest = Some(block);
-            let mut previous = block.start;
+            let mut previous = Instruction::default();
             while decoder.can_decode() {
                 let insn = decoder.decode();
                 let at = OrigAddr(insn.ip());
-                let in_front = core::mem::replace(&mut previous, at);
+                let in_front = core::mem::replace(&mut previous, insn);
                 let Some(open) = rest.filter(|open| at > open.start) else { continue };
-                if !starts(&insn, in_front) {
+                if !starts(&insn, &in_front) {
                     continue;
                 }
                 // An instruction of the block lies inside of its bytes, which a u32 counts.

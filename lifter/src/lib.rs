@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+pub mod asks;
 pub mod cut;
 pub mod discover;
 pub mod flow;

@@ -84,6 +84,17 @@ pub fn block(
     (extent.insns != 0).then_some(extent)
 }
 
+/// Where a block ends at an instruction that does not end it by what it does to control.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// Nowhere.
+    None,
+    /// In front of it.
+    Before,
+    /// Behind it.
+    Behind,
+}
+
 /// Most instructions that a chain has.
 pub const CHAIN_INSNS: usize = 64;
 /// A chain ends when this many starts of blocks are known.
@@ -102,12 +113,12 @@ pub struct Link {
 
 /// The blocks that are translated together with the one at `start`, which is where `bytes` lie: what
 /// lies behind it, as long as control can get there without leaving. `known`: addresses that have a
-/// translation; `starts_unit`: instructions that a block starts with.
+/// translation; `cuts`: where else a block ends, by the instructions in their order.
 pub fn chain(
     start: OrigAddr,
     bytes: &[u8],
     mut known: impl FnMut(OrigAddr) -> bool,
-    mut starts_unit: impl FnMut(&Instruction) -> bool,
+    mut cuts: impl FnMut(&Instruction) -> Cut,
 ) -> Vec<Link> {
     let mut steps: Vec<Step> = Vec::new();
     let mut starts: Vec<OrigAddr> = Vec::new();
@@ -121,7 +132,8 @@ pub fn chain(
             break;
         }
         decoder.decode_out(&mut insn);
-        if at != start && starts_unit(&insn) {
+        let cut = cuts(&insn);
+        if at != start && cut == Cut::Before {
             starts.push(at);
         }
         if insn.is_invalid() {
@@ -134,6 +146,9 @@ pub fn chain(
         let (next, flow) = (OrigAddr(insn.next_ip()), Flow::of(&insn));
         steps.push(Step { len: length(&insn), flow });
         reachable = flow.may_go_on();
+        if cut == Cut::Behind {
+            starts.push(next);
+        }
         if flow.comes_back() {
             starts.push(next);
             indirect.push(next);
@@ -167,7 +182,7 @@ mod tests {
     const START: OrigAddr = OrigAddr(0x1000);
 
     fn links(code: &[u8]) -> Vec<(u64, u32, bool)> {
-        let links = chain(START, code, |_| false, |_| false);
+        let links = chain(START, code, |_| false, |_| Cut::None);
         links.iter().map(|l| (l.start.0 - START.0, l.len, l.indirect)).collect()
     }
 

@@ -181,6 +181,7 @@ enum TortureArg {
     TinyBuffers,
     Pauses,
     Misplaced,
+    Serial,
 }
 
 /// The name of a value, as it is typed.
@@ -337,6 +338,7 @@ impl How {
                     TortureArg::TinyBuffers => torture::TINY_BUFFERS,
                     TortureArg::Pauses => torture::PAUSES,
                     TortureArg::Misplaced => torture::MISPLACED,
+                    TortureArg::Serial => torture::SERIAL,
                 }
             }),
             // A replay compares registers, and a program may read what it never set.

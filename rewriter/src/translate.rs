@@ -3,7 +3,7 @@
 
 use crate::convert::{low, short};
 use abi::ids::{CodeOff, OrigAddr, UnitId};
-use abi::options::{torture, Options};
+use abi::options::{torture, Options, Turns};
 use abi::selection::Selected;
 use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
@@ -11,7 +11,7 @@ use iced_x86::InstructionInfoFactory;
 use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{Fragment, Thunks};
 use instrument::plan::ControlRecord;
-use instrument::planner::starts_unit;
+use instrument::planner::{ends_unit, starts_unit};
 use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
 use lifter::image::Image;
@@ -76,12 +76,14 @@ pub const FIRST_WINDOW: u32 = 1;
 
 /// Blocks as the instrument needs them: no block is selected in part.
 pub fn cut(program: Program, image: &Image, options: Options, selected: Selected) -> Program {
-    if !options.recording.undo() && selected.is_everything() {
+    let counts = options.turns() != Turns::NotCounted;
+    if !options.recording.undo() && !counts && selected.is_everything() {
         return program;
     }
     let mut factory = InstructionInfoFactory::new();
     cut_before(program, image, |insn, previous| {
-        selected.contains(insn.ip()) != selected.contains(previous.0)
+        selected.contains(insn.ip()) != selected.contains(previous.ip())
+            || ends_unit(options, previous)
             || starts_unit(options.recording, insn, &mut factory)
     })
 }

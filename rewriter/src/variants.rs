@@ -20,8 +20,9 @@ pub struct Blocks {
 
 impl Blocks {
     pub fn new(program: Program, image: &Image, options: Options, selected: Selected) -> Blocks {
-        // Blocks are cut where something else is recorded behind.
+        // Where they are cut depends on what is recorded.
         let plain = options.process.switchable.then(|| program.clone());
+        let plain = plain.map(|p| cut(p, image, options.plain(), Selected::EVERYTHING));
         Blocks { recorded: cut(program, image, options, selected), plain }
     }
 

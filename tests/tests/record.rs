@@ -248,7 +248,17 @@ fn recorders_at_once_have_folders_of_their_own() {
 
 /// A recorder whose program has said that it is ready.
 fn ready(here: &Path, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = dep(here, &record_sh("rec", script));
+    let recorder = dep(here, &record_sh("rec", script));
+    // A shell cannot trap what its caller ignores, and these tests may run under nohup.
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(recorder.get_program()).args(recorder.get_args());
+    command.current_dir(here);
+    for (name, value) in recorder.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();

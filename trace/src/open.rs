@@ -423,6 +423,10 @@ impl Trace {
         if let Some(s) = self.statics {
             self.output = places.program(&self.program, s.identity);
         }
+        if self.options.recording.inputs() {
+            // There is no stream that names a unit.
+            return Ok(());
+        }
         let output = match statics {
             Some(s) => Some(OutputFile::open(&self.output, s.identity)?),
             None => None,

@@ -41,8 +41,9 @@ pub fn effects(
     if result == ENOSYS {
         return true;
     }
+    let each = &mut |access, address, length, _| each(access, address, length);
     let mut resolver =
-        Resolver { call, args, result, read_memory, each, certain: true, ahead: false };
+        Resolver { call, args, result, read_memory, each, certain: true, ahead: false, unit: 0 };
     resolver.all(Access::Read, call.reads);
     match written(call, args, result) {
         Written::All => resolver.all(Access::Write, call.writes),
@@ -56,18 +57,30 @@ pub fn effects(
     resolver.certain && (result != EFAULT || (call.reads.is_empty() && call.writes.is_empty()))
 }
 
+/// Memory that the kernel may write for a call that is about to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MayWrite {
+    /// Where.
+    pub address: u64,
+    /// At most so many bytes.
+    pub length: u64,
+    /// Bytes for each one that the call returns, if it writes no further than its result says: together
+    /// with the ranges in front of it that have a unit, too. 0: the result says nothing about it.
+    pub unit: u32,
+}
+
 /// What the kernel may write for a call that is about to be made: tells `each` every range, none
 /// smaller than what will be written. False: it may write elsewhere, too.
 pub fn may_write(
     call: &Syscall,
     args: &[u64; 6],
     read_memory: &mut dyn FnMut(u64, &mut [u8]) -> bool,
-    each: &mut dyn FnMut(u64, u64),
+    each: &mut dyn FnMut(MayWrite),
 ) -> bool {
-    let each = &mut |_, address, length| each(address, length);
+    let each = &mut |_, address, length, unit| each(MayWrite { address, length, unit });
     let result = i64::from(u32::MAX);
     let mut resolver =
-        Resolver { call, args, result, read_memory, each, certain: true, ahead: true };
+        Resolver { call, args, result, read_memory, each, certain: true, ahead: true, unit: 0 };
     resolver.all(Access::Write, call.writes);
     resolver.certain
 }
@@ -108,10 +121,12 @@ struct Resolver<'a> {
     args: &'a [u64; 6],
     result: i64,
     read_memory: &'a mut dyn FnMut(u64, &mut [u8]) -> bool,
-    each: &'a mut dyn FnMut(Access, u64, u64),
+    each: &'a mut dyn FnMut(Access, u64, u64, u32),
     certain: bool,
     /// The call has not been made: `result` is larger than it can be.
     ahead: bool,
+    /// [`MayWrite::unit`] of what is told.
+    unit: u32,
 }
 
 impl Resolver<'_> {
@@ -121,8 +136,15 @@ impl Resolver<'_> {
 
     fn tell(&mut self, access: Access, address: u64, length: u64) {
         if address != 0 && length != 0 {
-            (self.each)(access, address, length);
+            (self.each)(access, address, length, self.unit);
         }
+    }
+
+    /// As [`Resolver::tell`], of what the result limits.
+    fn tell_limited(&mut self, access: Access, address: u64, length: u64, unit: u32) {
+        self.unit = unit;
+        self.tell(access, address, length);
+        self.unit = 0;
     }
 
     /// A little-endian number of `size` bytes, 0 where memory cannot be read.
@@ -163,13 +185,21 @@ impl Resolver<'_> {
                 return;
             }
             Extent::Result => self.returned(),
-            Extent::ResultUpTo(most) => self.returned().min(self.args[usize::from(most)]),
+            Extent::ResultUpTo(most) => {
+                let length = self.returned().min(self.args[usize::from(most)]);
+                return self.tell_limited(access, address, length, 1);
+            }
             // The only one is msgrcv, whose third argument is the size of the buffer.
-            Extent::ResultAndHeader(header) if self.ahead => self.args[2] + u64::from(header),
+            Extent::ResultAndHeader(header) if self.ahead => {
+                self.tell(access, address, u64::from(header));
+                let behind = address.wrapping_add(u64::from(header));
+                return self.tell_limited(access, behind, self.args[2], 1);
+            }
             Extent::ResultAndHeader(header) => self.returned() + u64::from(header),
             Extent::Array { count_argument, size } => self.low(count_argument) * u64::from(size),
             Extent::ResultArray { count_argument, size } => {
-                self.returned().min(self.low(count_argument)) * u64::from(size)
+                let length = self.returned().min(self.low(count_argument)) * u64::from(size);
+                return self.tell_limited(access, address, length, size);
             }
             Extent::Bits(argument) => self.low(argument).div_ceil(64) * 8,
             Extent::Pages(argument) => self.args[usize::from(argument)].div_ceil(4096),
@@ -192,7 +222,8 @@ impl Resolver<'_> {
             }
             Extent::IoVec { count, limited_by_result } => {
                 let most = if limited_by_result { self.returned() } else { u64::MAX };
-                return self.vector(access, address, self.args[usize::from(count)], most);
+                let unit = u32::from(limited_by_result);
+                return self.vector(access, address, self.args[usize::from(count)], most, unit);
             }
             Extent::Buffer => {
                 self.tell(access, address, 16);
@@ -200,14 +231,14 @@ impl Resolver<'_> {
                     (self.number(address, 8), self.number(address.wrapping_add(8), 8));
                 return self.tell(access, at, length);
             }
-            Extent::Message => return self.message(access, address, self.returned()),
+            Extent::Message => return self.message(access, address, self.returned(), 1),
             Extent::MessageHeader => return self.message_header(address),
             Extent::Messages { count } => {
                 for i in 0..self.returned().min(self.low(count)).min(MAX_VECTOR) {
                     let at = address.wrapping_add(64 * i);
                     let length = self.number(at.wrapping_add(56), 4);
                     let length = if self.ahead { u64::MAX } else { length };
-                    self.message(access, at, length);
+                    self.message(access, at, length, 0);
                     if access == Access::Write {
                         self.tell(access, at.wrapping_add(56), 4);
                     }
@@ -305,7 +336,7 @@ impl Resolver<'_> {
     }
 
     /// What a vector points to, at most `left` bytes of it.
-    fn vector(&mut self, access: Access, address: u64, count: u64, mut left: u64) {
+    fn vector(&mut self, access: Access, address: u64, count: u64, mut left: u64, unit: u32) {
         if count > MAX_VECTOR {
             return;
         }
@@ -320,13 +351,13 @@ impl Resolver<'_> {
             let (base, length) = (self.number(at, 8), self.number(at.wrapping_add(8), 8));
             let length = length.min(left);
             left -= length;
-            self.tell(access, base, length);
+            self.tell_limited(access, base, length, unit);
         }
     }
 
     /// `struct msghdr`: name 0, its u32 length 8, vector 16, its count 24, control 32, its length 40,
     /// flags 48.
-    fn message(&mut self, access: Access, header: u64, bytes: u64) {
+    fn message(&mut self, access: Access, header: u64, bytes: u64, unit: u32) {
         let mut field = |offset, size| self.number(header.wrapping_add(offset), size);
         let (name, name_length) = (field(0, 8), field(8, 4));
         let (vector, count) = (field(16, 8), field(24, 8));
@@ -342,7 +373,7 @@ impl Resolver<'_> {
             }
         }
         self.tell(access, name, name_length);
-        self.vector(access, vector, count, bytes);
+        self.vector(access, vector, count, bytes, unit);
         self.tell(access, control, control_length);
     }
 

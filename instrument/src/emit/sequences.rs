@@ -1,6 +1,7 @@
 //! Sequences that always have the same shape.
 
 use super::code::{At, Code};
+use abi::ids::CodeOff;
 use abi::layout::{SYNC_COUNT, SYNC_LOCK};
 use abi::thread;
 use lifter::regs::{RCX, RSP};
@@ -70,6 +71,31 @@ impl Code {
         self.load(RCX, thread::SAVED_RCX);
         self.jump_gs(thread::STUB_STORE);
         self.bind_here(behind);
+    }
+
+    /// Leaves at the last turn of a replay's stretch, in front of the instruction at `pc`, which goes on
+    /// at `back`. rcx is in the thread block.
+    pub fn last_turn(&mut self, pc: u64, back: CodeOff) {
+        self.address_of(RCX, pc);
+        self.store(thread::TARGET, RCX);
+        let behind = self.lea_rcx_ahead();
+        self.bind(behind, back);
+        self.store(thread::RESUME, RCX);
+        self.load(RCX, thread::SAVED_RCX);
+        self.jump_gs(thread::STUB_TURN);
+    }
+
+    /// Lets the runtime answer in place of the instruction at `pc`, which asks the machine. It resumes
+    /// at the instruction itself, which is to follow, if the processor is to refuse it; else behind.
+    pub fn ask(&mut self, pc: u64) {
+        self.store(thread::SAVED_RCX, RCX);
+        self.address_of(RCX, pc);
+        self.store(thread::TARGET, RCX);
+        let here = self.lea_rcx_ahead();
+        self.store(thread::RESUME, RCX);
+        self.load(RCX, thread::SAVED_RCX);
+        self.jump_gs(thread::STUB_ASK);
+        self.bind_here(here);
     }
 
     /// Overwrites the return address that a hardware call just pushed.

@@ -24,6 +24,8 @@ pub struct Facts {
     pub tiny_buffers: bool,
     /// The recording pauses now and then, for `--torture pauses`.
     pub pauses: bool,
+    /// One thread of the program runs at a time.
+    pub serial: bool,
     /// Where generated code and the kernel enter the runtime.
     pub entries: Entries,
 }
@@ -37,6 +39,8 @@ pub struct Entries {
     pub exit: u64,
     pub refuse: u64,
     pub store: u64,
+    pub turn: u64,
+    pub ask: u64,
     /// Where a new thread of the program starts, with its block in r12.
     pub new_thread: u64,
     /// The handler of all signals, and where it returns to.

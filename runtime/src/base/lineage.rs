@@ -8,13 +8,14 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 
 /// The variables that belong to a recording, and not to the program that is recorded.
-pub const OF_RECORDING: [&str; 11] = [
+pub const OF_RECORDING: [&str; 12] = [
     "DEP_RECORDER",
     "DEP_RECORDING",
     "DEP_FILE",
     "DEP_FOLLOW",
     "DEP_LIBRARIES",
     "DEP_START",
+    "DEP_SCHEDULE",
     "DEP_ONLY",
     "DEP_SKIP",
     "DEP_CONTROL",

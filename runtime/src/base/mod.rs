@@ -5,6 +5,7 @@ pub mod census;
 pub mod control;
 pub mod descriptors;
 pub mod facts;
+pub mod futex;
 pub mod heap;
 pub mod last_words;
 pub mod lineage;

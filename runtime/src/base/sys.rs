@@ -58,6 +58,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const GETCWD: usize = 79;
+    pub const CREAT: usize = 85;
     pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
     pub const GETPPID: usize = 110;
@@ -73,6 +74,7 @@ pub mod nr {
     pub const GETTID: usize = 186;
     pub const GETXATTR: usize = 191;
     pub const FUTEX: usize = 202;
+    pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;

@@ -1,6 +1,7 @@
 //! The process around the code cache: its pages, its memory, its ahead-of-time code, its trace.
 
 use crate::base::census;
+use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::sys;
 use crate::code::arena::Arena;
@@ -78,6 +79,10 @@ impl World for Process {
     }
 
     fn announce(&self, units: &[u8]) {
+        if facts().options.recording.inputs() {
+            // No stream names them.
+            return;
+        }
         trace().add_units(units);
     }
 }

@@ -15,7 +15,7 @@ use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{self, Fragment};
 use instrument::planner::all_open;
 use instrument::translate::Translator;
-use lifter::region::{self, Link};
+use lifter::region::{self, Cut, Link};
 
 const LONGEST_INSN: u64 = 15;
 /// From this one on, all units are wide: the first window's may be narrow.
@@ -209,7 +209,10 @@ impl Translation {
             |insn| {
                 let now = source.selected.contains(insn.ip());
                 let changes = core::mem::replace(&mut before, now) != now;
-                selective && changes || translator.starts_unit(insn)
+                match selective && changes {
+                    true => Cut::Before,
+                    false => translator.cuts(insn),
+                }
             },
         );
         let is_outside = |link: &Link| selective && !source.selected.contains(link.start.0);

@@ -9,8 +9,11 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{EXIT, MISS, RETURN_MISS, STORE, SYSCALL};
+use crate::gate::stubs::{ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
+use crate::kernel::ask;
+use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
+use crate::kernel::replay;
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -25,6 +28,7 @@ use abi::thread::refuse;
 /// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
 /// and `resume_original` are set.
 pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
+    thread.transfer_undone = false;
     match kind {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
@@ -53,6 +57,28 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.block.target = facts().window;
             thread.resume_original = pc;
             log().before_store(thread, pc);
+        }
+        TURN => {
+            // Counted, and not made yet: what comes in on the way back finds the thread in front of it.
+            thread.resume_original = thread.block.target;
+            thread.block.target = facts().window;
+            thread.transfer_undone = true;
+            replay::at_turn(thread);
+        }
+        ASK => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            match ask::ask(thread, pc) {
+                Some(length) => {
+                    thread.resume_original = pc + length;
+                    thread.block.resume += length;
+                }
+                None => {
+                    // The processor raises what it raises.
+                    thread.resume_original = pc;
+                    thread.transfer_undone = true;
+                }
+            }
         }
         _ => refused(thread),
     }
@@ -135,6 +161,7 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
         Flow::IndirectJump => {}
         _ => return,
     }
+    thread.take_back_turn();
     thread.resume_original = pc;
     thread.transfer_undone = true;
 }
@@ -166,8 +193,10 @@ pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
     thread.tid = sys::gettid();
     let parent = thread.parent;
+    baton::enter(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
+    baton::entered(thread);
     prepare(thread, thread.resume_original);
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());

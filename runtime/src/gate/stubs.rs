@@ -8,6 +8,8 @@
 //! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
 //! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
 //! | `stub_store`  | the front of a store (undo log)        | `target`: where, `resume`: set    |
+//! | `stub_turn`   | a turn that a replay waits for         | `target`: where, `resume`: set    |
+//! | `stub_ask`    | an instruction that asks the machine   | `target`: where, `resume`: set    |
 //!
 //! All registers are the program's on entry. A stub saves them into the thread block, moves to the
 //! runtime's stack and calls [`crate::gate::dispatch::enter`]; the way back restores them and jumps to
@@ -28,6 +30,8 @@ pub const EXIT: u32 = 2;
 pub const REFUSE: u32 = 3;
 pub const STORE: u32 = 4;
 pub const RETURN_MISS: u32 = 5;
+pub const TURN: u32 = 6;
+pub const ASK: u32 = 7;
 
 macro_rules! stub {
     ($name:ident, $kind:expr) => {
@@ -53,6 +57,8 @@ stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
 stub!(stub_store, STORE);
 stub!(stub_return_miss, RETURN_MISS);
+stub!(stub_turn, TURN);
+stub!(stub_ask, ASK);
 
 /// rax is saved already, eax says why.
 #[unsafe(naked)]

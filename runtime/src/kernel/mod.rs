@@ -1,9 +1,12 @@
 //! The kernel as the program sees it: its system calls, signals, threads and memory.
 
+pub mod ask;
+pub mod baton;
 pub mod brk;
 pub mod clone;
 pub mod headers;
 pub mod interruptible;
+pub mod replay;
 pub mod signals;
 pub mod switch;
 pub mod syscalls;

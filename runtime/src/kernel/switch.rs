@@ -14,10 +14,12 @@
 
 use crate::base::control::{self, Answer, Request, Slot};
 use crate::base::facts::facts;
+use crate::base::futex::{self, wake};
 use crate::base::lineage::lineage;
 use crate::base::lock::Forked;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
+use crate::kernel::baton;
 use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::logs::log;
@@ -49,22 +51,11 @@ static SECOND_THREAD: AtomicBool = AtomicBool::new(false);
 /// The signal that recording is to begin with, or 0.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-const FUTEX_WAIT_PRIVATE: usize = 128;
-const FUTEX_WAKE_PRIVATE: usize = 129;
 const CLOCK_REALTIME: usize = 0;
 const CLOCK_MONOTONIC: usize = 1;
 
 fn wait(word: &AtomicU32, value: u32, at_most: Option<[u64; 2]>) {
-    let limit = at_most.as_ref().map_or(0, |limit| limit.as_ptr() as usize);
-    let args = [word.as_ptr() as usize, FUTEX_WAIT_PRIVATE, value as usize, limit];
-    // SAFETY: the kernel reads the word and the time.
-    let _ = unsafe { sys::call(nr::FUTEX, &args) };
-}
-
-fn wake(word: &AtomicU32) {
-    let args = [word.as_ptr() as usize, FUTEX_WAKE_PRIVATE, i32::MAX as usize];
-    // SAFETY: the kernel uses the address as a key.
-    let _ = unsafe { sys::call(nr::FUTEX, &args) };
+    let _ = futex::wait(word, value, at_most);
 }
 
 fn now(clock: usize) -> u64 {
@@ -88,6 +79,7 @@ pub fn settle(thread: &mut Thread) {
 /// As [`settle`], `insn` instructions into the last unit, with these registers `valid`. `is_noted`: the
 /// trace has them.
 fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
+    baton::let_others_run(thread, insn, valid);
     loop {
         match WANTED.swap(0, AcqRel) {
             0 => {}
@@ -202,6 +194,9 @@ pub fn start(when: Start, main: u64) {
     if facts().options.recording.undo() {
         crate::die!("an undo log has no gaps: it cannot be started later (DEP_START)");
     }
+    if facts().options.recording.inputs() {
+        crate::die!("a recording of inputs has no gaps: it cannot be started later (DEP_START)");
+    }
     if facts().options.recording.control_flow == ControlFlow::Bits {
         crate::die!("the format bits cannot be started later (DEP_START; rewrite the program with --control-flow tags)");
     }
@@ -280,6 +275,9 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     }
     if recording.undo() {
         return refused(outcome::UNDO);
+    }
+    if recording.inputs() {
+        return refused(outcome::INPUTS);
     }
     if recording.control_flow == ControlFlow::Bits {
         return refused(outcome::BITS);

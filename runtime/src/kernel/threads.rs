@@ -6,11 +6,11 @@ use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
 use crate::base::{census, heap, program};
 use crate::code::jit::jit;
-use crate::kernel::brk;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
+use crate::kernel::{baton, brk};
 use crate::logs::log;
 use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
@@ -45,13 +45,17 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
-    if !facts().options.recording.records() {
+    if !facts().options.recording.streams() {
+        thread.block.pointers = [0, 0];
         return;
     }
     let registers = &thread.block.registers;
     let state = thread.register_state(registers.rip, 0xffff);
     let who = Identity { index: thread.index, tid: thread.tid, parent };
-    if thread.recorder.open(trace(), who, &state, facts().tiny_buffers).is_err() {
+    let tiny = facts().tiny_buffers;
+    if facts().options.recording.inputs() {
+        thread.recorder.open_counting(trace(), who, &state, tiny);
+    } else if thread.recorder.open(trace(), who, &state, tiny).is_err() {
         crate::die!("no address space for the buffers of a thread");
     }
     if thread.vfork_child {
@@ -151,10 +155,11 @@ fn fork(
     let parent = sys::getpid();
     let mut jit = jit();
     let held = trace().hold();
+    let line = baton::hold();
     // SAFETY: the child gets a copy of this memory and goes on below.
     let result = unsafe { sys::raw(number, own) };
     if result != 0 {
-        drop((held, jit));
+        drop((line, held, jit));
         if let Ok(child) = sys::check(result) {
             thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
@@ -164,8 +169,9 @@ fn fork(
     // the trace, which it gives back itself.
     let forked = &unsafe { Forked::child() };
     heap::after_fork(forked);
+    baton::forked(thread, line, forked);
     let inherited = trace().forked(held);
-    log().forked();
+    log().forked(forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(*own);
@@ -194,8 +200,10 @@ fn fork(
     thread.mailbox.drop_held(|_| true);
     let who = Identity { index: thread.index, tid: thread.tid, parent: thread.parent };
     let state = thread.register_state(next, 0xffff);
-    thread.block.pointers = thread.recorder.forked(who, &state);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
+    baton::begins_again(thread);
     0
 }
 
@@ -237,8 +245,14 @@ fn share(
     if !child.vfork_child {
         census::begins();
     }
+    if child.vfork_child {
+        baton::before_vfork(thread);
+    }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
     let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
+    if child.vfork_child {
+        baton::after_vfork(thread, child);
+    }
     if let (true, Ok(pid)) = (child.vfork_child, sys::check(result)) {
         thread.event(WHOLE_UNIT, &Event::Fork { pid: pid as u64 });
     }
@@ -296,6 +310,9 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         exit_vfork_child(thread, status, nr::EXIT);
     }
     log().before_exit(thread);
+    if census::live() > 1 {
+        baton::before_end(thread);
+    }
     let last = census::ends();
     if last {
         end_recording(thread, End::Exit, status, 0);
@@ -305,6 +322,9 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.recorder.close(&pointers);
     }
     thread.slot.set_place(place::GONE);
+    if !last {
+        baton::end();
+    }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
     unsafe {
         push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)

@@ -2,12 +2,13 @@
 
 pub mod dropped;
 pub mod extent;
+pub mod inputs;
 pub mod moment;
 pub mod order;
 pub mod undo;
 pub mod writes;
 
-use abi::options::Options;
+use abi::options::{Instrument, Options};
 use moment::Log;
 
 /// Nothing is kept.
@@ -17,9 +18,10 @@ impl Log for NoLog {}
 
 /// The log that a recording with these options keeps.
 pub fn log_of(options: Options) -> &'static dyn Log {
-    match options.recording.undo() {
-        true => &undo::UndoLog,
-        false => &NoLog,
+    match options.recording.instrument {
+        Instrument::Undo => &undo::UndoLog,
+        Instrument::Inputs => &inputs::Inputs,
+        Instrument::Dep | Instrument::None => &NoLog,
     }
 }
 

@@ -1,7 +1,10 @@
 //! The moments at which a log may want to note something, and what is known then.
 
+use crate::base::lock::Forked;
+use crate::logs::inputs::written::Image;
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
+use abi::trace::RegisterState;
 use core::ops::Range;
 
 /// A system call that is about to be made, or has returned.
@@ -12,6 +15,8 @@ pub struct Call {
     pub writes: Writes,
     /// The end of the program's heap before it; only for `brk`, and if the log has asked for writes.
     pub brk: u64,
+    /// What was there before it, if the log has asked for that ([`Log::image`]).
+    pub before: Image,
 }
 
 /// A signal frame that is about to be written to the program's stack.
@@ -58,26 +63,55 @@ pub trait Log: Sync {
         false
     }
 
+    /// What [`Call::before`] is to hold of what a call may write.
+    fn image(&self, _writes: &Writes) -> Image {
+        Image::default()
+    }
+
+    /// The first thread is about to go on at the program's first instruction; `stack` is what the kernel
+    /// has left on its stack.
+    fn program_starts(&self, _thread: &mut Thread, _stack: Range<u64>) {}
+
     /// A chunk of the thread begins, its first one included.
     fn chunk_starts(&self, _thread: &mut Thread) {}
 
     /// A system call is about to be made.
     fn before_call(&self, _thread: &mut Thread, _call: &Call) {}
 
-    /// The call has returned `result`, as the kernel gave it.
+    /// The call has returned `result`, and is noted next.
+    fn call_returns(&self, _thread: &mut Thread, _call: &Call, _result: usize) {}
+
+    /// As [`Log::call_returns`], in the child that the call has made: its recording has begun.
+    fn child_starts(&self, _thread: &mut Thread, _call: &Call) {}
+
+    /// The call has returned `result`, as the kernel gave it, and has been noted.
     fn after_call(&self, _thread: &mut Thread, _call: &Call, _result: usize) {}
 
     /// The instruction at `pc` is about to store; only registers tell how much.
     fn before_store(&self, _thread: &mut Thread, _pc: u64) {}
 
+    /// The instruction at `pc` has asked the machine and was given `values`, as [`abi::event::Event::Answer`]
+    /// has them; they are not in the thread's registers and memory yet.
+    fn answered(&self, _thread: &mut Thread, _pc: u64, _values: &[u64; 4]) {}
+
     /// A signal frame is about to be written.
     fn before_frame(&self, _thread: &mut Thread, _frame: &Frame) {}
+
+    /// A signal frame has been written, or as much of it as the program's stack can take.
+    fn after_frame(&self, _thread: &mut Thread, _frame: &Frame) {}
+
+    /// A signal that somebody has sent is about to be delivered to the program, which has these
+    /// registers, or to end it.
+    fn arrived(&self, _thread: &mut Thread, _registers: &RegisterState) {}
+
+    /// A signal that the program's instruction has raised is about to end it, with these registers.
+    fn dies(&self, _thread: &mut Thread, _registers: &RegisterState) {}
 
     /// An instruction of the program has faulted.
     fn faulted(&self, _thread: &mut Thread, _fault: &mut Fault<'_>) {}
 
     /// In the only thread of a forked child.
-    fn forked(&self) {}
+    fn forked(&self, _forked: &Forked) {}
 
     /// The thread is about to end.
     fn before_exit(&self, _thread: &mut Thread) {}

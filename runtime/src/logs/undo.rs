@@ -6,6 +6,7 @@
 //! either: the store faults natively, too, and if the program's handler makes it possible, the
 //! store starts again from the front, and so does its log.
 
+use crate::base::lock::Forked;
 use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::{self, nr};
 use crate::logs::dropped::dropped;
@@ -51,8 +52,8 @@ impl Log for UndoLog {
 
     fn before_call(&self, thread: &mut Thread, call: &Call) {
         order::stamp(thread);
-        for &(at, len) in &call.writes.ranges {
-            save(thread, thread.syscall_pc, at, len, WHOLE_UNIT);
+        for range in &call.writes.ranges {
+            save(thread, thread.syscall_pc, range.address, range.length, WHOLE_UNIT);
         }
         if matches!(call.number, nr::CLONE | nr::CLONE3) {
             // What these write is there before the new thread runs, which may end before they return.
@@ -61,7 +62,6 @@ impl Log for UndoLog {
     }
 
     fn after_call(&self, thread: &mut Thread, call: &Call, result: usize) {
-        const SET_TID_ADDRESS: usize = 218;
         /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
         const REFUSED: [usize; 4] = [1, 9, 25, 38];
         let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
@@ -79,9 +79,6 @@ impl Log for UndoLog {
             for (start, len) in dropped(call, result).into_iter().flatten() {
                 lost(thread, thread.syscall_pc, start, len, name);
             }
-        }
-        if error == 0 && call.number == SET_TID_ADDRESS {
-            thread.clear_tid = call.args[0] as u64;
         }
         order::stamp(thread);
     }
@@ -128,7 +125,7 @@ impl Log for UndoLog {
         }
     }
 
-    fn forked(&self) {
+    fn forked(&self, _forked: &Forked) {
         order::forked();
     }
 

@@ -2,13 +2,14 @@
 
 use crate::base::program::read_program_bytes;
 use crate::base::sys::{self, nr};
+use abi::syscalls::MayWrite;
 use alloc::vec::Vec;
 
 /// The memory that a call may write: no less than what it will.
 #[derive(Default)]
 pub struct Writes {
-    /// Address and length of each range.
-    pub ranges: Vec<(u64, u64)>,
+    /// In the order of the call's arguments.
+    pub ranges: Vec<MayWrite>,
     /// It may write elsewhere, too.
     pub elsewhere: bool,
 }
@@ -26,7 +27,7 @@ impl Writes {
         }
         let read = &mut |at, out: &mut [u8]| read_program_bytes(at, out);
         let mut ranges = Vec::new();
-        let each = &mut |at: u64, len: u64| ranges.push((at, len));
+        let each = &mut |range| ranges.push(range);
         let call = abi::syscalls::find(number as u64);
         let certain = call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each));
         Writes { ranges, elsewhere: !certain }

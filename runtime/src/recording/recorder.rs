@@ -11,6 +11,9 @@
 //! the next chunk in place. The overflow area is part of the chunk, large enough for what one unit
 //! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
 //! goes to the guard, so that the next unit ends the chunk.
+//!
+//! Where inputs are recorded there are no streams, and no chunks: generated code counts turns in place
+//! of the first pointer, and the count is an event's place ([`Recorder::open_counting`]).
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
@@ -43,6 +46,10 @@ const TINY: u64 = 4 << 10;
 /// Kept free in each frame of events: the loss that ends the recording is always noted.
 const LOSS_SIZE: usize = EVENT_HEADER_SIZE + 8;
 
+/// Without streams, each frame of events is twice as large as the one before.
+const SMALLEST_EVENTS: u64 = 12 << 10;
+const LARGEST_EVENTS: u64 = 1 << 20;
+
 /// The thread that records, as its first event says it.
 #[derive(Clone, Copy, Default)]
 pub struct Identity {
@@ -60,6 +67,8 @@ pub struct Recorder {
     thread: Identity,
     /// Chunks of two pages.
     tiny: bool,
+    /// There are no streams: the first pointer is the number of turns.
+    counts: bool,
     /// The recording that `events` and the chunk belong to.
     epoch: u32,
     /// Not empty: generated code of this thread records.
@@ -80,7 +89,8 @@ pub struct Recorder {
     events_seq: u32,
     /// Where the current chunk is in the file.
     place: Option<Place>,
-    /// Bytes of control flow of the last chunk that was kept, behind which nothing is for now.
+    /// Bytes of control flow of the last chunk that was kept, behind which nothing is for now. Without
+    /// streams: the turns behind which nothing is any more.
     gap: Option<u64>,
     /// Bytes of events since the chunk began.
     event_bytes: u64,
@@ -93,17 +103,26 @@ pub type Pointers = [u64; 2];
 
 impl Recorder {
     pub fn active(&self) -> bool {
-        !self.region.is_empty()
+        self.trace.is_some()
     }
 
     /// Whether what is recorded is kept.
     pub fn to_file(&self) -> bool {
-        self.active() && self.frame != 0
+        if !self.counts {
+            return self.active() && self.frame != 0;
+        }
+        let is_open =
+            |trace: &TraceFile| trace.phase() == Phase::Open && trace.epoch() == self.epoch;
+        self.gap.is_none() && self.trace.is_some_and(is_open)
+    }
+
+    fn has_streams(&self) -> bool {
+        !self.region.is_empty()
     }
 
     /// Whether a fault at `address` is a full buffer.
     pub fn is_guard(&self, address: u64) -> bool {
-        if !self.active() {
+        if !self.has_streams() {
             return false;
         }
         (REGION - GUARD..REGION).contains(&address.wrapping_sub(self.region.start()))
@@ -112,7 +131,7 @@ impl Recorder {
     /// Whether a fault at `address` is a memory stream that has met its end.
     pub fn is_overflow(&self, address: u64) -> bool {
         let offset = address.wrapping_sub(self.region.start());
-        self.active() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
+        self.has_streams() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
     }
 
     /// Opens the overflow area and parks the control-flow pointer at the guard.
@@ -125,7 +144,7 @@ impl Recorder {
 
     /// Makes the next unit end the chunk, if that was asked for; called between units.
     pub fn end_chunk_if_asked(&mut self, pointers: &mut Pointers) {
-        if core::mem::take(&mut self.ends) && self.active() && self.parked.is_none() {
+        if core::mem::take(&mut self.ends) && self.has_streams() && self.parked.is_none() {
             self.park(pointers);
         }
     }
@@ -164,13 +183,27 @@ impl Recorder {
         self.next_size = if tiny { TINY } else { FIRST };
         (self.trace, self.thread, self.tiny) = (Some(trace), thread, tiny);
         if trace.phase().describes() {
-            self.begin(trace, registers);
+            self.begin(trace, registers, 0);
         }
         Ok(())
     }
 
-    /// The first event of the thread in this recording.
-    fn begin(&mut self, trace: &'static TraceFile, registers: &RegisterState) {
+    /// As [`Recorder::open`], of a thread that has no streams. Its first pointer, a count, is 0.
+    pub fn open_counting(
+        &mut self,
+        trace: &'static TraceFile,
+        thread: Identity,
+        registers: &RegisterState,
+        tiny: bool,
+    ) {
+        (self.trace, self.thread, self.tiny, self.counts) = (Some(trace), thread, tiny, true);
+        if trace.phase().describes() {
+            self.begin(trace, registers, 0);
+        }
+    }
+
+    /// The first event of the thread in this recording, `flow` bytes (or turns) behind the start.
+    fn begin(&mut self, trace: &'static TraceFile, registers: &RegisterState, flow: u64) {
         self.epoch = trace.epoch();
         if let Some(of_another) = self.events.take() {
             of_another.seal();
@@ -178,7 +211,7 @@ impl Recorder {
         (self.seq, self.events_seq, self.gap) = (0, 0, None);
         if self.new_events(trace, 0) {
             let Identity { tid, parent, .. } = self.thread;
-            self.event_at(WHOLE_UNIT, 0, &Event::ThreadStart { tid, parent, registers });
+            self.event_at(WHOLE_UNIT, flow, &Event::ThreadStart { tid, parent, registers });
         }
     }
 
@@ -226,14 +259,14 @@ impl Recorder {
         window: u32,
         insn: u32,
     ) -> Pointers {
-        let Some(trace) = self.trace else { return *pointers };
+        let Some(trace) = self.trace.filter(|_| !self.counts) else { return *pointers };
         let was_recorded = self.frame != 0 || self.seq == 0;
         let end = self.used(pointers).0;
         self.seal_chunk(pointers);
         self.parked = None;
         if trace.phase() == Phase::Open {
             if self.epoch != trace.epoch() {
-                self.begin(trace, registers);
+                self.begin(trace, registers, 0);
             }
             let starts_late = self.seq == 0 && self.gap.is_some();
             match self.map_chunk(trace, registers, window) {
@@ -362,6 +395,9 @@ impl Recorder {
     /// Notes an event at the current position, `insn` instructions into the last unit.
     pub fn event(&mut self, pointers: &Pointers, insn: u32, event: &EventRef<'_>) {
         let Some(trace) = self.trace.filter(|trace| trace.epoch() == self.epoch) else { return };
+        if self.counts {
+            return self.count_event(trace, pointers[0], event);
+        }
         if !self.to_file() {
             if let (Event::ThreadEnd { .. }, Some(end), Phase::Paused) =
                 (event, self.gap, trace.phase())
@@ -381,6 +417,23 @@ impl Recorder {
         // What comes next cannot be understood without this event.
         self.loss(trace, insn, flow);
         self.seal_chunk(pointers);
+    }
+
+    /// Notes an event behind so many turns. (The count does not say how far the thread has come in its
+    /// unit, and need not: no instruction runs twice between two turns.)
+    fn count_event(&mut self, trace: &'static TraceFile, turns: u64, event: &EventRef<'_>) {
+        if self.gap.is_some() {
+            return;
+        }
+        let needed = event.size() + LOSS_SIZE;
+        let has_room = || self.events.as_ref().is_some_and(|e| e.has_room(needed));
+        let kept =
+            trace.phase() == Phase::Open && (has_room() || self.new_events(trace, needed as u64));
+        if kept {
+            return self.event_at(WHOLE_UNIT, turns, event);
+        }
+        self.loss(trace, WHOLE_UNIT, turns);
+        self.gap = Some(turns);
     }
 
     /// Notes that the thread's recording ends here, for now or for good.
@@ -408,6 +461,10 @@ impl Recorder {
     /// Puts the next frame of events in place; false if there is none: the one before stays.
     fn new_events(&mut self, trace: &TraceFile, least: u64) -> bool {
         let index = self.thread.index;
+        let least = match self.counts && !self.tiny {
+            true => least.max((SMALLEST_EVENTS << self.events_seq.min(16)).min(LARGEST_EVENTS)),
+            false => least,
+        };
         match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
             Ok(new) => {
                 if let Some(full) = self.events.replace(new) {
@@ -441,7 +498,10 @@ impl Recorder {
             self.seal_events(trace, events);
         }
         // Generated code of this thread is over.
-        core::mem::take(self).region.unmap();
+        let region = core::mem::take(self).region;
+        if !region.is_empty() {
+            region.unmap();
+        }
     }
 
     /// As [`Recorder::close`], and the process ends: the kernel takes the memory back.
@@ -455,10 +515,23 @@ impl Recorder {
 
     /// In a forked child: the mappings of the chunk did not come along. What follows belongs to a
     /// recording that has been opened meanwhile, of thread `who`, which starts with `registers`, or
-    /// is discarded. Returns the pointers.
-    pub fn forked(&mut self, who: Identity, registers: &RegisterState) -> Pointers {
+    /// is discarded. Returns the pointers; a count of turns goes on.
+    pub fn forked(
+        &mut self,
+        pointers: &Pointers,
+        who: Identity,
+        registers: &RegisterState,
+    ) -> Pointers {
         if !self.active() {
             return [0, 0];
+        }
+        if self.counts {
+            let (trace, tiny) = (self.trace, self.tiny);
+            *self = Recorder { trace, tiny, counts: true, thread: who, ..Recorder::default() };
+            if let Some(trace) = trace.filter(|trace| trace.phase().describes()) {
+                self.begin(trace, registers, pointers[0]);
+            }
+            return *pointers;
         }
         // Part of it is unmapped in the child.
         let _ = self.region.put_anonymous(self.region.start(), REGION, 0);
@@ -467,7 +540,7 @@ impl Recorder {
         *self = Recorder { trace, tiny, region, thread: who, ..Recorder::default() };
         self.next_size = if tiny { TINY } else { FIRST };
         if let Some(trace) = trace.filter(|trace| trace.phase().describes()) {
-            self.begin(trace, registers);
+            self.begin(trace, registers, 0);
         }
         self.next_chunk(&[0, 0], registers, 0)
     }
@@ -639,7 +712,7 @@ mod tests {
         // What a child does first.
         trace.forked(trace.hold());
         let who = Identity { index: 0, tid: 78, parent: 0 };
-        pointers = recorder.forked(who, &REGISTERS);
+        pointers = recorder.forked(&pointers, who, &REGISTERS);
         execute(&mut pointers, &[17; 20]);
         recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(1));
         pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
@@ -667,7 +740,7 @@ mod tests {
         trace.forked(trace.hold());
         assert!(trace.open(of_child.as_raw_fd()));
         let who = Identity { index: 0, tid: 78, parent: 0 };
-        pointers = recorder.forked(who, &REGISTERS);
+        pointers = recorder.forked(&pointers, who, &REGISTERS);
         execute(&mut pointers, &[18, 19]);
         recorder.event(&pointers, WHOLE_UNIT, &Event::FsBase(2));
         recorder.close(&pointers);

@@ -136,8 +136,8 @@ pub struct Sealed {
 const LOG_FULL: i32 = 0x1000;
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
-/// Kept free in the File frame: a loss, the file's length, the end of the process.
-const LAST_WORDS: u64 = 256;
+/// Kept free in the File frame: the layout, a loss, the file's length, the end of the process.
+const LAST_WORDS: u64 = 320;
 /// What a thread takes first, its frame of events and its first chunk: reserved with what comes
 /// before it.
 const AHEAD: u64 = SMALL_FRAME + (36 << 10);
@@ -207,6 +207,16 @@ impl TraceFile {
     /// What every trace of this process and its children says of the program: events.
     pub fn introduce(&self, program: Vec<u8>) {
         self.state.lock().description.introduce(program);
+    }
+
+    /// Says one more thing of the program, which was not known when it was introduced: in this trace,
+    /// which has been described, and in those of children.
+    pub fn say_of_program(&self, event: &EventRef<'_>) {
+        let mut state = self.state.lock();
+        let mut program = state.description.program().to_vec();
+        put_event(&mut program, event);
+        state.description.introduce(program);
+        self.last_words(&mut state, core::slice::from_ref(event), false);
     }
 
     /// Writes what a trace says first: the process that it is of, now, the program, what is mapped,

@@ -18,18 +18,21 @@ use crate::code::table::LookUps;
 use crate::code::translation::Image;
 use crate::code::window::Area;
 use crate::gate::{dispatch, handler, stubs};
+use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
-use crate::logs::log_of;
+use crate::logs::{log, log_of};
 use crate::recording::trace_file;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
 use crate::start::{hidden, loader, place, selection, vdso};
 use crate::thread::Thread;
+use abi::event::Event;
+use abi::ids::LiveAddr;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::options::{torture, Options, Pointers};
@@ -94,6 +97,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     // SAFETY: the header is the rewriter's, of this file.
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let serial = is_serial(&start, options);
     let entries = entries();
     let tables = LookUps::new(window, options, entries, start.stack as u64);
     let image = Image::new(&header, window, selected.reselected);
@@ -116,6 +120,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         xsave,
         tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
         pauses: options.process.torture & torture::PAUSES != 0,
+        serial,
         entries,
     });
     lineage::install(hidden::read(&start));
@@ -132,13 +137,42 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         // SAFETY: as above.
         statics::add(unsafe { Module::program(&header, window) });
     }
-    vdso::add(&start);
+    match options.is_repeatable() {
+        true => vdso::remove(&start),
+        false => vdso::add(&start),
+    }
+    let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
     actions::install_handlers();
     let entry = enter_program(&start, &header, window);
     let main = if header.main == 0 { 0 } else { window + header.main };
     switch::start(when, main);
     hidden::hide(&start);
-    first_thread(&start, entry)
+    let stack = start.stack as u64..stack_end;
+    if options.recording.inputs() {
+        trace_file::trace().say_of_program(&Event::Layout {
+            window: LiveAddr(window),
+            brk: LiveAddr(brk::brk().start),
+            interpreter: LiveAddr(start.get(at::BASE).unwrap_or(0)),
+            stack: LiveAddr(stack.start),
+            stack_end: LiveAddr(stack.end),
+        });
+    }
+    first_thread(stack, entry)
+}
+
+/// Whether one thread runs at a time, and in which order then.
+fn is_serial(start: &Start, options: Options) -> bool {
+    let tortured = options.process.torture & torture::SERIAL != 0;
+    let serial = tortured || options.recording.inputs() && !options.process.replays;
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    let wanted = start.environment("DEP_SCHEDULE").filter(|_| serial && !secure);
+    if let Some(text) = wanted {
+        match text.to_str().ok().and_then(baton::Schedule::parse) {
+            Some(schedule) => baton::start(schedule),
+            None => crate::die!("DEP_SCHEDULE: expected random:SEED, with a number for SEED"),
+        }
+    }
+    serial
 }
 
 /// When the recording begins.
@@ -242,7 +276,8 @@ fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
     }
 }
 
-fn first_thread(start: &Start, entry: u64) -> ! {
+/// `stack`: what the kernel has left on it.
+fn first_thread(stack: Range<u64>, entry: u64) -> ! {
     let Ok(thread) = Thread::create() else { crate::die!("no memory for the first thread") };
     thread.index = threads::next_index();
     census::begins();
@@ -251,13 +286,15 @@ fn first_thread(start: &Start, entry: u64) -> ! {
     switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
     thread.block.target = facts().window;
-    thread.block.registers.gpr[4] = start.stack as u64;
+    thread.block.registers.gpr[4] = stack.start;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
     thread.mailbox.set_mask(current_mask());
     // Whoever started us may have blocked what our own faults raise.
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
+    log().program_starts(thread, stack);
+    baton::first(thread);
     dispatch::prepare(thread, entry);
     switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
@@ -273,6 +310,8 @@ fn entries() -> Entries {
         exit: stubs::stub_exit as *const () as u64,
         refuse: stubs::stub_refuse as *const () as u64,
         store: stubs::stub_store as *const () as u64,
+        turn: stubs::stub_turn as *const () as u64,
+        ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorer as *const () as u64,

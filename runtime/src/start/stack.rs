@@ -100,6 +100,14 @@ impl Start {
         None
     }
 
+    /// The program finds no entry of this kind.
+    pub fn ignore(&self, kind: u64) {
+        const IGNORE: u64 = 1;
+        if let Some(entry) = self.entry(kind) {
+            entry[0] = IGNORE;
+        }
+    }
+
     pub fn set(&self, kind: u64, value: u64) {
         if let Some(entry) = self.entry(kind) {
             entry[1] = value;

@@ -34,6 +34,18 @@ pub fn add(start: &Start) {
     jit.add_executable(range);
 }
 
+/// Takes it away: its functions read what the kernel writes, when it likes. A program without it makes
+/// system calls.
+pub fn remove(start: &Start) {
+    start.ignore(SYSINFO_EHDR);
+    let Some(maps) = read_maps() else { return };
+    for (at, end) in maps.split(|&b| b == b'\n').filter_map(piece) {
+        // SAFETY: nobody has been told where it is. Where the kernel refuses, it stays, and nothing leads
+        // there but an address that the program has made up.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, (end - at) as usize]) };
+    }
+}
+
 /// Moves it, with its data, out of the window, where the kernel has placed it in the way of what has
 /// to lie in reach of the program's code. False if that cannot be done.
 pub fn move_away(start: &Start) -> bool {

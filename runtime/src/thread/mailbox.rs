@@ -44,6 +44,8 @@ pub struct Mailbox {
     /// A record is being stored with the program's alignment check off.
     unaligned: AtomicBool,
     mask_of_unaligned: AtomicU64,
+    /// How the thread stands in the line for the baton, if one thread runs at a time: it waits here.
+    pub baton: AtomicU32,
 }
 
 impl Mailbox {
@@ -60,6 +62,7 @@ impl Mailbox {
             stepping: AtomicBool::new(false),
             unaligned: AtomicBool::new(false),
             mask_of_unaligned: AtomicU64::new(0),
+            baton: AtomicU32::new(0),
         }
     }
 
@@ -73,6 +76,7 @@ impl Mailbox {
         self.let_in.store(0, Relaxed);
         self.stepping.store(false, Relaxed);
         self.unaligned.store(false, Relaxed);
+        self.baton.store(0, Relaxed);
     }
 
     // --- what waits ---

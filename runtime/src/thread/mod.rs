@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod turns;
 
 use crate::base::control::Slot;
 use crate::base::facts::facts;
@@ -51,6 +52,11 @@ pub struct Thread {
     pub resume_original: u64,
     /// `resume_original` is the last instruction of the last recorded unit, which faulted.
     pub transfer_undone: bool,
+    /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
+    /// been delivered, or 0: it would raise it there again.
+    pub raised: i32,
+    /// System calls that the log has counted.
+    pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
@@ -64,6 +70,8 @@ pub struct Thread {
     pub parent: u32,
     pub tid: u32,
     pub recorder: Recorder,
+    /// Turns made when `block.turns_left` comes to zero, in a replay.
+    pub turns_end: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
     /// The word that the kernel clears when the thread ends, or 0.
@@ -129,6 +137,9 @@ impl Thread {
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;
         block.stub_store = entries.store;
+        block.stub_turn = entries.turn;
+        block.stub_ask = entries.ask;
+        block.turns_left = turns::NEVER;
         block.this = this;
         Thread {
             block,
@@ -138,6 +149,8 @@ impl Thread {
             handler_mask: None,
             resume_original: 0,
             transfer_undone: false,
+            raised: 0,
+            calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
             slot,
@@ -147,6 +160,7 @@ impl Thread {
             parent: 0,
             tid: 0,
             recorder: Recorder::default(),
+            turns_end: turns::NEVER,
             vfork_child: false,
             clear_tid: 0,
             filter: 0,

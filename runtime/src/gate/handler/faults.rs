@@ -16,12 +16,16 @@ use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
+use crate::kernel::signals::deliver::Origin;
 use crate::logs::log;
 use crate::logs::moment::Fault;
 use crate::thread::Thread;
+use abi::ids::OrigAddr;
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
+use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::recipe::Kind;
+use instrument::recipe::{Entry, Kind};
+use lifter::flow::Flow;
 
 const TRAP_BRKPT: i32 = 1;
 
@@ -109,6 +113,10 @@ pub fn fault(
             return give_pointers(thread, at);
         }
     }
+    if is_turn(place, &entry) {
+        // It was counted in front of what has faulted.
+        thread.take_back_turn();
+    }
     let reads_ahead = entry.reads_ahead(offset - entry.code);
     let (trap, error) = (at.context.trap, &mut at.context.error);
     log().faulted(thread, &mut Fault { trap, error, reads_ahead });
@@ -135,7 +143,7 @@ pub fn fault(
             (signal, *info) = fetch_fault(page);
         }
     }
-    resume(thread, signal, info, at, state);
+    resume(thread, signal, info, Origin::Instruction, at, state);
 }
 
 /// The program writes to code that it may write: translations are closed, and the write is done
@@ -151,6 +159,17 @@ fn is_code_write(thread: &Thread, at: &mut Interrupted, place: &Place, address: 
         at.step();
     }
     true
+}
+
+/// Whether the instruction of `entry` is a turn.
+fn is_turn(place: &Place, entry: &Entry) -> bool {
+    if facts().options.turns() == Turns::NotCounted {
+        return false;
+    }
+    let from = place.original().get(entry.original as usize..).unwrap_or_default();
+    let pc = OrigAddr(place.start() + u64::from(entry.original));
+    let insn = Decoder::with_ip(64, from, pc.0, DecoderOptions::NONE).decode();
+    Flow::of(&insn).is_turn(pc)
 }
 
 /// If the instruction at `pc` goes on in a page where nothing can be executed: that page.

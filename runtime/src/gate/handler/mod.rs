@@ -39,6 +39,7 @@ use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::leave_window;
 use crate::gate::stubs;
+use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
 use crate::thread::Thread;
 
@@ -129,7 +130,7 @@ fn in_translated(
     match boundary {
         Some(entry) => {
             let state = state_at(thread, at, &place, &entry);
-            resume(thread, signal, info, at, state);
+            resume(thread, signal, info, Origin::Outside, at, state);
         }
         None => step_on(mailbox, signal, info, at),
     }

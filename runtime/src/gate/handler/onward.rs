@@ -10,8 +10,9 @@ use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
+use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
-use crate::kernel::signals::deliver::deliver;
+use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
@@ -28,13 +29,14 @@ pub fn resume(
     thread: &mut Thread,
     signal: i32,
     info: &SigInfo,
+    origin: Origin,
     at: &mut Interrupted,
     state: State,
 ) {
     if control::is_own_kick(signal, info) {
         return kicked(thread, at, &state);
     }
-    let next = deliver(thread, signal, info, state, &at.kernel());
+    let next = deliver(thread, signal, info, origin, state, &at.kernel());
     go(thread, at, &next);
 }
 
@@ -89,7 +91,15 @@ pub fn deliver_in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, at: &mu
     };
     thread.transfer_undone = false;
     thread.mailbox.leave_tail();
-    resume(thread, signal, info, at, state);
+    let is_raised = thread.raised == signal && info.code() > 0;
+    let origin = match is_raised {
+        true => Origin::Instruction,
+        false => Origin::Outside,
+    };
+    if is_raised {
+        thread.raised = 0;
+    }
+    resume(thread, signal, info, origin, at, state);
 }
 
 // --- back into the runtime ---
@@ -107,6 +117,10 @@ pub fn in_runtime(
         mailbox.set_stepping(false);
         mailbox.set_pending();
         at.context.rflags &= !TRAP_FLAG;
+        return;
+    }
+    if let Some(refused) = raised.then(|| refused_of(at.pc())).flatten() {
+        at.context.rip = refused;
         return;
     }
     if raised {
@@ -164,7 +178,7 @@ pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
         interrupted(thread, &state);
         return go(thread, at, &state);
     };
-    resume(thread, waiting.number, &waiting.info, at, state);
+    resume(thread, waiting.number, &waiting.info, Origin::Outside, at, state);
 }
 
 // --- no further ---

@@ -38,18 +38,29 @@ const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 const RESUME_FLAG: u64 = 0x10000;
 
+/// Where a signal comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The program's instruction, at the state's pc, has raised it, and would again.
+    Instruction,
+    /// Somebody has sent it: it might have come elsewhere.
+    Outside,
+}
+
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
 /// does not return if the signal ends the process.
 pub fn deliver(
     thread: &mut Thread,
     mut signal: i32,
     info: &SigInfo,
+    origin: Origin,
     state: State,
     kernel: &Kernel,
 ) -> State {
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
+    let mut arrived = false;
     loop {
         let action = take_action(thread, signal);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
@@ -62,7 +73,14 @@ pub fn deliver(
             if ignored_by_default(signal) && action.handler == SIG_DFL {
                 return state;
             }
+            if !arrived {
+                note(thread, origin, &state);
+            }
             fatal(thread, signal, &info, &state, kernel);
+        }
+        if !arrived && origin == Origin::Outside {
+            note(thread, origin, &state);
+            arrived = true;
         }
         switch::before_handler(signal);
         if let Some(next) = build(thread, signal, &action, &info, &state, kernel) {
@@ -73,10 +91,25 @@ pub fn deliver(
         }
         info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
         if signal == SIGSEGV {
+            if !arrived {
+                note(thread, origin, &state);
+            }
             fatal(thread, SIGSEGV, &info, &state, kernel);
         }
         // There may be a handler for that, on another stack.
         signal = SIGSEGV;
+    }
+}
+
+/// Tells the log where the program was: for a replay to stop there, or to compare.
+fn note(thread: &mut Thread, origin: Origin, state: &State) {
+    if !thread.recorder.active() {
+        return;
+    }
+    let registers = state.registers(thread);
+    match origin {
+        Origin::Outside => log().arrived(thread, &registers),
+        Origin::Instruction => log().dies(thread, &registers),
     }
 }
 
@@ -182,6 +215,22 @@ fn build(
     let written =
         moment::Frame { pc: state.rip, start: sp, len: fpstate + size - sp, insn: state.insn };
     log().before_frame(thread, &written);
+    let next = write_frame(thread, signal, action, info, state, kernel, (sp, fpstate));
+    log().after_frame(thread, &written);
+    next
+}
+
+/// The frame at `sp`, with its floating-point state at `fpstate`.
+fn write_frame(
+    thread: &mut Thread,
+    signal: i32,
+    action: &Action,
+    info: &SigInfo,
+    state: &State,
+    kernel: &Kernel,
+    (sp, fpstate): (u64, u64),
+) -> Option<State> {
+    let alt = thread.alt_stack;
     // SAFETY: as the kernel would, below the program's stack pointer.
     unsafe { write_program(fpstate, kernel.floating) }.then_some(())?;
     if thread.vector != 0 {

@@ -46,6 +46,7 @@ pub fn wait(mailbox: &Mailbox, signal: PendingSignal) {
 /// The runtime raises a signal for the program, which has not gone on yet.
 pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
     block_all();
+    thread.raised = number;
     // What is raised comes first.
     let earlier = thread.mailbox.waiting.take();
     thread.mailbox.wait(PendingSignal { number, info });

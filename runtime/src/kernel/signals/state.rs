@@ -1,5 +1,6 @@
 //! Where a signal has found the program.
 
+use crate::base::facts::facts;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::trace::RegisterState;
@@ -16,19 +17,28 @@ pub struct State {
     pub valid: u64,
 }
 
+impl State {
+    /// The state as events have it.
+    pub fn registers(&self, thread: &Thread) -> RegisterState {
+        RegisterState {
+            gpr: self.gpr,
+            rip: self.rip,
+            rflags: self.rflags,
+            fs_base: thread.fs_base(),
+            gs_base: 0,
+            valid: self.valid,
+        }
+    }
+}
+
 /// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
-/// repeated string instruction that are done already follow from them.
+/// repeated string instruction that are done already follow from them. (Where inputs are recorded, no
+/// position is inside of a unit.)
 pub fn interrupted(thread: &mut Thread, state: &State) {
-    if state.insn == WHOLE_UNIT || !thread.recorder.active() {
+    let without_units = facts().options.recording.inputs();
+    if state.insn == WHOLE_UNIT || !thread.recorder.active() || without_units {
         return;
     }
-    let registers = RegisterState {
-        gpr: state.gpr,
-        rip: state.rip,
-        rflags: state.rflags,
-        fs_base: thread.fs_base(),
-        gs_base: 0,
-        valid: state.valid,
-    };
+    let registers = state.registers(thread);
     thread.event(state.insn, &Event::Interrupted(&registers));
 }

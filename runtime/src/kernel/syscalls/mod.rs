@@ -15,6 +15,7 @@ use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
 use crate::code::jit::has_protected_pages;
 use crate::code::writing::{before_writing, write_program_value};
+use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
@@ -61,7 +62,8 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         nr::BRK if log().wants_writes() => brk().current,
         _ => 0,
     };
-    let call = Call { number, args, writes, brk };
+    let before = log().image(&writes);
+    let call = Call { number, args, writes, brk, before };
     log().before_call(thread, &call);
     if has_protected_pages() {
         unprotect(&call.writes);
@@ -76,9 +78,11 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     };
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         // A child, whose recording begins here.
+        log().child_starts(thread, &call);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
+    log().call_returns(thread, &call, result);
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
     next
@@ -89,8 +93,8 @@ fn unprotect(writes: &Writes) {
     if writes.elsewhere {
         return before_writing(0, u64::MAX);
     }
-    for &(at, len) in &writes.ranges {
-        before_writing(at, at.saturating_add(len));
+    for range in &writes.ranges {
+        before_writing(range.address, range.address.saturating_add(range.length));
     }
 }
 
@@ -160,15 +164,21 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 /// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
 /// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let lent = baton::before_call(thread, number, args);
     // SAFETY: the program's own call with the program's own arguments.
     let result = thread.with_true_mask(|thread| unsafe {
         interruptible(thread.mailbox.pending_word(), number, args)
     });
+    let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
+    baton::after_call(thread, lent);
     if result == NOT_STARTED {
         return Outcome::Again;
     }
-    if result == failed(sys::EINTR) && thread.mailbox.is_pending() {
+    if is_ended {
         thread.handler_mask = temporary_mask(number, args);
+    }
+    if number == nr::SET_TID_ADDRESS {
+        thread.clear_tid = args[0] as u64;
     }
     Outcome::Done(result)
 }

@@ -1,0 +1,207 @@
+//! Mappings: the files that are mapped, and memory that others may write.
+//!
+//! The contents of a file are copied into the recording unless the file is larger than [`COPIED`], or it
+//! is an ELF file, of which `dep pack` takes all: these are known by their identity. What has no name any
+//! more can only be copied.
+
+use crate::base::last_words::Line;
+use crate::base::lock::{Forked, Lock};
+use crate::base::program::read_program_value;
+use crate::base::sys::{self, nr};
+use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::moment::Call;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::layout::page_up;
+use alloc::vec::Vec;
+use core::fmt::Write;
+
+/// Most bytes of a file with a name that are copied.
+const COPIED: u64 = 64 << 10;
+/// Most bytes of a file without a name that are copied.
+const COPIED_UNNAMED: u64 = 64 << 20;
+
+/// Memory that is shared with whoever maps the same, or inherits it.
+#[derive(Clone, Copy)]
+struct Shared {
+    start: u64,
+    end: u64,
+    /// Of a file; else it has no name, and only children share it.
+    file: bool,
+}
+
+static SHARED: Lock<Vec<Shared>> = Lock::new(Vec::new());
+
+/// In the only thread of a forked child.
+pub fn forked(forked: &Forked) {
+    SHARED.force_unlock(forked);
+}
+
+/// In a child that has a copy of all other memory.
+pub fn shared_with_child(thread: &mut Thread) {
+    let has_shared = SHARED.lock().iter().any(|shared| !shared.file);
+    if has_shared {
+        unfollowed(thread, "memory is shared between processes (mmap with MAP_SHARED, and fork)");
+    }
+}
+
+/// The call has returned `result`: what does that mean for mappings?
+pub fn note(thread: &mut Thread, call: &Call, result: usize) {
+    let Ok(result) = sys::check(result) else { return };
+    let [a0, a1, a2, ..] = call.args.map(|arg| arg as u64);
+    match call.number {
+        nr::MMAP => mapped(thread, call, result as u64),
+        nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
+        nr::MREMAP => moved(a0, page_up(a1), result as u64, page_up(a2)),
+        nr::MPROTECT | nr::PKEY_MPROTECT if a2 as usize & sys::PROT_WRITE != 0 => {
+            let end = a0.saturating_add(page_up(a1));
+            let of_file = |s: &Shared| s.file && s.start < end && a0 < s.end;
+            let found = SHARED.lock().iter().any(of_file);
+            if found {
+                unfollowed(thread, "a shared mapping of a file is made writable (mprotect)");
+            }
+        }
+        nr::FORK => shared_with_child(thread),
+        nr::CLONE | nr::CLONE3 => {
+            const CLONE_VM: u64 = 0x100;
+            let mut flags = a0;
+            let known = call.number == nr::CLONE || read_program_value(a0, &mut flags);
+            if known && flags & CLONE_VM == 0 {
+                shared_with_child(thread);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn forget(start: u64, end: u64) {
+    let mut all = SHARED.lock();
+    let old = core::mem::take(&mut *all);
+    for shared in old {
+        let in_front = Shared { end: shared.end.min(start), ..shared };
+        let behind = Shared { start: shared.start.max(end), ..shared };
+        all.extend([in_front, behind].into_iter().filter(|part| part.start < part.end));
+    }
+}
+
+fn moved(old: u64, old_len: u64, new: u64, new_len: u64) {
+    let found = SHARED.lock().iter().find(|s| s.start <= old && old < s.end).copied();
+    forget(new, new.saturating_add(new_len));
+    let Some(shared) = found else { return };
+    if new != old {
+        // An old length of 0 makes a second mapping.
+        forget(old, old.saturating_add(old_len));
+    }
+    SHARED.lock().push(Shared { start: new, end: new.saturating_add(new_len), ..shared });
+}
+
+fn mapped(thread: &mut Thread, call: &Call, start: u64) {
+    const MAP_TYPE: usize = 15;
+    let [_, len, prot, flags, fd, offset] = call.args;
+    let end = start.saturating_add(page_up(len as u64));
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    let shared = flags & MAP_TYPE != sys::MAP_PRIVATE;
+    forget(start, end);
+    if shared {
+        SHARED.lock().push(Shared { start, end, file });
+    }
+    if file {
+        of_file(thread, fd, offset as u64, len as u64);
+    }
+    if file && shared && prot & sys::PROT_WRITE != 0 {
+        unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
+    }
+}
+
+/// What `fstat` says of a file, as far as it is needed.
+struct Stat([u64; 18]);
+
+impl Stat {
+    fn of(fd: usize) -> Option<Stat> {
+        let mut words = [0u64; 18];
+        // SAFETY: the kernel writes `struct stat`, which has this size.
+        unsafe { sys::call(nr::FSTAT, &[fd, words.as_mut_ptr() as usize]) }.ok()?;
+        Some(Stat(words))
+    }
+
+    fn is_regular(&self) -> bool {
+        const FORMAT: u64 = 0o170000;
+        const REGULAR: u64 = 0o100000;
+        self.0[3] & FORMAT == REGULAR
+    }
+
+    fn identity(&self) -> [u64; 2] {
+        [self.0[0], self.0[1]]
+    }
+
+    fn has_name(&self) -> bool {
+        self.0[2] != 0
+    }
+
+    fn size(&self) -> u64 {
+        self.0[6]
+    }
+
+    fn changed_ns(&self) -> u64 {
+        self.0[11].wrapping_mul(1_000_000_000).wrapping_add(self.0[12])
+    }
+}
+
+fn of_file(thread: &mut Thread, fd: usize, offset: u64, len: u64) {
+    let Some(stat) = Stat::of(fd) else {
+        return unfollowed(thread, "it is not known which file is mapped (mmap)");
+    };
+    if !stat.is_regular() {
+        return unfollowed(thread, "a device is mapped (mmap)");
+    }
+    let len = len.min(stat.size().saturating_sub(offset));
+    let most = if stat.has_name() { COPIED } else { COPIED_UNNAMED };
+    let copied = len <= most && (!stat.has_name() || !is_elf(fd));
+    let mut contents = alloc::vec![0; if copied { len as usize } else { 0 }];
+    if !read_at(fd, offset, &mut contents) {
+        contents.clear();
+    }
+    if !stat.has_name() && contents.len() as u64 != len {
+        return unfollowed(thread, "a file is mapped that has no name any more (mmap)");
+    }
+    let mut path = [0u8; 4096];
+    let mapped = Event::Mapped {
+        file: stat.identity(),
+        size: stat.size(),
+        changed_ns: stat.changed_ns(),
+        contents: contents.as_slice(),
+        path: path_of(fd, &mut path),
+    };
+    thread.event(WHOLE_UNIT, &mapped);
+}
+
+fn is_elf(fd: usize) -> bool {
+    let mut head = [0u8; 4];
+    read_at(fd, 0, &mut head) && head == *b"\x7fELF"
+}
+
+/// Reads all of `out`; false if there is less.
+fn read_at(fd: usize, offset: u64, out: &mut [u8]) -> bool {
+    let mut done = 0;
+    while done < out.len() {
+        let rest = &mut out[done..];
+        let args = [fd, rest.as_mut_ptr() as usize, rest.len(), offset as usize + done];
+        // SAFETY: the kernel writes to the rest of the buffer.
+        match unsafe { sys::call(nr::PREAD64, &args) } {
+            Ok(n) if n > 0 => done += n,
+            Err(sys::EINTR) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// The path of an open file, as far as it fits.
+pub fn path_of(fd: usize, buffer: &mut [u8]) -> &[u8] {
+    let mut name = Line::new();
+    let _ = write!(name, "/proc/self/fd/{fd}\0");
+    let args = [name.text().as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
+    // SAFETY: the kernel reads the name and fills the buffer.
+    let len = unsafe { sys::call(nr::READLINK, &args) }.unwrap_or(0);
+    &buffer[..len]
+}

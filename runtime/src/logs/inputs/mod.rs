@@ -1,0 +1,97 @@
+//! The recording of inputs: what the program could not compute itself. A replay makes the program
+//! compute the rest.
+//!
+//! The events of a thread come in the order in which a replay needs them: what the kernel wrote in front
+//! of the call that it wrote it for, the bytes of a signal frame in front of the signal.
+
+pub mod mappings;
+pub mod unfollowed;
+pub mod written;
+
+use crate::base::sys::{self, nr};
+use crate::logs::moment::{Call, Frame, Log};
+use crate::logs::writes::Writes;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::trace::RegisterState;
+use core::ops::Range;
+use written::Image;
+
+/// After so many system calls of a thread its registers are recorded, for a replay to compare.
+const CHECKED_EACH: u32 = 64;
+
+const SYSCALL_LEN: u64 = 2;
+
+/// What the program could not compute itself.
+pub struct Inputs;
+
+impl Log for Inputs {
+    fn wants_writes(&self) -> bool {
+        true
+    }
+
+    fn image(&self, writes: &Writes) -> Image {
+        Image::of(writes)
+    }
+
+    fn program_starts(&self, thread: &mut Thread, stack: Range<u64>) {
+        written::all(thread, stack.start, stack.end - stack.start);
+    }
+
+    fn before_call(&self, thread: &mut Thread, call: &Call) {
+        if matches!(call.number, nr::EXIT | nr::EXIT_GROUP) {
+            check(thread, thread.syscall_pc);
+        }
+    }
+
+    fn call_returns(&self, thread: &mut Thread, call: &Call, result: usize) {
+        if !thread.recorder.to_file() {
+            // Another recording does not follow: what is known of mappings is not needed any more.
+            return;
+        }
+        mappings::note(thread, call, result);
+        unfollowed::look(thread, call, result);
+        written::by_call(thread, call, sys::check(result));
+    }
+
+    fn child_starts(&self, thread: &mut Thread, call: &Call) {
+        mappings::shared_with_child(thread);
+        written::by_call(thread, call, Ok(0));
+    }
+
+    fn after_call(&self, thread: &mut Thread, _call: &Call, _result: usize) {
+        thread.calls = thread.calls.wrapping_add(1);
+        if thread.calls.is_multiple_of(CHECKED_EACH) {
+            check(thread, thread.syscall_pc + SYSCALL_LEN);
+        }
+    }
+
+    fn answered(&self, thread: &mut Thread, pc: u64, values: &[u64; 4]) {
+        let (pc, values) = (abi::ids::LiveAddr(pc), *values);
+        thread.event(WHOLE_UNIT, &Event::Answer { pc, values });
+    }
+
+    fn after_frame(&self, thread: &mut Thread, frame: &Frame) {
+        written::all(thread, frame.start, frame.len);
+    }
+
+    fn arrived(&self, thread: &mut Thread, registers: &RegisterState) {
+        thread.event(WHOLE_UNIT, &Event::Arrived(registers));
+    }
+
+    fn dies(&self, thread: &mut Thread, registers: &RegisterState) {
+        thread.event(WHOLE_UNIT, &Event::Checked(registers));
+    }
+
+    fn forked(&self, forked: &crate::base::lock::Forked) {
+        mappings::forked(forked);
+    }
+}
+
+/// Notes the thread's registers, which goes on at `pc`.
+fn check(thread: &mut Thread, pc: u64) {
+    if thread.recorder.to_file() {
+        let registers = thread.register_state(pc, 0xffff);
+        thread.event(WHOLE_UNIT, &Event::Checked(&registers));
+    }
+}

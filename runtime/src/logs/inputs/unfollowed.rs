@@ -1,0 +1,78 @@
+//! What a recording of inputs cannot follow: from there on it is not replayed. The program goes on.
+
+use crate::base::sys::{self, nr};
+use crate::logs::moment::Call;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::syscalls::find;
+use alloc::format;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
+const REFUSED: [i32; 4] = [1, 9, 25, 38];
+
+/// The user has been told.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// Notes that what follows cannot be replayed: `why`. The user is told once.
+pub fn unfollowed(thread: &mut Thread, why: &str) {
+    if !thread.recorder.to_file() {
+        return;
+    }
+    let pc = thread.syscall_pc;
+    if !SAID.swap(true, Relaxed) {
+        crate::say!("{why} (at {pc:#x}): the recording cannot be replayed from there on");
+    }
+    thread.event(WHOLE_UNIT, &Event::Unfollowed { pc: LiveAddr(pc), why: why.as_bytes() });
+}
+
+/// Looks whether the call, which has returned `result`, can be followed.
+pub fn look(thread: &mut Thread, call: &Call, result: usize) {
+    const IO_SETUP: usize = 206;
+    const USERFAULTFD: usize = 323;
+    const REMAP_FILE_PAGES: usize = 216;
+    const MODIFY_LDT: usize = 154;
+    let error = sys::check(result).err();
+    match call.number {
+        _ if call.writes.elsewhere && error.is_none_or(|errno| !REFUSED.contains(&errno)) => {
+            let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
+            let why = match call.number {
+                16 => format!("what ioctl {:#x} writes is not known", call.args[1] as u32),
+                _ => format!("what system call {} ({name}) writes is not known", call.number),
+            };
+            unfollowed(thread, &why);
+        }
+        _ if error.is_some() => {}
+        nr::SHMAT => unfollowed(thread, "memory is shared with other processes (shmat)"),
+        IO_SETUP => unfollowed(thread, "the kernel writes to memory behind calls (io_setup)"),
+        USERFAULTFD => unfollowed(thread, "memory is filled in from outside (userfaultfd)"),
+        REMAP_FILE_PAGES => unfollowed(thread, "pages of a file are rearranged (remap_file_pages)"),
+        MODIFY_LDT if call.args[0] & !0x10 == 1 => {
+            unfollowed(thread, "segments are defined (modify_ldt)");
+        }
+        nr::OPEN | nr::OPENAT | nr::OPENAT2 | nr::CREAT => {
+            if opens_memory(call, result) {
+                unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether the call has opened the memory of a process for writing.
+fn opens_memory(call: &Call, fd: usize) -> bool {
+    const ACCESS_MODE: usize = 3;
+    let flags = match call.number {
+        nr::OPEN => call.args[1],
+        nr::OPENAT => call.args[2],
+        // The flags are in memory, which may have changed: whatever they are.
+        _ => 1,
+    };
+    if flags & ACCESS_MODE == 0 {
+        return false;
+    }
+    let mut path = [0u8; 64];
+    let path = super::mappings::path_of(fd, &mut path);
+    path.starts_with(b"/proc/") && path.ends_with(b"/mem")
+}

@@ -1,0 +1,133 @@
+//! What the kernel has written.
+//!
+//! Of a call whose result says how far it came (`read`), so many bytes are recorded. Of the others what
+//! they may write is compared with what was there before: what is the same now would be the same in a
+//! replay. Where other threads may write meanwhile, or the memory is large, all is recorded.
+
+use crate::base::program::{read_program_bytes, try_read_program_bytes};
+use crate::base::{census, sys};
+use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::moment::Call;
+use crate::logs::writes::Writes;
+use crate::thread::Thread;
+use abi::event::{Event, EVENT_HEADER_SIZE, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::layout::PAGE;
+use alloc::vec::Vec;
+
+/// Bytes in one event.
+const PIECE: u64 = 64 << 10;
+/// Most bytes that are compared.
+const COMPARED: u64 = 16 << 10;
+/// Two places of change with fewer bytes in between are one event.
+const GAP: usize = EVENT_HEADER_SIZE + 16;
+
+/// What was in the memory that a call may write whatever its result: all of these ranges, one behind the
+/// other.
+#[derive(Default)]
+pub struct Image {
+    bytes: Vec<u8>,
+    /// It could be taken.
+    taken: bool,
+}
+
+impl Image {
+    /// Of the memory as it is now.
+    pub fn of(writes: &Writes) -> Image {
+        let ranges = || writes.ranges.iter().filter(|range| range.unit == 0);
+        let len = ranges().fold(0u64, |sum, range| sum.saturating_add(range.length));
+        if len > COMPARED || census::live() > 1 {
+            return Image::default();
+        }
+        let mut bytes = alloc::vec![0; len as usize];
+        let mut rest = bytes.as_mut_slice();
+        for range in ranges() {
+            let (piece, behind) = rest.split_at_mut(range.length as usize);
+            if !read_program_bytes(range.address, piece) {
+                return Image::default();
+            }
+            rest = behind;
+        }
+        Image { bytes, taken: true }
+    }
+}
+
+/// Records what the kernel has written for a call that returned `result`.
+pub fn by_call(thread: &mut Thread, call: &Call, result: sys::Result) {
+    let faulted = result == Err(sys::EFAULT);
+    let mut left = result.unwrap_or(0) as u64;
+    let mut before = call.before.bytes.as_slice();
+    for range in &call.writes.ranges {
+        let (at, len, unit) = (range.address, range.length, u64::from(range.unit));
+        match unit {
+            // How far it came is not known.
+            1.. if faulted => all(thread, at, len),
+            1.. => {
+                let written = len.min(left.saturating_mul(unit));
+                left -= written.div_ceil(unit);
+                all(thread, at, written);
+            }
+            0 if call.before.taken => {
+                let old = before.split_off(..len as usize).unwrap_or_default();
+                changes(thread, at, old);
+            }
+            0 if result.is_ok() || faulted || result == Err(sys::EINTR) => all(thread, at, len),
+            _ => {}
+        }
+    }
+}
+
+/// Records what is not as in `old` at `address`.
+fn changes(thread: &mut Thread, address: u64, old: &[u8]) {
+    let mut new = alloc::vec![0; old.len()];
+    if !read_program_bytes(address, &mut new) {
+        // A part is gone.
+        return all(thread, address, old.len() as u64);
+    }
+    let mut run: Option<(usize, usize)> = None;
+    for at in (0..old.len()).filter(|&i| old[i] != new[i]) {
+        run = match run {
+            Some((from, end)) if at - end < GAP => Some((from, at + 1)),
+            Some((from, end)) => {
+                piece(thread, address + from as u64, &new[from..end]);
+                Some((at, at + 1))
+            }
+            None => Some((at, at + 1)),
+        };
+    }
+    if let Some((from, end)) = run {
+        piece(thread, address + from as u64, &new[from..end]);
+    }
+}
+
+/// Records what is at `address`, as far as there is something.
+pub fn all(thread: &mut Thread, address: u64, len: u64) {
+    if !thread.recorder.to_file() {
+        return;
+    }
+    let mut buffer = Vec::new();
+    let (mut at, mut left) = (address, len.min(u64::MAX - address));
+    while left > 0 {
+        buffer.resize(left.min(PIECE) as usize, 0);
+        match try_read_program_bytes(at, &mut buffer) {
+            Ok(read) if read > 0 => {
+                piece(thread, at, &buffer[..read]);
+                (at, left) = (at + read as u64, left - read as u64);
+            }
+            Ok(_) | Err(sys::EFAULT) => {
+                if left > 1 << 30 {
+                    // Looking at each page would take too long, and a call that means it fails.
+                    return unfollowed(thread, "more memory than can be looked at was written");
+                }
+                let hole = left.min(PAGE - at % PAGE);
+                (at, left) = (at + hole, left - hole);
+            }
+            // A filter of system calls is in the way.
+            Err(_) => return unfollowed(thread, "the program's memory cannot be read"),
+        }
+    }
+}
+
+fn piece(thread: &mut Thread, at: u64, bytes: &[u8]) {
+    thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
+}

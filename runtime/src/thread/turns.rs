@@ -1,0 +1,45 @@
+//! Turns of a thread, as generated code counts them: up while inputs are recorded, down in a replay.
+//!
+//! What is here is right while the thread block holds the thread's registers and pointers: in the
+//! runtime, and in the handler behind `take_pointers`.
+
+use crate::base::facts::facts;
+use crate::thread::Thread;
+use abi::options::Turns;
+
+/// Turns that no thread ever makes.
+pub const NEVER: u64 = 1 << 62;
+
+impl Thread {
+    /// Turns that the thread has made, one that it was just told of at `stub_turn` included; 0 if none
+    /// are counted.
+    pub fn turns(&self) -> u64 {
+        match facts().options.turns() {
+            Turns::NotCounted => 0,
+            Turns::Up => self.block.pointers[0],
+            Turns::Down => self.turns_end.wrapping_sub(self.block.turns_left),
+        }
+    }
+
+    /// In a replay: control leaves by way of `stub_turn` in front of the instruction that is the `left`th
+    /// turn from here on. 0 is never.
+    pub fn leave_in(&mut self, left: u64) {
+        let made = self.turns();
+        let left = if left == 0 { NEVER } else { left };
+        self.block.turns_left = left;
+        self.turns_end = made.wrapping_add(left);
+    }
+
+    /// The turn that was counted last has not been made: its instruction has faulted, and may start
+    /// again.
+    pub fn take_back_turn(&mut self) {
+        match facts().options.turns() {
+            Turns::NotCounted => {}
+            Turns::Up => {
+                let [turns, _] = &mut self.block.pointers;
+                *turns = turns.wrapping_sub(1);
+            }
+            Turns::Down => self.block.turns_left = self.block.turns_left.wrapping_add(1),
+        }
+    }
+}
