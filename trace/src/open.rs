@@ -281,13 +281,18 @@ impl Trace {
             let what = format!("the last {missing} bytes of the file are missing");
             self.damage.push(Damage { offset: self.file.len, what });
         }
+        // Those of a recording of inputs are in the order in which they happened.
+        let options = described.and_then(|(_, word)| Options::from_word(word));
+        let inputs = options.is_some_and(|options| options.recording.inputs());
         for (index, mut thread) in threads {
             thread.index = index;
             thread.tid = thread.events.iter().find_map(|e| match e.event {
                 Some(Event::ThreadStart { tid, .. }) => Some(tid),
                 _ => None,
             });
-            thread.events.sort_by_key(|e| e.position.place());
+            if !inputs {
+                thread.events.sort_by_key(|e| e.position.place());
+            }
             self.threads.push(thread);
         }
         Ok(described)
