@@ -10,7 +10,7 @@ use crate::selection::Choice;
 use crate::translate::FIRST_WINDOW;
 use crate::variants::Variants;
 use abi::ids::FileOff;
-use abi::image::{flags, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
+use abi::image::{flags, words_of_hash, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
 use abi::layout::{
     page_up, ADDED_FIXED, ADDED_PIE, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN,
 };
@@ -232,6 +232,7 @@ pub fn tables(
         runtime_end: 0,
         start: start.to_word(),
         main: crate::main_function::address(input).unwrap_or(0),
+        original: hash_of(input),
     };
     let part = |section, start, end| Part { section, start, end };
     let mut parts = vec![
@@ -243,4 +244,9 @@ pub fn tables(
     parts.retain(|part| part.end != 0);
     let pieces = pieces_at..pieces_at + pieces.len();
     TableSegment { bytes, header, front, pieces, parts, descriptions }
+}
+
+/// What says which file the output was made of.
+fn hash_of(input: &Input) -> [u64; 2] {
+    words_of_hash(store::Hash::of(&input.bytes).as_str()).unwrap_or_default()
 }

@@ -214,6 +214,11 @@ impl Arguments {
 }
 
 impl How {
+    /// Records inputs, whatever `--instrument` says.
+    pub fn record_inputs(&mut self) {
+        self.instrument = InstrumentArg::Inputs;
+    }
+
     /// The flags that mean the same, each with its value.
     pub fn flags(&self) -> Vec<String> {
         let How {

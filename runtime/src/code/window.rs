@@ -84,6 +84,15 @@ pub fn map_in_window(
     Ok(at)
 }
 
+/// A replay has put something at `at` in the reserved area: where the recorded runtime did, which went
+/// from the top down, too.
+pub fn placed(at: u64) {
+    let mut jit = jit();
+    if at < jit.library_top && at >= jit.arena.range().end {
+        jit.library_top = at;
+    }
+}
+
 /// Whether `address` lies in the reserved area, where nothing has been placed yet.
 pub fn is_free(address: u64) -> bool {
     let jit = jit();

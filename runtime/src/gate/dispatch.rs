@@ -9,11 +9,11 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
+use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay;
+use crate::kernel::replay::{arrive, calls, contexts, is_replay};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -33,6 +33,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
             thread.block.target = facts().window;
+            if kind == RETURN_MISS {
+                put_back(thread.block.registers.gpr[4], target);
+            }
             let what = if kind == MISS { For::Jump } else { For::Return };
             go_on(thread, target, Some(what));
         }
@@ -58,12 +61,16 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = pc;
             log().before_store(thread, pc);
         }
+        ARRIVE => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            prepare(thread, pc);
+        }
         TURN => {
             // Counted, and not made yet: what comes in on the way back finds the thread in front of it.
             thread.resume_original = thread.block.target;
             thread.block.target = facts().window;
             thread.transfer_undone = true;
-            replay::at_turn(thread);
         }
         ASK => {
             let pc = thread.block.target;
@@ -82,6 +89,12 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         }
         _ => refused(thread),
     }
+    if is_replay() {
+        let inside = matches!(kind, STORE | TURN) || kind == ASK && thread.transfer_undone;
+        if let Some(next) = arrive::before_leaving(thread, !inside) {
+            prepare(thread, next);
+        }
+    }
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
@@ -95,6 +108,15 @@ pub extern "C" fn once_more(thread: &mut Thread) {
     thread.slot.set_place(place::RUNTIME);
     switch::settle(thread);
     pending::before_leaving(thread);
+}
+
+/// A return that merges the halves of an address has left one of ours below `sp`; the program's was
+/// `target`.
+pub fn put_back(sp: u64, target: u64) {
+    if facts().options.puts_back() {
+        // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
+        let _ = unsafe { writing::write_program_value(sp.wrapping_sub(8), &target) };
+    }
 }
 
 /// The thread goes on at original address `target`.
@@ -185,19 +207,30 @@ fn refused(thread: &mut Thread) {
         _ => "starts a memory transaction",
     };
     let pc = thread.block.target;
+    if is_replay() {
+        calls::refused(thread, pc, what);
+    }
     refuse_program(thread, pc, what)
 }
 
 /// First Rust code of a new thread, on its own runtime stack; signals are blocked.
 pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
-    thread.tid = sys::gettid();
+    match is_replay() {
+        true => contexts::begins(thread),
+        false => thread.tid = sys::gettid(),
+    }
     let parent = thread.parent;
     baton::enter(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
     baton::entered(thread);
     prepare(thread, thread.resume_original);
+    if is_replay() {
+        if let Some(next) = arrive::before_leaving(thread, true) {
+            prepare(thread, next);
+        }
+    }
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

@@ -62,6 +62,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     if trace && !after_step_unaligned(mailbox, at) {
         return;
     }
+    if trace && mailbox.is_stepping() && stubs::in_tail(pc) {
+        // A replay steps on its way back to the program.
+        return;
+    }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     // SAFETY: as above; the slot never changes while the thread lives.
     let slot = unsafe { (&raw const (*Thread::here()).slot).read() };
