@@ -349,9 +349,15 @@ fn a_prefix_replays() {
         for _ in 0..lines {
             written.read_until(b'\n', &mut recorded).expect("it writes");
         }
-        let manifest = fs::read(here.join(&recording).join("recording.json")).expect("it is there");
-        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
-        let pid = manifest["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
+        // The recorder says which process it is, a moment after it has started it.
+        let pid = loop {
+            let manifest = fs::read(here.join(&recording).join("recording.json")).expect("JSON");
+            let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+            if let Some(pid) = manifest["pid"].as_i64() {
+                break i32::try_from(pid).expect("a pid");
+            }
+            std::thread::yield_now();
+        };
         // SAFETY: no memory is involved.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
         written.read_to_end(&mut recorded).expect("it has written");
