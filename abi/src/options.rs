@@ -179,10 +179,16 @@ impl RecordingOptions {
 }
 
 impl Options {
-    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer: a
-    /// return is a jump. Otherwise a translated address is left where the return address was.
+    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer.
+    /// Otherwise a return leaves a translated address where the return address was.
     pub fn leaves_memory_alone(self) -> bool {
         self.recording.undo() || self.turns() != Turns::NotCounted
+    }
+
+    /// Whether what a return that merges has put on the stack is put right where it returns to: each unit
+    /// that can be reached indirectly has code for that in front of its entry.
+    pub fn puts_back(self) -> bool {
+        self.leaves_memory_alone() && self.return_table().is_some()
     }
 
     /// What is done at turns.
@@ -200,9 +206,9 @@ impl Options {
     }
 
     /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30.
+    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
-        let merges = self.process.pointers == Pointers::Vector && !self.leaves_memory_alone();
+        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
         merges.then_some(RETURN_TABLE)
     }
 

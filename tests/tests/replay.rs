@@ -1,192 +1,358 @@
-//! Replays: what a recording of inputs leaves to be computed comes out as it was, and what does not is
-//! said.
+//! Replays of recordings of inputs: they do what was recorded, and say so when they do not.
 
 mod common;
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
-use abi::event::{End, Event, EventHeader, EventRef, Position};
-use abi::ids::StreamOff;
-use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
-use abi::trace::RegisterState;
 use common::*;
-use corpus::Case;
-use tests::harness::{RunSpec, Tally, Tools};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::harness::{Mode, Run, RunSpec, Tally, Tools};
 
-const INPUTS: &[&str] = &["--instrument", "inputs"];
+const INPUTS: Mode = Mode { name: "static-inputs", flags: &["--instrument", "inputs"] };
 
-/// Children of a child of vfork: the trace of whoever has forked them is a thread of another one.
-const FORKED_BY_A_CHILD_OF_VFORK: &[&str] = &["c/vfork"];
-
-/// Of each program one variant, the static one where there is one.
-fn cases() -> Vec<Case> {
-    let all = corpus();
-    let program = |case: &Case| case.name.rsplit_once('.').map_or(String::new(), |(p, _)| p.into());
-    let is_chosen = |case: &Case| {
-        let siblings = || all.iter().filter(|c| program(c) == program(case));
-        let chosen = siblings().find(|c| c.name.ends_with(".static")).or(siblings().next());
-        chosen.is_some_and(|c| c.name == case.name)
-    };
-    all.iter().filter(|case| is_chosen(case)).cloned().collect()
+/// One cache for all tests.
+fn cache() -> &'static Path {
+    static CACHE: OnceLock<TempDir> = OnceLock::new();
+    CACHE.get_or_init(folder).path()
 }
 
-fn replay(trace: &Path, program: &Path, rewritten: &Path) -> Result<Output, String> {
-    let mut dep = Command::new(&Tools::get().dep);
-    dep.args(["replay", "--output", "--program"]).arg(program).arg("--rewritten").arg(rewritten);
-    dep.arg(trace).output().map_err(|e| e.to_string())
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
 }
 
-/// Records a run, and replays each of its processes: all do what they did, and of a single one the output
-/// is the same.
-fn replays(spec: &RunSpec, dir: &Path, left_out: usize) -> Result<(), String> {
-    let rewritten = dir.join("inputs");
-    Tools::get().rewrite(&spec.program, &rewritten, INPUTS)?;
+fn dep(here: &Path) -> Command {
+    let mut command = Command::new(&Tools::get().dep);
+    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A run that was recorded, with what is needed to replay it.
+struct Recorded {
+    run: Run,
+    original: PathBuf,
+    rewritten: PathBuf,
+}
+
+fn recorded(spec: &RunSpec, dir: &Path) -> Result<Recorded, String> {
+    let rewritten = dir.join(INPUTS.name);
+    Tools::get().rewrite(&spec.program, &rewritten, INPUTS.flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
-    let mut failed = Vec::new();
-    for trace in &run.traces {
-        let output = replay(trace, &spec.program, &rewritten)?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if !output.status.success() {
-            failed.push(said);
-        } else if run.traces.len() == 1 && output.stdout != run.stdout {
-            return Err(format!("other output: {}", String::from_utf8_lossy(&output.stdout)));
-        }
+    Ok(Recorded { run, original: spec.program.clone(), rewritten })
+}
+
+impl Recorded {
+    fn dep(&self, what: &str, trace: &Path, dir: &Path) -> Command {
+        let mut command = dep(dir);
+        command.arg(what).arg("--program").arg(&self.original).arg(trace);
+        command
     }
-    match (run.traces.len(), failed.len()) {
-        (0, _) => Err("no trace".into()),
-        (_, count) if count == left_out => Ok(()),
-        _ => Err(failed.concat()),
+
+    /// Replays a process and shows its output.
+    fn replay(&self, trace: &Path, dir: &Path) -> Output {
+        let mut command = self.dep("replay", trace, dir);
+        output(command.arg("--output").arg("--rewritten").arg(&self.rewritten))
+    }
+
+    /// What is listed of a replay.
+    fn list(&self, what: &str, trace: &Path, dir: &Path) -> Result<PathBuf, String> {
+        let mut command = self.dep(what, trace, dir);
+        let Output { status, stdout, stderr } =
+            output(command.arg("--output").arg(&self.rewritten));
+        if !status.success() || !stderr.is_empty() {
+            return Err(format!("{what}: {status}: {}", text(&stderr)));
+        }
+        let listing = dir.join(format!("replayed.{what}"));
+        fs::write(&listing, stdout).map_err(|e| e.to_string())?;
+        Ok(listing)
     }
 }
 
-/// The start of every replay: for the whole corpus it equals the recording.
+/// The last line that `dep replay` writes to stderr, and what the program wrote there.
+fn said(stderr: &[u8]) -> (String, String) {
+    let all = text(stderr);
+    let at = all.rfind("dep: ").unwrap_or(all.len());
+    (all[at..].trim_end().to_owned(), all[..at].to_owned())
+}
+
+/// A replay did all that was recorded.
+fn is_equal(Output { status, stderr, .. }: &Output) -> Result<(), String> {
+    let (line, _) = said(stderr);
+    match status.success() && line.contains(": equal to the recording") {
+        true => Ok(()),
+        false => Err(format!("{status}: {line}")),
+    }
+}
+
 #[test]
-fn a_replay_equals_its_recording() {
-    let mut tally = Tally::start("a_replay_equals_its_recording");
-    for case in cases() {
+fn corpus_replays() {
+    let mut tally = Tally::start("corpus_replays");
+    for case in corpus() {
         if let Some(why) = case.skip_reason() {
             tally.skip(&case.name, &why);
             continue;
         }
-        let dir = tempfile::tempdir().unwrap();
-        let is_left_out = |name: &&str| case.name.starts_with(*name);
-        let left_out = FORKED_BY_A_CHILD_OF_VFORK.iter().filter(|name| is_left_out(name)).count();
-        tally.record(&case.name, replays(&spec(&case), dir.path(), left_out));
+        if case.refused.is_some() {
+            tally.skip(&case.name, "the runtime stops it");
+            continue;
+        }
+        let dir = folder();
+        let check = || -> Result<(), String> {
+            let recorded = recorded(&spec(&case), dir.path())?;
+            let first = first_trace(&recorded.run.traces)?;
+            for trace in &recorded.run.traces {
+                let replay = recorded.replay(trace, dir.path());
+                is_equal(&replay)?;
+                // One process writes all, unless there are more.
+                let whole = !text(&replay.stderr).contains("which is replayable up to");
+                if recorded.run.traces.len() == 1 && whole && replay.stdout != recorded.run.stdout {
+                    return Err(format!("{}: other output", first.display()));
+                }
+            }
+            Ok(())
+        };
+        let outcome = check();
+        tally.record(&case.name, outcome);
     }
     tally.finish();
 }
 
-/// With libraries, which lie where they were.
+/// What is listed of a replay is what the program does natively, as the oracle sees it.
+#[test]
+fn replayed_listings_are_the_truth() {
+    let mut tally = Tally::start("replayed_listings_are_the_truth");
+    for case in oracle_cases(&mut tally) {
+        // Others see in the auxiliary vector whether there is a vdso.
+        if !case.name.starts_with("asm/") {
+            continue;
+        }
+        if case.refused.is_some() {
+            tally.skip(&case.name, "the runtime stops it");
+            continue;
+        }
+        let dir = folder();
+        let mut check = || -> Result<(), String> {
+            let truth = oracle(&spec(&case), dir.path(), ORACLE_LIMIT)?;
+            let recorded = recorded(&spec(&case), dir.path())?;
+            let trace = first_trace(&recorded.run.traces)?;
+            if truth.summary.cut_short {
+                tally.prefix_only(&case.name);
+            }
+            for (what, expected, maps) in [
+                ("memrefs", &truth.memrefs, Some(truth.maps.as_path())),
+                ("blocks", &truth.blocks, None),
+            ] {
+                let listing = recorded.list(what, trace, dir.path())?;
+                same_listing(expected, &listing, maps, truth.summary.cut_short)
+                    .map_err(|e| format!("{what}: {e}"))?;
+            }
+            Ok(())
+        };
+        let outcome = check();
+        tally.record(&case.name, outcome);
+    }
+    tally.finish();
+}
+
+fn record(here: &Path, recording: &str, command: &[&str]) -> Output {
+    let mut record = dep(here);
+    output(record.args(["record", "--replayable", "-o", recording]).args(command))
+}
+
+fn names(here: &Path, recording: &str) -> Vec<String> {
+    let Output { stdout, .. } = output(dep(here).args(["ps", "--json", recording]));
+    let lines = text(&stdout);
+    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    all.flat_map(|process| {
+        let images = process["images"].as_array().cloned().unwrap_or_default();
+        images.into_iter().map(|image| image["name"].as_str().expect("a name").to_owned())
+    })
+    .collect()
+}
+
+/// Programs of the system, with all that they start.
 #[test]
 fn programs_of_the_system_replay() {
     let mut tally = Tally::start("programs_of_the_system_replay");
-    let text: Vec<u8> = (0..500).flat_map(|i| format!("{} {i}\n", i * 7919).into_bytes()).collect();
-    for (program, args) in [
-        ("/bin/ls", &["-la", "/"][..]),
-        ("/usr/bin/sort", &["-n"]),
-        ("/usr/bin/gzip", &["-nc"]),
-        ("/usr/bin/perl", &["-e", "print $$, ' ', rand(), ' ', time, qq(\\n)"]),
-    ] {
-        let dir = tempfile::tempdir().unwrap();
-        let spec = RunSpec::new(program).args(args).stdin(&text);
-        tally.record(program, replays(&spec, dir.path(), 0));
+    let lines: String = (0..3000).map(|i| format!("line {i} {}\n", i * i % 97)).collect();
+    let programs: [(&str, &[&str]); 7] = [
+        ("gzip", &["gzip", "-9c", "lines"]),
+        ("perl", &["perl", "-e", "$h{$_} = $_ * 2 for 1..500; print join ',', keys %h"]),
+        (
+            "python3",
+            &["python3", "-c", "import json, os; print(json.dumps({'a': [1, hash('x')]}))"],
+        ),
+        (
+            "sqlite3",
+            &[
+                "sqlite3",
+                ":memory:",
+                "create table t(a); insert into t values(1); select sum(a), random() from t",
+            ],
+        ),
+        ("sh", &["sh", "-c", "sort lines | uniq -c | tail -n 2; (echo sub; exit 3) || echo $?"]),
+        ("date", &["date", "+%N"]),
+        ("xz", &["xz", "-T2", "--block-size=8192", "-c", "lines"]),
+    ];
+    for (name, command) in programs {
+        let there = Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
+        if !there.expect("a shell").status.success() {
+            tally.skip(name, "it is not installed");
+            continue;
+        }
+        let here = folder();
+        fs::write(here.path().join("lines"), &lines).expect("written");
+        let check = || -> Result<(), String> {
+            let recorded = record(here.path(), "rec", command);
+            if !recorded.status.success() || !recorded.stderr.is_empty() {
+                return Err(format!("{}: {}", recorded.status, text(&recorded.stderr)));
+            }
+            let all = names(here.path(), "rec");
+            if all.is_empty() {
+                return Err("nothing was recorded".into());
+            }
+            let replayed = output(dep(here.path()).args(["replay", "rec"]));
+            let lines = text(&replayed.stdout);
+            let equal = lines.lines().filter(|l| l.contains(": equal to the recording")).count();
+            if !replayed.status.success() || equal != all.len() {
+                return Err(format!("{}: {lines}{}", replayed.status, text(&replayed.stderr)));
+            }
+            if all.len() > 1 {
+                return Ok(());
+            }
+            let shown = output(dep(here.path()).args(["replay", "--output", "rec"]));
+            match shown.stdout == recorded.stdout {
+                true => Ok(()),
+                false => Err("other output".into()),
+            }
+        };
+        tally.record(name, check());
     }
     tally.finish();
 }
 
-// --- scripts that are no recording's ---
+const C: &str = "
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void *library = dlopen(\"./plugin.so\", RTLD_NOW);
+    int (*answer)(void) = library ? (int (*)(void))dlsym(library, \"answer\") : 0;
+    if (!answer) return 1;
+    printf(\"%d\\n\", answer());
+    return 0;
+}
+";
 
-/// A program that exits with status 3, rewritten for replays, and the address where it begins.
-fn exits(dir: &Path) -> (PathBuf, u64) {
-    let (source, program, output) = (dir.join("exits.S"), dir.join("exits"), dir.join("replays"));
-    let text = ".globl _start\n_start: mov $3, %edi\n mov $231, %eax\n syscall\n";
-    std::fs::write(&source, text).unwrap();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-nostdlib", "-static", "-no-pie", "-o"]).arg(&program).arg(&source);
-    assert!(gcc.status().unwrap().success());
-    Tools::get().rewrite(&program, &output, &["--instrument", "none", "--replays"]).unwrap();
-    let bytes = std::fs::read(&program).unwrap();
-    (output, u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
+fn compile(here: &Path, source: &str, name: &str, flags: &[&str]) {
+    let file = here.join("source.c");
+    fs::write(&file, source).expect("written");
+    let built = Command::new("gcc").args(["-O1", "-o"]).arg(here.join(name)).arg(&file).args(flags);
+    assert!(built.status().expect("gcc").success(), "{name}");
 }
 
-fn put(out: &mut Vec<u8>, event: &EventRef<'_>) {
-    let len = event.payload_len().next_multiple_of(8);
-    let position = Position { control_flow: StreamOff(0), ..Position::default() };
-    let header = EventHeader { kind: event.kind() as u16, len: len as u32, position };
-    out.extend_from_slice(&EntryHeader { thread: 0, event: header }.to_bytes());
-    event.encode(out);
-    out.resize(out.len().next_multiple_of(8), 0);
-}
-
-/// A script of a process that starts at `entry` and ends with `status`.
-fn script(entry: u64, status: i32) -> Vec<u8> {
-    let (stack, stack_end) = (0x7ffd_0000_e000, 0x7ffd_0000_f000);
-    let mut registers = RegisterState { rip: entry, rflags: 0x202, ..RegisterState::default() };
-    registers.gpr[4] = stack;
-    let mut entries = Vec::new();
-    put(&mut entries, &Event::ThreadStart { tid: 7, parent: 0, registers: &registers });
-    put(&mut entries, &Event::ProcessEnd { reason: End::Exit, status, address: 0 });
-    let header = Header {
-        magic: MAGIC,
-        version: VERSION,
-        brk: 0x100_0000,
-        stack,
-        stack_end,
-        free: [0x7e80_0000_0000, 0x7ec0_0000_0000],
-        pid: 7,
-        len: entries.len() as u64,
-        ..Header::default()
-    };
-    [&header.to_bytes()[..], &entries].concat()
-}
-
-/// What a replay of `script` says, and its status.
-fn say(output: &Path, dir: &Path, script: &[u8]) -> (String, Option<i32>) {
-    let path = dir.join("script");
-    std::fs::write(&path, script).unwrap();
-    let mut command = Command::new(output);
-    command.env_clear().env("DEP_REPLAY", &path).env("DEP_FILE", "null:");
-    let run = command.output().unwrap();
-    (String::from_utf8_lossy(&run.stderr).into_owned(), run.status.code())
-}
-
+/// An upgrade changes the program and a library: a packed recording does not mind, another one says
+/// which file it is.
 #[test]
-fn what_differs_or_is_no_script_is_said() {
-    const NOT_REPLAYED: Option<i32> = Some(125);
-    let dir = tempfile::tempdir().unwrap();
-    let (output, entry) = exits(dir.path());
-    let say = |script: &[u8]| say(&output, dir.path(), script);
-    let whole = script(entry, 3);
-    assert_eq!(say(&whole), (String::new(), Some(0)));
-    let is_said = |script: &[u8], what: &str| {
-        let (said, status) = say(script);
-        assert!(said.contains(what), "{said}");
-        assert_eq!((status, said.lines().count()), (NOT_REPLAYED, 1), "{said}");
+fn a_packed_recording_replays_behind_an_upgrade() {
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &["-ldl"]);
+    compile(here, "int answer(void) { return 42; }", "plugin.so", &["-shared", "-fPIC"]);
+    let recorded = record(here, "rec", &["./program"]);
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("42\n".into(), String::new()));
+    let packed = output(dep(here).args(["pack", "rec", "-o", "packed"]));
+    assert!(packed.status.success() && packed.stderr.is_empty(), "{}", text(&packed.stderr));
+    let replay = |recording: &str| output(dep(here).args(["replay", "--output", recording]));
+    is_equal(&replay("rec")).expect("nothing has changed");
+
+    let refused = |recording: &str, file: &str| {
+        let Output { status, stdout, stderr } = replay(recording);
+        let said = text(&stderr);
+        assert_eq!((status.code(), text(&stdout)), (Some(2), String::new()), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(file) && said.contains("dep pack"), "{said}");
+        let info = output(dep(here).args(["info", "-p", &names(here, recording)[0], recording]));
+        let info = text(&info.stdout);
+        assert!(info.contains("replayable     to its end, but not here") && info.contains(file));
     };
-    is_said(&script(entry, 4), "exits with status 3");
-    is_said(&script(entry + 1, 3), "the recording is of another program");
-    is_said(b"no script", "the script is none of this version");
-    is_said(&whole[..whole.len() - 1], "the script is shorter than it says");
-    let mut damaged = whole.clone();
-    damaged[HEADER_SIZE + 12] = 0xff;
-    is_said(&damaged, "the recording does not say how its first thread starts");
-    // A recording that was cut off is replayed as far as it goes.
-    let mut cut = script(entry, 3);
-    let end = cut.len() - 48;
-    cut.truncate(end);
-    cut[80..88].copy_from_slice(&((end - HEADER_SIZE) as u64).to_le_bytes());
-    let (said, status) = say(&cut);
-    assert!(said.contains("the recording goes no further") && status == Some(0), "{said}");
+    // Another one of the same size, too.
+    for upgrade in ["int answer(void) { return 43; }", "int answer(void) { return 1; } int more;"] {
+        fs::remove_file(here.join("plugin.so")).expect("it was there");
+        compile(here, upgrade, "plugin.so", &["-shared", "-fPIC"]);
+        refused("rec", "plugin.so");
+    }
+    let kept = fs::read(here.join("program")).expect("the program");
+    fs::write(here.join("program"), [&kept[..], b"x"].concat()).expect("written");
+    refused("rec", "program");
+    fs::remove_file(here.join("program")).expect("removed");
+    refused("rec", "program");
+    let again = replay("packed");
+    is_equal(&again).expect("the packed files serve");
+    assert_eq!(text(&again.stdout), "42\n");
+    let info = output(dep(here).args(["info", "-p", &names(here, "packed")[0], "packed"]));
+    assert!(text(&info.stdout).contains("replayable     to its end\n"), "{}", text(&info.stdout));
 }
 
+/// A recording that was damaged is never replayed without a word.
 #[test]
-fn a_program_that_is_not_made_for_it_does_not_replay() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_, entry) = exits(dir.path());
-    let output = dir.path().join("none");
-    Tools::get().rewrite(&dir.path().join("exits"), &output, &["--instrument", "none"]).unwrap();
-    let (said, status) = say(&output, dir.path(), &script(entry, 3));
-    assert!(said.contains("not rewritten for replays"), "{said}");
-    assert_eq!(status, Some(125));
+fn damage_is_never_passed_over() {
+    let here = folder();
+    let here = here.path();
+    let recorded = record(here, "rec", &["sh", "-c", "read a </proc/self/stat; echo $$"]);
+    assert!(recorded.status.success());
+    let name = names(here, "rec").remove(0);
+    let trace =
+        here.join("rec/traces").join(format!("{}.dep", name.split('.').next().expect("a pid")));
+    let whole = fs::read(&trace).expect("a trace");
+    // What is zero may be room that nothing uses.
+    let used: Vec<usize> = (4096..whole.len()).filter(|&at| whole[at] != 0).collect();
+    for part in 1..40 {
+        let mut damaged = whole.clone();
+        damaged[used[used.len() * part / 40]] ^= 0x10;
+        fs::write(&trace, damaged).expect("written");
+        let Output { status, stdout, stderr } = output(dep(here).args(["replay", "rec"]));
+        assert!(!status.success(), "{}", text(&stdout));
+        let said = text(&stderr);
+        assert!(said.lines().all(|line| line.starts_with("dep: ")) && !said.is_empty(), "{said}");
+    }
+    fs::write(&trace, &whole).expect("written");
+    let replayed = output(dep(here).args(["replay", "rec"]));
+    assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+}
+
+/// What a killed process has recorded replays up to there.
+#[test]
+fn a_prefix_replays() {
+    let here = folder();
+    let here = here.path();
+    let mut killed = 0;
+    for lines in [1u32, 300, 3000] {
+        let recording = format!("rec{lines}");
+        let script =
+            format!("i=0; while [ $i -lt {lines} ]; do echo $i; i=$((i+1)); done; kill -9 $$");
+        let recorded = record(here, &recording, &["sh", "-c", &script]);
+        assert!(!recorded.status.success());
+        killed += 1;
+        let Output { status, stdout, stderr } =
+            output(dep(here).args(["replay", "--output", &recording]));
+        let (line, _) = said(&stderr);
+        assert!(status.success(), "{line}");
+        assert!(
+            line.contains("equal to the recording, which is replayable to its last event"),
+            "{line}"
+        );
+        assert_eq!(text(&stdout), text(&recorded.stdout));
+    }
+    assert_eq!(killed, 3);
 }

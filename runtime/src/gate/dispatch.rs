@@ -33,6 +33,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
             thread.block.target = facts().window;
+            if kind == RETURN_MISS {
+                put_back(thread.block.registers.gpr[4], target);
+            }
             let what = if kind == MISS { For::Jump } else { For::Return };
             go_on(thread, target, Some(what));
         }
@@ -105,6 +108,15 @@ pub extern "C" fn once_more(thread: &mut Thread) {
     thread.slot.set_place(place::RUNTIME);
     switch::settle(thread);
     pending::before_leaving(thread);
+}
+
+/// A return that merges the halves of an address has left one of ours below `sp`; the program's was
+/// `target`.
+pub fn put_back(sp: u64, target: u64) {
+    if facts().options.puts_back() {
+        // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
+        let _ = unsafe { writing::write_program_value(sp.wrapping_sub(8), &target) };
+    }
 }
 
 /// The thread goes on at original address `target`.

@@ -84,7 +84,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
     write(thread, pc, &coming.written);
     take(&coming.entry);
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
-        goes_on_as_child(thread, number, args);
+        goes_on_as_child(thread, number, args, next);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
@@ -150,6 +150,7 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
             Found::Interrupted
         }
+        // A filter of the program's (seccomp) may do that, too.
         Event::ProcessEnd { reason, status, .. } if here && *reason != End::Exit => {
             let (reason, status) = (*reason, *status);
             take(&coming.entry);
@@ -157,6 +158,12 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
             let name = find(number as u64).map_or("a system call", |call| call.name);
             let why = format_args!("the process ends in {name} at {pc:#x} ({status})");
             conclude(thread, Verdict::Ended, pc, why)
+        }
+        Event::ThreadEnd { reason, status } if here => {
+            let (reason, status) = (*reason, *status);
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, reason, status)
         }
         other => {
             let call = Call { number: number as u64, arguments: &arguments };
@@ -268,11 +275,19 @@ fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) 
 }
 
 /// What is replayed is the child of a fork: from here on, it is that.
-fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6]) {
+fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) {
     thread.block.registers.gpr[0] = 0;
     if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
     }
+    replay().output.forked();
+    // What is listed of the child begins with a chunk, and the event says with which.
+    let state = thread.register_state(next, 0xffff);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.switched(&pointers, &state, WHOLE_UNIT);
+    log().chunk_starts(thread);
+    let arguments = args.map(|arg| arg as u64);
+    thread.event(WHOLE_UNIT, &Event::Syscall { number: number as u64, arguments, result: 0 });
 }
 
 /// `exit` and `exit_group`: the replay ends if the recording does.
