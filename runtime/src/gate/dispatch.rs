@@ -13,7 +13,7 @@ use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, T
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay::{arrive, contexts, is_replay};
+use crate::kernel::replay::{arrive, calls, contexts, is_replay};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -195,6 +195,9 @@ fn refused(thread: &mut Thread) {
         _ => "starts a memory transaction",
     };
     let pc = thread.block.target;
+    if is_replay() {
+        calls::refused(thread, pc, what);
+    }
     refuse_program(thread, pc, what)
 }
 

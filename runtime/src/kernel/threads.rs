@@ -183,6 +183,7 @@ fn fork(
     }
     let parent = sys::getpid();
     let mut jit = jit();
+    jit.forks();
     let held = trace().hold();
     let line = baton::hold();
     // SAFETY: the child gets a copy of this memory and goes on below.
@@ -203,7 +204,7 @@ fn fork(
     log().forked(forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
-        actions::replace(*own);
+        actions::replace(own);
     }
     filters::forked(forked);
     brk::forked(forked);
@@ -211,12 +212,12 @@ fn fork(
     census::forked();
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
-    let kept = jit.forked(units.is_some());
+    jit.forked(units.is_some());
     drop(jit);
     // Its files may be those of its parent: what is closed here would be closed there.
     let shares = request.flags & CLONE_FILES != 0;
     switch::forked(thread, forked, shares);
-    let units = units.filter(|_| kept).unwrap_or_default();
+    let units = units.unwrap_or_default();
     trace().open_again(&inherited, shares, parent, &units, &process_now(facts().options));
     switch::note_start();
     NEXT_INDEX.store(1, Relaxed);
