@@ -24,7 +24,8 @@ use core::ops::Range;
 pub struct Given {
     pub header: Header,
     entries: &'static [u8],
-    shown: bool,
+    /// The program's output is shown, behind so many forks.
+    shown: Option<u32>,
 }
 
 /// The variables of a replay; the program does not see them, as its environment is the recorded one.
@@ -67,7 +68,7 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     let entries = map(fd, header.len);
     // SAFETY: opened above.
     let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
-    let shown = start.environment(OUTPUT).is_some_and(|value| value == c"1");
+    let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
     Some(Given { header, entries, shown })
 }
 

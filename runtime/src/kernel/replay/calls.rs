@@ -150,6 +150,7 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
             Found::Interrupted
         }
+        // A filter of the program's (seccomp) may do that, too.
         Event::ProcessEnd { reason, status, .. } if here && *reason != End::Exit => {
             let (reason, status) = (*reason, *status);
             take(&coming.entry);
@@ -157,6 +158,12 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
             let name = find(number as u64).map_or("a system call", |call| call.name);
             let why = format_args!("the process ends in {name} at {pc:#x} ({status})");
             conclude(thread, Verdict::Ended, pc, why)
+        }
+        Event::ThreadEnd { reason, status } if here => {
+            let (reason, status) = (*reason, *status);
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, reason, status)
         }
         other => {
             let call = Call { number: number as u64, arguments: &arguments };
@@ -273,6 +280,7 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
     if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
     }
+    replay().output.forked();
     // What is listed of the child begins with a chunk, and the event says with which.
     let state = thread.register_state(next, 0xffff);
     let pointers = thread.block.pointers;
