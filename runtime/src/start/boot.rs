@@ -86,7 +86,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         // What is reserved counts: take no more than a program needs.
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
-    let area = || Area::reserve(window, window + header.runtime_end, area_end);
+    let behind = window + header.runtime_end;
+    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
