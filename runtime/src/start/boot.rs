@@ -93,6 +93,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
+    if options.recording.inputs() && !address_space_is_limited() {
+        keep_room(behind, area.start);
+    }
     let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };
@@ -216,6 +219,19 @@ fn begins(start: &Start, header: &ImageHeader) -> abi::start::Start {
             None => crate::die!("DEP_START: expected {EXPECTED}"),
         },
         _ => baked,
+    }
+}
+
+/// Keeps free what lies behind the output, as far as nothing is there: the output of a replay is larger,
+/// and what the kernel places there could not lie there again.
+fn keep_room(behind: u64, area: u64) {
+    const ROOM: u64 = 32 << 20;
+    const STEP: u64 = 1 << 20;
+    let (mut at, end) = (page_up(behind), area.min(page_up(behind) + ROOM));
+    while at < end {
+        let len = STEP.min(end - at);
+        reserve(at, len);
+        at += len;
     }
 }
 
