@@ -145,6 +145,10 @@ fn is_tame(insn: &Instruction) -> bool {
     if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
         return false;
     }
+    // The runtime answers them.
+    if lifter::asks::asks(insn) {
+        return false;
+    }
     let flow_is_tame = match insn.flow_control() {
         FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
             true
