@@ -377,8 +377,9 @@ pub enum Event<B, R> {
         values: [u64; 4],
     },
     /// Inputs: the thread was interrupted from outside, with these registers, between two instructions
-    /// or two iterations of a repeated one. Right before [`Event::Signal`], [`Event::Yields`] or
-    /// [`Event::Checked`].
+    /// or two iterations of a repeated one. What it was interrupted for comes next: [`Event::Signal`]
+    /// (with the [`Event::Written`] of its frame in between), [`Event::Yields`], [`Event::Checked`], or
+    /// [`Event::ProcessEnd`] if a signal ends the process.
     Arrived(R),
     /// Inputs: the thread lets the others run, from here on or, right before a [`Event::Syscall`],
     /// during that call.
@@ -386,7 +387,10 @@ pub enum Event<B, R> {
     /// Inputs: the thread runs, alone, until it yields or ends: its number in the order of all such
     /// stretches of the process.
     Runs(u64),
-    /// Inputs: the thread's registers at this place, for a replay to compare.
+    /// Inputs: the thread's registers at this place, for a replay to compare: right behind a
+    /// [`Event::Syscall`] (rip lies behind the instruction) or [`Event::Arrived`], or right before the end:
+    /// in front of the system call that ends the thread, or at the instruction whose fault ends the
+    /// process.
     Checked(R),
     /// Inputs: the file that the [`Event::Syscall`] that comes next maps.
     Mapped {

@@ -37,6 +37,19 @@ pub struct Ordered<'a> {
     pub items: Vec<Item<'a>>,
     /// Why there are no more.
     pub end: End,
+    /// Of a forked process: where it begins.
+    pub child: Option<Child>,
+}
+
+/// A forked process among those that forked it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Child {
+    /// Index of its first thread, which was one of its parent's.
+    pub thread: u32,
+    /// Kernel thread id of that.
+    pub tid: Option<u32>,
+    /// Indexes of its other threads are larger.
+    pub above: u32,
 }
 
 /// How the numbers of a trace become those of the script.
@@ -105,7 +118,7 @@ fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> 
         Ok(()) if trace.process_events.iter().any(ended) => End::Whole,
         Ok(()) => End::None,
     };
-    Ok(Ordered { items, end })
+    Ok(Ordered { items, end, child: None })
 }
 
 /// Whether a thread's event is something that a replay has to be told.
@@ -209,7 +222,7 @@ const MAKERS: [u64; 4] = [56, 57, 58, 435];
 fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Error> {
     let pid = child.pid;
     let lacking = || Error(format!("the trace of its parent does not say how {pid} was forked"));
-    let Ordered { mut items, end: _ } = parent;
+    let Ordered { mut items, .. } = parent;
     let is_it = |item: &Item| matches!(*item.event, Event::Fork { pid: made } if made == pid);
     let fork = items.iter().position(is_it).ok_or_else(lacking)?;
     let thread = items[fork].thread;
@@ -232,12 +245,13 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
 
     let own = child.threads.iter().find(|t| t.index == 0);
     let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
+    let tid = own.and_then(|t| t.tid);
     let numbers = Numbers {
         first: thread,
         others: items.iter().map(|item| item.thread).max().unwrap_or(0),
         turns: call.position.control_flow.0.wrapping_sub(start),
     };
-    let Ordered { items: own, end } = alone(child, &numbers)?;
+    let Ordered { items: own, end, .. } = alone(child, &numbers)?;
     let mut own = own.into_iter().peekable();
     // It goes on where its parent was; the call may have told it its number.
     own.next_if(|item| item.thread == thread && matches!(*item.event, Event::ThreadStart { .. }));
@@ -248,7 +262,8 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     }
     items.push(call);
     items.extend(own);
-    Ok(Ordered { items, end })
+    let child = Child { thread, tid, above: numbers.others };
+    Ok(Ordered { items, end, child: Some(child) })
 }
 
 /// Whether the bytes are a thread id.

@@ -13,7 +13,7 @@ use trace::events::Event;
 use trace::Error;
 
 use crate::lineage::Lineage;
-use crate::order::{self, order, Item};
+use crate::order::{self, order, Child, Item};
 use crate::space::Used;
 
 /// How far a recording can be replayed.
@@ -69,6 +69,8 @@ pub struct Script {
     pub end: End,
     /// Kernel thread ids by the threads' indexes.
     pub threads: Vec<Option<u32>>,
+    /// Of a forked process: where it begins.
+    pub child: Option<Child>,
 }
 
 /// The start of the process, from the trace that has it.
@@ -158,7 +160,12 @@ pub fn write(
     out.write_all(&header.to_bytes()).map_err(failed)?;
     out.flush().map_err(failed)?;
     let turns = turns.iter().fold(0u64, |sum, &turns| sum.saturating_add(turns));
-    Ok(Script { header, events: ordered.items.len() as u64, turns, end: ordered.end, threads })
+    let (events, child) = (ordered.items.len() as u64, ordered.child);
+    if let Some(Child { thread, tid, .. }) = child {
+        let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
+        name.into_iter().for_each(|name| *name = tid);
+    }
+    Ok(Script { header, events, turns, end: ordered.end, threads, child })
 }
 
 /// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,

@@ -8,6 +8,7 @@
 pub mod compare;
 pub mod guest;
 pub mod harness;
+pub mod inputs;
 pub mod launch;
 pub mod listing;
 pub mod moments;

@@ -17,6 +17,7 @@
 pub mod compile;
 pub mod events;
 pub mod file;
+pub mod inputs;
 pub mod open;
 pub mod output;
 pub mod pipeline;

@@ -281,13 +281,18 @@ impl Trace {
             let what = format!("the last {missing} bytes of the file are missing");
             self.damage.push(Damage { offset: self.file.len, what });
         }
+        // Those of a recording of inputs are in the order in which they happened.
+        let options = described.and_then(|(_, word)| Options::from_word(word));
+        let inputs = options.is_some_and(|options| options.recording.inputs());
         for (index, mut thread) in threads {
             thread.index = index;
             thread.tid = thread.events.iter().find_map(|e| match e.event {
                 Some(Event::ThreadStart { tid, .. }) => Some(tid),
                 _ => None,
             });
-            thread.events.sort_by_key(|e| e.position.place());
+            if !inputs {
+                thread.events.sort_by_key(|e| e.position.place());
+            }
             self.threads.push(thread);
         }
         Ok(described)
@@ -313,6 +318,18 @@ impl Trace {
             let first = thread.chunks.first().map_or(u32::MAX, |c| c.frame.header.seq);
             thread.events.retain(|e| {
                 e.position.chunk >= first || matches!(e.event, Some(Event::ThreadStart { .. }))
+            });
+        }
+    }
+
+    /// Forgets what thread `first` did before its chunk `chunk`, and all threads but those with a larger
+    /// index than `above`.
+    pub fn forget_before(&mut self, first: u32, chunk: u32, above: u32) {
+        self.threads.retain(|thread| thread.index == first || thread.index > above);
+        if let Some(thread) = self.threads.iter_mut().find(|thread| thread.index == first) {
+            thread.chunks.retain(|c| c.frame.header.seq >= chunk);
+            thread.events.retain(|e| {
+                e.position.chunk >= chunk || matches!(e.event, Some(Event::ThreadStart { .. }))
             });
         }
     }

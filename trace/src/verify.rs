@@ -75,6 +75,9 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         return Err(Error(format!("thread {}: its start is missing", thread.index)));
     }
     switches_alternate(trace)?;
+    if trace.options.recording.inputs() {
+        crate::inputs::check(trace)?;
+    }
     let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
     let mut previous: Option<(usize, ChunkEnd)> = None;
     let mut wrong = None;

@@ -10,12 +10,15 @@ use std::process::ExitCode;
 use abi::script::Verdict;
 use clap::Args as ClapArgs;
 use recording::originals::Originals;
-use recording::Recording;
+use recording::{Recording, TraceName};
+use replay::order::Child;
 use replay::Lineage;
 use serde::Serialize;
+use trace::events::Event;
 use trace::{Error, Trace};
 
 use crate::args::{which, Args, Command, Common, Which};
+use crate::cleanup::Guard;
 use crate::row::{Form, Hex, Row};
 use crate::Stop;
 
@@ -52,6 +55,7 @@ pub struct Arguments {
 /// What a replay came to.
 #[derive(Serialize)]
 struct Report {
+    process: String,
     equal: bool,
     verdict: &'static str,
     /// How far the recording goes.
@@ -75,9 +79,10 @@ impl Row for Report {
 }
 
 impl Report {
-    fn new(ready: &Ready, finished: &Finished) -> Report {
+    fn new(ready: &Ready, finished: &Finished, name: &str) -> Report {
         let outcome = &finished.outcome;
         Report {
+            process: name.trim_end().into(),
             equal: finished.is_equal(ready),
             verdict: match outcome.verdict {
                 Verdict::Ended => "ended",
@@ -92,7 +97,7 @@ impl Report {
             thread_turns: outcome.turns,
             pc: Hex(outcome.pc),
             text: finished.text.clone(),
-            line: finished.line(ready),
+            line: format!("{name}{}", finished.line(ready)),
         }
     }
 }
@@ -108,35 +113,74 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Replays what is chosen, one after the other. The status is that of the worst.
 fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let ready = Ready::new(&Named {
-        file: &arguments.file,
-        process: arguments.process,
-        program: arguments.program.as_deref(),
-        output: arguments.rewritten.as_deref(),
-    })?;
-    warn_of_damage(&ready);
+    let file = &arguments.file;
+    let mut chosen = vec![arguments.process];
+    let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
+    let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
+    if let Some(recording) = &recording {
+        let names = match arguments.process {
+            Some(Which { pid, image }) => recording.select(pid, image),
+            None => recording.traces.clone(),
+        };
+        if names.len() > 1 {
+            let which = |name: &TraceName| Some(Which { pid: name.pid, image: Some(name.image) });
+            chosen = names.iter().map(which).collect();
+        }
+    }
+    let (mut differ, mut impossible) = (false, false);
+    for &process in &chosen {
+        let named = Named {
+            file,
+            process,
+            program: arguments.program.as_deref(),
+            output: arguments.rewritten.as_deref(),
+        };
+        // Of one process the file says which.
+        let name = process.filter(|_| chosen.len() > 1).map(|which| format!("{which} "));
+        let ready = match &recording {
+            Some(recording) => Ready::in_recording(&named, recording),
+            None => Ready::new(&named),
+        };
+        match ready.and_then(|ready| one(arguments, &ready, name.as_deref().unwrap_or_default())) {
+            Ok(0) => {}
+            Ok(DIFFERS) => differ = true,
+            Ok(_) => impossible = true,
+            Err(error) => {
+                eprintln!("dep: {error}");
+                impossible = true;
+            }
+        }
+    }
+    Ok(match (differ, impossible) {
+        (true, _) => ExitCode::from(DIFFERS),
+        (false, true) => ExitCode::from(IMPOSSIBLE),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// Replays one process.
+fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<u8, Error> {
+    warn_of_damage(ready);
     let output = ready.output("none")?;
     let besides = Besides { output: arguments.output, trace: None };
-    let finished = process::run(&ready, &output, &besides)?;
-    let report = Report::new(&ready, &finished);
+    let finished = process::run(ready, &output, &besides)?;
+    let report = Report::new(ready, &finished, name);
     let status = match (finished.outcome.verdict, report.equal) {
         (Verdict::Impossible, _) => IMPOSSIBLE,
         (_, false) => DIFFERS,
-        (_, true) => u8::from(is_damaged(&ready)),
+        (_, true) => u8::from(is_damaged(ready)),
     };
     let mut bytes = Vec::new();
     // It goes to memory.
     let _ = Form::new(arguments.json).append(&report, &mut bytes);
-    // The standard output may be the program's.
-    let written = match (arguments.output, status) {
-        (false, 0) => std::io::stdout().write_all(&bytes),
-        _ if arguments.json && !arguments.output => std::io::stdout().write_all(&bytes),
-        _ => std::io::stderr().write_all(&[b"dep: ", &*bytes].concat()),
+    // The standard output may be the program's. Nobody may be listening; the status says it, too.
+    let _ = match !arguments.output && (status == 0 || arguments.json) {
+        true => std::io::stdout().write_all(&bytes),
+        false => std::io::stderr().write_all(&[b"dep: ", &*bytes].concat()),
     };
-    // Nobody listens, then; the status says it, too.
-    drop(written);
-    Ok(ExitCode::from(status))
+    Ok(status)
 }
 
 fn is_damaged(ready: &Ready) -> bool {
@@ -184,13 +228,6 @@ fn replayed(
         program: common.program.as_deref(),
         output: common.output.as_deref(),
     })?;
-    if ready.lineage.is_forked() {
-        return Err(Error(format!(
-            "{file}: it was forked: what a replay of it lists begins with its parent's start, and \
-             cannot be told from that yet"
-        ))
-        .into());
-    }
     warn_of_damage(&ready);
     let output = ready.output(instrument)?;
     let path = ready.folder.join("replay.dep");
@@ -203,7 +240,11 @@ fn replayed(
     if finished.outcome.verdict == Verdict::Impossible {
         return Err(Error(format!("{file}: it cannot be replayed")).into());
     }
-    let trace = Trace::open_with(&path, Some(&output))?;
+    let mut trace = Trace::open_with(&path, Some(&output))?;
+    only_the_process(&mut trace, &ready)?;
+    for thread in &mut trace.threads {
+        thread.tid = Some(ready.thread_name(thread.index));
+    }
     crate::show(&trace, args, common, out)?;
     match equal && !is_damaged(&ready) {
         true => Ok(()),
@@ -211,10 +252,33 @@ fn replayed(
     }
 }
 
+/// Calls that make a process: clone, fork, vfork, clone3.
+const MAKERS: [u64; 4] = [56, 57, 58, 435];
+
+/// Leaves out what the processes did that forked the one that was replayed: in its trace their calls
+/// returned 0, each at the start of a chunk.
+fn only_the_process(trace: &mut Trace, ready: &Ready) -> Result<(), Error> {
+    let Some(Child { thread, above, .. }) = ready.script.child else { return Ok(()) };
+    let forks = ready.lineage.traces().len() - 1;
+    let of_thread = trace.threads.iter().find(|t| t.index == thread);
+    let events = of_thread.into_iter().flat_map(|thread| &thread.events);
+    let mut made = events.filter(|placed| {
+        matches!(placed.event, Some(Event::Syscall { number, result: 0, .. }) if MAKERS.contains(&number))
+    });
+    let chunk = match made.nth(forks - 1) {
+        Some(placed) => placed.position.chunk,
+        None => {
+            return Err(Error("the replay did not come to where the process was forked".into()))
+        }
+    };
+    trace.forget_before(thread, chunk, above);
+    Ok(())
+}
+
 /// How completely a trace can be replayed, for a person; `None`: it is none of inputs.
 pub fn completeness(
     trace: &Trace,
-    recording: Option<(&Recording, recording::TraceName)>,
+    recording: Option<(&Recording, TraceName)>,
     common: &Common,
 ) -> Option<String> {
     if !trace.options.recording.inputs() {

@@ -40,8 +40,8 @@ pub struct Ready {
     /// For what goes away with this value.
     pub folder: PathBuf,
     // In this order: the folders go last.
-    _guard: Option<Guard>,
-    _own: Option<TempDir>,
+    guard: Option<Guard>,
+    _own: TempDir,
     _recording: Option<Recording>,
 }
 
@@ -64,25 +64,30 @@ pub fn obstacles(lineage: &Lineage, originals: &Originals, output: Option<&Path>
 impl Ready {
     /// Finds everything and writes the script.
     pub fn new(named: &Named<'_>) -> Result<Ready, Error> {
-        let (recording, lineage, originals) = match Recording::is_one(named.file) {
-            true => {
-                let recording = Recording::open(named.file)?;
-                let name = folder::select_one(&recording, named.file, named.process)?;
-                let lineage = Lineage::of_recording(&recording, name)?;
-                let originals = Originals::open(&recording.folder)?;
-                (Some(recording), lineage, originals)
-            }
-            false => {
-                folder::has_one(named.file, named.process)?;
-                (None, Lineage::of_file(named.file)?, Originals::default())
-            }
-        };
-        Ready::of(named, recording, lineage, &originals)
+        if Recording::is_one(named.file) {
+            let recording = Recording::open(named.file)?;
+            let guard = recording.temporary().map(Guard::new);
+            let mut ready = Ready::in_recording(named, &recording)?;
+            ready.guard = ready.guard.or(guard);
+            ready._recording = Some(recording);
+            return Ok(ready);
+        }
+        folder::has_one(named.file, named.process)?;
+        Ready::of(named, None, Lineage::of_file(named.file)?, &Originals::default())
     }
 
+    /// The same of an open recording, which has to outlive it.
+    pub fn in_recording(named: &Named<'_>, recording: &Recording) -> Result<Ready, Error> {
+        let name = folder::select_one(recording, named.file, named.process)?;
+        let lineage = Lineage::of_recording(recording, name)?;
+        let originals = Originals::open(&recording.folder)?;
+        Ready::of(named, recording.temporary(), lineage, &originals)
+    }
+
+    /// `unpacked`: a folder that goes away.
     fn of(
         named: &Named<'_>,
-        recording: Option<Recording>,
+        unpacked: Option<&Path>,
         lineage: Lineage,
         originals: &Originals,
     ) -> Result<Ready, Error> {
@@ -92,21 +97,14 @@ impl Ready {
         let original = originals.original(&program, named.program)?;
         let interpreter = originals.interpreter(lineage.first())?;
         let failed = |e: std::io::Error| Error(format!("cannot make a folder for the replay: {e}"));
-        // What a packed recording was unpacked to goes away, too.
-        let unpacked = recording.as_ref().and_then(Recording::temporary).map(Path::to_owned);
-        let (own, folder) = match &unpacked {
-            Some(unpacked) => {
-                let folder = unpacked.join("replay");
-                std::fs::create_dir_all(&folder).map_err(failed)?;
-                (None, folder)
-            }
-            None => {
-                let own = tempfile::Builder::new().prefix("dep.").tempdir().map_err(failed)?;
-                let folder = own.path().to_owned();
-                (Some(own), folder)
-            }
+        let own = match unpacked {
+            Some(unpacked) => tempfile::Builder::new().prefix("replay.").tempdir_in(unpacked),
+            None => tempfile::Builder::new().prefix("dep.").tempdir(),
         };
-        let guard = Guard::new(unpacked.as_deref().unwrap_or(&folder));
+        let own = own.map_err(failed)?;
+        let folder = own.path().to_owned();
+        // Whoever has unpacked it looks after it.
+        let guard = unpacked.is_none().then(|| Guard::new(&folder));
         let script_path = folder.join("script");
         let failed = |e: std::io::Error| Error(format!("{}: {e}", script_path.display()));
         let mut file = BufWriter::new(File::create(&script_path).map_err(failed)?);
@@ -121,9 +119,9 @@ impl Ready {
             script_path,
             original,
             folder,
-            _guard: Some(guard),
+            guard,
             _own: own,
-            _recording: recording,
+            _recording: None,
         })
     }
 

@@ -8,7 +8,7 @@
 
 use crate::base::descriptors;
 use crate::base::lock::Forked;
-use crate::base::own::own;
+use crate::base::own::{own, KEPT_FREE};
 use crate::base::signal::{PendingSignal, SigInfo};
 use crate::base::sys::{self, nr};
 use abi::control::{at, place, slot, KICK, KICKERS, LEN, MAGIC, SLOTS_MOST, SLOT_SIZE, TEXT_MOST};
@@ -52,10 +52,9 @@ fn long(offset: u64) -> &'static AtomicU64 {
 pub fn start(reachable: bool) {
     let prot = sys::PROT_READ | sys::PROT_WRITE;
     let fd = if reachable { file().unwrap_or(-1) } else { -1 };
-    let flags = sys::MAP_SHARED | sys::MAP_NORESERVE;
     let mapped = match fd {
-        -1 => own(LEN, prot, flags | sys::MAP_ANONYMOUS, -1, 0),
-        fd => own(LEN, prot, flags, fd, 0),
+        -1 => own(LEN, prot, KEPT_FREE, -1, 0),
+        fd => own(LEN, prot, sys::MAP_SHARED | sys::MAP_NORESERVE, fd, 0),
     };
     let Ok(page) = mapped else {
         crate::die!("no memory for the page that switches the recording")
@@ -89,9 +88,10 @@ fn file() -> Result<i32, i32> {
 pub fn forked(_: &Forked, shares: bool) {
     let page = PAGE.load(Relaxed);
     let (slots, off) = (word(at::SLOTS).load(Relaxed), word(at::OFF).load(Relaxed));
-    let old = FILE.swap(-1, Relaxed);
+    let old = FILE.load(Relaxed);
     let fd = match old {
-        -1 => -1,
+        // Nobody else has ever reached it: it is a copy.
+        -1 => return Slot::all().for_each(|slot| slot.set_place(place::GONE)),
         _ if shares => file().unwrap_or(-1),
         old => {
             descriptors::reveal(old);
@@ -101,10 +101,12 @@ pub fn forked(_: &Forked, shares: bool) {
         }
     };
     let prot = sys::PROT_READ | sys::PROT_WRITE;
-    let anonymous = if fd == -1 { sys::MAP_ANONYMOUS } else { 0 };
-    let flags = sys::MAP_SHARED | sys::MAP_NORESERVE | sys::MAP_FIXED | anonymous;
+    let flags = match fd {
+        -1 => KEPT_FREE,
+        _ => sys::MAP_SHARED | sys::MAP_NORESERVE,
+    };
     // SAFETY: in place of the page, which belongs to the parent.
-    if unsafe { sys::mmap(page, LEN, prot, flags, fd, 0) }.is_err() {
+    if unsafe { sys::mmap(page, LEN, prot, flags | sys::MAP_FIXED, fd, 0) }.is_err() {
         crate::die!("no memory for the page that switches the recording");
     }
     FILE.store(fd, Relaxed);
@@ -168,7 +170,10 @@ pub fn answer(request: &Request, answer: &Answer) {
 
 /// The recording is switched off now, or is not.
 pub fn set_off(off: bool) {
-    word(at::OFF).store(u32::from(off), Relaxed);
+    // (In a child, what is not written stays its parent's page.)
+    if word(at::OFF).load(Relaxed) != u32::from(off) {
+        word(at::OFF).store(u32::from(off), Relaxed);
+    }
 }
 
 // --- slots ---

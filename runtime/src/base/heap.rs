@@ -3,6 +3,7 @@
 //! Freed blocks are kept for the next allocation of their class. Large blocks are mapped and
 //! unmapped. Callers hold no other lock of the runtime while they wait here.
 
+use crate::base::lasting;
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
@@ -45,6 +46,11 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// What unlocks the heap in a forked child; set by the blob, which owns the allocator.
 static AFTER_FORK: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether the process was forked from one that was recorded, and may end soon.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Relaxed)
+}
+
 /// Names the function that unlocks the heap in a forked child.
 pub fn set_after_fork(hook: fn(&Forked)) {
     AFTER_FORK.store(hook as usize, Relaxed);
@@ -81,6 +87,9 @@ fn class_of(layout: Layout) -> Option<usize> {
 // page (large blocks; no caller asks for more).
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if let Some(block) = lasting::take(layout) {
+            return block;
+        }
         let Some(class) = class_of(layout) else {
             return match crate::base::own::anonymous(layout.size() as u64) {
                 Ok(at) => at as *mut u8,
@@ -123,6 +132,9 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if lasting::has(block) {
+            return;
+        }
         let Some(class) = class_of(layout) else {
             // SAFETY: it was mapped by `alloc` with this size.
             let _ = unsafe { sys::call(sys::nr::MUNMAP, &[block as usize, layout.size()]) };

@@ -51,7 +51,10 @@ impl<T> Lock<T> {
 
     /// Whoever held the lock is not there any more.
     pub fn force_unlock(&self, _: &Forked) {
-        self.state.store(0, Release);
+        // (In a child, what is not written stays its parent's page.)
+        if self.state.load(Relaxed) != 0 {
+            self.state.store(0, Release);
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Memory that belongs to one value: what is read and written through it is checked to lie inside.
 
+use crate::base::heap::is_child;
 use crate::base::own::{not_in_dumps, own, KEPT_FREE};
 use crate::base::program::Plain;
 use crate::base::sys::{self, nr};
@@ -14,6 +15,16 @@ use core::mem::{align_of, size_of};
 pub struct Mapping {
     start: u64,
     len: u64,
+}
+
+/// All pages at once, rather than by a fault each. A child that has just been forked may never come to
+/// most of its first ones.
+fn populated(len: u64) -> usize {
+    const FIRST: u64 = 64 << 10;
+    match is_child() && len <= FIRST {
+        true => 0,
+        false => sys::MAP_POPULATE,
+    }
 }
 
 /// The caller has lost its way.
@@ -37,7 +48,7 @@ impl Mapping {
     /// Part of a file, shared with it and not inherited by children.
     pub fn of_file(len: u64, fd: i32, offset: u64) -> Result<Mapping, i32> {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let start = own(len, prot, sys::MAP_SHARED | sys::MAP_POPULATE, fd, offset)?;
+        let start = own(len, prot, sys::MAP_SHARED | populated(len), fd, offset)?;
         let mut mapping = Mapping { start, len };
         mapping.is_of_file(start, len);
         Ok(mapping)
@@ -73,7 +84,7 @@ impl Mapping {
     /// Maps part of a file in place of what is at `at`, as [`Mapping::of_file`].
     pub fn put_file(&mut self, at: u64, len: u64, fd: i32, offset: u64) -> Result<(), i32> {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED | sys::MAP_POPULATE;
+        let flags = sys::MAP_SHARED | populated(len);
         self.put(at, len, prot, flags, fd, offset)?;
         self.is_of_file(at, len);
         Ok(())

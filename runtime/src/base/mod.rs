@@ -8,6 +8,7 @@ pub mod facts;
 pub mod futex;
 pub mod heap;
 pub mod last_words;
+pub mod lasting;
 pub mod lineage;
 pub mod lock;
 pub mod mapping;

@@ -100,6 +100,25 @@ pub fn read_program_string(at: u64, out: &mut [u8]) -> sys::Result {
     Err(sys::ENAMETOOLONG)
 }
 
+/// The program's memory where it lies, if all of it is there: for a look at a few pages that costs less
+/// than a copy.
+///
+/// # Safety
+/// Nobody unmaps or changes the memory while the slice is in use: the process has one thread, which is
+/// in the runtime.
+pub unsafe fn look_at<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
+    let end = at.checked_add(len)?;
+    let mut word = at & !7;
+    while word < end {
+        if !touch(word) {
+            return None;
+        }
+        word = abi::layout::page_down(word) + abi::layout::PAGE;
+    }
+    // SAFETY: the kernel could read a word in each of the pages; the rest is as promised.
+    Some(unsafe { core::slice::from_raw_parts(at as *const u8, len as usize) })
+}
+
 /// Reads plain data of the program's; false if it is not there.
 pub fn read_program_value<T: Plain>(at: u64, out: &mut T) -> bool {
     read_program_bytes(at, bytes_of_mut(out))

@@ -12,15 +12,14 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 pub struct Arena {
     /// Where the code runs.
     execute: u64,
-    /// Where it is written; the first word counts changes (see [`CodeMemory::copy_after_fork`]).
+    /// Where it is written.
     write: u64,
     len: u64,
     used: u32,
-    changes: u64,
     /// So far both mappings have their pages.
     populated: u32,
-    /// A forked child has not written yet: the memory is its parent's, and none of it was used.
-    inherited: bool,
+    /// The memory may be a forked child's or a parent's, too: it is not changed any more.
+    shared: bool,
 }
 
 const MADV_POPULATE_READ: usize = 22;
@@ -35,50 +34,44 @@ impl Arena {
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let write = own(len, prot, flags, -1, 0)?;
-        let arena = Arena {
-            execute: at,
-            write,
-            len,
-            used: FIRST,
-            changes: 0,
-            populated: 0,
-            inherited: false,
-        };
+        let arena = Arena { execute: at, write, len, used: FIRST, populated: 0, shared: false };
         arena.map_executable()?;
         Ok(arena)
     }
 
-    /// Duplicates the shared mapping at the place where it is executed.
+    /// Duplicates the shared mapping at the place where it is executed. Other threads may be
+    /// executing what is there: it is exchanged at once.
     fn map_executable(&self) -> Result<(), i32> {
-        const FLAGS: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
+        const MOVE: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
         let (from, len, to) = (self.write as usize, self.len as usize, self.execute as usize);
         // SAFETY: an old length of 0 duplicates a shared mapping; the target range is reserved for
         // the arena by the layout.
         unsafe {
-            sys::call(nr::MREMAP, &[from, 0, len, FLAGS, to])?;
-            sys::call(nr::MPROTECT, &[to, len, sys::PROT_READ | sys::PROT_EXEC])?;
+            let at = sys::call(nr::MREMAP, &[from, 0, len, sys::MREMAP_MAYMOVE])?;
+            sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | sys::PROT_EXEC])?;
+            sys::call(nr::MREMAP, &[at, len, len, MOVE, to])?;
         }
         not_in_dumps(self.write, self.len);
         not_in_dumps(self.execute, self.len);
         Ok(())
     }
 
-    /// In a forked child whose mappings are still the parent's: a copy takes their addresses. False if
-    /// the parent has changed the code since the fork.
-    fn separate(&mut self) -> bool {
-        if !core::mem::take(&mut self.inherited) {
-            return true;
+    /// What a fork has left to two processes stays as it is: who changes it makes a copy, which takes
+    /// the place where it is executed.
+    fn separate(&mut self) {
+        if !core::mem::take(&mut self.shared) {
+            return;
         }
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
-            crate::die!("no memory for the code cache of a child");
+            crate::die!("no memory for the code cache of a process that has forked");
         };
         for (at, advice) in [(self.write, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {
             // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
             let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, self.used as usize, advice]) };
         }
-        // SAFETY: both mappings have at least `used` bytes.
+        // SAFETY: both mappings have at least `used` bytes, and nobody writes to the first one.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 self.write as *const u8,
@@ -86,28 +79,18 @@ impl Arena {
                 self.used as usize,
             )
         };
-        // SAFETY: the first word of the mapping that is shared with the parent.
-        let now = unsafe { (*(self.write as *const AtomicU64)).load(Acquire) };
-        // SAFETY: the child's mapping of the parent's memory is not needed any more.
+        // SAFETY: the mapping of the memory that is shared is not needed any more.
         let _ = unsafe { sys::call(nr::MUNMAP, &[self.write as usize, self.len as usize]) };
-        let same = now == self.changes;
         self.write = copy;
+        self.populated = 0;
         if self.map_executable().is_err() {
-            crate::die!("no memory for the code cache of a child");
+            crate::die!("no memory for the code cache of a process that has forked");
         }
-        same
     }
 
     /// Where the code runs.
     pub fn range(&self) -> core::ops::Range<u64> {
         self.execute..self.execute + self.len
-    }
-
-    fn change(&mut self) {
-        self.separate();
-        self.changes += 1;
-        // SAFETY: the first word of our mapping.
-        unsafe { (*(self.write as *const AtomicU64)).store(self.changes, Release) };
     }
 
     /// Gets the pages up to `end` at once, rather than by a fault each.
@@ -136,7 +119,7 @@ impl Arena {
     /// Overwrites code that may be running.
     pub fn write(&mut self, offset: u32, code: &[u8]) {
         self.check(offset, code.len());
-        self.change();
+        self.separate();
         let to = self.write + u64::from(offset);
         // SAFETY: inside the mapping.
         unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), to as *mut u8, code.len()) };
@@ -163,7 +146,7 @@ impl CodeMemory for Arena {
         let next = self.live(at).plus(4);
         let Ok(distance) = i32::try_from(target.from_start(next) as i64) else { return };
         self.check(at.0, 4);
-        self.change();
+        self.separate();
         // SAFETY: inside the mapping; a 4-byte store within a cache line is not torn.
         unsafe { ((self.write + u64::from(at.0)) as *mut i32).write_unaligned(distance) };
     }
@@ -172,7 +155,7 @@ impl CodeMemory for Arena {
         let (at, past) = (at.0 & !7, at.0 & 7);
         debug_assert!(past + 5 <= 8);
         self.check(at, 8);
-        self.change();
+        self.separate();
         // SAFETY: inside the mapping, and aligned.
         let word = unsafe { &*((self.write + u64::from(at)) as *const AtomicU64) };
         let mut bytes = word.load(Relaxed).to_le_bytes();
@@ -201,12 +184,7 @@ impl CodeMemory for Arena {
         self.used = FIRST;
     }
 
-    /// Where there is code, it is copied at once: the parent may change its own at any time.
-    fn copy_after_fork(&mut self) -> bool {
-        self.inherited = true;
-        match self.used {
-            FIRST => true,
-            _ => self.separate(),
-        }
+    fn forks(&mut self) {
+        self.shared = true;
     }
 }

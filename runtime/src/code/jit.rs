@@ -644,16 +644,18 @@ impl<W: World> Jit<W> {
 
     // --- starting over ---
 
-    /// The code cache after a fork: a copy of its own, if the units in it are described; else nothing
-    /// is translated yet. False if that is so.
-    pub fn forked(&mut self, described: bool) -> bool {
-        // The parent may have changed it meanwhile.
-        let same = self.arena.copy_after_fork();
-        let kept = same && described;
-        if !kept {
+    /// The process is about to fork, or tries to: what is translated is the child's, too.
+    pub fn forks(&mut self) {
+        self.arena.forks();
+        self.tables.forks(self.executable.ranges().iter().map(|range| range.span));
+    }
+
+    /// In a forked child: if the units in the code cache are not described, nothing is translated
+    /// yet.
+    pub fn forked(&mut self, described: bool) {
+        if !described {
             self.flush();
         }
-        kept
     }
 
     /// Starts over if there is hardly any room left, and no other thread that may be in the midst

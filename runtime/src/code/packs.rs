@@ -229,7 +229,8 @@ impl Packs {
         }
         // SAFETY: the pack stays mapped, and its code is in place.
         let module = unsafe { Module::library(header, pack.at, base) };
-        statics::add(module).then_some(()).ok_or(Left::NoMemory)
+        statics::add(module);
+        Ok(())
     }
 
     /// Looks for a pack in the folders.

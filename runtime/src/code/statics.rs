@@ -9,13 +9,11 @@ use abi::ids::{CodeAddr, LiveAddr};
 use abi::image::ImageHeader;
 use abi::library::PackHeader;
 use abi::tables::Tables;
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
+use alloc::boxed::Box;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 use instrument::recipe::Recipe;
-
-const MOST: usize = 512;
 
 /// A translated image that is mapped.
 pub struct Module {
@@ -34,26 +32,18 @@ pub struct Module {
     in_use: AtomicBool,
     /// A look-up has led there.
     pub entered: AtomicBool,
+    /// The one that was added next.
+    next: AtomicPtr<Module>,
 }
 
-struct List {
-    modules: [UnsafeCell<MaybeUninit<Module>>; MOST],
-    count: AtomicUsize,
-}
-
-// SAFETY: a module is written before `count` says that it is there, and only its atomics change
-// afterwards.
-unsafe impl Sync for List {}
-
-static LIST: List = List {
-    modules: [const { UnsafeCell::new(MaybeUninit::uninit()) }; MOST],
-    count: AtomicUsize::new(0),
-};
+/// The first one.
+static FIRST: AtomicPtr<Module> = AtomicPtr::new(null_mut());
 
 fn modules() -> impl Iterator<Item = &'static Module> {
-    let count = LIST.count.load(Acquire);
-    // SAFETY: the first `count` modules are initialised and never written again.
-    LIST.modules[..count].iter().map(|module| unsafe { (*module.get()).assume_init_ref() })
+    // SAFETY: a module is never given back, and complete before a pointer leads to it; only its
+    // atomics change afterwards.
+    let at = |place: &AtomicPtr<Module>| unsafe { place.load(Acquire).as_ref() };
+    core::iter::successors(at(&FIRST), move |module| at(&module.next))
 }
 
 /// `count` items of `T` at `at`.
@@ -120,6 +110,7 @@ impl Module {
                 first_window: tables.first_window as u32,
                 in_use: AtomicBool::new(true),
                 entered: AtomicBool::new(false),
+                next: AtomicPtr::new(null_mut()),
             }
         }
     }
@@ -132,7 +123,10 @@ impl Module {
     fn entry(&self, target: u64) -> Option<u64> {
         let relative = target.wrapping_sub(self.base) as u32;
         let i = self.entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
-        self.entered.store(true, Relaxed);
+        // (Its page may be shared with a parent.)
+        if !self.entered.load(Relaxed) {
+            self.entered.store(true, Relaxed);
+        }
         Some(self.base + u64::from(self.entries[i][1]))
     }
 
@@ -150,14 +144,11 @@ impl Module {
     }
 }
 
-/// Adds a module; false if there are too many.
-pub fn add(module: Module) -> bool {
-    let count = LIST.count.load(Acquire);
-    let Some(slot) = LIST.modules.get(count) else { return false };
-    // SAFETY: the caller holds the lock, and nobody reads behind `count`.
-    unsafe { (*slot.get()).write(module) };
-    LIST.count.store(count + 1, Release);
-    true
+/// Adds a module.
+pub fn add(module: Module) {
+    // (The caller holds the lock.)
+    let last = modules().last().map_or(&FIRST, |last| &last.next);
+    last.store(Box::into_raw(Box::new(module)), Release);
 }
 
 /// The library at `base` is mapped again as it was: its module is used again, if it has one.

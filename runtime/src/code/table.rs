@@ -15,6 +15,7 @@ use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use instrument::emit::LookUp;
 
@@ -45,16 +46,21 @@ pub struct LookUps {
     stack: u64,
     /// Where a return whose look-up misses goes.
     return_miss: u64,
+    /// Times that the process has forked, or has tried to.
+    forks: u32,
+    /// Pages of the tables that entries were set in; some of them more than once.
+    written: RefCell<Vec<u64>>,
 }
 
 impl LookUps {
     pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> LookUps {
         let shape = options.jump_table();
-        let jumps = Table { shape, place: 0, miss: entries.miss };
+        let jumps = Table { shape, place: 0, miss: entries.miss, is_filled: Cell::default() };
         let returns = options.return_table().map(|shape| Table {
             shape,
             place: jumps.file_len(),
             miss: entries.return_miss,
+            is_filled: Cell::default(),
         });
         let mut tables = LookUps {
             jumps,
@@ -65,6 +71,8 @@ impl LookUps {
             pieces: 0,
             stack,
             return_miss: entries.return_miss,
+            forks: 0,
+            written: RefCell::default(),
         };
         tables.fd = tables.file().unwrap_or(-1);
         tables
@@ -171,8 +179,83 @@ impl LookUps {
     }
 }
 
+/// A fork copies what is mapped of a piece of a table as soon as one page of it was written, and that is
+/// mostly pages of the file: a look-up maps those around it, too. A process that forks again and again
+/// gets rid of those, and has the pages that were written, and those only.
+impl LookUps {
+    /// From this one on.
+    const FORKS: u32 = 3;
+    /// More pages are not worth copying.
+    const MOST_KEPT: usize = 1 << 10;
+
+    fn note_written(&self, page: u64) {
+        let written = &mut *self.written.borrow_mut();
+        if written.last() == Some(&page) {
+            return;
+        }
+        if written.len() == written.capacity() {
+            written.sort_unstable();
+            written.dedup();
+        }
+        if written.len() > written.capacity() / 2 {
+            written.reserve(written.len().max(Self::MORE));
+        }
+        written.push(page);
+    }
+
+    /// Room that a child has without asking for memory.
+    const MORE: usize = 128;
+
+    /// The pieces of both tables for `spans`.
+    fn pieces<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = core::ops::Range<u64>> + 'a {
+        let parts = spans.iter().filter_map(|&span| self.part_in_window(span));
+        parts.flat_map(|(start, end)| {
+            self.each()
+                .map(move |t| t.shape.entry_of(start)..t.shape.entry_of(end - 1) + t.shape.entry)
+        })
+    }
+
+    fn keep_written(&mut self, spans: &[Span]) {
+        let mut pages = core::mem::take(self.written.get_mut());
+        pages.sort_unstable();
+        pages.dedup();
+        pages.retain(|page| self.pieces(spans).any(|piece| piece.contains(page)));
+        if pages.len() <= Self::MOST_KEPT {
+            let words = |page: u64| (0..PAGE / 8).map(move |i| page + 8 * i);
+            let mut kept = Vec::with_capacity(pages.len() * PAGE as usize / 8);
+            for at in pages.iter().copied().flat_map(words) {
+                // SAFETY: mapped, as a piece of a table; entries are read as other threads do.
+                kept.push(unsafe { (*(at as *const AtomicU64)).load(Relaxed) });
+            }
+            for piece in self.pieces(spans) {
+                const DONTNEED: usize = 4;
+                let (start, end) = (page_down(piece.start), page_up(piece.end));
+                let args = [start as usize, (end - start) as usize, DONTNEED];
+                // SAFETY: mapped from the file, which is what is there then. A look-up finds either
+                // of two entries that are right: the one that was set, and the one that misses.
+                let _ = unsafe { sys::call(nr::MADVISE, &args) };
+            }
+            for (at, word) in pages.iter().copied().flat_map(words).zip(kept) {
+                // SAFETY: mapped, as above; other threads read it as one word.
+                unsafe { (*(at as *const AtomicU64)).store(word, Release) };
+            }
+        }
+        *self.written.get_mut() = pages;
+    }
+}
+
 /// Only addresses in the window have entries.
 impl LookUpTables for LookUps {
+    fn forks(&mut self, spans: impl Iterator<Item = Span>) {
+        self.forks = self.forks.saturating_add(1);
+        if self.jumps.is_filled.get() || self.returns.as_ref().is_some_and(|t| t.is_filled.get()) {
+            return;
+        }
+        if self.forks == Self::FORKS || self.forks > Self::FORKS && self.forks.is_power_of_two() {
+            self.keep_written(&spans.collect::<Vec<_>>());
+        }
+    }
+
     fn cover(&self, span: Span) {
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.cover(self.fd, start, end));
@@ -187,7 +270,9 @@ impl LookUpTables for LookUps {
 
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
         if self.in_window(address) {
-            self.table(what).set(address.0, code.0);
+            let table = self.table(what);
+            table.set(address.0, code.0);
+            self.note_written(page_down(table.shape.entry_of(address.0)));
         }
     }
 
@@ -241,6 +326,8 @@ struct Table {
     place: u64,
     /// Where an entry leads that was never set.
     miss: u64,
+    /// Some of it could not be mapped from the file.
+    is_filled: Cell<bool>,
 }
 
 impl Table {
@@ -270,6 +357,7 @@ impl Table {
                     crate::die!("no address space for the table of translations");
                 }
                 self.fill(at, len);
+                self.is_filled.set(true);
             }
             at += len;
         }

@@ -42,8 +42,6 @@ pub struct FakeCode {
     pub bytes: Vec<u8>,
     pub len: u64,
     pub changes: Vec<Change>,
-    /// The parent has changed it since the fork.
-    pub changed_by_parent: bool,
 }
 
 /// What the gate of a unit does.
@@ -59,7 +57,7 @@ impl FakeCode {
     pub fn new() -> FakeCode {
         let len = 8 << 20;
         let bytes = alloc::vec![0xcc; FakeCode::FIRST];
-        FakeCode { bytes, len, changes: Vec::new(), changed_by_parent: false }
+        FakeCode { bytes, len, changes: Vec::new() }
     }
 
     pub fn gate(&self, entry: CodeOff) -> Gate {
@@ -139,13 +137,7 @@ impl CodeMemory for FakeCode {
         self.bytes.truncate(FakeCode::FIRST);
     }
 
-    fn copy_after_fork(&mut self) -> bool {
-        if self.changed_by_parent {
-            // Whoever relies on any of it sees that.
-            self.bytes.fill(0xcc);
-        }
-        !core::mem::take(&mut self.changed_by_parent)
-    }
+    fn forks(&mut self) {}
 }
 
 /// Tables that know what they cover.
@@ -195,6 +187,10 @@ impl LookUpTables for FakeTables {
     fn clear(&self, address: LiveAddr) {
         assert!(self.covers(address), "{address} has no entry to be cleared");
         self.entries.borrow_mut().retain(|(_, at), _| *at != address);
+    }
+
+    fn forks(&mut self, _spans: impl Iterator<Item = Span>) {
+        self.entries.borrow_mut().clear();
     }
 
     fn code_of_page(&self, _what: For) -> u64 {

@@ -1,5 +1,7 @@
 //! Which blocks are translated together, and what becomes of their code.
 
+use crate::base::census;
+use crate::base::lasting::lasting;
 use crate::code::address_map::AddressMap;
 use crate::code::executable::ExecRange;
 use crate::code::links::{put_stub, Exit, Links, Site};
@@ -11,11 +13,16 @@ use abi::image::ImageHeader;
 use abi::options::Options;
 use abi::unit::{flags, unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use iced_x86::{Decoder, DecoderOptions, Encoder};
 use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{self, Fragment};
 use instrument::planner::all_open;
 use instrument::translate::Translator;
 use lifter::region::{self, Cut, Link};
+
+/// The tables of decoder and encoder have been made, where a fork does not copy them.
+static TABLES: AtomicBool = AtomicBool::new(false);
 
 const LONGEST_INSN: u64 = 15;
 /// From this one on, all units are wide: the first window's may be narrow.
@@ -141,7 +148,14 @@ impl Translation {
 
     fn translator(&mut self) -> &mut Translator {
         let (options, placement) = (self.options, self.placement);
-        self.translator.get_or_insert_with(|| Translator::new(options, placement))
+        self.translator.get_or_insert_with(|| {
+            if census::live() <= 1 && !TABLES.swap(true, Relaxed) {
+                lasting(|| {
+                    let _ = (Decoder::new(64, &[], DecoderOptions::NONE), Encoder::new(64));
+                });
+            }
+            Translator::new(options, placement)
+        })
     }
 
     /// The units as the trace describes them; `None` if nothing is recorded.

@@ -24,9 +24,9 @@ pub trait CodeMemory {
     fn room(&self) -> u64;
     /// Forgets all code.
     fn restart(&mut self);
-    /// In a forked child, which has its parent's memory: makes a copy of its own. False if the
-    /// parent has changed the code since the fork.
-    fn copy_after_fork(&mut self) -> bool;
+    /// From here on there may be a child that has the same memory: neither process's changes are the
+    /// other's.
+    fn forks(&mut self);
 }
 
 /// What a look-up was for.
@@ -44,6 +44,9 @@ pub trait LookUpTables {
     fn uncover(&self, span: Span);
     /// Points the entry of `address`, which `cover` has made, at `code`.
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr);
+    /// The process forks: now is the time to forget entries that nobody may need, and to have few pages.
+    /// `spans`: those that have entries.
+    fn forks(&mut self, spans: impl Iterator<Item = Span>);
     /// Lets `address`, whose entry `cover` has made, miss again.
     fn clear(&self, address: LiveAddr);
     /// Bytes of code whose entries share a page of the table for `what`.

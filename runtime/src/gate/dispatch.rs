@@ -13,7 +13,7 @@ use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, T
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay::{arrive, is_replay, steer};
+use crate::kernel::replay::{arrive, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -202,13 +202,21 @@ fn refused(thread: &mut Thread) {
 /// First Rust code of a new thread, on its own runtime stack; signals are blocked.
 pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
-    thread.tid = sys::gettid();
+    match is_replay() {
+        true => contexts::begins(thread),
+        false => thread.tid = sys::gettid(),
+    }
     let parent = thread.parent;
     baton::enter(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
     baton::entered(thread);
     prepare(thread, thread.resume_original);
+    if is_replay() {
+        if let Some(next) = arrive::before_leaving(thread, true) {
+            prepare(thread, next);
+        }
+    }
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

@@ -31,6 +31,7 @@ use crate::base::control::Slot;
 use crate::base::facts::facts;
 use crate::base::futex::{wait, wake, ETIMEDOUT};
 use crate::base::lock::{Forked, Guard, Lock};
+use crate::logs::inputs::unfollowed::unfollowed;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{Event, EventRef, WHOLE_UNIT};
@@ -332,6 +333,9 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
     // Only this thread could begin another.
     if !is_serial() || census::live() < 2 {
         return Lent::No;
+    }
+    if calls::writes_while_it_waits(number, args) && facts().options.recording.inputs() {
+        unfollowed(thread, "the kernel writes to a lock while threads run (futex with priorities)");
     }
     let others = WAITING.load(Relaxed) != 0;
     let gives = calls::waits(number, args)

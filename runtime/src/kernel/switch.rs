@@ -347,6 +347,7 @@ fn stop() -> (u32, u32) {
 // --- requests ---
 
 /// Carries out the request of `dep`, if no other thread does.
+#[inline(never)]
 fn serve() {
     if SERVING.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
         return wait(&SERVING, 1, None);

@@ -188,8 +188,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
 
 /// Whether one thread runs at a time, and in which order then.
 fn is_serial(start: &Start, options: Options) -> bool {
-    let tortured = options.process.torture & torture::SERIAL != 0;
-    let serial = tortured || options.recording.inputs() && !options.process.replays;
+    let wanted = options.process.torture & torture::SERIAL != 0 || options.recording.inputs();
+    let serial = wanted && !options.process.replays;
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let wanted = start.environment("DEP_SCHEDULE").filter(|_| serial && !secure);
     if let Some(text) = wanted {

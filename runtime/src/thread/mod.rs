@@ -96,23 +96,29 @@ const STACK: u64 = 512 << 10;
 const HANDLER_STACK: u64 = 512 << 10;
 const GUARD: u64 = 4096;
 
+/// What is written of a thread's home all the time lies ahead of the table of increments and behind it.
+/// A fork costs a page fault for each page that is written, twice: so the table takes the page in the middle,
+/// and what lies ahead of it shares a page with the first frames of the runtime's stack.
+const FRONT: u64 = (abi::thread::INCREMENTS as u64).next_multiple_of(64);
+
 fn home_size() -> u64 {
-    abi::layout::page_up(core::mem::size_of::<Home>() as u64)
+    abi::layout::page_up(core::mem::size_of::<Home>() as u64 - FRONT)
 }
 
 impl Thread {
-    /// Memory for a thread: `[guard | stack | guard | handler stack | Home]`. It stays.
+    /// Memory for a thread: `[guard | handler stack | guard | stack | Home]`. It stays.
     pub fn create() -> Result<&'static mut Thread, i32> {
-        let total = GUARD + STACK + GUARD + HANDLER_STACK + home_size();
+        let total = GUARD + HANDLER_STACK + GUARD + STACK + home_size();
         let mut memory = Mapping::anonymous(total)?;
         let base = memory.start();
-        for guard in [base, base + GUARD + STACK] {
+        let handler_stack = base + GUARD;
+        let second = handler_stack + HANDLER_STACK;
+        for guard in [base, second] {
             memory.protect(guard, GUARD, 0)?;
         }
-        let runtime_stack = base + GUARD + STACK;
-        let handler_stack = runtime_stack + GUARD;
-        let home = (handler_stack + HANDLER_STACK) as *mut Home;
-        // SAFETY: fresh memory of this size, aligned to a page, that nobody else knows and that is
+        let runtime_stack = second + GUARD + STACK - FRONT;
+        let home = runtime_stack as *mut Home;
+        // SAFETY: fresh memory of this size, aligned to 64, that nobody else knows and that is
         // never given back. The two references cover different parts of it.
         unsafe {
             (&raw mut (*home).mailbox).write(Mailbox::new());

@@ -4,7 +4,7 @@
 use crate::base::signal::{bit, AltStack, SigInfo, SA_NODEFER, SIGSEGV, SI_KERNEL, SS_AUTODISARM};
 use crate::kernel::replay::outcome::{conclude, differs, Expected};
 use crate::kernel::replay::steer::{self, Wish};
-use crate::kernel::replay::{coming, event_of, next_entry, stepping, take, write};
+use crate::kernel::replay::{coming, contexts, event_of, next_entry, stepping, take, write};
 use crate::kernel::signals::deliver::take_action;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
@@ -161,6 +161,7 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     let next = coming_here(thread, pc);
     match next {
         Some(Following::Checked(registers)) => compare(thread, &mine, &registers),
+        Some(Following::Yields) => contexts::others_run(thread, pc),
         Some(Following::Signal) => {
             let registers = &thread.block.registers;
             let state = State {
@@ -184,6 +185,8 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
 /// What may stand right behind an interruption.
 enum Following {
     Checked(RegisterState),
+    /// Others run now.
+    Yields,
     /// With what was written for it in front of it.
     Signal,
 }
@@ -205,7 +208,13 @@ fn coming_here(thread: &mut Thread, pc: u64) -> Option<Following> {
                 _ => None,
             }
         }
-        Kind::Written | Kind::Signal | Kind::ProcessEnd => Some(Following::Signal),
+        Kind::Yields => {
+            take(&entry);
+            Some(Following::Yields)
+        }
+        Kind::Written | Kind::Signal | Kind::ProcessEnd | Kind::ThreadEnd => {
+            Some(Following::Signal)
+        }
         _ => None,
     }
 }
@@ -303,6 +312,11 @@ fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigI
                 pc,
                 format_args!("signal {status} ends the process at {pc:#x}"),
             )
+        }
+        // A child of vfork.
+        Event::ThreadEnd { reason: End::Signal, status } if here && thread.vfork_child => {
+            take(&next.entry);
+            contexts::ends(thread, End::Signal, status)
         }
         _ => {
             let expected = Expected(&next.entry, &next.event);

@@ -8,9 +8,12 @@ use crate::kernel::brk::brk;
 use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
 use crate::kernel::replay::stepping::is_in_call;
-use crate::kernel::replay::{coming, event_of, memory, next_entry, replay, take, write, Coming};
+use crate::kernel::replay::{
+    coming, contexts, event_of, memory, next_entry, replay, take, write, Coming,
+};
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
+use crate::kernel::threads;
 use crate::logs::inputs::written::Image;
 use crate::logs::writes::Writes;
 use crate::logs::{log, moment};
@@ -49,7 +52,9 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
         nr::EXECVE | nr::EXECVEAT => executes(thread),
         _ => {}
     }
+    contexts::before_vfork(thread, number, args, next);
     let coming = coming_in_call(thread);
+    contexts::after_vfork(thread);
     let result = match found(thread, &coming, number, args) {
         Found::Result(result) => result,
         Found::Interrupted => {
@@ -77,7 +82,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
     write(thread, pc, &coming.written);
     take(&coming.entry);
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
-        goes_on_as_child(thread, number, args);
+        goes_on_as_child(thread, number, args, next);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
@@ -97,6 +102,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
 fn coming_in_call(thread: &mut Thread) -> Coming {
     let pc = thread.syscall_pc;
     loop {
+        let_others_run(thread);
         let next = coming(thread, pc);
         let Event::Checked(registers) = &next.event else { return next };
         let moment = Moment { rip: registers.rip, rcx: registers.gpr[1] };
@@ -106,6 +112,24 @@ fn coming_in_call(thread: &mut Thread) -> Coming {
         let mine = Registers { rip: pc, ..thread.block.registers };
         compare(thread, &mine, registers);
         take(&next.entry);
+    }
+}
+
+/// Others run now, if the recorded thread let them run for this call.
+fn let_others_run(thread: &mut Thread) {
+    let pc = thread.syscall_pc;
+    loop {
+        let entry = next_entry(thread, pc);
+        match entry.kind() {
+            Kind::Yields if (entry.thread, entry.turns) == (thread.index, thread.turns()) => {
+                take(&entry);
+            }
+            // It was in this call for so long that others did not wait for it. If it never came back from
+            // there, nothing says so.
+            Kind::Runs | Kind::ThreadStart if entry.thread != thread.index => {}
+            _ => return,
+        }
+        contexts::others_run(thread, pc);
     }
 }
 
@@ -123,6 +147,24 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         }
         Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
             Found::Interrupted
+        }
+        // A filter of the program's (seccomp) has ended the process, or the thread, for the call.
+        Event::ProcessEnd { reason: End::Signal, status, .. } if here => {
+            let status = *status;
+            take(&coming.entry);
+            end_recording(thread, End::Signal, status, 0);
+            conclude(
+                thread,
+                Verdict::Ended,
+                pc,
+                format_args!("signal {status} ends the process at {pc:#x}"),
+            )
+        }
+        Event::ThreadEnd { reason, status } if here => {
+            let (reason, status) = (*reason, *status);
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, reason, status)
         }
         other => {
             let call = Call { number: number as u64, arguments: &arguments };
@@ -189,14 +231,8 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
 /// A child is made, or a thread.
 fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
     let pc = thread.syscall_pc;
-    if crate::kernel::threads::shares_memory(number, args) {
-        impossible(
-            thread,
-            pc,
-            format_args!(
-                "a thread or a child that shares memory starts at {pc:#x}, which is not replayed"
-            ),
-        )
+    if threads::shares_memory(number, args) && !threads::is_vfork(number, args) {
+        return contexts::add(thread, number, args, pc + 2, result as u32);
     }
     if result != 0 {
         thread.event(WHOLE_UNIT, &Event::Fork { pid: result as u64 });
@@ -204,11 +240,18 @@ fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) 
 }
 
 /// What is replayed is the child of a fork: from here on, it is that.
-fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6]) {
+fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) {
     thread.block.registers.gpr[0] = 0;
-    if let Some(stack) = crate::kernel::threads::stack_of_child(number, args) {
+    if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
     }
+    // What is listed of the child begins with a chunk, and the event says with which.
+    let state = thread.register_state(next, 0xffff);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.switched(&pointers, &state, WHOLE_UNIT);
+    log().chunk_starts(thread);
+    let arguments = args.map(|arg| arg as u64);
+    thread.event(WHOLE_UNIT, &Event::Syscall { number: number as u64, arguments, result: 0 });
 }
 
 /// `exit` and `exit_group`: the replay ends if the recording does.
@@ -232,6 +275,15 @@ fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
                 pc,
                 format_args!("the process exits with status {status}"),
             )
+        }
+        Event::ThreadEnd { reason: End::Exit, status: theirs }
+            if here && theirs & 0xff == status =>
+        {
+            log().before_exit(thread);
+            // What the kernel does for a thread that ends.
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, End::Exit, args[0] as i32)
         }
         // It is refused, or interrupted: as any other call.
         Event::Syscall { .. } | Event::Arrived(_) if coming.written.is_empty() => {}
@@ -265,6 +317,9 @@ fn executes(thread: &mut Thread) {
     thread.event(WHOLE_UNIT, &Event::Exec(path));
     if fails {
         return;
+    }
+    if thread.vfork_child {
+        contexts::is_gone(thread);
     }
     let pointers = thread.block.pointers;
     thread.recorder.close(&pointers);

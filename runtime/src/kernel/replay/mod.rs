@@ -15,6 +15,7 @@
 pub mod answers;
 pub mod arrive;
 pub mod calls;
+pub mod contexts;
 pub mod memory;
 pub mod outcome;
 pub mod output;
@@ -62,6 +63,7 @@ pub fn replay() -> Guard<'static, Replay> {
 pub fn forked(forked: &Forked) {
     if is_replay() {
         REPLAY.get().force_unlock(forked);
+        contexts::forked(forked);
     }
 }
 

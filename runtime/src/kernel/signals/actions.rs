@@ -10,6 +10,7 @@ use crate::base::signal::{
 };
 use crate::thread::Thread;
 use abi::control::KICK;
+use alloc::boxed::Box;
 
 static ACTIONS: Once<Lock<Actions>> = Once::new();
 
@@ -27,8 +28,9 @@ pub fn forked(forked: &Forked) {
 }
 
 /// The actions of a process that has had some of its own for now.
-pub fn replace(actions: Actions) {
-    *of_all() = actions;
+#[inline(never)]
+pub fn replace(actions: Box<Actions>) {
+    *of_all() = *actions;
 }
 
 fn place() -> &'static Lock<Actions> {

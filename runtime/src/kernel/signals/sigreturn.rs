@@ -9,6 +9,9 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.
+///
+/// (By itself: its buffers are no part of the stack of every call.)
+#[inline(never)]
 pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     let at = thread.block.registers.gpr[4].wrapping_sub(8)
         + core::mem::offset_of!(Frame, ucontext) as u64;

@@ -62,6 +62,18 @@ pub(super) fn call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Opt
     if matches!(what, Use::Neither) {
         return None;
     }
+    by_path(thread, number, args, exe, (directory, index, what))
+}
+
+/// (By itself: a path is no part of the stack of every call.)
+#[inline(never)]
+fn by_path(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    exe: &CStr,
+    (directory, index, what): (usize, usize, Use),
+) -> Option<Outcome> {
     let mut path = [0u8; PATH_MAX];
     let len = read_program_string(args[index] as u64, &mut path).ok()?;
     if !is_link(directory, &path[..len]) {

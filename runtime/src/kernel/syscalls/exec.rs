@@ -123,6 +123,8 @@ enum Choice {
     Instead,
 }
 
+/// (By itself: its paths are no part of the stack of every call.)
+#[inline(never)]
 pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let request = Request::new(number, args);
     let mut choice = match &lineage().recorder {

@@ -262,6 +262,8 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
 
 /// `madvise(address, length, advice)`: some advice replaces what is there.
 pub fn madvise(args: &[usize; 6]) -> usize {
+    const MADV_DONTNEED: usize = 4;
+    const MADV_FREE: usize = 8;
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
     let replaces = drops(args[2] as u64);
     if replaces && is_ours(start, len) {
@@ -269,6 +271,11 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     }
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MADVISE, *args) };
+    if result == 0 && args[2] == MADV_FREE && facts().options.is_repeatable() {
+        // When the kernel drops it nobody can say.
+        // SAFETY: the program does not want what is there.
+        let _ = unsafe { sys::raw(nr::MADVISE, [args[0], args[1], MADV_DONTNEED, 0, 0, 0]) };
+    }
     let mut jit = jit();
     if replaces && jit.touches_code(start, start + len) {
         jit.code_may_change(start, start + len);

@@ -64,7 +64,7 @@ fn die(thread: &mut Thread, signal: i32) -> ! {
 fn trap(thread: &mut Thread, number: usize, next: u64, errno: u32) -> usize {
     const SYS_SECCOMP: i32 = 1;
     let blocked = thread.mailbox.blocks(SIGSYS);
-    if blocked || actions::of(thread).0[SIGSYS as usize].handler <= SIG_IGN {
+    if blocked || actions::with(thread, SIGSYS, |action| action.handler) <= SIG_IGN {
         die(thread, SIGSYS);
     }
     let mut info = SigInfo::fault(SIGSYS, SYS_SECCOMP, next);

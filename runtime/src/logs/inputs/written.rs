@@ -4,7 +4,7 @@
 //! they may write is compared with what was there before: what is the same now would be the same in a
 //! replay. Where other threads may write meanwhile, or the memory is large, all is recorded.
 
-use crate::base::program::{read_program_bytes, try_read_program_bytes};
+use crate::base::program::{look_at, try_read_program_bytes};
 use crate::base::{census, sys};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::moment::Call;
@@ -39,17 +39,22 @@ impl Image {
         if len > COMPARED || census::live() > 1 {
             return Image::default();
         }
-        let mut bytes = alloc::vec![0; len as usize];
-        let mut rest = bytes.as_mut_slice();
+        let mut bytes = Vec::with_capacity(len as usize);
         for range in ranges() {
-            let (piece, behind) = rest.split_at_mut(range.length as usize);
-            if !read_program_bytes(range.address, piece) {
-                return Image::default();
-            }
-            rest = behind;
+            let Some(piece) = alone(range.address, range.length) else { return Image::default() };
+            bytes.extend_from_slice(piece);
         }
         Image { bytes, taken: true }
     }
+}
+
+/// A few pages of memory where they lie, if the process has one thread.
+fn alone<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
+    if len > COMPARED || census::live() > 1 {
+        return None;
+    }
+    // SAFETY: the only thread is here, and keeps the slice no longer than until its next system call.
+    unsafe { look_at(at, len) }
 }
 
 /// Records what the kernel has written for a call that returned `result`.
@@ -79,11 +84,10 @@ pub fn by_call(thread: &mut Thread, call: &Call, result: sys::Result) {
 
 /// Records what is not as in `old` at `address`.
 fn changes(thread: &mut Thread, address: u64, old: &[u8]) {
-    let mut new = alloc::vec![0; old.len()];
-    if !read_program_bytes(address, &mut new) {
+    let Some(new) = alone(address, old.len() as u64) else {
         // A part is gone.
         return all(thread, address, old.len() as u64);
-    }
+    };
     let mut run: Option<(usize, usize)> = None;
     for at in (0..old.len()).filter(|&i| old[i] != new[i]) {
         run = match run {
@@ -102,8 +106,11 @@ fn changes(thread: &mut Thread, address: u64, old: &[u8]) {
 
 /// Records what is at `address`, as far as there is something.
 pub fn all(thread: &mut Thread, address: u64, len: u64) {
-    if !thread.recorder.to_file() {
+    if len == 0 || !thread.recorder.to_file() {
         return;
+    }
+    if let Some(bytes) = alone(address, len) {
+        return piece(thread, address, bytes);
     }
     let mut buffer = Vec::new();
     let (mut at, mut left) = (address, len.min(u64::MAX - address));

@@ -228,11 +228,10 @@ impl Model {
     }
 
     fn fork(&mut self) {
-        let changed = self.random.one_in(2);
-        self.lab.arena.changed_by_parent = changed;
+        let described = self.random.one_in(2);
         let flushes = self.lab.flushes;
-        self.lab.forked(true);
-        assert_eq!(self.lab.flushes - flushes, u32::from(changed));
+        self.lab.forked(described);
+        assert_eq!(self.lab.flushes - flushes, u32::from(!described));
     }
 
     /// The other variant of the code from here on. Somebody was on the way out of the one before.

@@ -1,0 +1,65 @@
+//! Memory for what is made once and then only read, until the process ends: children have it in
+//! common with their parent, and a fork copies none of it.
+
+use crate::base::own::{not_in_dumps, own};
+use crate::base::sys::{self, nr};
+use core::alloc::Layout;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+/// Most that it takes.
+const ROOM: usize = 2 << 20;
+/// What the kernel is asked for at once, where it can be: a page fault each would cost more.
+const POPULATED: usize = 128 << 10;
+
+/// Allocations come from here just now.
+static OPEN: AtomicBool = AtomicBool::new(false);
+/// Where it lies; 0: there is none.
+static START: AtomicUsize = AtomicUsize::new(0);
+/// How much of it is taken, and has pages.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static READY: AtomicUsize = AtomicUsize::new(0);
+
+/// Has `make` fill tables that nobody changes afterwards; they cannot be written to from then on.
+/// To be called once, while no other thread runs that allocates.
+pub fn lasting(make: impl FnOnce()) {
+    let prot = sys::PROT_READ | sys::PROT_WRITE;
+    let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    let Ok(start) = own(ROOM as u64, prot, flags, -1, 0) else { return make() };
+    START.store(start as usize, Relaxed);
+    OPEN.store(true, Relaxed);
+    make();
+    OPEN.store(false, Relaxed);
+    not_in_dumps(start, ROOM as u64);
+    // SAFETY: what lies there is only read from here on, as promised by `make`.
+    let _ = unsafe { sys::call(nr::MPROTECT, &[start as usize, ROOM, sys::PROT_READ]) };
+}
+
+/// Memory for an allocation that is made just now; `None`: it is an ordinary one.
+#[inline]
+pub fn take(layout: Layout) -> Option<*mut u8> {
+    if !OPEN.load(Relaxed) {
+        return None;
+    }
+    let at = USED.load(Relaxed).next_multiple_of(layout.align());
+    let end = at + layout.size();
+    if end > ROOM {
+        return None;
+    }
+    USED.store(end, Relaxed);
+    let start = START.load(Relaxed);
+    while READY.load(Relaxed) < end {
+        const POPULATE_WRITE: usize = 23;
+        let ready = READY.fetch_add(POPULATED, Relaxed);
+        let args = [start + ready, POPULATED, POPULATE_WRITE];
+        // SAFETY: inside of memory that is ours; a kernel without the advice leaves it to faults.
+        let _ = unsafe { sys::call(nr::MADVISE, &args) };
+    }
+    Some((start + at) as *mut u8)
+}
+
+/// Whether `block` came from [`take`]: it is not given back.
+#[inline]
+pub fn has(block: *mut u8) -> bool {
+    let start = START.load(Relaxed);
+    start != 0 && (block as usize).wrapping_sub(start) < ROOM
+}

@@ -1,0 +1,161 @@
+//! What a recording of inputs promises about the order of its events.
+
+use crate::events::{Event, Placed};
+use crate::open::{Thread, Trace};
+use crate::Error;
+
+/// What the events of a thread have announced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Announced {
+    Nothing,
+    /// Bytes that the kernel wrote, or a file that it mapped, for what comes next.
+    Written,
+    /// The thread was interrupted from outside.
+    Arrived,
+}
+
+/// Checks the events of all threads; the error is the first violation.
+pub fn check(trace: &Trace) -> Result<(), Error> {
+    for thread in &trace.threads {
+        if let Some(chunk) = thread.chunks.first() {
+            let what = "a recording of inputs has no streams";
+            return Err(Error(format!("offset {:#x}: {what}", chunk.frame.offset)));
+        }
+        check_thread(thread).map_err(|(placed, what)| {
+            let (name, turns) = (thread.name(), placed.position.control_flow.0);
+            Error(format!("thread {name}, behind {turns} turns: {what}"))
+        })?;
+    }
+    Ok(())
+}
+
+fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
+    let (mut announced, mut turns, mut runs) = (Announced::Nothing, 0, None);
+    // What the kernel has left on the stack of a thread that starts is announced for nobody.
+    let mut starts = false;
+    for placed in &thread.events {
+        let wrong = |what: String| Err((placed, what));
+        let now = placed.position.control_flow.0;
+        if now < turns {
+            return wrong(format!("there were {turns} turns before"));
+        }
+        turns = now;
+        let Some(event) = &placed.event else { continue };
+        let name = event.kind().name();
+        announced = match (event, announced) {
+            (Event::Written { .. }, Announced::Nothing) if starts => Announced::Nothing,
+            (Event::Written { .. } | Event::Mapped { .. }, _) => Announced::Written,
+            (
+                Event::Syscall { .. }
+                | Event::Answer { .. }
+                | Event::Fork { .. }
+                | Event::Unfollowed { .. },
+                Announced::Arrived,
+            ) => return wrong(format!("{name} behind ARRIVED")),
+            (Event::Unfollowed { .. } | Event::Fork { .. }, announced) => announced,
+            (
+                Event::Syscall { .. }
+                | Event::Answer { .. }
+                | Event::Signal { .. }
+                | Event::Checked(_)
+                | Event::Loss { .. }
+                | Event::ProcessEnd { .. },
+                _,
+            ) => Announced::Nothing,
+            (Event::Arrived(_), Announced::Nothing) => Announced::Arrived,
+            (Event::Yields, Announced::Arrived) => Announced::Nothing,
+            (Event::Runs(number), _) => {
+                if runs.is_some_and(|before| *number <= before) {
+                    return wrong(format!("RUNS {number} out of its order"));
+                }
+                runs = Some(*number);
+                announced
+            }
+            (_, Announced::Nothing) => Announced::Nothing,
+            (_, announced) => return wrong(format!("{name} behind {announced:?}")),
+        };
+        starts = match event {
+            Event::ThreadStart { .. } | Event::OwnProcess { .. } => true,
+            Event::Written { .. } | Event::Unfollowed { .. } | Event::Runs(_) => starts,
+            _ => false,
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::event::{Position, WHOLE_UNIT};
+    use abi::ids::{LiveAddr, StreamOff};
+    use abi::trace::RegisterState;
+
+    fn thread(events: &[(u64, Event)]) -> Thread {
+        let placed = |(turns, event): &(u64, Event)| {
+            let control_flow = StreamOff(*turns);
+            let position = Position { chunk: 0, control_flow, insn: WHOLE_UNIT };
+            Placed { position, event: Some(event.clone()) }
+        };
+        Thread { events: events.iter().map(placed).collect(), ..Thread::default() }
+    }
+
+    fn is_valid(events: &[(u64, Event)]) -> bool {
+        check_thread(&thread(events)).is_ok()
+    }
+
+    fn registers() -> Box<RegisterState> {
+        Box::default()
+    }
+
+    fn start() -> Event {
+        Event::ThreadStart { tid: 7, parent: 0, registers: registers() }
+    }
+
+    fn written() -> Event {
+        Event::Written { address: LiveAddr(0x1000), bytes: vec![1, 2].into() }
+    }
+
+    fn call() -> Event {
+        Event::Syscall { number: 0, arguments: [0; 6], result: 2 }
+    }
+
+    fn signal() -> Event {
+        let (address, pc) = (0, LiveAddr(0x40));
+        Event::Signal { signal: 14, code: 0, address, pc, registers: registers() }
+    }
+
+    #[test]
+    fn what_the_kernel_wrote_belongs_to_what_comes_next() {
+        let arrived = || Event::Arrived(registers());
+        assert!(is_valid(&[
+            (0, start()),
+            (0, written()),
+            (0, call()),
+            (3, written()),
+            (3, call())
+        ]));
+        assert!(is_valid(&[(0, start()), (4, arrived()), (4, written()), (4, signal())]));
+        assert!(is_valid(&[(0, start()), (2, written())]), "it was killed there");
+        assert!(!is_valid(&[(0, start()), (1, written()), (1, Event::FsBase(1)), (1, call())]));
+        assert!(!is_valid(&[(0, start()), (1, arrived()), (1, call())]));
+        assert!(!is_valid(&[(0, start()), (1, arrived()), (1, arrived())]));
+    }
+
+    #[test]
+    fn turns_and_stretches_are_in_their_order() {
+        assert!(is_valid(&[(0, start()), (5, call()), (5, call())]));
+        assert!(!is_valid(&[(0, start()), (5, call()), (4, call())]));
+        assert!(is_valid(&[
+            (0, start()),
+            (0, Event::Runs(0)),
+            (5, Event::Yields),
+            (5, Event::Runs(2))
+        ]));
+        assert!(!is_valid(&[
+            (0, start()),
+            (0, Event::Runs(2)),
+            (5, Event::Yields),
+            (5, Event::Runs(2))
+        ]));
+    }
+}
