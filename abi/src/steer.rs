@@ -92,7 +92,8 @@ words! {
         Watch = 8,
         /// None there any more.
         Unwatch = 9,
-        /// The registers of thread `address` (its index), which may stand still.
+        /// The registers of the thread with the number `address` among those that stand still while another
+        /// one runs, from 0.
         Thread = 10,
         /// End the process. There is no answer.
         Quit = 11,
@@ -162,7 +163,7 @@ pub struct Command {
     pub watched: Watched,
     /// Where to.
     pub position: Position,
-    /// Of a breakpoint or a watchpoint; of [`Action::Thread`] the index.
+    /// Of a breakpoint or a watchpoint; of [`Action::Thread`] the number.
     pub address: u64,
     /// Of a watchpoint.
     pub len: u64,
@@ -184,7 +185,7 @@ pub struct Stop {
     pub thread: u64,
     /// Its thread id in the recording.
     pub tid: u64,
-    /// How many threads there are; 0: that is not known here.
+    /// How many threads there are.
     pub threads: u64,
     /// Where.
     pub position: Position,

@@ -69,8 +69,8 @@ pub trait Machine: Sized {
     /// Reads the program's memory; how many bytes there are.
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize;
 
-    /// The registers of a thread, by its index.
-    fn thread(&mut self, index: u64) -> Result<Stop, Failed>;
+    /// The registers of a thread that stands while another one runs, from 0.
+    fn thread(&mut self, number: u64) -> Result<Stop, Failed>;
 
     /// Whether it can watch all of these at once.
     fn can_watch(_watches: &BTreeSet<Watch>) -> bool {

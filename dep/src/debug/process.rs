@@ -316,11 +316,11 @@ impl Machine for Steered {
         self.memory.read_at(buffer, address).unwrap_or(0)
     }
 
-    fn thread(&mut self, index: u64) -> Result<Stop, Failed> {
+    fn thread(&mut self, number: u64) -> Result<Stop, Failed> {
         let stop =
-            self.ask(&Command { action: Action::Thread, address: index, ..Command::default() })?;
+            self.ask(&Command { action: Action::Thread, address: number, ..Command::default() })?;
         match stop.why {
-            Why::Refused => Err(Failed(format!("there is no thread {index}"))),
+            Why::Refused => Err(Failed(format!("there is no other thread {number}"))),
             _ => Ok(stop),
         }
     }

@@ -161,8 +161,8 @@ impl<M: Machine + 'static> Server<M> {
     /// Each thread's state.
     fn threads(&mut self) -> Vec<Stop> {
         let now = *self.timeline.stop();
-        let others = (0..now.threads).filter(|&i| i != now.thread);
         let machine = self.timeline.now_mut();
+        let others = 0..now.threads.saturating_sub(1);
         let mut all: Vec<Stop> = others.filter_map(|i| machine.thread(i).ok()).collect();
         all.push(now);
         all

@@ -11,6 +11,7 @@ use crate::base::once::Once;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
+use crate::kernel::replay::contexts::{self, Standing};
 use crate::kernel::replay::replay;
 use crate::kernel::signals::state::State;
 use crate::thread::seek::Moment;
@@ -58,7 +59,7 @@ struct Steer {
     watches: Vec<Watch>,
     /// The processor does not tell of watchpoints: each instruction is looked behind.
     watches_need_steps: bool,
-    /// What has to be added to the turns of the thread.
+    /// What has to be added to the turns of the thread: those of all others.
     turns_before: u64,
 }
 
@@ -109,6 +110,20 @@ fn steer() -> Option<Guard<'static, Steer>> {
 /// Whether somebody steers.
 pub fn is_steered() -> bool {
     STEER.try_get().is_some()
+}
+
+/// Another thread is about to go on in place of this one.
+pub fn leaves(thread: &Thread) {
+    if let Some(mut steer) = steer() {
+        steer.turns_before = steer.turns_before.wrapping_add(thread.turns());
+    }
+}
+
+/// The thread goes on in place of another one.
+pub fn enters(thread: &Thread) {
+    if let Some(mut steer) = steer() {
+        steer.turns_before = steer.turns_before.wrapping_sub(thread.turns());
+    }
 }
 
 /// The thread's turns, `made` so far, are counted from `from` on.
@@ -170,7 +185,7 @@ pub fn before_signal(thread: &mut Thread, state: &State, signal: i32) {
     }
     if steer.goes && steer.command.hits == Hits::Stop {
         let stop = steer.stop(thread, here, &registers, None, Why::Signal, signal as u64);
-        steer.ask(stop);
+        steer.ask(thread, stop);
         steer.start = here;
     }
     // The handler's first instruction comes next.
@@ -198,7 +213,7 @@ pub fn at_end(thread: &mut Thread, outcome: &Outcome) {
         let mut stop = steer.stop(thread, here, &registers, None, why, outcome.verdict as u64);
         steer.finish(&mut stop);
         steer.steps = false;
-        steer.ask(stop);
+        steer.ask(thread, stop);
         if why == Why::Failed {
             // It is said elsewhere why.
             return;
@@ -236,7 +251,7 @@ impl Steer {
             };
             let mut stop = self.stop(thread, here, registers, vectors, why, detail);
             self.finish(&mut stop);
-            self.ask(stop);
+            self.ask(thread, stop);
             asked = true;
             self.start = here;
         }
@@ -322,8 +337,8 @@ impl Steer {
             detail,
             pid: u64::from(sys::getpid()),
             thread: u64::from(thread.index),
-            tid: replay().header.pid.wrapping_add(u64::from(thread.index)),
-            threads: 1,
+            tid: tid_of(thread.index, thread.tid),
+            threads: 1 + contexts::others(thread).len() as u64,
             position: here,
             before: if self.steps && self.last != here { self.last } else { Position::default() },
             hits: 0,
@@ -346,13 +361,13 @@ impl Steer {
     }
 
     /// Says where the replay stands, and answers what is asked, until it is to go on.
-    fn ask(&mut self, stop: Stop) {
+    fn ask(&mut self, thread: &Thread, stop: Stop) {
         self.said = stop;
         self.goes = false;
         self.say(stop.why);
         while !self.goes {
             let (command, socket) = self.hear();
-            self.obey(command, socket);
+            self.obey(thread, command, socket);
         }
     }
 
@@ -364,7 +379,7 @@ impl Steer {
         }
     }
 
-    fn obey(&mut self, command: Command, socket: Option<i32>) {
+    fn obey(&mut self, thread: &Thread, command: Command, socket: Option<i32>) {
         match command.action {
             Action::Run | Action::RunToTurn | Action::RunTo | Action::Step => {
                 self.command = command;
@@ -392,10 +407,31 @@ impl Steer {
                 }
             }
             Action::WatchByStepping => self.watches_need_steps = command.address != 0,
-            Action::Thread if command.address == self.said.thread => {}
-            Action::Thread => return self.say(Why::Refused),
+            Action::Thread => return self.say_of(thread, command.address),
         }
         self.say(Why::Goal);
+    }
+
+    /// Says where the `n`th of the other threads stands.
+    fn say_of(&mut self, thread: &Thread, n: u64) {
+        let Some(other) = contexts::others(thread).into_iter().nth(n as usize) else {
+            return self.say(Why::Refused);
+        };
+        let Standing { index, tid, registers, fs_base } = other;
+        let said = Stop {
+            thread: u64::from(index),
+            tid: tid_of(index, tid),
+            position: Position { pc: registers.rip, rcx: registers.gpr[1], ..self.said.position },
+            gpr: registers.gpr,
+            rflags: registers.rflags & !TRAP_FLAG,
+            fs_base,
+            vectors: 0,
+            vectors_len: 0,
+            ..self.said
+        };
+        let now = core::mem::replace(&mut self.said, said);
+        self.say(Why::Goal);
+        self.said = now;
     }
 
     /// The next message, and the descriptor that came with it.
@@ -426,6 +462,8 @@ impl Steer {
     /// A checkpoint: another process that stands here, too.
     fn fork(&mut self, socket: Option<i32>) {
         let Some(socket) = socket else { return self.say(Why::Refused) };
+        // Whoever changes the code from now on makes a copy of it.
+        jit().forks();
         // Whoever steers is the parent of all.
         // SAFETY: no memory involved; the child runs on a copy of this stack.
         let made = unsafe { sys::call(nr::CLONE, &[CLONE_PARENT | SIGCHLD]) };
@@ -438,8 +476,6 @@ impl Steer {
         match made {
             Ok(0) => {
                 self.said.pid = u64::from(sys::getpid());
-                // The code is shared with whoever goes on: a copy, before that changes it.
-                jit().forked(true);
                 self.say(Why::Goal);
             }
             Ok(_) => self.say(Why::Goal),
@@ -452,6 +488,14 @@ const RECVMSG: usize = 47;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 const CLONE_PARENT: usize = 0x8000;
 const SIGCHLD: usize = 17;
+
+/// Thread id in the recording.
+fn tid_of(index: u32, tid: u32) -> u64 {
+    match index {
+        0 => replay().header.pid,
+        _ => u64::from(tid),
+    }
+}
 
 fn jit_needs_steps() -> bool {
     jit().breaks_need_steps()
