@@ -16,7 +16,7 @@ use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::code::table::LookUps;
 use crate::code::translation::Image;
-use crate::code::window::Area;
+use crate::code::window::{keep_free_in_front, Area};
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
@@ -93,6 +93,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
+    if options.recording.inputs() {
+        keep_free_in_front(page_up(window + header.runtime_end), &area);
+    }
     let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };
