@@ -376,3 +376,34 @@ fn a_prefix_replays() {
         assert!(text(&recorded[stdout.len()..]).lines().count() <= 1, "{line}");
     }
 }
+
+/// What a process has inherited belongs to the recording: the one that replays has inherited something else.
+#[test]
+fn signals_that_the_caller_ignored_replay() {
+    const C: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+int main(void) {
+    struct sigaction old;
+    int ignored = 0;
+    for (int signal = 1; signal < 32; signal++) {
+        sigaction(signal, 0, &old);
+        if (old.sa_handler == SIG_IGN)
+            ignored += signal;
+    }
+    printf("%d\n", ignored);
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let mut record = Command::new("sh");
+    record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    // The second answer in a row is in memory already.
+    let script = "trap '' INT QUIT USR1; exec \"$0\" record --replayable -o rec ./program";
+    let recorded = output(record.args(["-c", script]).arg(&Tools::get().dep));
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("15\n".into(), String::new()));
+    let replay = output(dep(here).args(["replay", "--output", "rec"]));
+    is_equal(&replay).expect("as recorded");
+    assert_eq!(text(&replay.stdout), "15\n");
+}
