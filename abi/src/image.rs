@@ -11,7 +11,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 5;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -72,6 +72,9 @@ pub struct ImageHeader {
     /// memory: they count from the header, in the file as in memory, as `strip` and `objcopy` move
     /// a segment in the file, and keep it in one piece.
     pub tables: Tables,
+    /// The translation that records nothing, for a recording that is switched off; `code_len` 0: none.
+    /// Its code lies behind the other, in the same segment, and nobody reads descriptions of its units.
+    pub plain: Tables,
     /// Translations of libraries ([`crate::library`]), one behind the other.
     pub libraries: u64,
     /// Number of the translations.
@@ -97,11 +100,13 @@ pub struct ImageHeader {
     pub start: u64,
     /// The program's function `main`; 0: not known.
     pub main: u64,
+    /// Of the input file, byte for byte: the first half of its SHA-256, as [`words_of_hash`] has it.
+    pub original: [u64; 2],
 }
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 39);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 53);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -162,8 +167,34 @@ impl ImageHeader {
         front
             .into_iter()
             .chain(self.tables.words_mut())
+            .chain(self.plain.words_mut())
             .chain(behind)
             .chain(&mut self.identity)
             .chain(runtime)
+            .chain(&mut self.original)
+    }
+}
+
+/// A hash of 32 hexadecimal digits as two words; `None` if it is none.
+#[must_use]
+pub fn words_of_hash(digits: &str) -> Option<[u64; 2]> {
+    let whole = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let (high, low) = digits.split_at_checked(16).filter(|_| whole)?;
+    Some([u64::from_str_radix(high, 16).ok()?, u64::from_str_radix(low, 16).ok()?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_their_bytes() {
+        let original = words_of_hash("ba7816bf8f01cfea414140de5dae2223").unwrap();
+        assert_eq!(original, [0xba78_16bf_8f01_cfea, 0x4141_40de_5dae_2223]);
+        assert_eq!(words_of_hash("ba78"), None);
+        assert_eq!(words_of_hash("+a7816bf8f01cfea414140de5dae2223"), None);
+        let header =
+            ImageHeader { magic: MAGIC, version: VERSION, original, main: 7, ..Default::default() };
+        assert_eq!(ImageHeader::from_bytes(&header.to_bytes()), Some(header));
     }
 }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{cache, compare, prepare, recorder};
+use crate::{cache, compare, debug, prepare, recorder, replay};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
 /// Exit codes: 0 all right, 1 the trace or the output file that it needs cannot be read or is not
 /// what the format promises, 2 wrong usage. Of `compare`: 1 also if a rewritten program is WRONG, or
-/// something could not be measured. Of `record`: what the program ends with; 125 it cannot be recorded,
+/// something could not be measured. Of `replay`: 1 it differs from the recording, 2 it cannot be run. Of `record`: what the program ends with; 125 it cannot be recorded,
 /// 126 it cannot be executed, 127 it is not found.
 #[derive(Parser)]
 #[command(name = "dep", version)]
@@ -39,6 +39,10 @@ pub enum Command {
     Undo(UndoSelection),
     /// Check everything that the format promises, of each trace; a violation ends with exit code 1
     Verify(Common),
+    /// Run a recording of inputs again, without the outside, and compare
+    Replay(replay::Arguments),
+    /// Look at a recording of inputs in gdb: replay it, forwards and backwards
+    Debug(debug::Arguments),
     /// Make one file of a recording, which every command reads
     Pack {
         /// The recording
@@ -95,7 +99,8 @@ impl std::fmt::Display for Which {
     }
 }
 
-fn which(text: &str) -> Result<Which, String> {
+/// A process, as it is typed.
+pub fn which(text: &str) -> Result<Which, String> {
     let (pid, image) = match text.split_once('.') {
         Some((pid, image)) => (pid, Some(image.parse().map_err(|e| format!("{image}: {e}"))?)),
         None => (text, None),
@@ -116,6 +121,9 @@ pub struct Common {
     /// The rewritten program, if it is no longer where it ran
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Of inputs: the program that was rewritten, if the recording does not say where it is
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
 }
 
 #[derive(ClapArgs)]
@@ -203,6 +211,8 @@ impl Command {
             Command::Undo(what) => Some(&what.common),
             Command::Record(_)
             | Command::Ps(_)
+            | Command::Replay(_)
+            | Command::Debug(_)
             | Command::Pack { .. }
             | Command::Unpack { .. }
             | Command::On(_)

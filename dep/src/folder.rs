@@ -1,15 +1,17 @@
 //! The commands that read a trace, of a recording with many.
 
 use std::io::Write;
+use std::path::Path;
 
 use recording::processes::{Image, Process, Processes};
 use recording::{Recording, TraceName};
 use serde::Serialize;
-use trace::Error;
+use trace::{Error, Trace};
 
 use crate::args::{Args, Command, Common, Which};
 use crate::cleanup::Guard;
 use crate::ps;
+use crate::replay;
 use crate::row::{Form, Row};
 use crate::text::{command_line, seconds};
 use crate::{Stop, Verified};
@@ -30,7 +32,7 @@ pub fn run(args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Sto
         return Err(error(common, &what));
     }
     match &args.command {
-        Command::Info(_) if common.process.is_none() => summary(&recording, common.json, out),
+        Command::Info(_) if common.process.is_none() => summary(&recording, common, out),
         Command::Verify(_) => verify(&recording, common, &chosen, out),
         Command::Info(_) => {
             for &name in &chosen {
@@ -80,7 +82,45 @@ fn one(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let trace = recording.trace(name, common.output.as_deref())?;
-    crate::show(&trace, args, common, out)
+    let which = Which { pid: name.pid, image: Some(name.image) };
+    if let Some(shown) = replay::show(&trace, args, common, Some(which), out) {
+        return shown;
+    }
+    let replayable = || replay::completeness(&trace, Some((recording, name)), common);
+    crate::show_with(&trace, args, common, &replayable, out)
+}
+
+/// The one trace that is meant; an error names the choices.
+pub fn select_one(
+    recording: &Recording,
+    file: &Path,
+    process: Option<Which>,
+) -> Result<TraceName, Error> {
+    let failed = |what: &str| Error(format!("{}: {what}", file.display()));
+    let chosen = match process {
+        Some(Which { pid, image }) => recording.select(pid, image),
+        None => recording.traces.clone(),
+    };
+    match (chosen[..].as_ref(), process) {
+        ([name], _) => Ok(*name),
+        ([], Some(which)) => {
+            let choices = choices(recording, &recording.traces);
+            Err(failed(&format!("no process {which}; {choices}")))
+        }
+        ([], None) => Err(failed("it has no trace")),
+        (several, _) => Err(failed(&choices(recording, several))),
+    }
+}
+
+/// A trace is of one process, and none can be chosen.
+pub fn has_one(file: &Path, process: Option<Which>) -> Result<(), Error> {
+    match process {
+        None => Ok(()),
+        Some(which) => Err(Error(format!(
+            "{}: a trace has one process: -p {which} is for a recording",
+            file.display()
+        ))),
+    }
 }
 
 /// What `dep verify` says of one trace of many.
@@ -152,10 +192,33 @@ struct Report<'a> {
     traces: usize,
     damaged: usize,
     bytes: u64,
+    /// Of a recording of inputs: how far each trace can be replayed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replayable: Vec<Replayable>,
     notes: Vec<String>,
 }
 
-fn summary(recording: &Recording, json: bool, out: &mut impl Write) -> Result<(), Stop> {
+/// How far a trace can be replayed.
+#[derive(Serialize)]
+struct Replayable {
+    name: String,
+    how: String,
+}
+
+/// Traces that are named of those that cannot be replayed to their ends.
+const NAMED_INCOMPLETE: usize = 5;
+
+fn replayable(recording: &Recording, common: &Common) -> Vec<Replayable> {
+    let of = |&name: &TraceName| {
+        let trace = Trace::open_alone(&recording.path(name)).ok()?;
+        let how = replay::completeness(&trace, Some((recording, name)), common)?;
+        Some(Replayable { name: name.to_string(), how })
+    };
+    recording.traces.iter().filter_map(of).collect()
+}
+
+fn summary(recording: &Recording, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
+    let json = common.json;
     let processes = Processes::read(recording);
     let manifest = &recording.manifest;
     let words: Vec<_> = manifest.command.iter().map(|word| word.to_os()).collect();
@@ -178,6 +241,7 @@ fn summary(recording: &Recording, json: bool, out: &mut impl Write) -> Result<()
         traces: recording.traces.len(),
         damaged: processes.images().filter(|image| image.damage > 0).count(),
         bytes: processes.images().map(|image| image.bytes).sum(),
+        replayable: replayable(recording, common),
         notes: processes.left().into_iter().map(|(pid, note)| format!("{pid} {note}")).collect(),
     };
     if json {
@@ -208,6 +272,29 @@ fn summary(recording: &Recording, json: bool, out: &mut impl Write) -> Result<()
         n => format!(", {n} damaged"),
     };
     writeln!(out, "traces         {} ({bytes}){damaged}", report.traces)?;
+    if !report.replayable.is_empty() {
+        let whole = "to its end";
+        let (all, rest): (Vec<&Replayable>, Vec<&Replayable>) =
+            report.replayable.iter().partition(|trace| trace.how == whole);
+        match (&all[..], &rest[..]) {
+            ([_], []) => writeln!(out, "replayable     {whole}")?,
+            (all, []) => writeln!(out, "replayable     all {} to their ends", all.len())?,
+            (all, rest) => {
+                writeln!(
+                    out,
+                    "replayable     {} of {} to their ends",
+                    all.len(),
+                    all.len() + rest.len()
+                )?;
+            }
+        }
+        for Replayable { name, how } in rest.iter().take(NAMED_INCOMPLETE) {
+            writeln!(out, "  {name:<12} {how}")?;
+        }
+        if let more @ 1.. = rest.len().saturating_sub(NAMED_INCOMPLETE) {
+            writeln!(out, "  and {more} more: `dep info -p` says how far")?;
+        }
+    }
     for note in &report.notes {
         writeln!(out, "not followed   {note}")?;
     }

@@ -182,6 +182,9 @@ struct Report {
     parent: Option<u64>,
     children: Vec<u64>,
     ended: String,
+    /// Of inputs: how far they can be replayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replayable: Option<String>,
     losses: Vec<String>,
     switches: Vec<SwitchRow>,
     marks: Vec<MarkRow>,
@@ -296,6 +299,7 @@ fn six_digits<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Err
 pub fn info(
     trace: &Trace,
     json: bool,
+    replayable: Option<String>,
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
@@ -303,7 +307,7 @@ pub fn info(
         true => count::<true>(trace, warnings),
         false => count::<false>(trace, warnings),
     };
-    let report = Report::new(trace, &threads, wrong);
+    let report = Report { replayable, ..Report::new(trace, &threads, wrong) };
     match Form::new(json) {
         Form::Json => {
             serde_json::to_writer(&mut *out, &report).map_err(std::io::Error::from)?;
@@ -383,6 +387,7 @@ impl Report {
             parent: trace.parent,
             children: trace.children().collect(),
             ended: ending(trace),
+            replayable: None,
             losses: losses(trace),
             switches: switches(trace),
             marks: marks(trace),
@@ -418,6 +423,10 @@ impl Report {
             writeln!(out, "recorded       {}", self.recorded.join(", "))?;
         }
         writeln!(out, "process        {}, ended: {}", self.pid, self.ended)?;
+
+        if let Some(replayable) = &self.replayable {
+            writeln!(out, "replayable     {replayable}")?;
+        }
         if let Some(parent) = self.parent {
             writeln!(out, "parent         {parent}")?;
         }

@@ -11,12 +11,14 @@ pub mod caller;
 mod cleanup;
 mod compare;
 mod control;
+mod debug;
 mod folder;
 mod info;
 mod list;
 mod prepare;
 mod ps;
 mod recorder;
+pub mod replay;
 mod row;
 mod symbols;
 mod syscalls;
@@ -78,14 +80,16 @@ impl Warnings {
 
 /// The command.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut args = Args::parse();
     match &args.command {
         Command::Compare(what) => return compare::run(what),
         Command::Cache(what) => return cache::run(what),
         Command::Prepare(what) => return prepare::run(what),
+        Command::Replay(what) => return replay::run(what),
+        Command::Debug(what) => return debug::run(what),
         _ => {}
     }
-    if let Command::Record(what) = &args.command {
+    if let Command::Record(what) = &mut args.command {
         if let Err(why) = what.check() {
             Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
@@ -122,19 +126,28 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
 
 /// Runs a command on a trace.
 fn trace_file(args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
-    if let Some(which) = common.process {
-        let file = common.file.display();
-        return Err(Error(format!(
-            "{file}: a trace has one process: -p {which} is for a recording"
-        ))
-        .into());
-    }
+    folder::has_one(&common.file, common.process)?;
     let trace = Trace::open_with(&common.file, common.output.as_deref())?;
-    show(&trace, args, common, out)
+    if let Some(shown) = replay::show(&trace, args, common, None, out) {
+        return shown;
+    }
+    let replayable = || replay::completeness(&trace, None, common);
+    show_with(&trace, args, common, &replayable, out)
 }
 
-/// Runs a command on an open trace.
+/// Runs a command on an open trace that is none of inputs.
 fn show(trace: &Trace, args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
+    show_with(trace, args, common, &|| None, out)
+}
+
+/// Runs a command on an open trace; `replayable` says how far it can be replayed.
+fn show_with(
+    trace: &Trace,
+    args: &Args,
+    common: &Common,
+    replayable: &dyn Fn() -> Option<String>,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
     if trace.not_started {
         eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
     }
@@ -143,7 +156,7 @@ fn show(trace: &Trace, args: &Args, common: &Common, out: &mut impl Write) -> Re
         trace.damage.iter().for_each(|damage| warnings.add(damage));
     }
     let result = match &args.command {
-        Command::Info(_) => info::info(trace, common.json, &mut warnings, out),
+        Command::Info(_) => info::info(trace, common.json, replayable(), &mut warnings, out),
         Command::Blocks(blocks) => {
             list::blocks(trace, &blocks.what, blocks.outside, &mut warnings, out)
         }

@@ -236,8 +236,16 @@ pub fn pack(recording: &Path, file: Option<&Path>) -> Result<(), Stop> {
     if let Some(lost) = processes.needed.gather(&open.folder).first() {
         eprintln!("dep: warning: {lost}");
     }
+    // The recorder may have been killed before it did so.
+    for lost in processes.originals.note(&open.folder)? {
+        eprintln!("dep: warning: {lost}");
+    }
+    let (originals, lost) = processes.originals.to_pack(&open.folder)?;
+    for lost in lost {
+        eprintln!("dep: warning: {lost}: without it not everything can be replayed");
+    }
     let file = file.map_or_else(|| with_suffix(recording), Path::to_owned);
-    Ok(recording::packed::pack(&open.folder, &file)?)
+    Ok(recording::packed::pack(&open.folder, &file, &originals)?)
 }
 
 /// Of a packed recording.

@@ -4,6 +4,7 @@ use crate::program::Program;
 use rewriter::shared::Pack;
 use std::fs::File;
 use std::io::{ErrorKind, Result};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use store::Hash;
@@ -27,6 +28,20 @@ pub fn keep(folder: &Path, program: &Program) -> Result<PathBuf> {
         true => Ok(program.output.clone()),
         false => Ok(kept),
     }
+}
+
+/// Notes in the recording at `folder` which program an output was made of: a replay needs it.
+pub fn note_original(folder: &Path, program: &Program) -> Result<()> {
+    let notes = folder.join("originals/programs");
+    let note = notes.join(identity_name(program.identity));
+    if note.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&notes)?;
+    // There whole or not at all, whoever else does the same.
+    let temporary = notes.join(format!(".{}", std::process::id()));
+    std::fs::write(&temporary, program.exe.as_os_str().as_bytes())?;
+    std::fs::rename(&temporary, &note)
 }
 
 /// Another translation of the same library may have the name: then it has a folder of its own.

@@ -303,7 +303,7 @@ pub fn for_recording_with(
     let root = cache.map_or_else(store::root, |cache| Ok(cache.to_owned()));
     let usual = root.and_then(|root| Store::open(&root, rewriter::BUILD, limit));
     let trouble = match usual.and_then(|store| prepare(path, options, &store)) {
-        Ok(prepared) => match kept(folder, prepared) {
+        Ok(prepared) => match kept(folder, prepared, options) {
             Ok(prepared) => return prepared,
             // Cleared or thrown away between two looks: once more, then.
             Err(e) => e,
@@ -314,13 +314,31 @@ pub fn for_recording_with(
     let own = Store::open(&folder.join(".cache"), rewriter::BUILD, u64::MAX);
     let prepared = own.and_then(|store| prepare(path, options, &store)).map_err(|e| e.to_string());
     prepared
-        .and_then(|prepared| kept(folder, prepared))
+        .and_then(|prepared| kept(folder, prepared, options))
         .unwrap_or_else(|reason| Prepared::Native { reason: format!("{trouble}; {reason}") })
 }
 
-fn kept(folder: &Path, prepared: Prepared) -> Result<Prepared, String> {
+/// What to run to replay a recording of `original`: out of the cache, or, if that cannot be used, made in
+/// `own`, a folder of the caller's.
+pub fn for_replay(original: &Path, options: &[String], own: &Path) -> Result<Prepared, String> {
+    let limit = store::limit().unwrap_or(store::DEFAULT_LIMIT);
+    let usual = store::root().and_then(|root| Store::open(&root, rewriter::BUILD, limit));
+    usual.and_then(|store| prepare(original, options, &store)).or_else(|_| {
+        let own = Store::open(&own.join("cache"), rewriter::BUILD, u64::MAX);
+        own.and_then(|store| prepare(original, options, &store)).map_err(|e| e.to_string())
+    })
+}
+
+fn kept(folder: &Path, prepared: Prepared, options: &[String]) -> Result<Prepared, String> {
     let Prepared::Run(program) = prepared else { return Ok(prepared) };
-    match keep::keep(folder, &program) {
+    let inputs = arguments_for(options, &program.exe)?.options().recording.inputs();
+    let kept = keep::keep(folder, &program).and_then(|output| {
+        if inputs {
+            keep::note_original(folder, &program)?;
+        }
+        Ok(output)
+    });
+    match kept {
         Ok(output) => Ok(Prepared::Run(Program { output, ..program })),
         Err(e) => Err(format!("{}: what runs cannot be kept: {e}", folder.display())),
     }

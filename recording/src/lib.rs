@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`manifest`] is `recording.json`; [`folder`] knows the paths, lists the traces and
 //! opens one; [`processes`] makes processes of traces; [`gather`] brings in the files that ran, so that
-//! the folder can be read elsewhere; [`packed`] makes one file of a folder.
+//! the folder can be read elsewhere; [`originals`] are the files that were rewritten and mapped;
+//! [`packed`] makes one file of a folder.
 //!
 //! Nothing here rewrites or runs a program, and nothing that a folder holds is trusted.
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@
 pub mod folder;
 pub mod gather;
 pub mod manifest;
+pub mod originals;
 pub mod packed;
 pub mod processes;
 

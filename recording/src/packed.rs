@@ -23,8 +23,9 @@ pub fn is_packed(path: &Path) -> bool {
         && start == MAGIC
 }
 
-/// Makes `file` of the recording in `folder`. It must not exist, and is there whole or not at all.
-pub fn pack(folder: &Path, file: &Path) -> Result<(), Error> {
+/// Makes `file` of the recording in `folder`. It must not exist, and is there whole or not at all. `more`:
+/// files from elsewhere, each with its name in the recording.
+pub fn pack(folder: &Path, file: &Path, more: &[(PathBuf, PathBuf)]) -> Result<(), Error> {
     let failed = |e: std::io::Error| at(file, format_args!("cannot write: {e}"));
     if file.symlink_metadata().is_ok() {
         return Err(at(file, "there is something of this name; give another one with -o"));
@@ -41,11 +42,14 @@ pub fn pack(folder: &Path, file: &Path) -> Result<(), Error> {
         zstd.include_checksum(true).map_err(failed)?;
         let mut tar = tar::Builder::new(zstd);
         tar.follow_symlinks(false);
-        add(&mut tar, folder, Path::new(manifest::FILE))?;
+        add(&mut tar, &folder.join(manifest::FILE), Path::new(manifest::FILE))?;
         for path in files(folder)? {
             if path != Path::new(manifest::FILE) {
-                add(&mut tar, folder, &path)?;
+                add(&mut tar, &folder.join(&path), &path)?;
             }
+        }
+        for (from, path) in more {
+            add(&mut tar, from, path)?;
         }
         let zstd = tar.into_inner().map_err(failed)?;
         zstd.finish().and_then(|mut file| file.flush()).map_err(failed)?;
@@ -56,10 +60,9 @@ pub fn pack(folder: &Path, file: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn add(tar: &mut tar::Builder<impl Write>, folder: &Path, path: &Path) -> Result<(), Error> {
-    let from = folder.join(path);
-    let added = File::open(&from).and_then(|mut file| tar.append_file(path, &mut file));
-    added.map_err(|e| at(&from, format_args!("cannot pack it: {e}")))
+fn add(tar: &mut tar::Builder<impl Write>, from: &Path, path: &Path) -> Result<(), Error> {
+    let added = File::open(from).and_then(|mut file| tar.append_file(path, &mut file));
+    added.map_err(|e| at(from, format_args!("cannot pack it: {e}")))
 }
 
 /// The regular files below a folder, relative to it, in the order of their names.
@@ -182,8 +185,8 @@ mod tests {
         let here = tempfile::tempdir().expect("a folder");
         let from = folder(here.path());
         let file = here.path().join("a.tar.zst");
-        pack(&from, &file).expect("packed");
-        assert!(pack(&from, &file).is_err());
+        pack(&from, &file, &[]).expect("packed");
+        assert!(pack(&from, &file, &[]).is_err());
         assert!(is_packed(&file) && !is_packed(&from) && !is_packed(&from.join("traces/1.dep")));
         let to = here.path().join("b.rec");
         unpack(&file, &to).expect("unpacked");

@@ -17,7 +17,7 @@ use trace::Trace;
 
 use crate::gather::Needed;
 use crate::manifest::{Manifest, Status};
-use crate::{Recording, TraceName};
+use crate::{originals, Recording, TraceName};
 
 /// How an image ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,6 +106,8 @@ pub struct Processes {
     pub all: Vec<Process>,
     /// The files that their traces need.
     pub needed: Needed,
+    /// The original files that a replay of those of inputs needs.
+    pub originals: originals::Needed,
     /// What was executed and not recorded, and why: a line, and the process, if it is known.
     pub notes: Vec<(Option<u64>, String)>,
 }
@@ -114,12 +116,14 @@ impl Processes {
     /// Reads the traces of a recording, one after the other.
     pub fn read(recording: &Recording) -> Processes {
         let mut needed = Needed::default();
+        let mut originals = originals::Needed::default();
         let mut images: Vec<Image> = Vec::with_capacity(recording.traces.len());
         for &name in &recording.traces {
             let path = recording.path(name);
             images.push(match Trace::open_alone(&path) {
                 Ok(trace) => {
                     needed.add(&trace);
+                    originals.add(&recording.folder, &trace);
                     image(name, &path, &trace)
                 }
                 Err(error) => unreadable(name, &path, error.to_string()),
@@ -128,7 +132,7 @@ impl Processes {
         let mut all = tree(images);
         know_the_reaped(&mut all);
         know_the_first(&mut all, &recording.manifest);
-        Processes { all, needed, notes: recording.notes() }
+        Processes { all, needed, originals, notes: recording.notes() }
     }
 
     /// Programs that were executed and not recorded: the path and why, with the process.

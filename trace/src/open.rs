@@ -322,6 +322,18 @@ impl Trace {
         }
     }
 
+    /// Forgets what thread `first` did before its chunk `chunk`, and all threads but those with a larger
+    /// index than `above`.
+    pub fn forget_before(&mut self, first: u32, chunk: u32, above: u32) {
+        self.threads.retain(|thread| thread.index == first || thread.index > above);
+        if let Some(thread) = self.threads.iter_mut().find(|thread| thread.index == first) {
+            thread.chunks.retain(|c| c.frame.header.seq >= chunk);
+            thread.events.retain(|e| {
+                e.position.chunk >= chunk || matches!(e.event, Some(Event::ThreadStart { .. }))
+            });
+        }
+    }
+
     fn report(&mut self, frame: &Frame, what: &str) {
         self.damage.push(Damage { offset: frame.offset, what: what.to_string() });
     }

@@ -208,6 +208,11 @@ impl OutputFile {
         Ok(OutputFile { path: path.to_owned(), file, segments, header, header_offset })
     }
 
+    /// What the header says.
+    pub fn header(&self) -> &ImageHeader {
+        &self.header
+    }
+
     /// The translation of the program itself.
     pub fn program(&self) -> Result<Translation, Error> {
         let fail = |what: String| failed(&self.path, &what);

@@ -348,3 +348,75 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
     }
     writer.bytes
 }
+
+/// A small recording of inputs: two threads that take turns, a child that is forked, a file that is
+/// mapped.
+pub fn inputs_sample() -> Vec<u8> {
+    use crate::events::Event;
+    use abi::event::End;
+    use abi::options::{Instrument, RecordingOptions};
+
+    let put = |turns: u64, one: &Event| {
+        let mut payload = Vec::new();
+        one.encode(&mut payload);
+        event(one.kind(), 0, turns, WHOLE_UNIT, &payload)
+    };
+    let options: abi::options::Options =
+        RecordingOptions { instrument: Instrument::Inputs, ..Default::default() }.into();
+    let stack = LiveAddr(0x7ffc_0000_1000);
+    let described = [
+        Event::Process {
+            version: abi::trace::VERSION,
+            options: options.to_word(),
+            pid: 42,
+            start_ns: 1,
+        },
+        Event::Program(b"/nowhere/sample".as_slice().into()),
+        Event::Layout {
+            window: LiveAddr(0x5555_0000_0000),
+            brk: LiveAddr(0x5556_0000_0000),
+            interpreter: LiveAddr(0),
+            stack,
+            stack_end: LiveAddr(stack.0 + 0x1000),
+        },
+    ];
+    let start = |tid, parent| Event::ThreadStart { tid, parent, registers: Box::default() };
+    let written = |address, bytes: &[u8]| Event::Written { address, bytes: bytes.into() };
+    let call = |number, result| Event::Syscall { number, arguments: [0x1000; 6], result };
+    let mapped = Event::Mapped {
+        file: [1, 2],
+        size: 3,
+        changed_ns: 4,
+        contents: Box::default(),
+        path: b"/nowhere/file".as_slice().into(),
+    };
+    let first = [
+        (0, start(42, 0)),
+        (0, written(stack, b"the stack")),
+        (0, Event::Runs(0)),
+        (3, Event::Answer { pc: LiveAddr(0x1000), values: [1, 2, 3, 4] }),
+        (4, mapped),
+        (4, call(9, 0x7000_0000_0000)),
+        (5, Event::Fork { pid: 44 }),
+        (5, call(57, 44)),
+        (6, Event::Yields),
+        (6, Event::Runs(2)),
+        (7, Event::ProcessEnd { reason: End::Exit, status: 0, address: 0 }),
+    ];
+    let second = [
+        (0, start(43, 0)),
+        (0, Event::Runs(1)),
+        (1, written(LiveAddr(0x2000), b"read")),
+        (1, call(0, 4)),
+        (2, Event::Arrived(Box::default())),
+        (2, Event::Yields),
+    ];
+    let mut writer = TraceWriter::default();
+    let all: Vec<u8> = described.iter().flat_map(|event| put(0, event)).collect();
+    writer.payload(FrameKind::File, PROCESS, 0, &all);
+    for (thread, events) in [(0, first.as_slice()), (1, &second)] {
+        let all: Vec<u8> = events.iter().flat_map(|(turns, event)| put(*turns, event)).collect();
+        writer.payload(FrameKind::Events, thread, 0, &all);
+    }
+    writer.bytes
+}

@@ -24,6 +24,7 @@ use rewriter::options::How;
 
 use crate::cleanup::Guard;
 use crate::text::seconds;
+pub use child::escaped;
 use child::{Child, Start};
 use record::prepare::{for_recording_with, Prepared};
 use record::program::Program;
@@ -54,6 +55,9 @@ pub struct Arguments {
     /// Record the program alone: not the processes and programs that it starts
     #[arg(long)]
     no_follow: bool,
+    /// Record what a replay needs: what the programs could not compute themselves (--instrument inputs)
+    #[arg(long, conflicts_with = "instrument")]
+    replayable: bool,
     #[command(flatten)]
     how: How,
     /// The program, searched in PATH, and its arguments
@@ -121,7 +125,10 @@ macro_rules! say {
 }
 
 /// The command. Its exit status is the program's.
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub fn run(arguments: &mut Arguments) -> ExitCode {
+    if arguments.replayable {
+        arguments.how.record_inputs();
+    }
     match record(arguments) {
         Ok(status) => ExitCode::from(child::end_as(status)),
         Err((why, status)) => {
@@ -279,6 +286,10 @@ fn finish(folder: &Path, shown: &Path) {
     let processes = Processes::read(&recording);
     for lost in processes.needed.gather(folder) {
         say!("{lost}");
+    }
+    match processes.originals.note(folder) {
+        Ok(lost) => lost.iter().for_each(|lost| say!("{lost}")),
+        Err(error) => say!("{error}"),
     }
     // What went wrong, and is about no program of its own.
     for (_, note) in processes.notes.iter().filter(|(pid, _)| pid.is_none()) {

@@ -125,6 +125,7 @@ fn way(byte: u8, state: u64) -> Way {
                     false => DeadRegisters::Reuse,
                 },
                 replays,
+                switchable: false,
             },
         },
         placement: Placement {

@@ -15,7 +15,7 @@ use dep::args::Args;
 use dep::Stop;
 use fuzz::word::{get, set, strange};
 use fuzz::{mutate, Choices, Outcome, Target};
-use trace::test_support::{event, sample, Record, Sample, TraceWriter};
+use trace::test_support::{event, inputs_sample, sample, Record, Sample, TraceWriter};
 
 struct Traces;
 
@@ -60,7 +60,7 @@ impl Target for Traces {
                 seeds.push(sample(&Sample { options, split, carry_window: split == 2, open }));
             }
         }
-        seeds.extend([rare(false), rare(true), Vec::new(), vec![0; 8192]]);
+        seeds.extend([rare(false), rare(true), Vec::new(), vec![0; 8192], inputs_sample()]);
         seeds.extend(fuzz::kept("trace"));
         seeds
     }
@@ -96,6 +96,15 @@ impl Target for Traces {
                     name = said;
                 }
             }
+        }
+        // Of one of inputs, whatever it says: a script, or an error.
+        let mut resolve = |wanted: &recording::originals::Wanted| Ok(wanted.path.clone());
+        let script = replay::Lineage::of_file(file).and_then(|lineage| {
+            let mut out = std::io::Cursor::new(Vec::new());
+            replay::script::write(&lineage, None, &mut resolve, &mut out)
+        });
+        if let Some(error) = script.err().filter(|e| e.to_string().lines().count() != 1) {
+            return Err(format!("not one line: {error}"));
         }
         match accepted && !name.is_empty() && !name.contains("without memory references") {
             true => Err(format!("verified, but: {name}")),

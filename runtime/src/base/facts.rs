@@ -39,6 +39,8 @@ pub struct Entries {
     pub exit: u64,
     pub refuse: u64,
     pub store: u64,
+    /// By way of this a replay's handler brings a thread into the runtime, to go on at `target`.
+    pub arrive: u64,
     pub turn: u64,
     pub ask: u64,
     /// Where a new thread of the program starts, with its block in r12.

@@ -16,5 +16,6 @@ pub mod once;
 pub mod own;
 pub mod processor;
 pub mod program;
+pub mod replaying;
 pub mod signal;
 pub mod sys;

@@ -1,5 +1,6 @@
 //! Memory of the runtime's own, and room that is kept free.
 
+use crate::base::replaying::is_replay;
 use crate::base::sys;
 use abi::layout::{page_up, PAGE};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,8 +10,26 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// back there must be nothing then, as natively. (ThreadSanitizer expects nothing much further down.)
 const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
 
-/// What is next, relative to the start of [`OWN`].
+/// Where it lies in this process: [`OWN`], or in a replay where the recorded program had nothing.
+static START: AtomicU64 = AtomicU64::new(OWN.start);
+static END: AtomicU64 = AtomicU64::new(OWN.end);
+
+/// What is next, relative to the start of that.
 static NEXT_OWN: AtomicU64 = AtomicU64::new(0);
+
+/// From here on the runtime's memory lies in `range`.
+pub fn choose(range: core::ops::Range<u64>) {
+    if range != own_range() {
+        START.store(range.start, Relaxed);
+        END.store(range.end, Relaxed);
+        NEXT_OWN.store(0, Relaxed);
+    }
+}
+
+/// Where the runtime's own memory lies.
+pub fn own_range() -> core::ops::Range<u64> {
+    START.load(Relaxed)..END.load(Relaxed)
+}
 
 /// Flags of memory that is anonymous and private, and counts when it is used.
 pub const KEPT_FREE: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
@@ -20,7 +39,8 @@ pub const KEPT_FREE: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NO
 pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<u64, i32> {
     const TRIES: u64 = 64;
     const STEP: u64 = 1 << 30;
-    let size = OWN.end - OWN.start;
+    let range = own_range();
+    let size = range.end - range.start;
     let len = page_up(len);
     if NEXT_OWN.load(Relaxed) == 0 {
         let first = random() % (size / 2 / PAGE) * PAGE;
@@ -34,10 +54,14 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
             continue;
         }
         // SAFETY: NOREPLACE: nothing is there.
-        match unsafe { sys::mmap(OWN.start + at, len, prot, flags, fd, offset) } {
+        match unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) } {
             Err(sys::EEXIST) => NEXT_OWN.fetch_add(STEP, Relaxed),
             result => return result,
         };
+    }
+    if is_replay() {
+        // The kernel might choose a place that the program is going to need.
+        return Err(sys::ENOMEM);
     }
     // SAFETY: new memory at a place that the kernel chooses.
     unsafe { sys::mmap(0, len, prot, anywhere, fd, offset) }

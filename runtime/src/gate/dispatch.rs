@@ -9,11 +9,11 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
+use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay;
+use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -61,12 +61,17 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = pc;
             log().before_store(thread, pc);
         }
+        ARRIVE => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            prepare(thread, pc);
+        }
         TURN => {
             // Counted, and not made yet: what comes in on the way back finds the thread in front of it.
             thread.resume_original = thread.block.target;
             thread.block.target = facts().window;
             thread.transfer_undone = true;
-            replay::at_turn(thread);
+            steer::in_front_of_turn(thread);
         }
         ASK => {
             let pc = thread.block.target;
@@ -84,6 +89,12 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             }
         }
         _ => refused(thread),
+    }
+    if is_replay() {
+        let inside = matches!(kind, STORE | TURN) || kind == ASK && thread.transfer_undone;
+        if let Some(next) = arrive::before_leaving(thread, !inside) {
+            prepare(thread, next);
+        }
     }
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
@@ -197,19 +208,30 @@ fn refused(thread: &mut Thread) {
         _ => "starts a memory transaction",
     };
     let pc = thread.block.target;
+    if is_replay() {
+        calls::refused(thread, pc, what);
+    }
     refuse_program(thread, pc, what)
 }
 
 /// First Rust code of a new thread, on its own runtime stack; signals are blocked.
 pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
-    thread.tid = sys::gettid();
+    match is_replay() {
+        true => contexts::begins(thread),
+        false => thread.tid = sys::gettid(),
+    }
     let parent = thread.parent;
     baton::enter(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
     baton::entered(thread);
     prepare(thread, thread.resume_original);
+    if is_replay() {
+        if let Some(next) = arrive::before_leaving(thread, true) {
+            prepare(thread, next);
+        }
+    }
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

@@ -8,6 +8,7 @@
 //! | `stub_exit`   | a direct branch that is not linked yet | `exit_id`                         |
 //! | `stub_refuse` | an instruction that is not supported   | `exit_id`: why, `target`: where   |
 //! | `stub_store`  | the front of a store (undo log)        | `target`: where, `resume`: set    |
+//! | `stub_arrive` | a replay's handler                     | `target`: where it goes on        |
 //! | `stub_turn`   | a turn that a replay waits for         | `target`: where, `resume`: set    |
 //! | `stub_ask`    | an instruction that asks the machine   | `target`: where, `resume`: set    |
 //!
@@ -30,6 +31,7 @@ pub const EXIT: u32 = 2;
 pub const REFUSE: u32 = 3;
 pub const STORE: u32 = 4;
 pub const RETURN_MISS: u32 = 5;
+pub const ARRIVE: u32 = 8;
 pub const TURN: u32 = 6;
 pub const ASK: u32 = 7;
 
@@ -57,6 +59,7 @@ stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
 stub!(stub_store, STORE);
 stub!(stub_return_miss, RETURN_MISS);
+stub!(stub_arrive, ARRIVE);
 stub!(stub_turn, TURN);
 stub!(stub_ask, ASK);
 

@@ -7,6 +7,7 @@
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{block_all, set_real_mask, SYNCHRONOUS};
 use crate::code::writing::write_program;
+use crate::kernel::replay::{answers::recorded, is_replay};
 use crate::logs::extent::extent;
 use crate::logs::log;
 use crate::thread::Thread;
@@ -32,7 +33,10 @@ pub type Values = [u64; 4];
 /// executed where it stands, and faults.
 pub fn ask(thread: &mut Thread, pc: u64) -> Option<u64> {
     let insn = instruction(pc);
-    let values = answer(thread, &insn)?;
+    let values = match is_replay() {
+        true => recorded(thread, pc)?,
+        false => answer(thread, &insn)?,
+    };
     log().answered(thread, pc, &values);
     give(thread, &insn, &values).then_some(insn.len() as u64)
 }

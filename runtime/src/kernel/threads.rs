@@ -7,10 +7,12 @@ use crate::base::sys::{self, nr};
 use crate::base::{census, heap, program};
 use crate::code::jit::jit;
 use crate::kernel::clone::clone_thread;
+use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::kernel::{baton, brk};
+use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::log;
 use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
@@ -35,6 +37,7 @@ const CLONE_VM: u64 = 0x100;
 const CLONE_FILES: u64 = 0x400;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x10000;
+const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 
 /// The number of a new thread; the first one is 0.
 pub fn next_index() -> u32 {
@@ -102,6 +105,32 @@ fn cleared(flags: u64, child_tid: u64) -> u64 {
     } else {
         0
     }
+}
+
+/// Whether the call makes a thread, or a child that uses this process's memory.
+pub fn shares_memory(number: usize, args: &[usize; 6]) -> bool {
+    request(number, args).is_some_and(|request| request.flags & CLONE_VM != 0)
+}
+
+/// Whether the call makes a child that uses this process's memory while its parent waits.
+pub fn is_vfork(number: usize, args: &[usize; 6]) -> bool {
+    const BOTH: u64 = CLONE_VM | CLONE_VFORK;
+    request(number, args).is_some_and(|request| request.flags & BOTH == BOTH)
+}
+
+/// The thread that the call makes, or the child that uses this process's memory, which begins at `next`.
+pub fn made_by(
+    thread: &Thread,
+    number: usize,
+    args: &[usize; 6],
+    next: u64,
+) -> Option<&'static mut Thread> {
+    new_thread(thread, &request(number, args)?, next)
+}
+
+/// The stack pointer that the call gives the child, if it does.
+pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
+    request(number, args).map(|request| request.stack).filter(|&stack| stack != 0)
 }
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
@@ -179,6 +208,7 @@ fn fork(
     }
     filters::forked(forked);
     brk::forked(forked);
+    replay::forked(forked);
     census::forked();
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
@@ -220,32 +250,10 @@ fn share(
     if request.flags & CLONE_VFORK == 0 {
         switch::before_thread();
     }
-    let Some(child) = take_thread() else { return sys::failed(sys::ENOMEM) };
-    child.index = next_index();
-    child.block.window_high = thread.block.window_high;
-    child.block.target = facts().window;
-    child.block.program_vectors = thread.block.program_vectors;
-    child.block.registers = thread.block.registers;
-    child.block.registers.gpr[0] = 0;
-    if request.stack != 0 {
-        child.block.registers.gpr[4] = request.stack;
+    if request.flags & CLONE_CHILD_SETTID != 0 && facts().options.recording.inputs() {
+        unfollowed(thread, "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)");
     }
-    child.block.registers.rip = next;
-    child.xmm = thread.xmm;
-    child.mailbox.set_mask(thread.mailbox.mask());
-    child.filter = thread.filter;
-    child.kernel_filter = thread.kernel_filter;
-    child.parent = thread.index;
-    child.resume_original = next;
-    child.clear_tid = request.clear_tid;
-    child.vfork_child = request.flags & CLONE_VFORK != 0;
-    child.own_actions = match child.vfork_child {
-        true => Some(Box::new(actions::of(thread))),
-        false => None,
-    };
-    if !child.vfork_child {
-        census::begins();
-    }
+    let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
     if child.vfork_child {
         baton::before_vfork(thread);
     }
@@ -271,6 +279,37 @@ fn share(
     result
 }
 
+/// A thread that is as `thread` at its request, and begins at `next`.
+fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static mut Thread> {
+    let child = take_thread()?;
+    child.index = next_index();
+    child.block.window_high = thread.block.window_high;
+    child.block.target = facts().window;
+    child.block.program_vectors = thread.block.program_vectors;
+    child.block.registers = thread.block.registers;
+    child.block.registers.gpr[0] = 0;
+    if request.stack != 0 {
+        child.block.registers.gpr[4] = request.stack;
+    }
+    child.block.registers.rip = next;
+    child.xmm = thread.xmm;
+    child.mailbox.set_mask(thread.mailbox.mask());
+    child.filter = thread.filter;
+    child.kernel_filter = thread.kernel_filter;
+    child.parent = thread.index;
+    child.resume_original = next;
+    child.clear_tid = request.clear_tid;
+    child.vfork_child = request.flags & CLONE_VFORK != 0;
+    child.own_actions = match child.vfork_child {
+        true => Some(Box::new(actions::of(thread))),
+        false => None,
+    };
+    if !child.vfork_child {
+        census::begins();
+    }
+    Some(child)
+}
+
 #[inline(never)]
 fn take_thread() -> Option<&'static mut Thread> {
     // Taken by one thread at a time (pushes need no lock).
@@ -291,7 +330,8 @@ fn take_thread() -> Option<&'static mut Thread> {
     Thread::create().ok()
 }
 
-fn give_back(thread: &'static mut Thread) {
+/// Its memory is used again; nothing of it is in use.
+pub fn give_back(thread: &'static mut Thread) {
     let head = &SPARE;
     let at = thread as *mut Thread as u64;
     let mut now = head.load(Acquire);

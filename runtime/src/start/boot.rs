@@ -16,20 +16,23 @@ use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::code::table::LookUps;
 use crate::code::translation::Image;
-use crate::code::window::Area;
+use crate::code::window::{keep_free_in_front, Area};
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
+use crate::kernel::replay::arrive;
+use crate::kernel::replay::outcome::impossible_at_start;
 use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::logs::{log, log_of};
 use crate::recording::trace_file;
+use crate::start::replay::Given;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
-use crate::start::{hidden, loader, place, selection, vdso};
+use crate::start::{hidden, loader, place, replay, selection, vdso};
 use crate::thread::Thread;
 use abi::event::Event;
 use abi::ids::LiveAddr;
@@ -60,6 +63,12 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Some(mut options) = Options::from_word(header.options) else {
         crate::die!("damaged output file: unknown options");
     };
+    let replay = replay::given(&start, options.process.replays);
+    let start = match &replay {
+        // SAFETY: as above; nothing else points to the kernel's stack.
+        Some(given) => unsafe { given.take_places(start, &header, window, entry) },
+        None => start,
+    };
     let xsave = detect();
     let avx512vl = has_avx512vl();
     let statics =
@@ -77,19 +86,29 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         // What is reserved counts: take no more than a program needs.
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
-    let area = || Area::reserve(window, window + header.runtime_end, area_end);
+    let behind = window + header.runtime_end;
+    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
+    if options.recording.inputs() {
+        keep_free_in_front(page_up(window + header.runtime_end), &area);
+    }
     let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };
-    let top = area.end - random_pages(area.end - (64 << 20), area.end);
+    let top = match replay {
+        Some(_) => area.end,
+        None => area.end - random_pages(area.end - (64 << 20), area.end),
+    };
     control::start(options.recording.records());
     let when = begins(&start, &header);
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
+        // A replay's libraries lie where those of the recording did, with room for other translations.
+        _ if replay.is_some() => None,
         Some(0) | None => {
             Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
         }
@@ -99,7 +118,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
     let serial = is_serial(&start, options);
     let entries = entries();
-    let tables = LookUps::new(window, options, entries, start.stack as u64);
+    let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
+    let tables = LookUps::new(window, options, entries, stack);
     let image = Image::new(&header, window, selected.reselected);
     let all_code = Jit::new(options, image, packs, selected.selection, arena, tables, top);
     if let Err(why) = log_of(options).start() {
@@ -107,7 +127,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     }
     let runtime = window + header.runtime..window + header.runtime_end;
     let added = keep_together(&header, window, window + params[1]..runtime.end);
-    brk::install(program_break(&header, window, added.start));
+    brk::install(match &replay {
+        Some(given) => Brk::new(given.header.brk, added.start.max(page_up(given.header.brk))),
+        None => program_break(&header, window, added.start),
+    });
+    if let Some(given) = &replay {
+        given.begin(area.start..area.end);
+    }
     translator::install(all_code);
     trace_file::install(trace);
     actions::start();
@@ -130,20 +156,25 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     add_program_code(&header, window);
     if header.flags & flags::EXECUTABLE_STACK != 0 {
         // The kernel puts the path at the upper end.
-        let end = page_up(program_path(&start).as_ptr_range().end as u64);
+        let end = match &replay {
+            Some(given) => given.header.stack_end,
+            None => page_up(program_path(&start).as_ptr_range().end as u64),
+        };
         jit().add_executable(ExecRange::stack(end));
     }
     if statics {
         // SAFETY: as above.
         statics::add(unsafe { Module::program(&header, window) });
     }
+    // What is replayed has gone out of the way already.
     match options.is_repeatable() {
+        true if replay.is_some() => {}
         true => vdso::remove(&start),
         false => vdso::add(&start),
     }
     let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
     actions::install_handlers();
-    let entry = enter_program(&start, &header, window);
+    let entry = enter_program(&start, &header, window, replay.as_ref());
     let main = if header.main == 0 { 0 } else { window + header.main };
     switch::start(when, main);
     hidden::hide(&start);
@@ -157,13 +188,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
             stack_end: LiveAddr(stack.end),
         });
     }
-    first_thread(stack, entry)
+    first_thread(stack, entry, replay.as_ref())
 }
 
 /// Whether one thread runs at a time, and in which order then.
 fn is_serial(start: &Start, options: Options) -> bool {
-    let tortured = options.process.torture & torture::SERIAL != 0;
-    let serial = tortured || options.recording.inputs() && !options.process.replays;
+    let wanted = options.process.torture & torture::SERIAL != 0 || options.recording.inputs();
+    let serial = wanted && !options.process.replays;
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let wanted = start.environment("DEP_SCHEDULE").filter(|_| serial && !secure);
     if let Some(text) = wanted {
@@ -244,7 +275,7 @@ fn add_program_code(header: &ImageHeader, window: u64) {
 }
 
 /// Maps the interpreter, tells the program about itself, and returns where it starts.
-fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
+fn enter_program(start: &Start, header: &ImageHeader, window: u64, replay: Option<&Given>) -> u64 {
     start.set(at::PHDR, window + header.program_headers);
     start.set(at::PHNUM, header.program_header_count);
     start.set(at::ENTRY, window + header.entry);
@@ -264,20 +295,28 @@ fn enter_program(start: &Start, header: &ImageHeader, window: u64) -> u64 {
     if path.is_empty() {
         crate::die!("damaged output file: it does not name its interpreter where the input did");
     }
-    match loader::load(path) {
+    let named = replay.and_then(Given::interpreter);
+    let path =
+        named.as_ref().and_then(|path| CStr::from_bytes_until_nul(path).ok()).unwrap_or(path);
+    match loader::load(path, replay.map(|given| given.header.interpreter)) {
         Ok(loaded) => {
             start.set(at::BASE, loaded.base);
             loaded.entry
         }
         Err(errno) => {
             let shown = path.to_str().unwrap_or("?");
+            if replay.is_some() {
+                impossible_at_start(format_args!(
+                    "the program's interpreter {shown} cannot be loaded (error {errno})"
+                ))
+            }
             crate::die!("cannot load the program's interpreter {shown} (error {errno})")
         }
     }
 }
 
 /// `stack`: what the kernel has left on it.
-fn first_thread(stack: Range<u64>, entry: u64) -> ! {
+fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     let Ok(thread) = Thread::create() else { crate::die!("no memory for the first thread") };
     thread.index = threads::next_index();
     census::begins();
@@ -289,13 +328,21 @@ fn first_thread(stack: Range<u64>, entry: u64) -> ! {
     thread.block.registers.gpr[4] = stack.start;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
-    thread.mailbox.set_mask(current_mask());
+    match replay {
+        Some(given) => given.start_thread(thread, entry),
+        None => thread.mailbox.set_mask(current_mask()),
+    }
     // Whoever started us may have blocked what our own faults raise.
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
     log().program_starts(thread, stack);
     baton::first(thread);
     dispatch::prepare(thread, entry);
+    if replay.is_some() {
+        if let Some(next) = arrive::before_leaving(thread, true) {
+            dispatch::prepare(thread, next);
+        }
+    }
     switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
     unsafe { stubs::leave() }
@@ -310,6 +357,7 @@ fn entries() -> Entries {
         exit: stubs::stub_exit as *const () as u64,
         refuse: stubs::stub_refuse as *const () as u64,
         store: stubs::stub_store as *const () as u64,
+        arrive: stubs::stub_arrive as *const () as u64,
         turn: stubs::stub_turn as *const () as u64,
         ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,

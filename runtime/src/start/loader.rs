@@ -4,7 +4,7 @@ use crate::base::sys::{self, nr};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::span::Span;
-use crate::code::window::map_in_window;
+use crate::code::window::{map_in_window, placed};
 use crate::kernel::syscalls::mapping::report_file;
 use abi::layout::{page_down, page_up};
 use goblin::elf64::header::{Header, ELFMAG, EM_X86_64, ET_DYN};
@@ -29,8 +29,9 @@ fn protection(flags: u32) -> usize {
     prot
 }
 
-/// Maps the file at zero-terminated `path`.
-pub fn load(path: &core::ffi::CStr) -> Result<Loaded, i32> {
+/// Maps the file at zero-terminated `path`. `wanted`: its load address, where nothing is; `None`: there is
+/// room for it in the window.
+pub fn load(path: &core::ffi::CStr, wanted: Option<u64>) -> Result<Loaded, i32> {
     const ENOEXEC: i32 = 8;
     // SAFETY: the kernel reads the path and fills the header.
     let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, sys::O_CLOEXEC]) }? as i32;
@@ -58,8 +59,16 @@ pub fn load(path: &core::ffi::CStr) -> Result<Loaded, i32> {
     let low = loads().map(|s| page_down(s.p_vaddr)).min().ok_or(ENOEXEC)?;
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let len = page_up(end) - low;
-    let candidate = jit().packs.candidate(fd, len);
-    let place = map_in_window(len, candidate.map_or(0, |c| c.room), 0, flags, -1, 0)?;
+    let candidate = match wanted {
+        Some(_) => None,
+        None => jit().packs.candidate(fd, len),
+    };
+    let place = match wanted {
+        // SAFETY: nothing is there but the window's reservation.
+        Some(base) => unsafe { sys::mmap(base + low, len, 0, flags | sys::MAP_FIXED, -1, 0) }?,
+        None => map_in_window(len, candidate.map_or(0, |c| c.room), 0, flags, -1, 0)?,
+    };
+    placed(place);
     let base = place - low;
     if let Some(candidate) = candidate {
         jit().packs.expect(candidate, base, len);

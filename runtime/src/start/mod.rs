@@ -5,6 +5,7 @@ pub mod hidden;
 pub mod kernel_view;
 pub mod loader;
 pub mod place;
+pub mod replay;
 pub mod selection;
 pub mod stack;
 pub mod trace;

@@ -114,15 +114,24 @@ extern "C" {
 /// the program's initial stack. `entry` is the address of its entry point.
 ///
 /// # Safety
-/// Nothing but the kernel and the runtime, in its only thread, has been here. The header is the
-/// rewriter's, of the file that is mapped at `at`. What the runtime has learnt so far, it learns again;
-/// memory outside of the file's mappings stays.
+/// As for [`move_to`].
 pub unsafe fn move_to_window(header: &ImageHeader, at: u64, start: &Start, entry: u64) -> ! {
-    // SAFETY: as promised.
-    let pieces = || unsafe { pieces(header, at) };
     let Some(window) = free_window(at) else {
         crate::die!("no aligned 4 GiB of address space are free for the program");
     };
+    // SAFETY: as promised.
+    unsafe { move_to(window, header, at, start, entry) }
+}
+
+/// Moves the program that lies at `at` to a window where nothing is, and starts the runtime again.
+///
+/// # Safety
+/// Nothing but the kernel and the runtime, in its only thread, has been here. The header is the
+/// rewriter's, of the file that is mapped at `at`. What the runtime has learnt so far, it learns again;
+/// memory outside of the file's mappings stays.
+pub unsafe fn move_to(window: u64, header: &ImageHeader, at: u64, start: &Start, entry: u64) -> ! {
+    // SAFETY: as promised.
+    let pieces = || unsafe { pieces(header, at) };
     kernel_view::moves(start, &(at..at + header.runtime_end), window.wrapping_sub(at));
     let runtime = page_down(header.runtime);
     // The list of pieces lies in one of them.
@@ -195,7 +204,7 @@ fn free_window(at: u64) -> Option<u64> {
 }
 
 /// Whether nothing is in a window.
-fn is_free(window: u64) -> bool {
+pub fn is_free(window: u64) -> bool {
     // What is only tried counts, too, where there is a limit.
     let step = if sys::address_space_is_limited() { AREA_STEP } else { WINDOW_SIZE };
     (window..window + WINDOW_SIZE).step_by(step as usize).all(|at| {

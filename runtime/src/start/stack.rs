@@ -1,6 +1,7 @@
 //! What the kernel left on the program's stack.
 
 use core::ffi::CStr;
+use core::ops::Range;
 
 /// Auxiliary vector entries that are read or changed.
 pub mod at {
@@ -9,6 +10,9 @@ pub mod at {
     pub const BASE: u64 = 7;
     pub const ENTRY: u64 = 9;
     pub const SECURE: u64 = 23;
+    pub const PLATFORM: u64 = 15;
+    pub const BASE_PLATFORM: u64 = 24;
+    pub const RANDOM: u64 = 25;
     pub const EXECFN: u64 = 31;
     pub const SYSINFO_EHDR: u64 = 33;
 }
@@ -63,6 +67,30 @@ impl Start {
             let (entry, end) = (self.stack.add(1 + at), end.add(1).cast::<u64>());
             let count = end.offset_from(entry) as usize - 1;
             core::ptr::copy(entry.add(1), entry, count);
+        }
+    }
+
+    /// This is a copy of what the kernel has left in `range`, `distance` away: pointers into that lead into
+    /// the copy.
+    pub fn relocate(&self, range: &Range<u64>, distance: u64) {
+        let moved = |word: u64| match range.contains(&word) {
+            true => word.wrapping_add(distance),
+            false => word,
+        };
+        let mut i = 0;
+        // Arguments and environment, each up to a zero.
+        for _ in 0..2 {
+            while self.argument(i) != 0 {
+                // SAFETY: a word of the copy.
+                unsafe { *self.stack.add(1 + i) = moved(self.argument(i)) };
+                i += 1;
+            }
+            i += 1;
+        }
+        for kind in [at::EXECFN, at::PLATFORM, at::BASE_PLATFORM, at::RANDOM] {
+            if let Some(value) = self.get(kind) {
+                self.set(kind, moved(value));
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::start::stack::at::SYSINFO_EHDR;
 use crate::start::stack::Start;
 use abi::layout::{page_up, PAGE};
 use alloc::vec::Vec;
+use core::ops::Range;
 use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
 
 /// It is executable, in the program's eyes.
@@ -80,9 +81,21 @@ fn piece(line: &[u8]) -> Option<(u64, u64)> {
     if name != b"[vdso]" && !name.starts_with(b"[vvar") {
         return None;
     }
+    range(line)
+}
+
+/// The range in a line of /proc/self/maps.
+fn range(line: &[u8]) -> Option<(u64, u64)> {
     let range = core::str::from_utf8(line.split(|&b| b == b' ').next()?).ok()?;
     let (start, end) = range.split_once('-')?;
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+/// Where the mapping of that name is.
+pub fn mapping_of(name: &[u8]) -> Option<Range<u64>> {
+    let maps = read_maps()?;
+    let line = maps.split(|&b| b == b'\n').find(|line| line.ends_with(name))?;
+    range(line).map(|(start, end)| start..end)
 }
 
 fn read_maps() -> Option<Vec<u8>> {

@@ -13,6 +13,7 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::replaying::is_replay;
 use crate::base::signal::{bit, PendingSignal, SigInfo, SIGKILL, SIGSTOP, UNBLOCKED};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -134,9 +135,13 @@ impl Mailbox {
         self.mask.load(Relaxed)
     }
 
-    /// That without the signals that we do not block: what the kernel is to know.
+    /// That without the signals that we do not block: what the kernel is to know. In a replay what the
+    /// program blocks is no matter of the kernel's.
     pub fn real_mask(&self) -> u64 {
-        self.mask() & !UNBLOCKED
+        match is_replay() {
+            true => 0,
+            false => self.mask() & !UNBLOCKED,
+        }
     }
 
     /// Whether the program blocks `signal`.

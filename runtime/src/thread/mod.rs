@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod seek;
 pub mod turns;
 
 use crate::base::control::Slot;
@@ -20,6 +21,7 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use seek::Seek;
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -83,6 +85,8 @@ pub struct Thread {
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
     pub for_exec: ForExec,
+    /// In a replay: how far it is.
+    pub seek: Seek,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
@@ -173,6 +177,7 @@ impl Thread {
             kernel_filter: 0,
             own_actions: None,
             for_exec: ForExec::default(),
+            seek: Seek::new(),
             next_spare: 0,
             handler_stack,
         }

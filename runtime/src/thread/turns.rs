@@ -21,6 +21,12 @@ impl Thread {
         }
     }
 
+    /// In a replay: the thread has made so many turns, and control leaves nowhere.
+    pub fn begin_turns(&mut self, made: u64) {
+        self.block.turns_left = NEVER;
+        self.turns_end = NEVER.wrapping_add(made);
+    }
+
     /// In a replay: control leaves by way of `stub_turn` in front of the instruction that is the `left`th
     /// turn from here on. 0 is never.
     pub fn leave_in(&mut self, left: u64) {

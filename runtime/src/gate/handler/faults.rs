@@ -19,6 +19,7 @@ use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::deliver::Origin;
 use crate::logs::log;
 use crate::logs::moment::Fault;
+use crate::thread::seek::Sought;
 use crate::thread::Thread;
 use abi::ids::OrigAddr;
 use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
@@ -148,13 +149,14 @@ pub fn fault(
 
 /// The program writes to code that it may write: translations are closed, and the write is done
 /// again.
-fn is_code_write(thread: &Thread, at: &mut Interrupted, place: &Place, address: u64) -> bool {
+fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, address: u64) -> bool {
     if !jit().unprotect(address) {
         return false;
     }
     let pages = page_down(place.start())..page_up(place.start() + u64::from(place.original_len()));
     if pages.contains(&address) {
         // What follows may have changed: only this instruction, and then a look at it.
+        thread.seek.sought = Some(Sought { moment: None, first: false });
         thread.mailbox.set_stepping(true);
         at.step();
     }

@@ -12,6 +12,8 @@ use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
+use crate::kernel::replay::strings::hurry;
+use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::kernel::signals::state::{interrupted, State};
@@ -59,11 +61,19 @@ pub fn kicked_in_runtime(at: &mut Interrupted) {
     }
 }
 
-fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
+/// Goes on in state `next`.
+pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&next.gpr);
     at.context.rflags = next.rflags & !TRAP_FLAG;
     at.mask = thread.mailbox.real_mask();
+    if is_replay() {
+        // By way of the runtime, which sees what the script has next.
+        thread.block.target = next.rip;
+        thread.seek.insn = Some(next.insn);
+        at.context.rip = facts().entries.arrive;
+        return give_pointers(thread, at);
+    }
     let resolved = jit().resolve(LiveAddr(next.rip), None);
     match resolved {
         Some(code) => at.context.rip = code.0,
@@ -168,6 +178,17 @@ pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
 /// A step has led to an instruction of `place`.
 pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
     let Some(entry) = place.boundary(at.pc()) else { return };
+    if is_replay() {
+        let rip = place.start() + u64::from(entry.original);
+        let mut gpr = at.context.gpr();
+        if !stepping::is_there(thread, rip, &gpr) {
+            if let Some(moment) = thread.seek.sought.and_then(|sought| sought.moment) {
+                hurry(&mut gpr, at.context.rflags, &place.code::<4>(), rip, &moment);
+                at.context.set_gpr(&gpr);
+            }
+            return at.step();
+        }
+    }
     at.context.rflags &= !TRAP_FLAG;
     thread.mailbox.set_stepping(false);
     let state = state_at(thread, at, place, &entry);

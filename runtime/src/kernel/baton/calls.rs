@@ -38,6 +38,13 @@ pub fn waits(number: usize, args: &[usize; 6]) -> bool {
     }
 }
 
+/// Whether the kernel writes to the program's memory while the call waits, and not when it returns.
+pub fn writes_while_it_waits(number: usize, args: &[usize; 6]) -> bool {
+    const FUTEX_COMMAND: usize = 0x7f;
+    // LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
+    number == nr::FUTEX && matches!(args[1] & FUTEX_COMMAND, 6 | 11 | 13)
+}
+
 /// Whether the call would wait for its descriptor.
 pub fn is_not_ready(number: usize, args: &[usize; 6]) -> bool {
     const POLL: usize = 7;

@@ -3,6 +3,7 @@
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
+use crate::base::replaying::is_replay;
 use crate::base::signal::{
     set_kernel_action, Action, Actions, SA_NOCLDSTOP, SA_NOCLDWAIT, SA_NODEFER, SA_ONSTACK,
     SA_RESTART, SA_RESTORER, SA_SIGINFO, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP,
@@ -15,7 +16,10 @@ static ACTIONS: Once<Lock<Actions>> = Once::new();
 
 /// Puts the program's actions in place: what the kernel left us.
 pub fn start() {
-    ACTIONS.install(Lock::new(Actions::new()));
+    ACTIONS.install(Lock::new(match is_replay() {
+        true => Actions([Action::default(); 65]),
+        false => Actions::new(),
+    }));
 }
 
 /// In the only thread of a forked child.

@@ -10,6 +10,8 @@ use crate::base::signal::{
 use crate::base::sys;
 use crate::code::writing::{write_program, write_program_value};
 use crate::kernel::headers::show_output_headers;
+use crate::kernel::replay::arrive::faulted;
+use crate::kernel::replay::is_replay;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
@@ -57,6 +59,9 @@ pub fn deliver(
     state: State,
     kernel: &Kernel,
 ) -> State {
+    if is_replay() {
+        return faulted(thread, signal, info, state);
+    }
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
@@ -113,7 +118,8 @@ fn note(thread: &mut Thread, origin: Origin, state: &State) {
     }
 }
 
-fn take_action(thread: &mut Thread, signal: i32) -> Action {
+/// The action that `signal` has now; a handler that is good for one time is used up.
+pub(in crate::kernel) fn take_action(thread: &mut Thread, signal: i32) -> Action {
     actions::with(thread, signal, |slot| {
         let action = *slot;
         if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {

@@ -7,6 +7,7 @@ use crate::base::signal::{
 };
 use crate::base::sys::{self, failed};
 use crate::code::writing::write_program_value;
+use crate::kernel::replay::is_replay;
 use crate::kernel::signals::actions::{self, install_with};
 use crate::kernel::signals::pending;
 use crate::thread::Thread;
@@ -42,6 +43,10 @@ fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
         return old;
     }
     *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
+    if is_replay() {
+        // Nothing comes but from the script.
+        return old;
+    }
     match new.handler {
         // One that is ignored interrupts nothing.
         SIG_IGN if bit(number) & UNBLOCKED != 0 => install_with(number, SA_RESTART),

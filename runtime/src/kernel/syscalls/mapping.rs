@@ -20,7 +20,7 @@ use abi::layout::{page_up, TABLE_BASE, TABLE_END};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
-fn real_protection(prot: usize) -> usize {
+pub fn real_protection(prot: usize) -> usize {
     match prot & sys::PROT_EXEC {
         0 => prot,
         _ => prot & !sys::PROT_EXEC | sys::PROT_READ,
@@ -28,7 +28,7 @@ fn real_protection(prot: usize) -> usize {
 }
 
 /// Whether `start..start + len` touches memory of the runtime.
-fn is_ours(start: u64, len: u64) -> bool {
+pub fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
@@ -114,6 +114,30 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         _ => result,
     };
     let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
+    let placed = Placed { start, len, prot, flags, fd: fd as i32, offset: offset as u64, fixed };
+    note(&placed, true, None);
+    result
+}
+
+/// Memory that was mapped for the program, and how.
+pub struct Placed {
+    pub start: u64,
+    pub len: u64,
+    /// As the program asked for it.
+    pub prot: usize,
+    pub flags: usize,
+    pub fd: i32,
+    pub offset: u64,
+    /// At the address that was asked for, whatever was there.
+    pub fixed: bool,
+}
+
+/// The runtime and the trace know of it. `may_have_pack`: it may be a library whose translation is at
+/// hand. `path`: of the file, if it is known.
+pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
+    let &Placed { start, len, prot, flags, fd, offset, fixed } = placed;
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    let exec = prot & sys::PROT_EXEC != 0;
     let mut jit = jit();
     // A thread's stack that becomes executable holds what the kernel writes, too.
     const MAP_STACK: usize = 0x2_0000;
@@ -135,14 +159,16 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         });
         if file {
             let packed = prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0;
-            jit.add_file(start, start + len, fd as i32, offset as u64, packed);
+            jit.add_file(start, start + len, fd, offset, packed && may_have_pack);
         }
     }
     drop(jit);
     if file && flags & sys::MAP_PRIVATE != 0 && facts().options.recording.records() {
-        report_descriptor(start, len, offset as u64, prot as u32, fd);
+        match path {
+            Some(path) => report(start, len, offset, prot as u32, path),
+            None => report_descriptor(start, len, offset, prot as u32, fd as usize),
+        }
     }
-    result
 }
 
 /// Whether the file is a shared object: only those are worth a place in the window.

@@ -18,6 +18,7 @@ use crate::code::writing::{before_writing, write_program_value};
 use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
+use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::logs::log;
@@ -38,6 +39,9 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    if is_replay() {
+        return calls::handle(thread, number, &args, next);
+    }
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
@@ -185,7 +189,7 @@ fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
 
 /// The signal mask that a call sets for as long as it waits: a handler that ends it runs with that,
 /// too.
-fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
+pub(in crate::kernel) fn temporary_mask(number: usize, args: &[usize; 6]) -> Option<u64> {
     let mut at = match number {
         nr::RT_SIGSUSPEND => args[0],
         nr::PPOLL => args[3],
@@ -211,7 +215,7 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
     sys::exit_group(status)
 }
 
-fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
+pub(in crate::kernel) fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
     const SET_GS: usize = 0x1001;
     const SET_FS: usize = 0x1002;
     const GET_GS: usize = 0x1004;
@@ -284,7 +288,13 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     plain(thread, number, args)
 }
 
-fn note(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
+/// The trace says what the call returned.
+pub(in crate::kernel) fn note(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    result: usize,
+) {
     if !thread.recorder.active() {
         return;
     }

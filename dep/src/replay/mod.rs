@@ -1,0 +1,311 @@
+//! `dep replay`, and replays for the commands that list what a recording of inputs does not have.
+
+mod process;
+mod ready;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use abi::script::Verdict;
+use clap::Args as ClapArgs;
+use recording::originals::Originals;
+use recording::{Recording, TraceName};
+use replay::order::Child;
+use replay::Lineage;
+use serde::Serialize;
+use trace::events::Event;
+use trace::{Error, Trace};
+
+use crate::args::{which, Args, Command, Common, Which};
+use crate::cleanup::Guard;
+use crate::row::{Form, Hex, Row};
+use crate::Stop;
+
+pub use process::{run as run_process, Besides, Finished};
+pub use ready::{obstacles, Named, Ready};
+
+/// The replay did something else than the recording.
+const DIFFERS: u8 = 1;
+/// There was no replay.
+const IMPOSSIBLE: u8 = 2;
+
+/// The command line.
+#[derive(ClapArgs)]
+pub struct Arguments {
+    /// The recording (its folder, or the one file of it), or the trace of one process
+    pub file: PathBuf,
+    /// This process of the recording; PID.K: what it was after its K-th exec
+    #[arg(short, long, value_name = "PID", value_parser = which)]
+    pub process: Option<Which>,
+    /// Show what the program wrote to its standard output and error
+    #[arg(long)]
+    pub output: bool,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// The program that was rewritten, if the recording does not say where it is
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// The rewritten program that was recorded, if it is no longer where it ran
+    #[arg(long, value_name = "FILE")]
+    pub rewritten: Option<PathBuf>,
+}
+
+/// What a replay came to.
+#[derive(Serialize)]
+struct Report {
+    process: String,
+    equal: bool,
+    verdict: &'static str,
+    /// How far the recording goes.
+    replayable: String,
+    turns: u64,
+    events: u64,
+    /// Where the replay ended.
+    thread: u32,
+    thread_turns: u64,
+    pc: Hex,
+    /// What is to be said of that.
+    text: String,
+    #[serde(skip)]
+    line: String,
+}
+
+impl Row for Report {
+    fn text(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.line.as_bytes());
+    }
+}
+
+impl Report {
+    fn new(ready: &Ready, finished: &Finished, name: &str) -> Report {
+        let outcome = &finished.outcome;
+        Report {
+            process: name.trim_end().into(),
+            equal: finished.is_equal(ready),
+            verdict: match outcome.verdict {
+                Verdict::Ended => "ended",
+                Verdict::Exhausted => "exhausted",
+                Verdict::Differs => "differs",
+                Verdict::Impossible => "impossible",
+            },
+            replayable: ready.script.end.to_string(),
+            turns: ready.script.turns,
+            events: ready.script.events,
+            thread: ready.thread_name(outcome.thread),
+            thread_turns: outcome.turns,
+            pc: Hex(outcome.pc),
+            text: finished.text.clone(),
+            line: format!("{name}{}", finished.line(ready)),
+        }
+    }
+}
+
+/// The command.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    match replay(arguments) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("dep: {error}");
+            ExitCode::from(IMPOSSIBLE)
+        }
+    }
+}
+
+/// Replays what is chosen, one after the other. The status is that of the worst.
+fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
+    let file = &arguments.file;
+    let mut chosen = vec![arguments.process];
+    let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
+    let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
+    if let Some(recording) = &recording {
+        let names = match arguments.process {
+            Some(Which { pid, image }) => recording.select(pid, image),
+            None => recording.traces.clone(),
+        };
+        if names.len() > 1 {
+            let which = |name: &TraceName| Some(Which { pid: name.pid, image: Some(name.image) });
+            chosen = names.iter().map(which).collect();
+        }
+    }
+    let (mut differ, mut impossible) = (false, false);
+    for &process in &chosen {
+        let named = Named {
+            file,
+            process,
+            program: arguments.program.as_deref(),
+            output: arguments.rewritten.as_deref(),
+        };
+        // Of one process the file says which.
+        let name = process.filter(|_| chosen.len() > 1).map(|which| format!("{which} "));
+        let ready = match &recording {
+            Some(recording) => Ready::in_recording(&named, recording),
+            None => Ready::new(&named),
+        };
+        match ready.and_then(|ready| one(arguments, &ready, name.as_deref().unwrap_or_default())) {
+            Ok(0) => {}
+            Ok(DIFFERS) => differ = true,
+            Ok(_) => impossible = true,
+            Err(error) => {
+                eprintln!("dep: {error}");
+                impossible = true;
+            }
+        }
+    }
+    Ok(match (differ, impossible) {
+        (true, _) => ExitCode::from(DIFFERS),
+        (false, true) => ExitCode::from(IMPOSSIBLE),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// Replays one process.
+fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<u8, Error> {
+    warn_of_damage(ready);
+    let output = ready.output("none")?;
+    let besides = Besides { output: arguments.output, trace: None };
+    let finished = process::run(ready, &output, &besides)?;
+    let report = Report::new(ready, &finished, name);
+    let status = match (finished.outcome.verdict, report.equal) {
+        (Verdict::Impossible, _) => IMPOSSIBLE,
+        (_, false) => DIFFERS,
+        (_, true) => u8::from(is_damaged(ready)),
+    };
+    let mut bytes = Vec::new();
+    // It goes to memory.
+    let _ = Form::new(arguments.json).append(&report, &mut bytes);
+    // The standard output may be the program's. Nobody may be listening; the status says it, too.
+    let _ = match !arguments.output && (status == 0 || arguments.json) {
+        true => std::io::stdout().write_all(&bytes),
+        false => std::io::stderr().write_all(&[b"dep: ", &*bytes].concat()),
+    };
+    Ok(status)
+}
+
+fn is_damaged(ready: &Ready) -> bool {
+    ready.lineage.traces().iter().any(|trace| !trace.damage.is_empty())
+}
+
+fn warn_of_damage(ready: &Ready) {
+    let mut warnings = crate::Warnings::default();
+    ready.lineage.traces().iter().flat_map(|t| &t.damage).for_each(|d| warnings.add(d));
+}
+
+/// Whether the command lists what a recording of inputs does not have.
+fn instrument(command: &Command) -> Option<&'static str> {
+    match command {
+        Command::Blocks(_) | Command::Memrefs(_) => Some("dep"),
+        Command::Undo(_) => Some("undo"),
+        _ => None,
+    }
+}
+
+/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs. `None`:
+/// it does not.
+pub fn show(
+    trace: &Trace,
+    args: &Args,
+    common: &Common,
+    process: Option<Which>,
+    out: &mut impl Write,
+) -> Option<Result<(), Stop>> {
+    let instrument = instrument(&args.command).filter(|_| trace.options.recording.inputs())?;
+    Some(replayed(args, common, process, instrument, out))
+}
+
+fn replayed(
+    args: &Args,
+    common: &Common,
+    process: Option<Which>,
+    instrument: &str,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let file = common.file.display();
+    let ready = Ready::new(&Named {
+        file: &common.file,
+        process,
+        program: common.program.as_deref(),
+        output: common.output.as_deref(),
+    })?;
+    warn_of_damage(&ready);
+    let output = ready.output(instrument)?;
+    let path = ready.folder.join("replay.dep");
+    let besides = Besides { output: false, trace: Some(path.clone()) };
+    let finished = process::run(&ready, &output, &besides)?;
+    let equal = finished.is_equal(&ready);
+    if !equal || ready.script.end != replay::End::Whole {
+        eprintln!("dep: warning: {}", finished.line(&ready));
+    }
+    if finished.outcome.verdict == Verdict::Impossible {
+        return Err(Error(format!("{file}: it cannot be replayed")).into());
+    }
+    let mut trace = Trace::open_with(&path, Some(&output))?;
+    only_the_process(&mut trace, &ready)?;
+    for thread in &mut trace.threads {
+        thread.tid = Some(ready.thread_name(thread.index));
+    }
+    crate::show(&trace, args, common, out)?;
+    match equal && !is_damaged(&ready) {
+        true => Ok(()),
+        false => Err(Error(format!("{file}: this is not what was recorded")).into()),
+    }
+}
+
+/// Calls that make a process: clone, fork, vfork, clone3.
+const MAKERS: [u64; 4] = [56, 57, 58, 435];
+
+/// Leaves out what the processes did that forked the one that was replayed: in its trace their calls
+/// returned 0, each at the start of a chunk.
+fn only_the_process(trace: &mut Trace, ready: &Ready) -> Result<(), Error> {
+    let Some(Child { thread, above, .. }) = ready.script.child else { return Ok(()) };
+    let forks = ready.lineage.traces().len() - 1;
+    let of_thread = trace.threads.iter().find(|t| t.index == thread);
+    let events = of_thread.into_iter().flat_map(|thread| &thread.events);
+    let mut made = events.filter(|placed| {
+        matches!(placed.event, Some(Event::Syscall { number, result: 0, .. }) if MAKERS.contains(&number))
+    });
+    let chunk = match made.nth(forks - 1) {
+        Some(placed) => placed.position.chunk,
+        None => {
+            return Err(Error("the replay did not come to where the process was forked".into()))
+        }
+    };
+    trace.forget_before(thread, chunk, above);
+    Ok(())
+}
+
+/// How completely a trace can be replayed, for a person; `None`: it is none of inputs.
+pub fn completeness(
+    trace: &Trace,
+    recording: Option<(&Recording, TraceName)>,
+    common: &Common,
+) -> Option<String> {
+    if !trace.options.recording.inputs() {
+        return None;
+    }
+    let lineage = match recording {
+        Some((recording, name)) => Lineage::of_recording(recording, name),
+        None => Lineage::of_file(&common.file),
+    };
+    let lineage = match lineage {
+        Ok(lineage) => lineage,
+        Err(error) => return Some(format!("no: {error}")),
+    };
+    let end = match replay::order::order(&lineage.traces()) {
+        Ok(ordered) => ordered.end,
+        Err(error) => return Some(format!("no: {error}")),
+    };
+    let originals = match recording {
+        Some((recording, _)) => Originals::open(&recording.folder),
+        None => Ok(Originals::default()),
+    };
+    let obstacles = match originals {
+        Ok(originals) => obstacles(&lineage, &originals, common.output.as_deref()),
+        Err(error) => vec![error],
+    };
+    Some(match obstacles.first() {
+        None => end.to_string(),
+        Some(first) => format!("{end}, but not here: {first}"),
+    })
+}

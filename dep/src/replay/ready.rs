@@ -1,0 +1,154 @@
+//! What a replay needs before it can run: the script, the original program, an output of it.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use record::prepare::{self, Prepared};
+use recording::originals::Originals;
+use recording::Recording;
+use replay::{Lineage, Script};
+use tempfile::TempDir;
+use trace::Error;
+
+use crate::args::Which;
+use crate::cleanup::Guard;
+use crate::folder;
+
+/// What the user names.
+pub struct Named<'a> {
+    /// The recording or the trace.
+    pub file: &'a Path,
+    /// Which process of it.
+    pub process: Option<Which>,
+    /// The original program.
+    pub program: Option<&'a Path>,
+    /// The output that ran.
+    pub output: Option<&'a Path>,
+}
+
+/// A replay that can be run.
+pub struct Ready {
+    /// The traces.
+    pub lineage: Lineage,
+    /// What the script has.
+    pub script: Script,
+    /// Where it is.
+    pub script_path: PathBuf,
+    /// The program that was recorded.
+    pub original: PathBuf,
+    /// For what goes away with this value.
+    pub folder: PathBuf,
+    // In this order: the folders go last.
+    guard: Option<Guard>,
+    _own: TempDir,
+    _recording: Option<Recording>,
+}
+
+/// What stands in the way of a replay, as far as it can be told without one: a line each.
+pub fn obstacles(lineage: &Lineage, originals: &Originals, output: Option<&Path>) -> Vec<Error> {
+    let mut all = Vec::new();
+    let program = originals.program(lineage.last(), output);
+    // Without a note nobody can say where it is; that is no fault of the recording.
+    if let Ok(program) = program.as_ref().map_err(|_| ()) {
+        if program.noted.is_some() {
+            all.extend(originals.original(program, None).err());
+        }
+    }
+    all.extend(originals.interpreter(lineage.first()).err());
+    let wanted = lineage.traces().into_iter().flat_map(recording::originals::Wanted::all);
+    all.extend(wanted.filter_map(|wanted| originals.file(&wanted).err()));
+    all
+}
+
+impl Ready {
+    /// Finds everything and writes the script.
+    pub fn new(named: &Named<'_>) -> Result<Ready, Error> {
+        if Recording::is_one(named.file) {
+            let recording = Recording::open(named.file)?;
+            let guard = recording.temporary().map(Guard::new);
+            let mut ready = Ready::in_recording(named, &recording)?;
+            ready.guard = ready.guard.or(guard);
+            ready._recording = Some(recording);
+            return Ok(ready);
+        }
+        folder::has_one(named.file, named.process)?;
+        Ready::of(named, None, Lineage::of_file(named.file)?, &Originals::default())
+    }
+
+    /// The same of an open recording, which has to outlive it.
+    pub fn in_recording(named: &Named<'_>, recording: &Recording) -> Result<Ready, Error> {
+        let name = folder::select_one(recording, named.file, named.process)?;
+        let lineage = Lineage::of_recording(recording, name)?;
+        let originals = Originals::open(&recording.folder)?;
+        Ready::of(named, recording.temporary(), lineage, &originals)
+    }
+
+    /// `unpacked`: a folder that goes away.
+    fn of(
+        named: &Named<'_>,
+        unpacked: Option<&Path>,
+        lineage: Lineage,
+        originals: &Originals,
+    ) -> Result<Ready, Error> {
+        let in_file = |e: Error| Error(format!("{}: {e}", named.file.display()));
+        // Forks do not change the program.
+        let program = originals.program(lineage.first(), named.output)?;
+        let original = originals.original(&program, named.program)?;
+        let interpreter = originals.interpreter(lineage.first())?;
+        let failed = |e: std::io::Error| Error(format!("cannot make a folder for the replay: {e}"));
+        let own = match unpacked {
+            Some(unpacked) => tempfile::Builder::new().prefix("replay.").tempdir_in(unpacked),
+            None => tempfile::Builder::new().prefix("dep.").tempdir(),
+        };
+        let own = own.map_err(failed)?;
+        let folder = own.path().to_owned();
+        // Whoever has unpacked it looks after it.
+        let guard = unpacked.is_none().then(|| Guard::new(&folder));
+        let script_path = folder.join("script");
+        let failed = |e: std::io::Error| Error(format!("{}: {e}", script_path.display()));
+        let mut file = BufWriter::new(File::create(&script_path).map_err(failed)?);
+        let mut resolve = |wanted: &_| originals.file(wanted);
+        let interpreter = interpreter.as_deref();
+        let script = replay::script::write(&lineage, interpreter, &mut resolve, &mut file)
+            .map_err(in_file)?;
+        drop(file);
+        Ok(Ready {
+            lineage,
+            script,
+            script_path,
+            original,
+            folder,
+            guard,
+            _own: own,
+            _recording: None,
+        })
+    }
+
+    /// An output of the program whose code replays, and does this besides (`none`, `dep`, `undo`).
+    pub fn output(&self, instrument: &str) -> Result<PathBuf, Error> {
+        self.output_with(instrument, &[])
+    }
+
+    /// The same, rewritten with further options.
+    pub fn output_with(&self, instrument: &str, further: &[&str]) -> Result<PathBuf, Error> {
+        let options: Vec<String> = ["--instrument", instrument, "--replays"]
+            .iter()
+            .chain(further)
+            .map(|&option| option.to_owned())
+            .collect();
+        match prepare::for_replay(&self.original, &options, &self.folder) {
+            Ok(Prepared::Run(program)) => Ok(program.output),
+            Ok(Prepared::Native { reason }) | Err(reason) => Err(Error(format!(
+                "{}: no output for a replay can be made of it: {reason}",
+                self.original.display()
+            ))),
+        }
+    }
+
+    /// Kernel thread id of the thread with this index.
+    pub fn thread_name(&self, index: u32) -> u32 {
+        let tid = usize::try_from(index).ok().and_then(|at| *self.script.threads.get(at)?);
+        tid.unwrap_or(index)
+    }
+}

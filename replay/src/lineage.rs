@@ -1,0 +1,143 @@
+//! The traces that the replay of one process needs.
+
+use std::path::{Path, PathBuf};
+
+use recording::{Recording, TraceName};
+use trace::events::Event;
+use trace::{Error, Trace};
+
+/// The trace of a process, behind those of the processes that forked it, the first of which began with an
+/// exec.
+#[derive(Debug)]
+pub struct Lineage {
+    first: Trace,
+    others: Vec<Trace>,
+}
+
+/// A longer line of forks is not believed.
+const MOST: usize = 10_000;
+
+impl Lineage {
+    /// Of a trace of a recording.
+    pub fn of_recording(recording: &Recording, name: TraceName) -> Result<Lineage, Error> {
+        let trace = Trace::open_alone(&recording.path(name))?;
+        Lineage::from(trace, |child| {
+            let candidates = recording.traces.iter().filter(|name| Some(name.pid) == child.parent);
+            let mut found: Vec<Trace> = candidates
+                .filter_map(|&name| Trace::open_alone(&recording.path(name)).ok())
+                .filter(|parent| forked(parent, child))
+                .collect();
+            found.sort_by_key(|parent| parent.start_ns);
+            found.pop()
+        })
+        .map_err(|e| Error(format!("{name}: {e}")))
+    }
+
+    /// Of a trace that is none of a recording: those of its ancestors are beside it, under the same
+    /// name with another process id.
+    pub fn of_file(path: &Path) -> Result<Lineage, Error> {
+        let trace = Trace::open_alone(path)?;
+        let mut at = path.to_owned();
+        Lineage::from(trace, |child| {
+            at = beside(&at, child.pid, child.parent?)?;
+            Trace::open_alone(&at).ok().filter(|parent| forked(parent, child))
+        })
+        .map_err(|e| Error(format!("{}: {e}", path.display())))
+    }
+
+    fn from(
+        trace: Trace,
+        mut parent: impl FnMut(&Trace) -> Option<Trace>,
+    ) -> Result<Lineage, Error> {
+        if !trace.options.recording.inputs() {
+            return Err(Error(
+                "it is no recording of inputs: record with `dep record --replayable`".into(),
+            ));
+        }
+        // The youngest first.
+        let mut line = vec![trace];
+        loop {
+            let Some(youngest) = line.last().filter(|_| line.len() < MOST) else {
+                return Err(Error("damaged: it has too many ancestors".into()));
+            };
+            if begins(youngest) {
+                break;
+            }
+            let Some(pid) = youngest.parent else {
+                return Err(Error("its start is not in the trace: nothing can be replayed".into()));
+            };
+            let before = parent(youngest).ok_or_else(|| {
+                Error(format!(
+                    "its start is not in the trace, nor that of process {pid}, which may have forked it"
+                ))
+            })?;
+            line.push(before);
+        }
+        line.reverse();
+        let mut line = line.into_iter();
+        let first = line.next().ok_or_else(|| Error("there is no trace".into()))?;
+        Ok(Lineage { first, others: line.collect() })
+    }
+
+    /// The one with the start.
+    #[must_use]
+    pub fn first(&self) -> &Trace {
+        &self.first
+    }
+
+    /// That of the process itself.
+    #[must_use]
+    pub fn last(&self) -> &Trace {
+        self.others.last().unwrap_or(&self.first)
+    }
+
+    /// Whether the process was forked by one that is recorded.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// All, in the order of their starts.
+    #[must_use]
+    pub fn traces(&self) -> Vec<&Trace> {
+        std::iter::once(&self.first).chain(&self.others).collect()
+    }
+}
+
+/// Whether the trace has the start of a program, and not of a forked child: what the stack held.
+fn begins(trace: &Trace) -> bool {
+    let layout = trace.process_events.iter().find_map(|placed| match placed.event {
+        Some(Event::Layout { stack, .. }) => Some(stack.0),
+        _ => None,
+    });
+    let Some(stack) = layout else { return false };
+    let first = trace.threads.iter().find(|thread| thread.index == 0);
+    let mut events = first.into_iter().flat_map(|thread| &thread.events);
+    let mut ahead = events.by_ref().map_while(|placed| match &placed.event {
+        Some(Event::Syscall { .. } | Event::Signal { .. }) => None,
+        event => Some(event),
+    });
+    ahead.any(|event| match event {
+        Some(Event::Written { address, bytes }) => {
+            stack.wrapping_sub(address.0) < bytes.len() as u64
+        }
+        _ => false,
+    })
+}
+
+/// Whether the one process says that it forked the other.
+fn forked(parent: &Trace, child: &Trace) -> bool {
+    parent.start_ns <= child.start_ns && parent.children().any(|pid| pid == child.pid)
+}
+
+/// The path with another process id in its name.
+fn beside(path: &Path, pid: u64, other: u64) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let parts: Vec<String> = name.split('.').map(str::to_owned).collect();
+    let at = parts.iter().rposition(|part| *part == pid.to_string())?;
+    let mut parts = parts;
+    parts[at] = other.to_string();
+    // What it was after an exec has a number behind; its parent's was made by another.
+    parts.truncate(at + 2);
+    Some(path.with_file_name(parts.join(".")))
+}

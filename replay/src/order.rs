@@ -1,0 +1,351 @@
+//! The one order in which the events of all threads of a process are to happen.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use abi::event::{Loss, Position};
+use abi::ids::{LiveAddr, StreamOff};
+use trace::events::{Event, Placed};
+use trace::{Error, Thread, Trace};
+
+use crate::script::End;
+
+/// An event in its place.
+#[derive(Clone, Debug)]
+pub struct Item<'a> {
+    /// Index of the thread in the script.
+    pub thread: u32,
+    /// `control_flow`: turns of the thread, counted from its first instruction.
+    pub position: Position,
+    /// What happened.
+    pub event: Cow<'a, Event>,
+}
+
+/// Events of a thread that happen without another thread in between.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Piece {
+    /// Its place in [`Trace::threads`].
+    thread: usize,
+    events: Range<usize>,
+}
+
+/// The order of the events of one trace or of a line of traces, and what it ends with.
+#[derive(Debug)]
+pub struct Ordered<'a> {
+    /// In their order.
+    pub items: Vec<Item<'a>>,
+    /// Why there are no more.
+    pub end: End,
+    /// Of a forked process: where it begins.
+    pub child: Option<Child>,
+}
+
+/// A forked process among those that forked it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Child {
+    /// Index of its first thread, which was one of its parent's.
+    pub thread: u32,
+    /// Kernel thread id of that.
+    pub tid: Option<u32>,
+    /// Indexes of its other threads are larger.
+    pub above: u32,
+}
+
+/// How the numbers of a trace become those of the script.
+struct Numbers {
+    /// Of the trace's first thread.
+    first: u32,
+    /// Added to the index of every other thread.
+    others: u32,
+    /// Added to the turns of the first thread.
+    turns: u64,
+}
+
+impl Numbers {
+    const OWN: Numbers = Numbers { first: 0, others: 0, turns: 0 };
+
+    fn thread(&self, index: u32) -> u32 {
+        match index {
+            0 => self.first,
+            index => index.saturating_add(self.others),
+        }
+    }
+
+    fn item<'a>(&self, thread: &Thread, placed: &'a Placed) -> Option<Item<'a>> {
+        let event = placed.event.as_ref()?;
+        let mut position = placed.position;
+        if thread.index == 0 {
+            position.control_flow = StreamOff(position.control_flow.0.wrapping_add(self.turns));
+        }
+        let event = match event {
+            Event::ThreadStart { tid, parent, registers } => Cow::Owned(Event::ThreadStart {
+                tid: *tid,
+                parent: self.thread(*parent),
+                registers: registers.clone(),
+            }),
+            event => Cow::Borrowed(event),
+        };
+        Some(Item { thread: self.thread(thread.index), position, event })
+    }
+}
+
+/// Puts the events of the last of these traces in order, behind those of the traces before it: each is of
+/// the process that was forked by the one before.
+pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
+    let Some((first, children)) = traces.split_first() else {
+        return Err(Error("there is no trace".into()));
+    };
+    let mut ordered = alone(first, &Numbers::OWN)?;
+    for child in children {
+        ordered = behind(ordered, child)?;
+    }
+    ordered.cut();
+    Ok(ordered)
+}
+
+fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> {
+    let (pieces, whole) = pieces(trace)?;
+    let mut items = Vec::new();
+    for Piece { thread, events } in pieces {
+        let thread = &trace.threads[thread];
+        items.extend(thread.events[events].iter().filter_map(|e| numbers.item(thread, e)));
+    }
+    // What the File frame says of the end belongs to no thread.
+    let ended = |placed: &Placed| matches!(placed.event, Some(Event::ProcessEnd { .. }));
+    let end = match whole {
+        Err(number) => End::Missing(number),
+        Ok(()) if trace.process_events.iter().any(ended) => End::Whole,
+        Ok(()) => End::None,
+    };
+    Ok(Ordered { items, end, child: None })
+}
+
+/// Whether a thread's event is something that a replay has to be told.
+fn is_input(event: &Event) -> bool {
+    !matches!(event, Event::ThreadStart { .. } | Event::ThreadEnd { .. } | Event::OwnProcess { .. })
+}
+
+/// The pieces in their order. The second result: the number of a stretch that is missing, where the order
+/// ends.
+fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
+    let mut stretches: BTreeMap<u64, Piece> = BTreeMap::new();
+    let mut unnumbered = Vec::new();
+    let mut within = Vec::new();
+    for (index, thread) in trace.threads.iter().enumerate() {
+        let runs: Vec<(usize, u64)> = thread.events.iter().enumerate().filter_map(runs).collect();
+        let all = Piece { thread: index, events: 0..thread.events.len() };
+        match runs.is_empty() {
+            true if thread.own_process().is_some() => within.push(all),
+            true if !thread.events.iter().filter_map(|e| e.event.as_ref()).any(is_input) => {}
+            true => unnumbered.push(all),
+            false => {}
+        }
+        let ends = runs.iter().skip(1).map(|&(at, _)| at).chain([thread.events.len()]);
+        let mut start = 0;
+        for (&(_, number), end) in runs.iter().zip(ends) {
+            let piece = Piece { thread: index, events: start..end };
+            start = end;
+            if stretches.insert(number, piece).is_some() {
+                return Err(Error(format!(
+                    "damaged: two stretches of the threads have the number {number}"
+                )));
+            }
+        }
+    }
+    let mut missing = Ok(());
+    let mut pieces = Vec::new();
+    for (expected, (number, piece)) in (0..).zip(stretches) {
+        if number != expected {
+            missing = Err(expected);
+            break;
+        }
+        pieces.push(piece);
+    }
+    match unnumbered.len() {
+        0 => {}
+        1 if pieces.is_empty() => pieces = unnumbered,
+        _ => {
+            let names: Vec<String> =
+                unnumbered.iter().map(|p| trace.threads[p.thread].name().to_string()).collect();
+            return Err(Error(format!(
+                "the order of its threads was not recorded (thread {})",
+                names.join(", ")
+            )));
+        }
+    }
+    for child in within {
+        put_within(trace, &mut pieces, child);
+    }
+    Ok((pieces, missing))
+}
+
+fn runs((at, placed): (usize, &Placed)) -> Option<(usize, u64)> {
+    match placed.event {
+        Some(Event::Runs(number)) => Some((at, number)),
+        _ => None,
+    }
+}
+
+/// A child that shares the memory runs while its parent waits for it in the system call that made it.
+fn put_within(trace: &Trace, pieces: &mut Vec<Piece>, child: Piece) {
+    let thread = &trace.threads[child.thread];
+    let pid = thread.own_process();
+    let parent = thread.events.iter().find_map(|e| match e.event {
+        Some(Event::ThreadStart { parent, .. }) => Some(parent),
+        _ => None,
+    });
+    let parent = trace.threads.iter().position(|t| Some(t.index) == parent);
+    let made = |placed: &Placed| matches!(placed.event, Some(Event::Fork { pid: made }) if Some(made) == pid);
+    let of_parent = |piece: &Piece| Some(piece.thread) == parent;
+    let found = pieces.iter().enumerate().filter(|(_, p)| of_parent(p)).find_map(|(at, piece)| {
+        let events = &trace.threads[piece.thread].events[piece.events.clone()];
+        Some((at, piece.events.start + events.iter().position(made)?))
+    });
+    let (at, split) = match found {
+        Some(found) => found,
+        // The parent did not come back from the call.
+        None => match pieces.iter().rposition(of_parent) {
+            Some(at) => (at, pieces[at].events.end),
+            None => return pieces.push(child),
+        },
+    };
+    let Piece { thread, events } = pieces[at].clone();
+    pieces[at].events = events.start..split;
+    pieces.splice(at + 1..at + 1, [child, Piece { thread, events: split..events.end }]);
+}
+
+/// Calls that make a process: clone, fork, vfork, clone3.
+const MAKERS: [u64; 4] = [56, 57, 58, 435];
+
+/// The events of a forked child, behind those of its parent up to the fork.
+fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Error> {
+    let pid = child.pid;
+    let lacking = || Error(format!("the trace of its parent does not say how {pid} was forked"));
+    let Ordered { mut items, .. } = parent;
+    let is_it = |item: &Item| matches!(*item.event, Event::Fork { pid: made } if made == pid);
+    let fork = items.iter().position(is_it).ok_or_else(lacking)?;
+    let thread = items[fork].thread;
+    let is_call = |item: &Item| {
+        item.thread == thread
+            && matches!(*item.event, Event::Syscall { number, .. } if MAKERS.contains(&number))
+    };
+    let call = items[fork..].iter().position(is_call).map(|at| fork + at).ok_or_else(lacking)?;
+    let mut call = items[call].clone();
+    let Event::Syscall { number, arguments, .. } = *call.event else { return Err(lacking()) };
+    call.event = Cow::Owned(Event::Syscall { number, arguments, result: 0 });
+    items.truncate(fork);
+    // What the call wrote for the parent is not in the child's memory.
+    while items
+        .last()
+        .is_some_and(|item| item.thread == thread && matches!(*item.event, Event::Written { .. }))
+    {
+        items.pop();
+    }
+
+    let own = child.threads.iter().find(|t| t.index == 0);
+    let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
+    let tid = own.and_then(|t| t.tid);
+    let numbers = Numbers {
+        first: thread,
+        others: items.iter().map(|item| item.thread).max().unwrap_or(0),
+        turns: call.position.control_flow.0.wrapping_sub(start),
+    };
+    let Ordered { items: own, end, .. } = alone(child, &numbers)?;
+    let mut own = own.into_iter().peekable();
+    // It goes on where its parent was; the call may have told it its number.
+    own.next_if(|item| item.thread == thread && matches!(*item.event, Event::ThreadStart { .. }));
+    let told =
+        |item: &Item| matches!(&*item.event, Event::Written { bytes, .. } if is_number(bytes, pid));
+    while let Some(item) = own.next_if(told) {
+        items.push(Item { position: call.position, ..item });
+    }
+    items.push(call);
+    items.extend(own);
+    let child = Child { thread, tid, above: numbers.others };
+    Ok(Ordered { items, end, child: Some(child) })
+}
+
+/// Whether the bytes are a thread id.
+fn is_number(bytes: &[u8], pid: u64) -> bool {
+    let word: Option<[u8; 4]> = bytes.try_into().ok();
+    word.is_some_and(|word| u64::from(u32::from_le_bytes(word)) == pid)
+}
+
+impl Ordered<'_> {
+    /// Leaves out what cannot be replayed, and says why it ends where it does.
+    fn cut(&mut self) {
+        for (at, item) in self.items.iter().enumerate() {
+            let end = match &*item.event {
+                Event::Unfollowed { pc, why } => {
+                    End::Unfollowed { pc: *pc, why: String::from_utf8_lossy(why).into_owned() }
+                }
+                Event::Loss { reason, .. } => End::Lost(*reason),
+                Event::ProcessEnd { .. } => {
+                    self.end = End::Whole;
+                    continue;
+                }
+                _ => continue,
+            };
+            self.end = end;
+            self.items.truncate(at);
+            break;
+        }
+        if self.end == End::None && self.is_replaced() {
+            self.end = End::Whole;
+        }
+        if self.end != End::Whole {
+            self.leave_out_halves();
+        }
+    }
+
+    /// Whether the last that it did was to execute another program.
+    fn is_replaced(&self) -> bool {
+        let last = self.items.iter().rfind(|item| !matches!(*item.event, Event::NotFollowed(_)));
+        last.is_some_and(|item| matches!(*item.event, Event::Exec(_)))
+    }
+
+    /// What belongs to an event that did not come means nothing.
+    fn leave_out_halves(&mut self) {
+        let is_half = |item: &Item| {
+            matches!(
+                *item.event,
+                Event::Written { .. }
+                    | Event::Mapped { .. }
+                    | Event::Arrived(_)
+                    | Event::Fork { .. }
+            )
+        };
+        while self.items.last().is_some_and(is_half) {
+            // The stack at the start belongs to no other event.
+            let before = self.items.iter().rev().find(|item| !is_half(item));
+            if before.is_none_or(|item| matches!(*item.event, Event::ThreadStart { .. })) {
+                break;
+            }
+            self.items.pop();
+        }
+    }
+}
+
+/// Why the recording ended, in words.
+#[must_use]
+pub fn loss(reason: Loss) -> &'static str {
+    match reason {
+        Loss::DiskFull => "the disk was full",
+        Loss::FileSizeLimit => "the limit for the size of files was reached",
+        Loss::IoError => "the trace could not be written",
+        Loss::NoMemory => "the trace could not be mapped",
+        Loss::LogFull => "the size that was asked for was used up",
+        Loss::Paused => "the recording was switched off",
+        Loss::Unknown(_) => "the recording stopped",
+    }
+}
+
+/// Where something happened that is not recorded, for a person.
+#[must_use]
+pub fn place(pc: LiveAddr) -> String {
+    match pc.0 {
+        0 => String::new(),
+        pc => format!(" at pc {pc:#x}"),
+    }
+}

@@ -1,0 +1,214 @@
+//! Writes the script.
+
+use std::borrow::Cow;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use abi::event::{EventHeader, Kind, Loss};
+use abi::ids::LiveAddr;
+use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
+use recording::originals::Wanted;
+use trace::events::Event;
+use trace::Error;
+
+use crate::lineage::Lineage;
+use crate::order::{self, order, Child, Item};
+use crate::space::Used;
+
+/// How far a recording can be replayed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// To the end of the process.
+    Whole,
+    /// To its last event: it was killed, or runs.
+    None,
+    /// Up to something that the recording could not follow.
+    Unfollowed {
+        /// Where.
+        pc: LiveAddr,
+        /// What it was.
+        why: String,
+    },
+    /// Up to where the recording stopped.
+    Lost(Loss),
+    /// Up to a stretch of a thread that is not in the trace.
+    Missing(u64),
+}
+
+/// In one line, behind `replayable`.
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Whole => f.write_str("to its end"),
+            End::None => f.write_str("to its last event: it was killed, or still runs"),
+            End::Unfollowed { pc, why } => write!(f, "up to{}: {why}", order::place(*pc)),
+            End::Lost(reason) => {
+                write!(f, "up to where the recording stopped: {}", order::loss(*reason))
+            }
+            End::Missing(number) => {
+                write!(
+                    f,
+                    "up to where the trace is damaged: stretch {number} of the threads is missing"
+                )
+            }
+        }
+    }
+}
+
+/// What was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Script {
+    /// Its header.
+    pub header: Header,
+    /// Number of entries.
+    pub events: u64,
+    /// Turns of all threads, up to their last entries.
+    pub turns: u64,
+    /// How far it goes.
+    pub end: End,
+    /// Kernel thread ids by the threads' indexes.
+    pub threads: Vec<Option<u32>>,
+    /// Of a forked process: where it begins.
+    pub child: Option<Child>,
+}
+
+/// The start of the process, from the trace that has it.
+fn header(lineage: &Lineage) -> Result<Header, Error> {
+    let first = lineage.first();
+    let layout = first.process_events.iter().find_map(|placed| match placed.event {
+        Some(Event::Layout { window, brk, interpreter, stack, stack_end }) => {
+            Some((window, brk, interpreter, stack, stack_end))
+        }
+        _ => None,
+    });
+    let Some((window, brk, interpreter, stack, stack_end)) = layout else {
+        return Err(Error("where its parts lay is missing: the trace is damaged".into()));
+    };
+    let mut used = Used::default();
+    lineage.traces().iter().for_each(|trace| used.add_trace(trace));
+    let free = used.free().ok_or_else(|| {
+        Error(
+            "the program used so much of the address space that no room is left for a replay"
+                .into(),
+        )
+    })?;
+    Ok(Header {
+        magic: MAGIC,
+        version: VERSION,
+        reserved: 0,
+        window: window.0,
+        brk: brk.0,
+        interpreter: interpreter.0,
+        stack: stack.0,
+        stack_end: stack_end.0,
+        free: [free.start, free.end],
+        pid: first.pid,
+        len: 0,
+    })
+}
+
+/// Writes the script of the process that the last trace of the lineage is of. `interpreter`: the file that
+/// stands for the program's. `resolve` says which file stands for one that the program mapped, or why
+/// there is none.
+pub fn write(
+    lineage: &Lineage,
+    interpreter: Option<&Path>,
+    resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
+    out: &mut (impl Write + Seek),
+) -> Result<Script, Error> {
+    let mut ordered = order(&lineage.traces())?;
+    if let Some(path) = interpreter {
+        name_interpreter(&mut ordered.items, path);
+    }
+    let mut header = header(lineage)?;
+    let failed = |e: std::io::Error| Error(format!("cannot write the script of the replay: {e}"));
+    out.write_all(&[0; HEADER_SIZE]).map_err(failed)?;
+    let mut known: Vec<(Wanted, PathBuf)> = Vec::new();
+    let mut turns: Vec<u64> = Vec::new();
+    let mut threads: Vec<Option<u32>> = Vec::new();
+    for item in &ordered.items {
+        let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
+        let thread = thread.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
+        if turns.len() <= thread {
+            turns.resize(thread + 1, 0);
+            threads.resize(thread + 1, None);
+        }
+        if let Event::ThreadStart { tid, .. } = *item.event {
+            threads[thread] = Some(tid);
+        }
+        turns[thread] = item.position.control_flow.0;
+        let resolved = match Wanted::of(&item.event) {
+            None => None,
+            Some(wanted) => {
+                let path = match known.iter().find(|(one, _)| *one == wanted) {
+                    Some((_, path)) => path.clone(),
+                    None => {
+                        let path = resolve(&wanted)?;
+                        known.push((wanted, path.clone()));
+                        path
+                    }
+                };
+                Some(in_place(&item.event, &path))
+            }
+        };
+        let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
+        header.len += entry.len() as u64;
+        out.write_all(&entry).map_err(failed)?;
+    }
+    out.seek(SeekFrom::Start(0)).map_err(failed)?;
+    out.write_all(&header.to_bytes()).map_err(failed)?;
+    out.flush().map_err(failed)?;
+    let turns = turns.iter().fold(0u64, |sum, &turns| sum.saturating_add(turns));
+    let (events, child) = (ordered.items.len() as u64, ordered.child);
+    if let Some(Child { thread, tid, .. }) = child {
+        let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
+        name.into_iter().for_each(|name| *name = tid);
+    }
+    Ok(Script { header, events, turns, end: ordered.end, threads, child })
+}
+
+/// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,
+/// in front of what the stack holds.
+fn name_interpreter(items: &mut Vec<Item<'_>>, path: &Path) {
+    let Some(start) = items.first().filter(|i| matches!(*i.event, Event::ThreadStart { .. }))
+    else {
+        return;
+    };
+    if items.get(1).is_some_and(|item| matches!(*item.event, Event::Mapped { .. })) {
+        return;
+    }
+    let event = Event::Mapped {
+        file: [0; 2],
+        size: 0,
+        changed_ns: 0,
+        contents: Box::default(),
+        path: path.as_os_str().as_bytes().into(),
+    };
+    let item = Item { thread: start.thread, position: start.position, event: Cow::Owned(event) };
+    items.insert(1, item);
+}
+
+/// A process has fewer; a damaged trace may claim any number.
+const MOST_THREADS: usize = 1 << 22;
+
+/// The event, with another path.
+fn in_place(event: &Event, with: &Path) -> Event {
+    let mut event = event.clone();
+    if let Event::Mapped { path, .. } = &mut event {
+        *path = with.as_os_str().as_bytes().into();
+    }
+    event
+}
+
+fn entry(item: &Item<'_>, event: &Event) -> Result<Vec<u8>, Error> {
+    let size = event.payload_len().next_multiple_of(8);
+    let len = u32::try_from(size).map_err(|_| Error("damaged: an event is too long".into()))?;
+    let kind: Kind = event.kind();
+    let header = EventHeader { kind: kind as u16, len, position: item.position };
+    let mut bytes = EntryHeader { thread: item.thread, event: header }.to_bytes().to_vec();
+    bytes.reserve(size);
+    event.encode(&mut bytes);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    Ok(bytes)
+}

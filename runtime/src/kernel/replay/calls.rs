@@ -1,0 +1,382 @@
+//! System calls of a replay: answered as they were; what changes the address space, the signal state or the
+//! thread itself is made again.
+
+use crate::base::last_words::Line;
+use crate::base::program::read_program_value;
+use crate::base::signal::{self, SigInfo};
+use crate::base::sys::{self, failed, nr};
+use crate::kernel::brk::brk;
+use crate::kernel::replay::arrive::compare;
+use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
+use crate::kernel::replay::stepping::is_in_call;
+use crate::kernel::replay::{
+    coming, contexts, event_of, memory, next_entry, replay, take, write, Coming,
+};
+use crate::kernel::signals::{pending, sigreturn, virtual_state};
+use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
+use crate::kernel::threads;
+use crate::logs::inputs::written::Image;
+use crate::logs::writes::Writes;
+use crate::logs::{log, moment};
+use crate::thread::ending::end_recording;
+use crate::thread::seek::Moment;
+use crate::thread::Thread;
+use abi::event::{End, Event, Kind, WHOLE_UNIT};
+use abi::script::Verdict;
+use abi::syscalls::{find, MayWrite};
+use abi::thread::Registers;
+use core::fmt::Write;
+
+const ARCH_SET_FS: usize = 0x1002;
+const SETRLIMIT: usize = 160;
+
+/// What the script has for a call.
+enum Found {
+    /// It returned this.
+    Result(usize),
+    /// It did not start: something comes first.
+    Interrupted,
+}
+
+/// Answers the system call in the thread's registers; `next` is the pc behind it. Returns the original pc
+/// where the program goes on.
+pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> u64 {
+    let pc = thread.syscall_pc;
+    match number {
+        nr::RT_SIGRETURN => {
+            return sigreturn::sigreturn(thread).unwrap_or_else(|| {
+                let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
+                pending::raise(thread, signal::SIGSEGV, info);
+                next
+            });
+        }
+        nr::EXIT_GROUP | nr::EXIT => exits(thread, number, args),
+        nr::EXECVE | nr::EXECVEAT => executes(thread),
+        _ => {}
+    }
+    contexts::before_vfork(thread, number, args, next);
+    let coming = coming_in_call(thread);
+    contexts::after_vfork(thread);
+    let result = match found(thread, &coming, number, args) {
+        Found::Result(result) => result,
+        Found::Interrupted => {
+            thread.block.registers.gpr[1] = next;
+            thread.transfer_undone = true;
+            return pc;
+        }
+    };
+    let may_write = |&(address, bytes): &(u64, &[u8])| MayWrite {
+        address,
+        length: bytes.len() as u64,
+        unit: 0,
+    };
+    let ranges = coming.written.iter().map(may_write).collect();
+    let brk = brk().current;
+    let call = moment::Call {
+        number,
+        args: *args,
+        writes: Writes { ranges, elsewhere: false },
+        brk,
+        before: Image::default(),
+    };
+    log().before_call(thread, &call);
+    make(thread, &call, result, &coming);
+    write(thread, pc, &coming.written);
+    take(&coming.entry);
+    if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
+        goes_on_as_child(thread, number, args, next);
+        return next;
+    }
+    thread.block.registers.gpr[0] = result as u64;
+    note(thread, number, args, result);
+    log().after_call(thread, &call, result);
+    if sys::check(result).is_ok() {
+        replay().output.after(number, args, result);
+    }
+    if result == failed(sys::EINTR) {
+        thread.handler_mask =
+            temporary_mask(number, args).filter(|_| is_interrupted_at(thread, next));
+    }
+    next
+}
+
+/// What comes next for a call. What is compared in it is compared.
+fn coming_in_call(thread: &mut Thread) -> Coming {
+    let pc = thread.syscall_pc;
+    loop {
+        let_others_run(thread);
+        let next = coming(thread, pc);
+        let Event::Checked(registers) = &next.event else { return next };
+        let moment = Moment { rip: registers.rip, rcx: registers.gpr[1] };
+        if moment.rip != pc || !is_in_call(&moment) || next.entry.turns != thread.turns() {
+            return next;
+        }
+        let mine = Registers { rip: pc, ..thread.block.registers };
+        compare(thread, &mine, registers);
+        take(&next.entry);
+    }
+}
+
+/// Others run now, if the recorded thread let them run for this call.
+fn let_others_run(thread: &mut Thread) {
+    let pc = thread.syscall_pc;
+    loop {
+        let entry = next_entry(thread, pc);
+        match entry.kind() {
+            Kind::Yields if (entry.thread, entry.turns) == (thread.index, thread.turns()) => {
+                take(&entry);
+            }
+            // It was in this call for so long that others did not wait for it. If it never came back from
+            // there, nothing says so.
+            Kind::Runs | Kind::ThreadStart if entry.thread != thread.index => {}
+            _ => return,
+        }
+        contexts::others_run(thread, pc);
+    }
+}
+
+/// What the recorded call returned, if it was this one.
+fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6]) -> Found {
+    let pc = thread.syscall_pc;
+    let turns = thread.turns();
+    let arguments = args.map(|arg| arg as u64);
+    let here = (coming.entry.thread, coming.entry.turns) == (thread.index, turns);
+    match &coming.event {
+        Event::Syscall { number: theirs, arguments: recorded, result }
+            if here && *theirs == number as u64 && *recorded == arguments =>
+        {
+            Found::Result(*result as usize)
+        }
+        Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
+            Found::Interrupted
+        }
+        // A filter of the program's (seccomp) may do that, too.
+        Event::ProcessEnd { reason, status, .. } if here && *reason != End::Exit => {
+            let (reason, status) = (*reason, *status);
+            take(&coming.entry);
+            end_recording(thread, reason, status, 0);
+            let name = find(number as u64).map_or("a system call", |call| call.name);
+            let why = format_args!("the process ends in {name} at {pc:#x} ({status})");
+            conclude(thread, Verdict::Ended, pc, why)
+        }
+        Event::ThreadEnd { reason, status } if here => {
+            let (reason, status) = (*reason, *status);
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, reason, status)
+        }
+        other => {
+            let call = Call { number: number as u64, arguments: &arguments };
+            let expected = Expected(&coming.entry, other);
+            differs(
+                thread,
+                pc,
+                format_args!(
+                    "the replay makes the system call {call} at {pc:#x}, turn {turns}; {expected}"
+                ),
+            )
+        }
+    }
+}
+
+/// Carries out what has to be.
+fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming) {
+    let moment::Call { number, args, .. } = call;
+    let pc = thread.syscall_pc;
+    let succeeded = sys::check(result).is_ok();
+    let sp = thread.block.registers.gpr[4];
+    let got = match *number {
+        nr::MMAP
+        | nr::MUNMAP
+        | nr::MPROTECT
+        | nr::PKEY_MPROTECT
+        | nr::MADVISE
+        | nr::MREMAP
+        | nr::BRK => {
+            memory::again(thread, *number, args, result, coming.mapped.as_ref());
+            result
+        }
+        _ if !succeeded => result,
+        SETRLIMIT if args[0] == sys::RLIMIT_STACK => limit_stack(args[1] as u64, result),
+        nr::PRLIMIT64 if args[1] == sys::RLIMIT_STACK => limit_stack(args[2] as u64, result),
+        // What was there is not asked of this process, which has inherited something else: where the
+        // program found it new, it is among what was written.
+        nr::RT_SIGACTION => virtual_state::sigaction(thread, &without(args, 2)),
+        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
+        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
+        nr::ARCH_PRCTL if args[0] == ARCH_SET_FS => arch_prctl(thread, args),
+        nr::SHMAT => impossible(
+            thread,
+            pc,
+            format_args!(
+                "the program attaches shared memory (shmat at {pc:#x}), which is not replayed"
+            ),
+        ),
+        nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3 => {
+            clones(thread, *number, args, result);
+            result
+        }
+        _ => result,
+    };
+    if got != result {
+        let mut line = Line::new();
+        let arguments = args.map(|arg| arg as u64);
+        let _ = write!(line, "{}", Call { number: *number as u64, arguments: &arguments });
+        let shown = core::str::from_utf8(line.text()).unwrap_or("a call");
+        differs(
+            thread,
+            pc,
+            format_args!("{shown} at {pc:#x} returns {got:#x}; the recording has {result:#x}"),
+        )
+    }
+}
+
+/// The program has limited its stack: the kernel makes ours grow as far.
+fn limit_stack(at: u64, result: usize) -> usize {
+    let mut wanted = [0u64; 2];
+    if at == 0 || !read_program_value(at, &mut wanted) {
+        return result;
+    }
+    let [soft, _] = wanted;
+    // The hard limit is left alone: this process may not be allowed what that one was.
+    let hard = sys::hard_limit(sys::RLIMIT_STACK);
+    let new = [soft.min(hard), hard];
+    // SAFETY: the kernel reads two words.
+    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, sys::RLIMIT_STACK, new.as_ptr() as usize, 0]) };
+    result
+}
+
+/// The program does what is not supported: if the recording ended with that, so does the replay.
+pub fn refused(thread: &mut Thread, pc: u64, what: &str) {
+    let next = coming(thread, pc);
+    match next.event {
+        Event::ProcessEnd { reason: End::Refused, status, .. }
+            if (next.entry.thread, next.entry.turns) == (thread.index, thread.turns()) =>
+        {
+            take(&next.entry);
+            end_recording(thread, End::Refused, status, pc);
+            let why = format_args!("the program {what} at {pc:#x}, and was stopped");
+            conclude(thread, Verdict::Ended, pc, why)
+        }
+        _ => {
+            let expected = Expected(&next.entry, &next.event);
+            differs(thread, pc, format_args!("the program {what} at {pc:#x}; {expected}"))
+        }
+    }
+}
+
+/// The arguments, but for this one, which is a null pointer.
+fn without(args: &[usize; 6], argument: usize) -> [usize; 6] {
+    let mut rest = *args;
+    rest[argument] = 0;
+    rest
+}
+
+/// A child is made, or a thread.
+fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
+    let pc = thread.syscall_pc;
+    if threads::shares_memory(number, args) && !threads::is_vfork(number, args) {
+        return contexts::add(thread, number, args, pc + 2, result as u32);
+    }
+    if result != 0 {
+        thread.event(WHOLE_UNIT, &Event::Fork { pid: result as u64 });
+    }
+}
+
+/// What is replayed is the child of a fork: from here on, it is that.
+fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) {
+    thread.block.registers.gpr[0] = 0;
+    if let Some(stack) = threads::stack_of_child(number, args) {
+        thread.block.registers.gpr[4] = stack;
+    }
+    replay().output.forked();
+    // What is listed of the child begins with a chunk, and the event says with which.
+    let state = thread.register_state(next, 0xffff);
+    let pointers = thread.block.pointers;
+    thread.block.pointers = thread.recorder.switched(&pointers, &state, WHOLE_UNIT);
+    log().chunk_starts(thread);
+    let arguments = args.map(|arg| arg as u64);
+    thread.event(WHOLE_UNIT, &Event::Syscall { number: number as u64, arguments, result: 0 });
+}
+
+/// `exit` and `exit_group`: the replay ends if the recording does.
+fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
+    let pc = thread.syscall_pc;
+    let status = args[0] as i32 & 0xff;
+    let coming = coming_in_call(thread);
+    let here = (coming.entry.thread, coming.entry.turns) == (thread.index, thread.turns());
+    match coming.event {
+        Event::ProcessEnd { reason: End::Exit, status: theirs, .. }
+            if here && theirs & 0xff == status =>
+        {
+            if number == nr::EXIT {
+                log().before_exit(thread);
+            }
+            take(&coming.entry);
+            end_recording(thread, End::Exit, status, 0);
+            conclude(
+                thread,
+                Verdict::Ended,
+                pc,
+                format_args!("the process exits with status {status}"),
+            )
+        }
+        Event::ThreadEnd { reason: End::Exit, status: theirs }
+            if here && theirs & 0xff == status =>
+        {
+            log().before_exit(thread);
+            // What the kernel does for a thread that ends.
+            write(thread, pc, &coming.written);
+            take(&coming.entry);
+            contexts::ends(thread, End::Exit, args[0] as i32)
+        }
+        // It is refused, or interrupted: as any other call.
+        Event::Syscall { .. } | Event::Arrived(_) if coming.written.is_empty() => {}
+        _ => {
+            let expected = Expected(&coming.entry, &coming.event);
+            differs(
+                thread,
+                pc,
+                format_args!("the process exits with status {status} at {pc:#x}; {expected}"),
+            )
+        }
+    }
+}
+
+/// `execve`: if that succeeded, what is replayed has come to its end.
+fn executes(thread: &mut Thread) {
+    let pc = thread.syscall_pc;
+    let entry = next_entry(thread, pc);
+    if entry.thread != thread.index || entry.kind() != Kind::Exec {
+        return;
+    }
+    let event = event_of(thread, pc, &entry);
+    take(&entry);
+    let fails = matches!(
+        replay().script.peek(),
+        crate::kernel::replay::script::Next::Entry(entry)
+            if entry.thread == thread.index
+                && matches!(entry.kind(), Kind::Syscall | Kind::Written | Kind::Arrived)
+    );
+    let Event::Exec(path) = event else { return };
+    thread.event(WHOLE_UNIT, &Event::Exec(path));
+    if fails {
+        return;
+    }
+    if thread.vfork_child {
+        contexts::is_gone(thread);
+    }
+    let pointers = thread.block.pointers;
+    thread.recorder.close(&pointers);
+    let shown = core::str::from_utf8(path).unwrap_or("?");
+    conclude(thread, Verdict::Ended, pc, format_args!("the process starts the program {shown}"))
+}
+
+/// Whether a signal comes right behind the call, at `next`.
+fn is_interrupted_at(thread: &mut Thread, next: u64) -> bool {
+    let crate::kernel::replay::script::Next::Entry(entry) = replay().script.peek() else {
+        return false;
+    };
+    entry.kind() == Kind::Arrived
+        && matches!(event_of(thread, next, &entry), Event::Arrived(at) if at.rip == next)
+}

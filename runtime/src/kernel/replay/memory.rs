@@ -1,0 +1,210 @@
+//! Calls that change the address space: made again, at the addresses that were recorded.
+
+use crate::base::own::own_range;
+use crate::base::sys::{self, nr};
+use crate::kernel::brk::brk;
+use crate::kernel::replay::outcome::{differs, impossible};
+use crate::kernel::replay::{replay, Mapped};
+use crate::kernel::syscalls::mapping::{self, Placed};
+use crate::logs::dropped::drops;
+use crate::thread::Thread;
+use abi::layout::page_up;
+
+const MADV_DONTNEED: usize = 4;
+const MADV_FREE: usize = 8;
+const MAP_GROWSDOWN: usize = 0x100;
+const MAP_STACK: usize = 0x2_0000;
+/// What is kept of the flags of a mapping.
+const FLAGS: usize = sys::MAP_SHARED
+    | sys::MAP_PRIVATE
+    | sys::MAP_ANONYMOUS
+    | sys::MAP_NORESERVE
+    | MAP_GROWSDOWN
+    | MAP_STACK;
+
+/// Makes the call again that returned `result`. It is one of those that change the address space.
+pub(super) fn again(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    result: usize,
+    mapped: Option<&Mapped>,
+) {
+    let failed = sys::check(result).err();
+    // These may have been carried out for a part.
+    let partly = matches!(number, nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE)
+        && failed == Some(sys::ENOMEM);
+    if failed.is_some() && !partly {
+        return;
+    }
+    for (start, end) in mapping::named(number, args).into_iter().flatten() {
+        brk().uncover(start, end);
+    }
+    let pc = thread.syscall_pc;
+    let got = match number {
+        nr::MMAP => return mmap(thread, args, result as u64, mapped),
+        nr::MUNMAP => mapping::munmap(args),
+        nr::MPROTECT | nr::PKEY_MPROTECT => {
+            // Keys are not asked for again.
+            let [at, len, prot, ..] = *args;
+            mapping::mprotect(thread, nr::MPROTECT, &[at, len, prot, 0, 0, 0])
+        }
+        nr::MADVISE if drops(args[2] as u64) => {
+            // What the kernel may drop when it likes was dropped at once.
+            let [at, len, advice, ..] = *args;
+            let advice = if advice == MADV_FREE { MADV_DONTNEED } else { advice };
+            mapping::madvise(&[at, len, advice, 0, 0, 0])
+        }
+        nr::MREMAP => {
+            keep_out(thread, result as u64, page_up(args[2] as u64));
+            mapping::mremap(&moved(args, result))
+        }
+        nr::BRK => brk().set(args[0] as u64) as usize,
+        _ => result,
+    };
+    if got != result {
+        let name = abi::syscalls::find(number as u64).map_or("a call", |call| call.name);
+        differs(
+            thread,
+            pc,
+            format_args!("{name} at {pc:#x} returns {got:#x} when it is made again; the recording has {result:#x}"),
+        )
+    }
+}
+
+/// Arguments with which a mapping comes to lie where it was recorded.
+fn moved(args: &[usize; 6], result: usize) -> [usize; 6] {
+    const MREMAP_DONTUNMAP: usize = 4;
+    let [at, old, new, flags, ..] = *args;
+    match result == at {
+        true => [at, old, new, 0, 0, 0],
+        false => {
+            let flags = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED | flags & MREMAP_DONTUNMAP;
+            [at, old, new, flags, result, 0]
+        }
+    }
+}
+
+/// Ends the replay if the runtime has something there.
+fn keep_out(thread: &mut Thread, start: u64, len: u64) {
+    let end = start.saturating_add(len);
+    let own = own_range();
+    if mapping::is_ours(start, len) || start < own.end && own.start < end {
+        let pc = thread.syscall_pc;
+        let what = "the runtime of this replay has memory there";
+        impossible(
+            thread,
+            pc,
+            format_args!("the recorded program maps {start:#x} to {end:#x}, and {what}"),
+        )
+    }
+}
+
+/// `mmap(address, length, protection, flags, descriptor, offset)`, which has returned `start`.
+fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapped>) {
+    let pc = thread.syscall_pc;
+    let [_, length, prot, flags, _, offset] = *args;
+    let len = page_up(length as u64);
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    keep_out(thread, start, len);
+    let replaces = flags & sys::MAP_FIXED != 0;
+    let area = replay().area.clone();
+    let reserved = area.contains(&start) && start + len <= area.end;
+    let place = match replaces || reserved {
+        true => sys::MAP_FIXED,
+        false => sys::MAP_FIXED_NOREPLACE,
+    };
+    let real = mapping::real_protection(prot);
+    let (fd, from) = match (file, mapped) {
+        (false, _) => (-1, 0),
+        (true, Some(mapped)) => open(thread, mapped, offset as u64),
+        (true, None) => impossible(
+            thread,
+            pc,
+            format_args!("the recording does not say which file is mapped at {pc:#x}"),
+        ),
+    };
+    let mut kept = flags & FLAGS;
+    if file {
+        // Nobody else is to see what is stored there.
+        kept = kept & !sys::MAP_SHARED | sys::MAP_PRIVATE;
+    }
+    // SAFETY: at the place where the program had it, and nothing of the runtime's is there.
+    let result = unsafe { sys::mmap(start, len, real, kept | place, fd, from) };
+    match result {
+        Ok(at) if at == start => {}
+        Ok(_) | Err(sys::EEXIST) => {
+            let end = start + len;
+            impossible(thread, pc, format_args!("the addresses {start:#x} to {end:#x} are taken"))
+        }
+        Err(errno) => impossible(
+            thread,
+            pc,
+            format_args!("{len} bytes cannot be mapped at {start:#x} (error {errno})"),
+        ),
+    }
+    if area.contains(&start) {
+        crate::code::window::placed(start);
+    }
+    let path = mapped.map_or(&b""[..], |mapped| mapped.path);
+    let offset = offset as u64;
+    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, false, Some(path));
+    if fd >= 0 {
+        // SAFETY: opened here.
+        let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+    }
+}
+
+/// A descriptor of what is mapped, and where that begins in it.
+fn open(thread: &mut Thread, mapped: &Mapped, offset: u64) -> (i32, u64) {
+    match mapped.contents {
+        [] if mapped.size > 0 => (open_file(thread, mapped.path), offset),
+        contents => (copy(thread, contents), 0),
+    }
+}
+
+fn open_file(thread: &mut Thread, path: &[u8]) -> i32 {
+    let pc = thread.syscall_pc;
+    let mut zero_terminated = [0u8; 4096];
+    let shown = core::str::from_utf8(path).unwrap_or("?");
+    let Some(place) = zero_terminated.get_mut(..path.len()).filter(|_| path.len() < 4096) else {
+        impossible(thread, pc, format_args!("the path of a mapped file is too long: {shown}"))
+    };
+    place.copy_from_slice(path);
+    let at = zero_terminated.as_ptr() as usize;
+    // SAFETY: the kernel reads a zero-terminated path.
+    match unsafe { sys::call(nr::OPEN, &[at, sys::O_CLOEXEC]) } {
+        Ok(fd) => fd as i32,
+        Err(errno) => {
+            let what = "which the recorded program maps, cannot be opened";
+            impossible(thread, pc, format_args!("the file {shown}, {what} (error {errno})"))
+        }
+    }
+}
+
+/// A file of nobody else's with these contents.
+fn copy(thread: &mut Thread, contents: &[u8]) -> i32 {
+    const MFD_CLOEXEC: usize = 1;
+    let pc = thread.syscall_pc;
+    let name = c"mapped".as_ptr() as usize;
+    // SAFETY: the kernel reads the name.
+    let made = unsafe { sys::call(nr::MEMFD_CREATE, &[name, MFD_CLOEXEC]) };
+    let fd = match made {
+        Ok(fd) => fd as i32,
+        Err(errno) => impossible(
+            thread,
+            pc,
+            format_args!("no memory for the contents of a mapped file (error {errno})"),
+        ),
+    };
+    let mut left = contents;
+    while !left.is_empty() {
+        match sys::write(fd, left) {
+            Ok(n @ 1..) => left = left.get(n..).unwrap_or_default(),
+            _ => {
+                impossible(thread, pc, format_args!("no memory for the contents of a mapped file"))
+            }
+        }
+    }
+    fd
+}

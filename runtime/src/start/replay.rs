@@ -1,0 +1,316 @@
+//! The start of a replay: everything comes to lie where the recorded process had it, and what the kernel
+//! has placed in this process goes out of the way.
+
+use crate::base::own::{choose, own, own_range};
+use crate::base::replaying;
+use crate::base::signal::{set_kernel_action, Action, SIGPIPE, SIG_IGN};
+use crate::base::sys::{self, nr};
+use crate::code::writing::write_program;
+use crate::kernel::replay::outcome::{self, impossible_at_start};
+use crate::kernel::replay::output::Output;
+use crate::kernel::replay::script::{Input, Next, Script};
+use crate::kernel::replay::{install, steer, Replay};
+use crate::start::stack::{at, Start};
+use crate::start::{place, vdso};
+use crate::thread::Thread;
+use abi::event::{Event, Kind};
+use abi::image::ImageHeader;
+use abi::layout::{
+    page_down, page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, TABLE_BASE, TABLE_END, WINDOW_SIZE,
+};
+use abi::script::{Header, HEADER_SIZE};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// What is replayed.
+pub struct Given {
+    pub header: Header,
+    entries: &'static [u8],
+    /// The program's output is shown, behind so many forks.
+    shown: Option<u32>,
+    steered: Option<i32>,
+}
+
+/// The variables of a replay; the program does not see them, as its environment is the recorded one.
+const SCRIPT: &str = "DEP_REPLAY";
+const RESULT: &str = "DEP_REPLAY_RESULT";
+const OUTPUT: &str = "DEP_REPLAY_OUTPUT";
+const STEER: &str = "DEP_STEER";
+
+/// Room of the stack that is mapped from the start; the kernel adds to it, as to a program's.
+const FIRST_STACK: u64 = 128 << 10;
+
+/// What the environment asks for, if it asks for a replay. `replays`: the output is made for that.
+pub fn given(start: &Start, replays: bool) -> Option<Given> {
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    let path = start.environment(SCRIPT).filter(|path| !secure && !path.is_empty())?;
+    if let Some(fd) = number(start, RESULT) {
+        outcome::goes_to(fd);
+    }
+    if !replays {
+        impossible_at_start(format_args!("the program was not rewritten for replays (--replays)"));
+    }
+    // SAFETY: the kernel reads the path.
+    let fd = match unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, sys::O_CLOEXEC]) } {
+        Ok(fd) => fd as i32,
+        Err(errno) => {
+            let path = path.to_str().unwrap_or("?");
+            impossible_at_start(format_args!("cannot open the script {path} (error {errno})"))
+        }
+    };
+    let mut bytes = [0u8; HEADER_SIZE];
+    let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0];
+    // SAFETY: the kernel writes at most that many bytes.
+    let got = unsafe { sys::call(nr::PREAD64, &args) };
+    let Some(header) = Header::from_bytes(&bytes).filter(|_| got == Ok(HEADER_SIZE)) else {
+        impossible_at_start(format_args!("the script is none of this version"));
+    };
+    check(&header);
+    replaying::begin();
+    // From here on memory of our own lies where the recorded program had nothing.
+    choose(header.free[0]..header.free[1]);
+    let entries = map(fd, header.len);
+    // SAFETY: opened above.
+    let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+    let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
+    Some(Given { header, entries, shown, steered: number(start, STEER) })
+}
+
+fn number(start: &Start, name: &str) -> Option<i32> {
+    start.environment(name)?.to_str().ok()?.parse().ok()
+}
+
+fn check(header: &Header) {
+    let [free, free_end] = header.free;
+    let ordered = free < free_end && header.stack < header.stack_end;
+    let aligned = [free, free_end, header.stack_end].iter().all(|at| at.is_multiple_of(PAGE));
+    if !ordered || !aligned || !header.window.is_multiple_of(WINDOW_SIZE) {
+        impossible_at_start(format_args!("the script is damaged"));
+    }
+    let tables = TABLE_BASE..TABLE_END;
+    if free < tables.end && tables.start < free_end {
+        impossible_at_start(format_args!("the script gives the runtime no room"));
+    }
+}
+
+/// The entries, mapped for good.
+fn map(fd: i32, len: u64) -> &'static [u8] {
+    let end = HEADER_SIZE as u64 + len;
+    // SAFETY: no memory involved.
+    let size = unsafe { sys::call(LSEEK, &[fd as usize, 0, SEEK_END]) };
+    if size.map_or(0, |size| size as u64) < end {
+        impossible_at_start(format_args!("the script is shorter than it says"));
+    }
+    let Ok(at) = own(end, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) else {
+        impossible_at_start(format_args!("no memory for the script"));
+    };
+    // SAFETY: mapped just now, for good, and as large; nobody changes the file meanwhile: it is made for
+    // this replay.
+    unsafe { core::slice::from_raw_parts((at as usize + HEADER_SIZE) as *const u8, len as usize) }
+}
+
+const LSEEK: usize = 8;
+const SEEK_END: usize = 2;
+
+/// What the call has mapped.
+fn mapped_by(event: &Input) -> Option<Range<u64>> {
+    let Event::Syscall { number, arguments: [_, length, third, ..], result } = event else {
+        return None;
+    };
+    let len = match *number as usize {
+        nr::MMAP => *length,
+        nr::MREMAP => *third,
+        _ => return None,
+    };
+    let start = sys::check(*result as usize).ok()? as u64;
+    Some(start..start.saturating_add(page_up(len)))
+}
+
+impl Given {
+    /// The runtime, its program and what the kernel has placed go to where they have to be. The runtime
+    /// may start again for that, with another stack. Returns where the arguments are from now on.
+    ///
+    /// # Safety
+    /// As for [`place::move_to`]; nobody has a pointer into the kernel's stack but `start`.
+    pub unsafe fn take_places(
+        &self,
+        start: Start,
+        image: &ImageHeader,
+        window: u64,
+        entry: u64,
+    ) -> Start {
+        let wanted = self.header.window;
+        let start = if own_range().contains(&(start.stack as u64)) {
+            start
+        } else {
+            let _ = vdso::move_away(&start);
+            move_stack(&start)
+        };
+        if window != wanted {
+            if window == 0 || wanted == 0 {
+                impossible_at_start(format_args!(
+                    "the recording is of another program: it lies at fixed addresses, and this one does not, or the other way round"
+                ));
+            }
+            if !place::is_free(wanted) {
+                impossible_at_start(format_args!("the addresses from {wanted:#x} on are taken"));
+            }
+            // SAFETY: as promised; nothing is there.
+            unsafe { place::move_to(wanted, image, window, &start, entry) }
+        }
+        self.map_stack();
+        start
+    }
+
+    /// The recorded stack, which the kernel makes grow as far as its limit allows.
+    fn map_stack(&self) {
+        const MAP_GROWSDOWN: usize = 0x100;
+        let Header { stack, stack_end, .. } = self.header;
+        let from = page_down(stack).saturating_sub(FIRST_STACK);
+        let flags =
+            sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | MAP_GROWSDOWN | sys::MAP_FIXED_NOREPLACE;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        // SAFETY: NOREPLACE: nothing is there.
+        match unsafe { sys::mmap(from, stack_end - from, prot, flags, -1, 0) } {
+            Ok(at) if at == from => {}
+            _ => impossible_at_start(format_args!(
+                "the addresses {from:#x} to {stack_end:#x} of the recorded stack are taken"
+            )),
+        }
+    }
+
+    /// The path of the interpreter's file, if the recording says it.
+    pub fn interpreter(&self) -> Option<Vec<u8>> {
+        let mut script = Script::new(self.entries);
+        while let Next::Entry(entry) = script.peek() {
+            match entry.event()? {
+                Event::ThreadStart { .. } => script.take(&entry),
+                Event::Mapped { path, .. } => return Some([path, b"\0"].concat()),
+                _ => break,
+            }
+        }
+        None
+    }
+
+    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
+    /// mapped nothing there.
+    pub fn room_for_code(&self, window: u64, from: u64) -> u64 {
+        let last = window + ARENA_END - ARENA_LEN;
+        let mut used = Vec::new();
+        let mut script = Script::new(self.entries);
+        while let Next::Entry(entry) = script.peek() {
+            if let (Kind::Syscall, Some(event)) = (entry.kind(), entry.event()) {
+                used.extend(mapped_by(&event).filter(|range| range.start < window + ARENA_END));
+            }
+            script.take(&entry);
+        }
+        let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
+        let is_free =
+            |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);
+        starts.find(is_free).unwrap_or(from)
+    }
+
+    /// From here on everything comes from the script. `area`: where the runtime places libraries.
+    pub fn begin(&self, area: Range<u64>) {
+        let ignored = Action { handler: SIG_IGN, ..Action::default() };
+        // SAFETY: no handler.
+        unsafe { set_kernel_action(SIGPIPE, &ignored) };
+        if let Some(fd) = self.steered {
+            steer::start(fd);
+        }
+        install(Replay {
+            script: Script::new(self.entries),
+            header: self.header,
+            output: Output::new(self.shown),
+            area,
+        });
+    }
+
+    /// Gives the first thread the registers and the stack that it had.
+    pub fn start_thread(&self, thread: &mut Thread, entry: u64) {
+        let mut script = Script::new(self.entries);
+        let mut registers = None;
+        while let Next::Entry(next) = script.peek() {
+            if next.thread != 0
+                || !matches!(next.kind(), Kind::ThreadStart | Kind::Written | Kind::Mapped)
+            {
+                break;
+            }
+            if next.kind() == Kind::Mapped && self.is_of_a_call(&mut script) {
+                break;
+            }
+            match next.event() {
+                Some(Event::ThreadStart { registers: first, .. }) if registers.is_none() => {
+                    registers = Some(first);
+                }
+                Some(Event::Written { address, bytes }) if self.is_stack(address.0, bytes) => {
+                    // SAFETY: the stack that was mapped for the program.
+                    if !unsafe { write_program(address.0, bytes) } {
+                        impossible_at_start(format_args!("the recorded stack cannot be written"));
+                    }
+                }
+                Some(Event::Mapped { .. }) => {}
+                _ => break,
+            }
+            script.take(&next);
+        }
+        let Some(registers) = registers else {
+            impossible_at_start(format_args!(
+                "the recording does not say how its first thread starts"
+            ));
+        };
+        if registers.rip != entry {
+            let there = registers.rip;
+            impossible_at_start(format_args!(
+                "the recording is of another program: it starts at {there:#x}, this one at {entry:#x}"
+            ));
+        }
+        thread.block.registers.gpr = registers.gpr;
+        thread.block.registers.rip = registers.rip;
+        thread.block.registers.rflags = registers.rflags;
+        crate::kernel::replay::replay().script = script;
+    }
+
+    fn is_stack(&self, at: u64, bytes: &[u8]) -> bool {
+        (page_down(self.header.stack)..self.header.stack_end).contains(&at)
+            && at + bytes.len() as u64 <= self.header.stack_end
+    }
+
+    /// Whether what is mapped next belongs to a system call, and is not the interpreter.
+    fn is_of_a_call(&self, script: &mut Script) -> bool {
+        // The stack's contents stand behind the interpreter.
+        let mut ahead = Script::new(self.entries);
+        while ahead.at() < script.at() {
+            let Next::Entry(entry) = ahead.peek() else { return true };
+            if entry.kind() == Kind::Written {
+                return true;
+            }
+            ahead.take(&entry);
+        }
+        false
+    }
+}
+
+/// Copies what the kernel has put on the stack to memory of our own, with the pointers in it, and unmaps
+/// the kernel's stack: the recorded one may have been there.
+fn move_stack(start: &Start) -> Start {
+    let from = start.stack as u64;
+    let Some(range) = vdso::mapping_of(b"[stack]").filter(|range| range.contains(&from)) else {
+        impossible_at_start(format_args!("the stack is not found (is /proc mounted?)"));
+    };
+    let len = range.end - from;
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    let Ok(to) = own(len + PAGE, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0) else {
+        impossible_at_start(format_args!("no memory for the arguments"));
+    };
+    // The kernel's alignment stays.
+    let to = to + from % PAGE;
+    // SAFETY: the kernel's stack up to its end, and new memory of that size.
+    unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len as usize) };
+    let moved = Start { stack: to as *mut u64, argc: start.argc };
+    moved.relocate(&range, to.wrapping_sub(from));
+    let args = [range.start as usize, (range.end - range.start) as usize];
+    // SAFETY: nobody uses the kernel's stack any more: we run on our own.
+    let _ = unsafe { sys::call(nr::MUNMAP, &args) };
+    moved
+}

@@ -1,0 +1,409 @@
+//! Replays of recordings of inputs: they do what was recorded, and say so when they do not.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use common::*;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::harness::{Mode, Run, RunSpec, Tally, Tools};
+
+const INPUTS: Mode = Mode { name: "static-inputs", flags: &["--instrument", "inputs"] };
+
+/// One cache for all tests.
+fn cache() -> &'static Path {
+    static CACHE: OnceLock<TempDir> = OnceLock::new();
+    CACHE.get_or_init(folder).path()
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn dep(here: &Path) -> Command {
+    let mut command = Command::new(&Tools::get().dep);
+    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A run that was recorded, with what is needed to replay it.
+struct Recorded {
+    run: Run,
+    original: PathBuf,
+    rewritten: PathBuf,
+}
+
+fn recorded(spec: &RunSpec, dir: &Path) -> Result<Recorded, String> {
+    let rewritten = dir.join(INPUTS.name);
+    Tools::get().rewrite(&spec.program, &rewritten, INPUTS.flags)?;
+    let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
+    Ok(Recorded { run, original: spec.program.clone(), rewritten })
+}
+
+impl Recorded {
+    fn dep(&self, what: &str, trace: &Path, dir: &Path) -> Command {
+        let mut command = dep(dir);
+        command.arg(what).arg("--program").arg(&self.original).arg(trace);
+        command
+    }
+
+    /// Replays a process and shows its output.
+    fn replay(&self, trace: &Path, dir: &Path) -> Output {
+        let mut command = self.dep("replay", trace, dir);
+        output(command.arg("--output").arg("--rewritten").arg(&self.rewritten))
+    }
+
+    /// What is listed of a replay.
+    fn list(&self, what: &str, trace: &Path, dir: &Path) -> Result<PathBuf, String> {
+        let mut command = self.dep(what, trace, dir);
+        let Output { status, stdout, stderr } =
+            output(command.arg("--output").arg(&self.rewritten));
+        if !status.success() || !stderr.is_empty() {
+            return Err(format!("{what}: {status}: {}", text(&stderr)));
+        }
+        let listing = dir.join(format!("replayed.{what}"));
+        fs::write(&listing, stdout).map_err(|e| e.to_string())?;
+        Ok(listing)
+    }
+}
+
+/// The last line that `dep replay` writes to stderr, and what the program wrote there.
+fn said(stderr: &[u8]) -> (String, String) {
+    let all = text(stderr);
+    let at = all.rfind("dep: ").unwrap_or(all.len());
+    (all[at..].trim_end().to_owned(), all[..at].to_owned())
+}
+
+/// A replay did all that was recorded.
+fn is_equal(Output { status, stderr, .. }: &Output) -> Result<(), String> {
+    let (line, _) = said(stderr);
+    match status.success() && line.contains(": equal to the recording") {
+        true => Ok(()),
+        false => Err(format!("{status}: {line}")),
+    }
+}
+
+#[test]
+fn corpus_replays() {
+    let mut tally = Tally::start("corpus_replays");
+    for case in corpus() {
+        if let Some(why) = case.skip_reason() {
+            tally.skip(&case.name, &why);
+            continue;
+        }
+        if case.refused.is_some() {
+            tally.skip(&case.name, "the runtime stops it");
+            continue;
+        }
+        let dir = folder();
+        let check = || -> Result<(), String> {
+            let recorded = recorded(&spec(&case), dir.path())?;
+            let first = first_trace(&recorded.run.traces)?;
+            for trace in &recorded.run.traces {
+                let replay = recorded.replay(trace, dir.path());
+                is_equal(&replay)?;
+                // One process writes all, unless there are more.
+                let whole = !text(&replay.stderr).contains("which is replayable up to");
+                if recorded.run.traces.len() == 1 && whole && replay.stdout != recorded.run.stdout {
+                    return Err(format!("{}: other output", first.display()));
+                }
+            }
+            Ok(())
+        };
+        let outcome = check();
+        tally.record(&case.name, outcome);
+    }
+    tally.finish();
+}
+
+/// What is listed of a replay is what the program does natively, as the oracle sees it.
+#[test]
+fn replayed_listings_are_the_truth() {
+    let mut tally = Tally::start("replayed_listings_are_the_truth");
+    for case in oracle_cases(&mut tally) {
+        // Others see in the auxiliary vector whether there is a vdso.
+        if !case.name.starts_with("asm/") {
+            continue;
+        }
+        if case.refused.is_some() {
+            tally.skip(&case.name, "the runtime stops it");
+            continue;
+        }
+        let dir = folder();
+        let mut check = || -> Result<(), String> {
+            let truth = oracle(&spec(&case), dir.path(), ORACLE_LIMIT)?;
+            let recorded = recorded(&spec(&case), dir.path())?;
+            let trace = first_trace(&recorded.run.traces)?;
+            if truth.summary.cut_short {
+                tally.prefix_only(&case.name);
+            }
+            for (what, expected, maps) in [
+                ("memrefs", &truth.memrefs, Some(truth.maps.as_path())),
+                ("blocks", &truth.blocks, None),
+            ] {
+                let listing = recorded.list(what, trace, dir.path())?;
+                same_listing(expected, &listing, maps, truth.summary.cut_short)
+                    .map_err(|e| format!("{what}: {e}"))?;
+            }
+            Ok(())
+        };
+        let outcome = check();
+        tally.record(&case.name, outcome);
+    }
+    tally.finish();
+}
+
+fn record(here: &Path, recording: &str, command: &[&str]) -> Output {
+    let mut record = dep(here);
+    output(record.args(["record", "--replayable", "-o", recording]).args(command))
+}
+
+fn names(here: &Path, recording: &str) -> Vec<String> {
+    let Output { stdout, .. } = output(dep(here).args(["ps", "--json", recording]));
+    let lines = text(&stdout);
+    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    all.flat_map(|process| {
+        let images = process["images"].as_array().cloned().unwrap_or_default();
+        images.into_iter().map(|image| image["name"].as_str().expect("a name").to_owned())
+    })
+    .collect()
+}
+
+/// Programs of the system, with all that they start.
+#[test]
+fn programs_of_the_system_replay() {
+    let mut tally = Tally::start("programs_of_the_system_replay");
+    let lines: String = (0..3000).map(|i| format!("line {i} {}\n", i * i % 97)).collect();
+    let programs: [(&str, &[&str]); 7] = [
+        ("gzip", &["gzip", "-9c", "lines"]),
+        ("perl", &["perl", "-e", "$h{$_} = $_ * 2 for 1..500; print join ',', keys %h"]),
+        (
+            "python3",
+            &["python3", "-c", "import json, os; print(json.dumps({'a': [1, hash('x')]}))"],
+        ),
+        (
+            "sqlite3",
+            &[
+                "sqlite3",
+                ":memory:",
+                "create table t(a); insert into t values(1); select sum(a), random() from t",
+            ],
+        ),
+        ("sh", &["sh", "-c", "sort lines | uniq -c | tail -n 2; (echo sub; exit 3) || echo $?"]),
+        ("date", &["date", "+%N"]),
+        ("xz", &["xz", "-T2", "--block-size=8192", "-c", "lines"]),
+    ];
+    for (name, command) in programs {
+        let there = Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
+        if !there.expect("a shell").status.success() {
+            tally.skip(name, "it is not installed");
+            continue;
+        }
+        let here = folder();
+        fs::write(here.path().join("lines"), &lines).expect("written");
+        let check = || -> Result<(), String> {
+            let recorded = record(here.path(), "rec", command);
+            if !recorded.status.success() || !recorded.stderr.is_empty() {
+                return Err(format!("{}: {}", recorded.status, text(&recorded.stderr)));
+            }
+            let all = names(here.path(), "rec");
+            if all.is_empty() {
+                return Err("nothing was recorded".into());
+            }
+            let replayed = output(dep(here.path()).args(["replay", "rec"]));
+            let lines = text(&replayed.stdout);
+            let equal = lines.lines().filter(|l| l.contains(": equal to the recording")).count();
+            if !replayed.status.success() || equal != all.len() {
+                return Err(format!("{}: {lines}{}", replayed.status, text(&replayed.stderr)));
+            }
+            if all.len() > 1 {
+                return Ok(());
+            }
+            let shown = output(dep(here.path()).args(["replay", "--output", "rec"]));
+            match shown.stdout == recorded.stdout {
+                true => Ok(()),
+                false => Err("other output".into()),
+            }
+        };
+        tally.record(name, check());
+    }
+    tally.finish();
+}
+
+const C: &str = "
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+    void *library = dlopen(\"./plugin.so\", RTLD_NOW);
+    int (*answer)(void) = library ? (int (*)(void))dlsym(library, \"answer\") : 0;
+    if (!answer) return 1;
+    printf(\"%d\\n\", answer());
+    return 0;
+}
+";
+
+fn compile(here: &Path, source: &str, name: &str, flags: &[&str]) {
+    let file = here.join("source.c");
+    fs::write(&file, source).expect("written");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-o"]).arg(here.join(name)).arg(&file).args(flags);
+    assert!(gcc.status().expect("gcc").success(), "{name}");
+}
+
+/// An upgrade changes the program and a library: a packed recording does not mind, another one says
+/// which file it is.
+#[test]
+fn a_packed_recording_replays_behind_an_upgrade() {
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &["-ldl"]);
+    compile(here, "int answer(void) { return 42; }", "plugin.so", &["-shared", "-fPIC"]);
+    let recorded = record(here, "rec", &["./program"]);
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("42\n".into(), String::new()));
+    let packed = output(dep(here).args(["pack", "rec", "-o", "packed"]));
+    assert!(packed.status.success() && packed.stderr.is_empty(), "{}", text(&packed.stderr));
+    let replay = |recording: &str| output(dep(here).args(["replay", "--output", recording]));
+    is_equal(&replay("rec")).expect("nothing has changed");
+
+    let refused = |recording: &str, file: &str| {
+        let Output { status, stdout, stderr } = replay(recording);
+        let said = text(&stderr);
+        assert_eq!((status.code(), text(&stdout)), (Some(2), String::new()), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains(file) && said.contains("dep pack"), "{said}");
+        let info = output(dep(here).args(["info", "-p", &names(here, recording)[0], recording]));
+        let info = text(&info.stdout);
+        assert!(info.contains("replayable     to its end, but not here") && info.contains(file));
+    };
+    // Another one of the same size, too.
+    for upgrade in ["int answer(void) { return 43; }", "int answer(void) { return 1; } int more;"] {
+        fs::remove_file(here.join("plugin.so")).expect("it was there");
+        compile(here, upgrade, "plugin.so", &["-shared", "-fPIC"]);
+        refused("rec", "plugin.so");
+    }
+    let kept = fs::read(here.join("program")).expect("the program");
+    fs::write(here.join("program"), [&kept[..], b"x"].concat()).expect("written");
+    refused("rec", "program");
+    fs::remove_file(here.join("program")).expect("removed");
+    refused("rec", "program");
+    let again = replay("packed");
+    is_equal(&again).expect("the packed files serve");
+    assert_eq!(text(&again.stdout), "42\n");
+    let info = output(dep(here).args(["info", "-p", &names(here, "packed")[0], "packed"]));
+    assert!(text(&info.stdout).contains("replayable     to its end\n"), "{}", text(&info.stdout));
+}
+
+/// A recording that was damaged is never replayed without a word.
+#[test]
+fn damage_is_never_passed_over() {
+    let here = folder();
+    let here = here.path();
+    let recorded = record(here, "rec", &["sh", "-c", "read a </proc/self/stat; echo $$"]);
+    assert!(recorded.status.success());
+    let name = names(here, "rec").remove(0);
+    let trace =
+        here.join("rec/traces").join(format!("{}.dep", name.split('.').next().expect("a pid")));
+    let whole = fs::read(&trace).expect("a trace");
+    // What is zero may be room that nothing uses.
+    let used: Vec<usize> = (4096..whole.len()).filter(|&at| whole[at] != 0).collect();
+    for part in 1..40 {
+        let mut damaged = whole.clone();
+        damaged[used[used.len() * part / 40]] ^= 0x10;
+        fs::write(&trace, damaged).expect("written");
+        let Output { status, stdout, stderr } = output(dep(here).args(["replay", "rec"]));
+        assert!(!status.success(), "{}", text(&stdout));
+        let said = text(&stderr);
+        assert!(said.lines().all(|line| line.starts_with("dep: ")) && !said.is_empty(), "{said}");
+    }
+    fs::write(&trace, &whole).expect("written");
+    let replayed = output(dep(here).args(["replay", "rec"]));
+    assert!(replayed.status.success(), "{}", text(&replayed.stderr));
+}
+
+/// What a process has recorded that somebody kills replays up to there.
+#[test]
+fn a_prefix_replays() {
+    const SCRIPT: &str = "i=0; while :; do echo $i; i=$((i+1)); done";
+    let here = folder();
+    let here = here.path();
+    for lines in [1, 300, 3000] {
+        let recording = format!("rec{lines}");
+        let mut record = dep(here);
+        record.args(["record", "--replayable", "-o", &recording, "sh", "-c", SCRIPT]);
+        let mut recorder = record.stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut written = BufReader::new(recorder.stdout.take().expect("a pipe"));
+        let mut recorded = Vec::new();
+        for _ in 0..lines {
+            written.read_until(b'\n', &mut recorded).expect("it writes");
+        }
+        // The recorder says which process it is, a moment after it has started it.
+        let pid = loop {
+            let manifest = fs::read(here.join(&recording).join("recording.json")).expect("JSON");
+            let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+            if let Some(pid) = manifest["pid"].as_i64() {
+                break i32::try_from(pid).expect("a pid");
+            }
+            std::thread::yield_now();
+        };
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        written.read_to_end(&mut recorded).expect("it has written");
+        assert!(!recorder.wait().expect("it ends").success());
+
+        let Output { status, stdout, stderr } =
+            output(dep(here).args(["replay", "--output", &recording]));
+        let (line, _) = said(&stderr);
+        assert!(status.success(), "{line}");
+        assert!(
+            line.contains("equal to the recording, which is replayable to its last event"),
+            "{line}"
+        );
+        // It may have been killed between the call and its event.
+        assert!(recorded.starts_with(&stdout), "{line}");
+        assert!(text(&recorded[stdout.len()..]).lines().count() <= 1, "{line}");
+    }
+}
+
+/// What a process has inherited belongs to the recording: the one that replays has inherited something else.
+#[test]
+fn signals_that_the_caller_ignored_replay() {
+    const C: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+int main(void) {
+    struct sigaction old;
+    int ignored = 0;
+    for (int signal = 1; signal < 32; signal++) {
+        sigaction(signal, 0, &old);
+        if (old.sa_handler == SIG_IGN)
+            ignored += signal;
+    }
+    printf("%d\n", ignored);
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let mut record = Command::new("sh");
+    record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    // The second answer in a row is in memory already.
+    let script = "trap '' INT QUIT USR1; exec \"$0\" record --replayable -o rec ./program";
+    let recorded = output(record.args(["-c", script]).arg(&Tools::get().dep));
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("15\n".into(), String::new()));
+    let replay = output(dep(here).args(["replay", "--output", "rec"]));
+    is_equal(&replay).expect("as recorded");
+    assert_eq!(text(&replay.stdout), "15\n");
+}
