@@ -24,6 +24,7 @@ pub mod options;
 pub mod script;
 pub mod selection;
 pub mod start;
+pub mod steer;
 pub mod syscalls;
 pub mod tables;
 pub mod thread;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{cache, compare, prepare, recorder, replay};
+use crate::{cache, compare, debug, prepare, recorder, replay};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
@@ -41,6 +41,8 @@ pub enum Command {
     Verify(Common),
     /// Run a recording of inputs again, without the outside, and compare
     Replay(replay::Arguments),
+    /// Look at a recording of inputs in gdb: replay it, forwards and backwards
+    Debug(debug::Arguments),
     /// Make one file of a recording, which every command reads
     Pack {
         /// The recording
@@ -210,6 +212,7 @@ impl Command {
             Command::Record(_)
             | Command::Ps(_)
             | Command::Replay(_)
+            | Command::Debug(_)
             | Command::Pack { .. }
             | Command::Unpack { .. }
             | Command::On(_)

@@ -32,6 +32,13 @@ pub fn closed() -> impl Iterator<Item = i32> {
     (0..3).filter(|fd| CLOSED.load(Ordering::Relaxed) & 1 << fd != 0)
 }
 
+/// From now on a signal counts as one that the caller ignores.
+pub fn is_to_ignore(signal: i32) {
+    if let Some(bit) = u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)) {
+        IGNORED.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
 /// Whether the caller ignores a signal.
 pub fn ignores(signal: i32) -> bool {
     let bit = u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n));

@@ -11,6 +11,7 @@ pub mod caller;
 mod cleanup;
 mod compare;
 mod control;
+mod debug;
 mod folder;
 mod info;
 mod list;
@@ -85,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Cache(what) => return cache::run(what),
         Command::Prepare(what) => return prepare::run(what),
         Command::Replay(what) => return replay::run(what),
+        Command::Debug(what) => return debug::run(what),
         _ => {}
     }
     if let Command::Record(what) = &mut args.command {

@@ -89,7 +89,7 @@ fn turns_are_what_may_lead_back() {
         (&[0xeb, 0xff], false), // into itself, which is forward
         (&[0xeb, 0x80], true),
         (&[0x74, 2], false),
-        (&[0x0f, 0x84, 0, 0, 0, 0xff], true),
+        (&[0x0f, 0x84, 0xfa, 0xff, 0xff, 0xff], true),
         (&[0x0f, 0x84, 0, 0, 1, 0], false),
         (&[0xe2, 0xf0], true), // loop
         (&[0xe3, 2], false),   // jrcxz

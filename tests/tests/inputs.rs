@@ -96,7 +96,7 @@ const MMAP: u64 = 9;
 #[test]
 fn what_was_read_is_recorded() {
     let dir = tempfile::tempdir().unwrap();
-    let text: Vec<u8> = (0..300_000u32).map(|i| (i * i >> 7) as u8).collect();
+    let text: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
     let spec = RunSpec::new("/bin/dd").args(&["bs=70001", "status=none"]).stdin(&text);
     let (all, run) = record(&spec, dir.path(), 0);
     assert_eq!(run.stdout, text);
@@ -247,8 +247,11 @@ fn a_childs_recording_goes_on_from_its_parents() {
     let fork = parent.iter().find(|e| e.kind == FORK).unwrap();
     assert!(fork.turns > 5000);
     assert_eq!((child[0].kind, child[0].turns), (kind::THREAD_START, fork.turns));
+    // What the kernel wrote in the child alone; bytes that are as they were may be missing.
+    let written = child.iter().find(|e| e.kind == kind::WRITTEN).unwrap();
     let pid = (fork.word(0) as u32).to_le_bytes();
-    assert!(child[1].kind == kind::WRITTEN && child[1].written().starts_with(&pid[..1]));
+    let is_part = pid.windows(written.word(1) as usize).any(|part| part == written.written());
+    assert!(written.turns == fork.turns && is_part);
     let end = child.last().unwrap();
     assert_eq!(end.kind, kind::PROCESS_END);
     assert!(end.turns >= fork.turns);

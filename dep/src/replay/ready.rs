@@ -127,7 +127,16 @@ impl Ready {
 
     /// An output of the program whose code replays, and does this besides (`none`, `dep`, `undo`).
     pub fn output(&self, instrument: &str) -> Result<PathBuf, Error> {
-        let options = ["--instrument", instrument, "--replays"].map(str::to_owned);
+        self.output_with(instrument, &[])
+    }
+
+    /// The same, rewritten with further options.
+    pub fn output_with(&self, instrument: &str, further: &[&str]) -> Result<PathBuf, Error> {
+        let options: Vec<String> = ["--instrument", instrument, "--replays"]
+            .iter()
+            .chain(further)
+            .map(|&option| option.to_owned())
+            .collect();
         match prepare::for_replay(&self.original, &options, &self.folder) {
             Ok(Prepared::Run(program)) => Ok(program.output),
             Ok(Prepared::Native { reason }) | Err(reason) => Err(Error(format!(

@@ -125,6 +125,7 @@ fn way(byte: u8, state: u64) -> Way {
                     false => DeadRegisters::Reuse,
                 },
                 replays,
+                switchable: false,
             },
         },
         placement: Placement {
@@ -143,6 +144,10 @@ fn way(byte: u8, state: u64) -> Way {
 fn is_tame(insn: &Instruction) -> bool {
     use Mnemonic::*;
     if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
+        return false;
+    }
+    // The runtime answers them.
+    if lifter::asks::asks(insn) {
         return false;
     }
     let flow_is_tame = match insn.flow_control() {
@@ -487,7 +492,7 @@ impl Target for Moves {
             // One that faults was counted, too: the runtime takes it back.
             let reached = entry.is_none_or(|entry| entry.insn as usize + 1 == list.len());
             let is_turn = Flow::of(last).is_turn(OrigAddr(last.ip()));
-            let made = turns(&got, &way);
+            let made = turns(&got, entry, &way);
             if made.is_some_and(|made| made != u64::from(is_turn && reached)) {
                 return Err(format!("{made:?} turns"));
             }
@@ -766,16 +771,18 @@ fn thread_block(state: &mut State, way: &Way) {
 }
 
 /// The turns that were counted; `None` if none are.
-fn turns(state: &State, way: &Way) -> Option<u64> {
+fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     match way.options.turns() {
         Turns::NotCounted => None,
         Turns::Down => Some(1u64.wrapping_sub(block(thread::TURNS_LEFT))),
         Turns::Up => {
             let start = STREAMS.start + STREAMS.len as u64 / 4;
+            // In the midst of an exchange the pointers are in the block.
+            let exchanged = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
             let now = match claimed(state, way) {
-                Some([_, (xmm31, _)]) => word::get(&state.vectors, xmm31.start, 8),
-                None => block(thread::POINTERS),
+                Some([_, (xmm31, _)]) if !exchanged => word::get(&state.vectors, xmm31.start, 8),
+                _ => block(thread::POINTERS),
             };
             Some(now.wrapping_sub(start))
         }

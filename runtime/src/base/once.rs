@@ -38,6 +38,13 @@ impl<T> Once<T> {
         self.state.store(READY, Release);
     }
 
+    /// The value, if it is in place.
+    pub fn try_get(&self) -> Option<&T> {
+        let ready = self.state.load(Acquire) == READY;
+        // SAFETY: as for `get`.
+        ready.then(|| unsafe { (*self.value.get()).assume_init_ref() })
+    }
+
     /// The value. Asked for before it is in place, it ends the process.
     pub fn get(&self) -> &T {
         if self.state.load(Acquire) != READY {

@@ -21,6 +21,7 @@ pub const SEGV_ACCERR: i32 = 2;
 
 /// si_code of SIGTRAP: a step.
 pub const TRAP_TRACE: i32 = 2;
+pub const TRAP_HWBKPT: i32 = 4;
 
 pub const SA_NOCLDSTOP: u64 = 1;
 pub const SA_NOCLDWAIT: u64 = 2;

@@ -2,6 +2,7 @@
 
 pub mod address_map;
 pub mod arena;
+pub mod breaks;
 pub mod executable;
 pub mod found;
 pub mod guarded;

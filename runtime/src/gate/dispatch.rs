@@ -13,7 +13,7 @@ use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, T
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay::{arrive, calls, contexts, is_replay};
+use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -71,6 +71,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.resume_original = thread.block.target;
             thread.block.target = facts().window;
             thread.transfer_undone = true;
+            steer::in_front_of_turn(thread);
         }
         ASK => {
             let pc = thread.block.target;

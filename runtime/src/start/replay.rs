@@ -9,7 +9,7 @@ use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
 use crate::kernel::replay::script::{Input, Next, Script};
-use crate::kernel::replay::{install, Replay};
+use crate::kernel::replay::{install, steer, Replay};
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
@@ -28,12 +28,14 @@ pub struct Given {
     entries: &'static [u8],
     /// The program's output is shown, behind so many forks.
     shown: Option<u32>,
+    steered: Option<i32>,
 }
 
 /// The variables of a replay; the program does not see them, as its environment is the recorded one.
 const SCRIPT: &str = "DEP_REPLAY";
 const RESULT: &str = "DEP_REPLAY_RESULT";
 const OUTPUT: &str = "DEP_REPLAY_OUTPUT";
+const STEER: &str = "DEP_STEER";
 
 /// Room of the stack that is mapped from the start; the kernel adds to it, as to a program's.
 const FIRST_STACK: u64 = 128 << 10;
@@ -71,7 +73,7 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     // SAFETY: opened above.
     let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
     let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
-    Some(Given { header, entries, shown })
+    Some(Given { header, entries, shown, steered: number(start, STEER) })
 }
 
 fn number(start: &Start, name: &str) -> Option<i32> {
@@ -213,6 +215,9 @@ impl Given {
         let ignored = Action { handler: SIG_IGN, ..Action::default() };
         // SAFETY: no handler.
         unsafe { set_kernel_action(SIGPIPE, &ignored) };
+        if let Some(fd) = self.steered {
+            steer::start(fd);
+        }
         install(Replay {
             script: Script::new(self.entries),
             header: self.header,

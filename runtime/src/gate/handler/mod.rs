@@ -16,6 +16,7 @@
 //! it does not interrupt itself. A fault of its own ends the process.
 
 mod buffers;
+mod debugged;
 mod faults;
 mod interrupted;
 mod onward;
@@ -66,6 +67,14 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         // A replay steps on its way back to the program.
         return;
     }
+    if signal == SIGTRAP && debugged::is_for_debugger(info) {
+        if stubs::in_tail(pc) || facts().runtime.contains(&pc) {
+            // Whoever goes on from there looks.
+            return;
+        }
+        // SAFETY: as below; translated code was interrupted.
+        return debugged::watched(unsafe { &mut *Thread::here() }, at);
+    }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     // SAFETY: as above; the slot never changes while the thread lives.
     let slot = unsafe { (&raw const (*Thread::here()).slot).read() };
@@ -105,6 +114,9 @@ fn in_translated(
     at: &mut Interrupted,
     raised: bool,
 ) {
+    if signal == SIGTRAP && debugged::at_breakpoint(thread, at) {
+        return;
+    }
     let (mailbox, pc) = (thread.mailbox, at.pc());
     // What is reported behind itself may be in the next unit already.
     let behind = is_behind(signal, info, at);

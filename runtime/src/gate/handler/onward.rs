@@ -61,7 +61,8 @@ pub fn kicked_in_runtime(at: &mut Interrupted) {
     }
 }
 
-fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
+/// Goes on in state `next`.
+pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&next.gpr);
     at.context.rflags = next.rflags & !TRAP_FLAG;

@@ -69,6 +69,7 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
             Kind::Runs if entry.thread == thread.index => take(&entry),
             Kind::ThreadStart if entry.thread == thread.index => {
                 // A forked child's own entries begin here, with what the kernel wrote for it.
+                steer::turns_begin(made, entry.turns);
                 thread.begin_turns(entry.turns);
                 take(&entry);
                 write_now(thread, pc, entry.turns);
@@ -288,6 +289,7 @@ fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigI
                 && (number.is_none_or(|number| number.cast_unsigned() == signal)
                     || (signal.cast_signed(), code) == (SIGSEGV, SI_KERNEL)) =>
         {
+            steer::before_signal(thread, state, signal.cast_signed());
             take(&next.entry);
             let told = Told { signal: signal.cast_signed(), code, address };
             if let Some((number, info)) = raised.filter(|&(number, _)| number == told.signal) {
@@ -298,6 +300,7 @@ fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigI
         Event::ProcessEnd { reason: End::Signal, status, address }
             if here && number.is_none_or(|number| number == status || status == SIGSEGV) =>
         {
+            steer::before_signal(thread, state, status);
             take(&next.entry);
             end_recording_at(thread, End::Signal, status, address, state.insn);
             thread.block.registers.gpr = state.gpr;

@@ -199,9 +199,11 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
         _ if !succeeded => result,
         SETRLIMIT if args[0] == sys::RLIMIT_STACK => limit_stack(args[1] as u64, result),
         nr::PRLIMIT64 if args[1] == sys::RLIMIT_STACK => limit_stack(args[2] as u64, result),
-        nr::RT_SIGACTION => virtual_state::sigaction(thread, args),
-        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, args),
-        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, args, sp),
+        // What was there is not asked of this process, which has inherited something else: where the
+        // program found it new, it is among what was written.
+        nr::RT_SIGACTION => virtual_state::sigaction(thread, &without(args, 2)),
+        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
+        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
         nr::ARCH_PRCTL if args[0] == ARCH_SET_FS => arch_prctl(thread, args),
         nr::SHMAT => impossible(
             thread,
@@ -261,6 +263,13 @@ pub fn refused(thread: &mut Thread, pc: u64, what: &str) {
             differs(thread, pc, format_args!("the program {what} at {pc:#x}; {expected}"))
         }
     }
+}
+
+/// The arguments, but for this one, which is a null pointer.
+fn without(args: &[usize; 6], argument: usize) -> [usize; 6] {
+    let mut rest = *args;
+    rest[argument] = 0;
+    rest
 }
 
 /// A child is made, or a thread.

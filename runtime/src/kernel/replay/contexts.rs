@@ -16,7 +16,7 @@ use crate::base::sys::{self, nr};
 use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::script::Entry;
-use crate::kernel::replay::{event_of, next_entry};
+use crate::kernel::replay::{event_of, next_entry, steer};
 use crate::kernel::threads::{give_back, is_vfork, made_by};
 use crate::thread::Thread;
 use abi::control::place;
@@ -41,6 +41,8 @@ struct Context {
     parent: u32,
     /// Registers at its first instruction, while it has not begun.
     first: Option<Box<RegisterState>>,
+    /// Original address where it stands.
+    pc: u64,
     /// rsp while it stands.
     stack: Box<AtomicU64>,
     fs_base: u64,
@@ -78,6 +80,7 @@ impl Context {
             tid: thread.tid,
             parent: thread.parent,
             first: None,
+            pc: thread.resume_original,
             stack: Box::new(AtomicU64::new(0)),
             fs_base: 0,
             vectors,
@@ -156,6 +159,7 @@ pub fn after_vfork(thread: &Thread) {
 
 /// The thread begins, on its own stack.
 pub fn begins(thread: &mut Thread) {
+    steer::enters(thread);
     let first = {
         let mut contexts = CONTEXTS.lock();
         let context = contexts.iter_mut().find(|context| is_of(context, thread));
@@ -198,6 +202,29 @@ pub fn is_gone(thread: &mut Thread) -> ! {
     }
 }
 
+/// A thread that stands still while another one runs.
+pub struct Standing {
+    pub index: u32,
+    /// Its thread id in the recording.
+    pub tid: u32,
+    pub registers: Registers,
+    pub fs_base: u64,
+}
+
+/// All threads that have begun and have not ended, but for `thread`, which runs.
+pub fn others(thread: &Thread) -> Vec<Standing> {
+    let contexts = CONTEXTS.lock();
+    let live = contexts.iter().filter(|c| !is_of(c, thread) && !c.has_ended && c.first.is_none());
+    let standing = live.filter_map(|context| {
+        let index = context.index?;
+        // SAFETY: its block, which nobody changes while it stands, and which is not freed meanwhile.
+        let block = unsafe { &(*(context.thread as *const Thread)).block };
+        let registers = Registers { rip: context.pc, ..block.registers };
+        Some(Standing { index, tid: context.tid, registers, fs_base: context.fs_base })
+    });
+    standing.collect()
+}
+
 // --- contexts run in turn ---
 
 /// Others run, until the script says that the thread, which is at `pc`, goes on.
@@ -220,7 +247,7 @@ pub fn others_run(thread: &mut Thread, pc: u64) {
             let other = entry.thread;
             impossible(thread, pc, format_args!("thread {other} runs, which nobody has started"))
         };
-        go_on_with(thread, next);
+        go_on_with(thread, pc, next);
     }
 }
 
@@ -243,23 +270,25 @@ fn find(thread: &mut Thread, pc: u64, entry: &Entry) -> Option<usize> {
     Some(found)
 }
 
-/// The thread stands still, and context `next` goes on; returns when it is the other way round.
-fn go_on_with(thread: &mut Thread, next: usize) {
+/// The thread, which is at `pc`, stands still, and context `next` goes on; returns when it is the other way round.
+fn go_on_with(thread: &mut Thread, pc: u64, next: usize) {
     // The lock is free while others run. Where the stack is kept stays, wherever the context is moved.
     let (own, other) = {
         let mut contexts = CONTEXTS.lock();
         let other = contexts.get(next).map(|context| context.stack.load(Relaxed));
         let own = contexts.iter_mut().find(|context| is_of(context, thread));
         let (Some(own), Some(other)) = (own, other) else { return };
-        own.fs_base = thread.fs_base();
+        (own.fs_base, own.pc) = (thread.fs_base(), pc);
         // SAFETY: the area is large enough.
         unsafe { save_vectors(own.vectors) };
         (own.stack.as_ptr(), other)
     };
+    steer::leaves(thread);
     // SAFETY: the other context stands there, or is about to begin; this one is not freed while it stands
     // and has not ended.
     unsafe { exchange_stacks(own, other) };
     thread.adopt();
+    steer::enters(thread);
     if let Some(own) = CONTEXTS.lock().iter().find(|context| is_of(context, thread)) {
         own.restore();
     }

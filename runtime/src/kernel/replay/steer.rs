@@ -1,12 +1,25 @@
-//! Steering a replay from outside: where it is to stop.
+//! Steering a replay from outside: where it is to stop ([`abi::steer`] has the messages).
 //!
 //! The replay asks here whenever a thread, with its whole state in its block, is about to go on
 //! ([`at_boundary`]): what is answered there is where it has to come back next. The answer may be given
 //! late: whoever steers talks with the other side first, looks at memory and registers, and forks.
+//!
+//! A replay that nobody steers goes on at once.
 
+use crate::base::lock::{Guard, Lock};
+use crate::base::once::Once;
+use crate::base::program::read_program_value;
+use crate::base::sys::{self, nr};
+use crate::code::jit::jit;
+use crate::kernel::replay::contexts::{self, Standing};
+use crate::kernel::replay::replay;
+use crate::kernel::signals::state::State;
 use crate::thread::seek::Moment;
 use crate::thread::Thread;
-use abi::script::Outcome;
+use abi::script::{Outcome, Verdict};
+use abi::steer::{Action, Command, Hits, Position, Stop, Watched, Why, COMMAND_SIZE};
+use abi::thread::Registers;
+use alloc::vec::Vec;
 
 /// How far a thread goes before it asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,19 +38,510 @@ pub enum Wish {
     },
 }
 
+/// What the other side wants, and what it was told.
+struct Steer {
+    fd: i32,
+    /// What is being done.
+    command: Command,
+    /// It is; else the other side is asked first.
+    goes: bool,
+    /// Where that began.
+    start: Position,
+    /// The place that was visited last.
+    last: Position,
+    /// From there one instruction is executed, and then comes the next visit.
+    steps: bool,
+    /// What the other side was told last.
+    said: Stop,
+    /// Breakpoints and watchpoints that were passed: how many, and the last.
+    hits: u64,
+    hit: (Why, Position, u64),
+    watches: Vec<Watch>,
+    /// The processor does not tell of watchpoints: each instruction is looked behind.
+    watches_need_steps: bool,
+    /// What has to be added to the turns of the thread: those of all others.
+    turns_before: u64,
+}
+
+/// Bytes that are looked at, and what they were.
+struct Watch {
+    address: u64,
+    len: usize,
+    was: [u8; 8],
+}
+
+impl Watch {
+    fn now(&self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        for (i, byte) in bytes.iter_mut().enumerate().take(self.len) {
+            // What is not there reads as zero.
+            let _ = read_program_value(self.address + i as u64, byte);
+        }
+        bytes
+    }
+}
+
+static STEER: Once<Lock<Steer>> = Once::new();
+
+const TRAP_FLAG: u64 = 0x100;
+
+/// Commands come from `fd`.
+pub fn start(fd: i32) {
+    STEER.install(Lock::new(Steer {
+        fd,
+        command: Command::default(),
+        goes: false,
+        start: Position::default(),
+        last: Position::default(),
+        steps: false,
+        said: Stop::default(),
+        hits: 0,
+        hit: (Why::Goal, Position::default(), 0),
+        watches: Vec::new(),
+        watches_need_steps: false,
+        turns_before: 0,
+    }));
+}
+
+fn steer() -> Option<Guard<'static, Steer>> {
+    STEER.try_get().map(Lock::lock)
+}
+
+/// Whether somebody steers.
+pub fn is_steered() -> bool {
+    STEER.try_get().is_some()
+}
+
+/// Another thread is about to go on in place of this one.
+pub fn leaves(thread: &Thread) {
+    if let Some(mut steer) = steer() {
+        steer.turns_before = steer.turns_before.wrapping_add(thread.turns());
+    }
+}
+
+/// The thread goes on in place of another one.
+pub fn enters(thread: &Thread) {
+    if let Some(mut steer) = steer() {
+        steer.turns_before = steer.turns_before.wrapping_sub(thread.turns());
+    }
+}
+
+/// The thread's turns, `made` so far, are counted from `from` on.
+pub fn turns_begin(made: u64, from: u64) {
+    if let Some(mut steer) = steer() {
+        steer.turns_before = steer.turns_before.wrapping_add(made).wrapping_sub(from);
+    }
+}
+
 /// The thread is about to execute the instruction at `resume_original` (or, if a signal waits in its
 /// mailbox, to be interrupted there); `block.registers` has its general registers and flags, `xmm` the
 /// low halves of its vectors, [`Thread::turns`] its turns. What the script had for this moment has
 /// happened.
 pub fn at_boundary(thread: &mut Thread) -> Wish {
-    wish(thread)
+    let Some(mut steer) = steer() else { return Wish::GoOn };
+    jit().place_breaks();
+    let registers = Registers { rip: thread.resume_original, ..thread.block.registers };
+    let here = steer.place(thread, &registers);
+    let vectors = vectors_of(thread);
+    steer.visit(thread, here, &registers, vectors);
+    let wish = steer.wish(here);
+    let over = jit().is_break(here.pc);
+    if over {
+        jit().lift_breaks(here.pc);
+    }
+    let wish = if over { Wish::Step } else { wish };
+    (steer.last, steer.steps) = (here, wish == Wish::Step);
+    wish
 }
 
 /// What was wished for last: the thread has come to the runtime for a reason of the runtime's, inside of
 /// an instruction.
-pub fn wish(_thread: &mut Thread) -> Wish {
-    Wish::GoOn
+pub fn wish(thread: &mut Thread) -> Wish {
+    let Some(mut steer) = steer() else { return Wish::GoOn };
+    jit().place_breaks();
+    let registers = Registers { rip: thread.resume_original, ..thread.block.registers };
+    let wish = steer.wish(steer.place(thread, &registers));
+    steer.steps = wish == Wish::Step;
+    wish
+}
+
+/// The thread has been stopped in front of the instruction at `resume_original`, a turn that is counted
+/// already.
+pub fn in_front_of_turn(thread: &mut Thread) {
+    let Some(mut steer) = steer() else { return };
+    let registers = Registers { rip: thread.resume_original, ..thread.block.registers };
+    let here = steer.place(thread, &registers);
+    steer.last = Position { turns: here.turns.wrapping_sub(1), ..here };
+}
+
+/// The thread gets a signal in `state`: nothing of that has happened yet.
+pub fn before_signal(thread: &mut Thread, state: &State, signal: i32) {
+    let Some(mut steer) = steer() else { return };
+    jit().place_breaks();
+    let registers = Registers { gpr: state.gpr, rip: state.rip, rflags: state.rflags };
+    let here = steer.place(thread, &registers);
+    if here != steer.last {
+        steer.visit(thread, here, &registers, None);
+    }
+    if steer.goes && steer.command.hits == Hits::Stop {
+        let stop = steer.stop(thread, here, &registers, None, Why::Signal, signal as u64);
+        steer.ask(thread, stop);
+        steer.start = here;
+    }
+    // The handler's first instruction comes next.
+    (steer.last, steer.steps) = (here, true);
 }
 
 /// The replay ends here: its state can be looked at for a last time.
-pub fn at_end(_thread: &mut Thread, _outcome: &Outcome) {}
+pub fn at_end(thread: &mut Thread, outcome: &Outcome) {
+    let Some(mut steer) = steer() else { return };
+    let registers = Registers { rip: outcome.pc, ..thread.block.registers };
+    let turns = steer.turns_before.wrapping_add(outcome.turns);
+    let here = Position { turns, entry: u64::MAX, pc: outcome.pc, rcx: 0 };
+    let why = match outcome.verdict {
+        Verdict::Ended | Verdict::Exhausted => Why::End,
+        Verdict::Differs | Verdict::Impossible => Why::Failed,
+    };
+    loop {
+        let is_goal = steer.goes
+            && match steer.command.action {
+                Action::RunTo => steer.command.position == here,
+                Action::RunToTurn => here.turns >= steer.command.position.turns && why == Why::End,
+                _ => false,
+            };
+        let why = if is_goal { Why::Goal } else { why };
+        let mut stop = steer.stop(thread, here, &registers, None, why, outcome.verdict as u64);
+        steer.finish(&mut stop);
+        steer.steps = false;
+        steer.ask(thread, stop);
+        if why == Why::Failed {
+            // It is said elsewhere why.
+            return;
+        }
+    }
+}
+
+impl Steer {
+    fn place(&self, thread: &Thread, registers: &Registers) -> Position {
+        Position {
+            turns: self.turns_before.wrapping_add(thread.turns()),
+            entry: replay().script.at(),
+            pc: registers.rip,
+            rcx: registers.gpr[1],
+        }
+    }
+
+    /// The thread is at `here`: looks whether it is to stop there, and asks how to go on if it is.
+    fn visit(
+        &mut self,
+        thread: &Thread,
+        here: Position,
+        registers: &Registers,
+        vectors: Option<(u64, u64)>,
+    ) {
+        let changed = self.changed();
+        let mut asked = false;
+        loop {
+            let (why, detail) = match self.goes {
+                false => (Why::Goal, 0),
+                true => match self.reason(here, changed.filter(|_| !asked)) {
+                    Some(reason) => reason,
+                    None => return,
+                },
+            };
+            let mut stop = self.stop(thread, here, registers, vectors, why, detail);
+            self.finish(&mut stop);
+            self.ask(thread, stop);
+            asked = true;
+            self.start = here;
+        }
+    }
+
+    /// Why the thread is to stop at `here`, if it is.
+    fn reason(&mut self, here: Position, changed: Option<u64>) -> Option<(Why, u64)> {
+        let Command { action, hits, position: goal, .. } = self.command;
+        if let Some(address) = changed {
+            match hits {
+                Hits::Ignore => {}
+                Hits::Stop => return Some((Why::Watchpoint, address)),
+                Hits::Last => self.met(Why::Watchpoint, here, address),
+            }
+        }
+        match action {
+            Action::RunToTurn if here.turns >= goal.turns => return Some((Why::Goal, 0)),
+            Action::RunTo if here == goal => return Some((Why::Goal, 0)),
+            // It has come past it.
+            Action::RunTo if here > goal => return Some((Why::Refused, 0)),
+            Action::Step if here != self.start => return Some((Why::Goal, 0)),
+            _ => {}
+        }
+        if here != self.start && jit().is_break(here.pc) {
+            match hits {
+                Hits::Ignore => {}
+                Hits::Stop => return Some((Why::Breakpoint, 0)),
+                Hits::Last => self.met(Why::Breakpoint, here, 0),
+            }
+        }
+        None
+    }
+
+    fn met(&mut self, why: Why, here: Position, detail: u64) {
+        self.hits += 1;
+        self.hit = (why, here, detail);
+    }
+
+    /// A watched address whose bytes are others than at the last look.
+    fn changed(&mut self) -> Option<u64> {
+        let mut changed = None;
+        for watch in &mut self.watches {
+            let now = watch.now();
+            if now != watch.was {
+                watch.was = now;
+                changed = Some(watch.address);
+            }
+        }
+        changed
+    }
+
+    /// What the thread is to do from `here` on.
+    fn wish(&self, here: Position) -> Wish {
+        let slowly = self.watches_need_steps && !self.watches.is_empty();
+        let Command { action, position: goal, .. } = self.command;
+        match action {
+            _ if slowly || jit_needs_steps() => Wish::Step,
+            Action::Step => Wish::Step,
+            Action::RunTo | Action::RunToTurn if here.turns < goal.turns => Wish::At {
+                turns: goal.turns.wrapping_sub(self.turns_before),
+                // At that turn it asks again.
+                moment: Moment { rip: goal.pc, rcx: goal.rcx },
+            },
+            Action::RunTo | Action::RunToTurn => Wish::Step,
+            _ => Wish::GoOn,
+        }
+    }
+
+    // --- the other side ---
+
+    fn stop(
+        &self,
+        thread: &Thread,
+        here: Position,
+        registers: &Registers,
+        vectors: Option<(u64, u64)>,
+        why: Why,
+        detail: u64,
+    ) -> Stop {
+        let (vectors, vectors_len) = vectors.unwrap_or_default();
+        Stop {
+            why,
+            detail,
+            pid: u64::from(sys::getpid()),
+            thread: u64::from(thread.index),
+            tid: tid_of(thread.index, thread.tid),
+            threads: 1 + contexts::others(thread).len() as u64,
+            position: here,
+            before: if self.steps && self.last != here { self.last } else { Position::default() },
+            hits: 0,
+            hit: Why::Goal,
+            hit_position: Position::default(),
+            hit_detail: 0,
+            gpr: registers.gpr,
+            rflags: registers.rflags & !TRAP_FLAG,
+            fs_base: fs_base(),
+            gs_base: 0,
+            vectors,
+            vectors_len,
+        }
+    }
+
+    /// Says in `stop` what was passed.
+    fn finish(&self, stop: &mut Stop) {
+        stop.hits = self.hits;
+        (stop.hit, stop.hit_position, stop.hit_detail) = self.hit;
+    }
+
+    /// Says where the replay stands, and answers what is asked, until it is to go on.
+    fn ask(&mut self, thread: &Thread, stop: Stop) {
+        self.said = stop;
+        self.goes = false;
+        self.say(stop.why);
+        while !self.goes {
+            let (command, socket) = self.hear();
+            self.obey(thread, command, socket);
+        }
+    }
+
+    fn say(&mut self, why: Why) {
+        let bytes = Stop { why, ..self.said }.to_bytes();
+        if sys::write(self.fd, &bytes) != Ok(bytes.len()) {
+            // Nobody listens any more.
+            sys::exit_group(0);
+        }
+    }
+
+    fn obey(&mut self, thread: &Thread, command: Command, socket: Option<i32>) {
+        match command.action {
+            Action::Run | Action::RunToTurn | Action::RunTo | Action::Step => {
+                self.command = command;
+                self.goes = true;
+                self.start = self.said.position;
+                self.hits = 0;
+                self.hit = (Why::Goal, Position::default(), 0);
+                return;
+            }
+            Action::Quit => sys::exit_group(0),
+            Action::Fork => return self.fork(socket),
+            Action::Break | Action::Unbreak => {
+                jit().set_break(command.address, command.action == Action::Break);
+            }
+            Action::Watch | Action::Unwatch => {
+                let (address, len) = (command.address, command.len as usize);
+                self.watches.retain(|w| (w.address, w.len) != (address, len));
+                if command.watched != Watched::Write || len > 8 {
+                    return self.say(Why::Refused);
+                }
+                if command.action == Action::Watch {
+                    let mut watch = Watch { address, len, was: [0; 8] };
+                    watch.was = watch.now();
+                    self.watches.push(watch);
+                }
+            }
+            Action::WatchByStepping => self.watches_need_steps = command.address != 0,
+            Action::Thread => return self.say_of(thread, command.address),
+        }
+        self.say(Why::Goal);
+    }
+
+    /// Says where the `n`th of the other threads stands.
+    fn say_of(&mut self, thread: &Thread, n: u64) {
+        let Some(other) = contexts::others(thread).into_iter().nth(n as usize) else {
+            return self.say(Why::Refused);
+        };
+        let Standing { index, tid, registers, fs_base } = other;
+        let said = Stop {
+            thread: u64::from(index),
+            tid: tid_of(index, tid),
+            position: Position { pc: registers.rip, rcx: registers.gpr[1], ..self.said.position },
+            gpr: registers.gpr,
+            rflags: registers.rflags & !TRAP_FLAG,
+            fs_base,
+            vectors: 0,
+            vectors_len: 0,
+            ..self.said
+        };
+        let now = core::mem::replace(&mut self.said, said);
+        self.say(Why::Goal);
+        self.said = now;
+    }
+
+    /// The next message, and the descriptor that came with it.
+    fn hear(&self) -> (Command, Option<i32>) {
+        let mut bytes = [0u8; COMMAND_SIZE];
+        let mut vector = [bytes.as_mut_ptr() as u64, COMMAND_SIZE as u64];
+        // A header of a control message, and room for one descriptor.
+        let mut control = [0u64; 3];
+        let mut message = [0, 0, vector.as_mut_ptr() as u64, 1, 0, 0, 0];
+        loop {
+            message[4] = control.as_mut_ptr() as u64;
+            message[5] = 24;
+            let at = message.as_mut_ptr() as usize;
+            // SAFETY: the kernel writes the message, what belongs to it and how much that is into these
+            // arrays, which are as long as it is told.
+            let got = unsafe { sys::call(RECVMSG, &[self.fd as usize, at, MSG_CMSG_CLOEXEC]) };
+            match got {
+                Err(sys::EINTR) => {}
+                Ok(COMMAND_SIZE) => break,
+                _ => sys::exit_group(0),
+            }
+        }
+        let Some(command) = Command::from_bytes(&bytes) else { sys::exit_group(0) };
+        let socket = (message[5] >= 20).then_some(control[2] as i32);
+        (command, socket)
+    }
+
+    /// A checkpoint: another process that stands here, too.
+    fn fork(&mut self, socket: Option<i32>) {
+        let Some(socket) = socket else { return self.say(Why::Refused) };
+        // Whoever changes the code from now on makes a copy of it.
+        jit().forks();
+        // Whoever steers is the parent of all.
+        // SAFETY: no memory involved; the child runs on a copy of this stack.
+        let made = unsafe { sys::call(nr::CLONE, &[CLONE_PARENT | SIGCHLD]) };
+        let unused = match made {
+            Ok(0) => core::mem::replace(&mut self.fd, socket),
+            _ => socket,
+        };
+        // SAFETY: nobody uses it any more.
+        let _ = unsafe { sys::call(nr::CLOSE, &[unused as usize]) };
+        match made {
+            Ok(0) => {
+                self.said.pid = u64::from(sys::getpid());
+                self.say(Why::Goal);
+            }
+            Ok(_) => self.say(Why::Goal),
+            Err(_) => self.say(Why::Refused),
+        }
+    }
+}
+
+const RECVMSG: usize = 47;
+const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+const CLONE_PARENT: usize = 0x8000;
+const SIGCHLD: usize = 17;
+
+/// Thread id in the recording.
+fn tid_of(index: u32, tid: u32) -> u64 {
+    match index {
+        0 => replay().header.pid,
+        _ => u64::from(tid),
+    }
+}
+
+fn jit_needs_steps() -> bool {
+    jit().breaks_need_steps()
+}
+
+fn fs_base() -> u64 {
+    const ARCH_GET_FS: usize = 0x1003;
+    let mut base = 0u64;
+    // SAFETY: the kernel writes the word.
+    let _ = unsafe { sys::call(nr::ARCH_PRCTL, &[ARCH_GET_FS, &raw mut base as usize]) };
+    base
+}
+
+/// x87, SSE and AVX: what XSAVE stores without AVX-512.
+const COMPONENTS: u32 = 7;
+const AREA: usize = 576 + 256;
+
+#[repr(C, align(64))]
+struct Area([u8; AREA]);
+
+/// The vector registers, as a signal frame has them: where they are stored, and how many bytes.
+fn vectors_of(thread: &Thread) -> Option<(u64, u64)> {
+    use crate::base::facts::facts;
+    static AREA_OF_ALL: Lock<Area> = Lock::new(Area([0; AREA]));
+    let mut area = AREA_OF_ALL.lock();
+    let at = area.0.as_mut_ptr();
+    let len = match facts().xsave.xcr0 & 4 {
+        0 => 512,
+        _ => AREA,
+    };
+    // SAFETY: the area has room for the components that are asked for, and is aligned. The processor has
+    // XSAVE if XCR0 was read; FXSAVE it always has. The runtime leaves x87 and the upper halves alone.
+    unsafe {
+        match facts().xsave.xcr0 {
+            0 => core::arch::asm!("fxsave64 [{}]", in(reg) at, options(nostack)),
+            _ => core::arch::asm!("xsave64 [{}]", in(reg) at, in("eax") COMPONENTS, in("edx") 0,
+                options(nostack)),
+        }
+    }
+    for (i, value) in thread.xmm.iter().enumerate() {
+        for (j, word) in value.iter().enumerate() {
+            let from = 160 + 16 * i + 8 * j;
+            if let Some(slot) = area.0.get_mut(from..from + 8) {
+                slot.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+    Some((at as u64, len as u64))
+}

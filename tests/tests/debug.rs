@@ -1,0 +1,295 @@
+//! Real gdb, over MI, at a replay: forwards and backwards.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use tempfile::TempDir;
+use tests::harness::Tools;
+
+/// Destroys a pointer with a name that is too long, and trips over it later. A handler of signals and a call
+/// that writes are on the way.
+const PROGRAM: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+struct node { long value; struct node *next; };
+static char name[16];
+static struct node *head;
+static volatile long handled, total;
+static char word[8];
+static void on(int signal) { handled++; }
+static void add(long v) {
+  struct node *n = malloc(sizeof *n);
+  n->value = v; n->next = head; head = n;
+}
+static void rename_to(const char *to) {
+  for (int i = 0; to[i]; i++)
+    name[i] = to[i]; /* here */
+}
+static long sum(void) {
+  long s = 0;
+  for (struct node *n = head; n; n = n->next)
+    s += n->value; /* crash */
+  return s;
+}
+int main(int argc, char **argv) {
+  int ends[2];
+  signal(SIGUSR1, on);
+  for (int i = 0; i < 300; i++) {
+    add(i);
+    total += sum();
+    if (i % 100 == 50) raise(SIGUSR1);
+  }
+  if (pipe(ends) || write(ends[1], "pipe", 4) != 4 || read(ends[0], word, 4) != 4) return 2;
+  rename_to(argc > 1 ? argv[1] : "a name that is much too long");
+  total += sum();
+  return 0;
+}
+"#;
+
+/// A recording of the program.
+struct Recorded {
+    here: TempDir,
+}
+
+fn recorded(flags: &[&str]) -> Recorded {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("crash.c"), PROGRAM).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O0", "-o", "crash", "crash.c"]).args(flags).current_dir(here.path());
+    assert!(cc.status().expect("a C compiler").success());
+    let mut record = Command::new(&Tools::get().dep);
+    record.args(["record", "--replayable", "./crash"]).current_dir(here.path());
+    record.env("DEP_CACHE", here.path().join("cache"));
+    let status = record.stdin(Stdio::null()).status().expect("dep record runs");
+    assert!(!status.success(), "the program crashes: {status}");
+    Recorded { here }
+}
+
+/// gdb under `dep debug`.
+struct Gdb {
+    dep: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    said: String,
+}
+
+impl Gdb {
+    fn new(recorded: &Recorded) -> Gdb {
+        Gdb::at(recorded.here.path())
+    }
+
+    fn at(here: &Path) -> Gdb {
+        let mut dep = Command::new(&Tools::get().dep);
+        dep.args(["debug", "crash.0.rec", "--", "-nx", "--interpreter=mi3"]).current_dir(here);
+        dep.env("DEP_CACHE", here.join("cache")).env("DEBUGINFOD_URLS", "");
+        let mut dep = dep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("dep runs");
+        let (to, from) = (dep.stdin.take().unwrap(), BufReader::new(dep.stdout.take().unwrap()));
+        let mut gdb = Gdb { dep, to, from, said: String::new() };
+        gdb.until("*stopped");
+        gdb
+    }
+
+    /// Reads to a line that starts so; returns it.
+    fn until(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let got = self.from.read_line(&mut line).expect("gdb speaks");
+            self.said.push_str(&line);
+            assert!(got > 0, "gdb has ended; it said:\n{}", self.said);
+            if line.starts_with("^error") && start != "^error" {
+                panic!("{line}; gdb said:\n{}", self.said);
+            }
+            if line.starts_with(start) {
+                return line;
+            }
+        }
+    }
+
+    fn tell(&mut self, command: &str) {
+        self.said.push_str(&format!(">>> {command}\n"));
+        writeln!(self.to, "{command}").expect("gdb listens");
+    }
+
+    /// A command that is answered at once.
+    fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.until("^done")
+    }
+
+    /// A command that lets the program go, until it stands again.
+    fn go(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.until("^running");
+        self.until("*stopped")
+    }
+
+    fn value(&mut self, expression: &str) -> String {
+        let answer = self.ask(&format!("-data-evaluate-expression \"{expression}\""));
+        let value = answer.split("value=\"").nth(1).expect("a value");
+        value.trim_end().trim_end_matches('"').to_owned()
+    }
+
+    fn pc(&mut self) -> u64 {
+        let text = self.value("(unsigned long)$pc");
+        text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    /// All general registers, and some memory.
+    fn state(&mut self) -> String {
+        let registers = self.ask("-data-list-register-values --skip-unavailable x");
+        let stack = self.ask("-data-read-memory-bytes \"$rsp - 256\" 512");
+        registers + &stack
+    }
+
+    fn end(mut self) {
+        self.tell("-gdb-exit");
+        self.until("^exit");
+        let status = self.dep.wait().expect("dep ends");
+        assert!(status.success(), "{status}; gdb said:\n{}", self.said);
+    }
+}
+
+fn line_of(mark: &str) -> usize {
+    PROGRAM.lines().position(|line| line.contains(mark)).unwrap() + 1
+}
+
+fn gdb_is_there() -> bool {
+    let there = Command::new("gdb").arg("--version").output().is_ok_and(|out| out.status.success());
+    assert!(there || std::env::var_os("CI").is_none(), "there is no gdb");
+    there
+}
+
+/// From the crash back to the store that destroyed the pointer.
+fn from_the_crash_to_its_cause(flags: &[&str]) {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(flags);
+    let mut gdb = Gdb::new(&recorded);
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("SIGSEGV"), "{stopped}");
+    assert!(stopped.contains(&format!("line=\"{}\"", line_of("crash"))), "{stopped}");
+    assert_eq!(gdb.value("n == head"), "1");
+    gdb.ask("-break-watch head");
+    // Bytes were written to it one by one: the first of them is the cause.
+    let cause = line_of("here");
+    for n in (0..12).rev() {
+        let stopped = gdb.go("-exec-continue --reverse");
+        assert!(stopped.contains("watchpoint-trigger"), "{stopped}");
+        if stopped.contains(&format!("line=\"{cause}\"")) {
+            assert_eq!(gdb.value("i"), (16 + n).to_string());
+        }
+    }
+    assert_eq!(gdb.value("head->value"), "299");
+    // The last that was written there before was the list itself.
+    let stopped = gdb.go("-exec-continue --reverse");
+    assert!(stopped.contains("func=\"add\""), "{stopped}");
+    // And all of that again the other way.
+    for _ in 0..2 {
+        let stopped = gdb.go("-exec-continue");
+        assert!(stopped.contains("watchpoint-trigger"), "{stopped}");
+    }
+    assert!(stopped.contains("func=\"add\""), "{stopped}");
+    gdb.end();
+}
+
+#[test]
+fn from_the_crash_to_its_cause_at_fixed_addresses() {
+    from_the_crash_to_its_cause(&["-no-pie", "-fno-pie"]);
+}
+
+#[test]
+fn from_the_crash_to_its_cause_anywhere() {
+    from_the_crash_to_its_cause(&["-pie", "-fPIE"]);
+}
+
+#[test]
+fn steps_back_lead_through_the_same_states() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(&[]);
+    let mut gdb = Gdb::new(&recorded);
+    // From the dynamic loader on, and through a call, malloc, a loop and a signal's handler.
+    for begin in ["", "-break-insert -t main", "-break-insert -t -i 150 add", "-break-insert -t on"]
+    {
+        if !begin.is_empty() {
+            gdb.ask(begin);
+            gdb.go("-exec-continue");
+        }
+        let mut states = vec![gdb.state()];
+        for _ in 0..120 {
+            gdb.go("-exec-step-instruction");
+            states.push(gdb.state());
+        }
+        for state in states.iter().rev().skip(1) {
+            gdb.go("-exec-step-instruction --reverse");
+            assert_eq!(gdb.state(), *state, "from {begin}");
+        }
+    }
+    gdb.end();
+}
+
+#[test]
+fn breakpoints_are_met_as_often_backwards() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(&[]);
+    let mut gdb = Gdb::new(&recorded);
+    gdb.ask("-break-insert main");
+    gdb.go("-exec-continue");
+    gdb.ask("-break-insert on");
+    gdb.ask("-break-insert -c \"v % 60 == 7\" add");
+    let mut forwards = Vec::new();
+    loop {
+        let stopped = gdb.go("-exec-continue");
+        if !stopped.contains("breakpoint-hit") {
+            assert!(stopped.contains("SIGSEGV"), "{stopped}");
+            break;
+        }
+        forwards.push((gdb.pc(), gdb.value("handled"), gdb.value("total")));
+    }
+    assert_eq!(forwards.len(), 3 + 5);
+    for place in forwards.iter().rev() {
+        let stopped = gdb.go("-exec-continue --reverse");
+        assert!(stopped.contains("breakpoint-hit"), "{stopped}");
+        assert_eq!((gdb.pc(), gdb.value("handled"), gdb.value("total")), *place);
+    }
+    let stopped = gdb.go("-exec-continue --reverse");
+    assert!(stopped.contains("func=\"main\""), "{stopped}");
+    let stopped = gdb.go("-exec-continue --reverse");
+    assert!(stopped.contains("no-history"), "{stopped}");
+    gdb.end();
+}
+
+#[test]
+fn system_calls_write_to_what_is_watched_and_nothing_else_does() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(&[]);
+    let mut gdb = Gdb::new(&recorded);
+    gdb.ask("-break-insert -t main");
+    gdb.go("-exec-continue");
+    gdb.ask("-break-watch word");
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("watchpoint-trigger"), "{stopped}");
+    assert!(stopped.contains("read"), "{stopped}");
+    gdb.tell("-gdb-set var total = 1");
+    gdb.until("^error");
+    gdb.tell("-gdb-set var $rax = 1");
+    gdb.until("^error");
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("SIGSEGV"), "{stopped}");
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("no-history"), "{stopped}");
+    gdb.tell("-interpreter-exec console \"monitor when\"");
+    let said = gdb.until("@\"turn");
+    assert!(said.contains(" of "), "{said}");
+    gdb.until("^done");
+    gdb.end();
+}
