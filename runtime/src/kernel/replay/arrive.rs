@@ -3,8 +3,11 @@
 
 use crate::base::signal::{bit, AltStack, SigInfo, SA_NODEFER, SIGSEGV, SI_KERNEL, SS_AUTODISARM};
 use crate::kernel::replay::outcome::{conclude, differs, Expected};
+use crate::kernel::replay::script::{Entry, Next};
 use crate::kernel::replay::steer::{self, Wish};
-use crate::kernel::replay::{coming, contexts, event_of, next_entry, stepping, take, write};
+use crate::kernel::replay::{
+    coming, contexts, event_of, next_entry, replay, stepping, take, write,
+};
 use crate::kernel::signals::deliver::take_action;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
@@ -192,7 +195,7 @@ enum Following {
 }
 
 fn coming_here(thread: &mut Thread, pc: u64) -> Option<Following> {
-    let entry = replay_peek()?;
+    let entry = peek()?;
     if (entry.thread, entry.turns) != (thread.index, thread.turns()) {
         return None;
     }
@@ -216,9 +219,9 @@ fn coming_here(thread: &mut Thread, pc: u64) -> Option<Following> {
     }
 }
 
-fn replay_peek() -> Option<crate::kernel::replay::script::Entry> {
-    match crate::kernel::replay::replay().script.peek() {
-        crate::kernel::replay::script::Next::Entry(entry) => Some(entry),
+fn peek() -> Option<Entry> {
+    match replay().script.peek() {
+        Next::Entry(entry) => Some(entry),
         _ => None,
     }
 }
