@@ -11,7 +11,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -72,6 +72,9 @@ pub struct ImageHeader {
     /// memory: they count from the header, in the file as in memory, as `strip` and `objcopy` move
     /// a segment in the file, and keep it in one piece.
     pub tables: Tables,
+    /// The translation that records nothing, for a recording that is switched off; `code_len` 0: none.
+    /// Its code lies behind the other, in the same segment, and nobody reads descriptions of its units.
+    pub plain: Tables,
     /// Translations of libraries ([`crate::library`]), one behind the other.
     pub libraries: u64,
     /// Number of the translations.
@@ -103,7 +106,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 41);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 53);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -164,6 +167,7 @@ impl ImageHeader {
         front
             .into_iter()
             .chain(self.tables.words_mut())
+            .chain(self.plain.words_mut())
             .chain(behind)
             .chain(&mut self.identity)
             .chain(runtime)

@@ -19,12 +19,15 @@
 //! ```
 //!
 //! Whoever maps the code adds the low half of the load address to each.
+//!
+//! There may be a second translation, which records nothing. Its code begins with the page behind that of
+//! the first, and is mapped together with it.
 
 use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIB5";
+pub const MAGIC: [u8; 8] = *b"DEPRLIB6";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -51,6 +54,33 @@ pub mod flags {
     pub const NEEDS_AVX512VL: u64 = 1;
     /// The code relies on a window at address 0 (it is part of a program at fixed addresses).
     pub const FIXED_WINDOW: u64 = 2;
+}
+
+/// Thunks of the calls in one translation. All fields are 8-byte words.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Thunks {
+    /// Offset of the first one in the code; direct ones, then indirect ones.
+    pub start: u64,
+    /// Number of thunks of direct calls.
+    pub direct: u64,
+    /// Number of thunks of indirect calls.
+    pub indirect: u64,
+}
+
+impl Thunks {
+    /// Offset of the first thunk of an indirect call in the code, and of what is behind the last; `None`
+    /// if there cannot be so many.
+    pub fn ends(&self) -> Option<[u64; 2]> {
+        let direct = self.direct.checked_mul(u64::from(DIRECT_THUNK))?;
+        let indirect = self.indirect.checked_mul(u64::from(INDIRECT_THUNK))?;
+        let middle = self.start.checked_add(direct)?;
+        Some([middle, middle.checked_add(indirect)?])
+    }
+
+    fn words_mut(&mut self) -> [&mut u64; 3] {
+        [&mut self.start, &mut self.direct, &mut self.indirect]
+    }
 }
 
 /// All fields are 8-byte words.
@@ -83,14 +113,14 @@ pub struct PackHeader {
     pub segment_len: u64,
     /// From the load address to the code.
     pub code_distance: u64,
-    /// Offset of the first thunk in the code; direct ones, then indirect ones.
-    pub thunks: u64,
-    /// Number of thunks of direct calls.
-    pub direct_thunks: u64,
-    /// Number of thunks of indirect calls.
-    pub indirect_thunks: u64,
+    /// The thunks of the code.
+    pub thunks: Thunks,
     /// The translation.
     pub tables: Tables,
+    /// The thunks of `plain`.
+    pub plain_thunks: Thunks,
+    /// The translation that records nothing; `code_len` 0: none.
+    pub plain: Tables,
     /// Copy of the executable segment.
     pub text: u64,
     /// Hash of everything that the reader depends on; the trace repeats it.
@@ -99,7 +129,7 @@ pub struct PackHeader {
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 33);
+const _: () = assert!(HEADER_SIZE == 8 * 48);
 
 impl PackHeader {
     /// The bytes in the file.
@@ -129,14 +159,24 @@ impl PackHeader {
         first..first.saturating_add(count.max(1))
     }
 
+    /// Bytes of code, from the start of the first translation to the end of the last.
+    pub fn code_len(&self) -> u64 {
+        match self.plain.code_len {
+            0 => self.tables.code_len,
+            len => self.plain.code - self.tables.code + len,
+        }
+    }
+
     fn is_consistent(&self) -> bool {
-        let thunks = self
-            .direct_thunks
-            .checked_mul(u64::from(DIRECT_THUNK))
-            .zip(self.indirect_thunks.checked_mul(u64::from(INDIRECT_THUNK)))
-            .and_then(|(a, b)| self.thunks.checked_add(a)?.checked_add(b));
+        let fit = |thunks: &Thunks, tables: &Tables| {
+            thunks.ends().is_some_and(|[_, end]| end <= tables.code_len)
+        };
+        let behind = crate::layout::page_up(self.tables.code.saturating_add(self.tables.code_len));
         self.tables.are_within(self.len)
-            && thunks.is_some_and(|end| end <= self.tables.code_len)
+            && fit(&self.thunks, &self.tables)
+            && self.plain.are_within(self.len)
+            && fit(&self.plain_thunks, &self.plain)
+            && (self.plain.code_len == 0 || self.plain.code == behind)
             && tables::is_within(self.len, self.text, self.segment_len, 1)
             && tables::is_within(self.len, self.selection, self.selection_count, 16)
             && [self.tables.code, self.code_distance, self.len]
@@ -158,16 +198,16 @@ impl PackHeader {
             &mut self.segment_offset,
             &mut self.segment_len,
             &mut self.code_distance,
-            &mut self.thunks,
-            &mut self.direct_thunks,
-            &mut self.indirect_thunks,
         ];
         front
             .into_iter()
             .chain(&mut self.head)
             .chain(&mut self.content)
             .chain(behind)
+            .chain(self.thunks.words_mut())
             .chain(self.tables.words_mut())
+            .chain(self.plain_thunks.words_mut())
+            .chain(self.plain.words_mut())
             .chain([&mut self.text])
             .chain(&mut self.identity)
     }
@@ -242,8 +282,7 @@ mod tests {
             len: 0x4000,
             head: [1, 2],
             code_distance: 0x5000,
-            thunks: 0x1000,
-            direct_thunks: 3,
+            thunks: Thunks { start: 0x1000, direct: 3, indirect: 0 },
             tables,
             identity: [8, 9],
             ..PackHeader::default()
@@ -251,8 +290,21 @@ mod tests {
         assert_eq!(PackHeader::from_bytes(&header.to_bytes()), Some(header));
         let wrong = PackHeader { tables: Tables { entry_count: 1 << 40, ..tables }, ..header };
         assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
-        let wrong = PackHeader { indirect_thunks: u64::MAX, ..header };
-        assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
+        let thunks = Thunks { indirect: u64::MAX, ..header.thunks };
+        for wrong in
+            [PackHeader { thunks, ..header }, PackHeader { plain_thunks: thunks, ..header }]
+        {
+            assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
+        }
+        let plain = Tables { code: 0x3000, code_len: 0x1000, entries: 0x200, ..Tables::default() };
+        let first = Tables { code_len: 0xfff, ..tables };
+        let both = PackHeader { tables: first, plain, thunks: Thunks::default(), ..header };
+        assert_eq!(PackHeader::from_bytes(&both.to_bytes()), Some(both));
+        assert_eq!(both.code_len(), 0x2000);
+        for code in [0x2000, 0x3008, u64::MAX] {
+            let wrong = PackHeader { plain: Tables { code, ..plain }, ..both };
+            assert_eq!(PackHeader::from_bytes(&wrong.to_bytes()), None);
+        }
     }
 
     #[test]

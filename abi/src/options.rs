@@ -108,6 +108,8 @@ pub struct ProcessOptions {
     pub torture: u8,
     /// Whether dead registers keep their values.
     pub dead_registers: DeadRegisters,
+    /// What is translated ahead of time is so twice: there is code that records nothing, too.
+    pub switchable: bool,
     /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
     pub replays: bool,
 }
@@ -179,10 +181,22 @@ impl RecordingOptions {
 }
 
 impl Options {
-    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer: a
-    /// return is a jump. Otherwise a translated address is left where the return address was.
+    /// Those of code that records nothing, beside code that does.
+    pub fn plain(self) -> Options {
+        let recording = RecordingOptions { instrument: Instrument::None, ..self.recording };
+        Options { recording, ..self }
+    }
+
+    /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer.
+    /// Otherwise a return leaves a translated address where the return address was.
     pub fn leaves_memory_alone(self) -> bool {
         self.recording.undo() || self.turns() != Turns::NotCounted
+    }
+
+    /// Whether what a return that merges has put on the stack is put right where it returns to: each unit
+    /// that can be reached indirectly has code for that in front of its entry.
+    pub fn puts_back(self) -> bool {
+        self.leaves_memory_alone() && self.return_table().is_some()
     }
 
     /// What is done at turns.
@@ -200,9 +214,9 @@ impl Options {
     }
 
     /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30.
+    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
-        let merges = self.process.pointers == Pointers::Vector && !self.leaves_memory_alone();
+        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
         merges.then_some(RETURN_TABLE)
     }
 
@@ -221,6 +235,7 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
+            | u64::from(process.switchable) << 29
             | u64::from(process.replays) << 30
             | u64::from(recording.selective) << 31
             | u64::from(process.torture) << 32
@@ -233,7 +248,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0x3f {
+            pointers: match pointers & 0x1f {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -243,6 +258,7 @@ impl Options {
                 0 => DeadRegisters::Reuse,
                 _ => DeadRegisters::Preserve,
             },
+            switchable: pointers & 0x20 != 0,
             replays: pointers & 0x40 != 0,
         };
         let recording = RecordingOptions {
@@ -292,6 +308,7 @@ mod tests {
             pointers: Pointers::ThreadBlock,
             torture: torture::SPILL | torture::TINY_BUFFERS,
             dead_registers: DeadRegisters::Preserve,
+            switchable: false,
             replays: false,
         };
         let options = Options { process, recording };
@@ -301,8 +318,12 @@ mod tests {
         let selective = RecordingOptions { selective: true, ..recording };
         let selective = Options { recording: selective, ..options };
         assert_eq!(Options::from_word(selective.to_word()), Some(selective));
+        let process = ProcessOptions { switchable: true, ..process };
+        let switchable = Options { process, ..selective };
+        assert_eq!(Options::from_word(switchable.to_word()), Some(switchable));
+        assert!(!switchable.plain().recording.records());
         assert_eq!(Options::from_word(0), Some(Options::default()));
-        let process = ProcessOptions { replays: true, ..process };
+        let process = ProcessOptions { replays: true, switchable: false, ..process };
         let replays = Options { process, ..options };
         assert_eq!(Options::from_word(replays.to_word()), Some(replays));
         assert_eq!(Options::from_word(4), None);

@@ -83,6 +83,12 @@ pub enum Extent {
     },
     /// A set of as many bits as the argument says, in 8-byte words.
     Bits(u8),
+    /// A set of one bit fewer than the argument says (memory nodes), in 8-byte words.
+    Nodes(u8),
+    /// Capabilities: how many there are is decided by the version at the start of the argument's memory.
+    Capabilities(u8),
+    /// `struct file_handle`, which says its size itself.
+    FileHandle,
     /// One byte for each page of the length in the argument.
     Pages(u8),
     /// Zero-terminated.

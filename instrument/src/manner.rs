@@ -13,6 +13,8 @@ pub struct Manner {
     pub pointers: Pointers,
     /// How it returns.
     pub returns: Returns,
+    /// A merged return's address is put back where it returns to.
+    pub puts_back: bool,
     /// What happens at turns.
     pub turns: Turns,
     /// The table that indirect calls and jumps look up, and returns that have none of their own.
@@ -39,8 +41,14 @@ impl Manner {
             None => Returns::Whole,
         };
         let table = options.jump_table();
-        let (pointers, turns) = (options.process.pointers, options.turns());
-        Manner { placement, pointers, returns, turns, table }
+        Manner {
+            placement,
+            pointers: options.process.pointers,
+            returns,
+            puts_back: options.puts_back(),
+            turns: options.turns(),
+            table,
+        }
     }
 
     /// Whether xmm30 and xmm31 are not the program's while translated code runs.

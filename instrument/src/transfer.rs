@@ -168,6 +168,8 @@ impl Weaver<'_> {
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
         let jumps = match self.manner.returns {
+            // Where it returns to nobody knows how far it popped.
+            Returns::Merged(_) if self.manner.puts_back && popped_by(insn).is_some() => true,
             Returns::Merged(table) => return self.merged_return(insn, table),
             Returns::Whole => false,
             Returns::Jump => true,
@@ -204,12 +206,16 @@ impl Weaver<'_> {
     /// The low half of the return address is replaced in one 8-byte store: behind one of 4 bytes the
     /// return's load would wait until that has reached the cache.
     fn merged_return(&mut self, insn: &Instruction, table: TableShape) {
+        let puts_back = self.manner.puts_back;
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
         code.read32(RCX, At(RSP, 0));
         code.store32(thread::TARGET, RCX);
         code.look_up(LookUp::LowHalfToVector, table);
         code.merge_high_half();
+        if puts_back {
+            code.keep_return_address();
+        }
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
         code.ret(popped_by(insn));

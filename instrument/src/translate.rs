@@ -19,6 +19,7 @@ use abi::options::{torture, DeadRegisters, Options};
 use abi::unit::{flags, UnitBody};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use lifter::flow::Flow;
 use lifter::region::Cut;
 use lifter::regs::GprSet;
 
@@ -172,14 +173,22 @@ impl Translator {
         self.region_thunks.clear();
         for (i, block) in region.blocks.iter().enumerate() {
             let (span, plan) = (&region.spans[i], &region.plans[i]);
+            if manner.puts_back && block.wide {
+                out.code.put_back();
+            }
+            // A call's return leads right behind it, where the address is put back; others go on
+            // behind that.
+            let insns = &region.insns[span.first..span.first + span.count];
+            let is_call = insns.last().is_some_and(|last| Flow::of(last).is_call());
             let behind = region.blocks.get(i + 1).filter(|next| {
-                region.plans[i + 1].control.may_be_entered(plan.from(block.id), next.id)
+                let falls = is_call || !(manner.puts_back && next.wide);
+                falls && region.plans[i + 1].control.may_be_entered(plan.from(block.id), next.id)
             });
             let draft = Draft {
                 block,
                 plan,
                 live: self.liveness.of_block(i, span),
-                insns: &region.insns[span.first..span.first + span.count],
+                insns,
                 bytes: region.source.slice(block.start, block.len as usize),
                 behind: behind.map(|next| next.start),
             };

@@ -11,7 +11,8 @@ use std::fmt::Write;
 
 use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use abi::options::{
-    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
+    RecordingOptions,
 };
 use abi::selection::Selected;
 use abi::thread;
@@ -98,6 +99,9 @@ fn field(offset: i32) -> Option<String> {
         thread::STUB_STORE => "stub_store",
         thread::ORDER => "order",
         thread::SYNC_HELD => "sync_held",
+        thread::TURNS_LEFT => "turns_left",
+        thread::STUB_TURN => "stub_turn",
+        thread::STUB_ASK => "stub_ask",
         _ => "",
     };
     if !name.is_empty() {
@@ -401,7 +405,10 @@ impl<'a> Check<'a> {
                     && o.mnemonic() == insn.mnemonic()
                     && o.op0_kind() == insn.op0_kind()
                     && o.op0_register() == insn.op0_register()
-                    && (at_boundary || entry.is_some_and(|e| e.kind != Kind::Plain))
+                    && (at_boundary
+                        || entry.is_some_and(|e| e.kind != Kind::Plain)
+                        // Behind the count of its turn.
+                        || Flow::of(o).ends_unit())
             });
             let effect = use_def(insn, &mut self.factory);
             if same {
@@ -1319,3 +1326,95 @@ snapshot!(
         a.push(rcx)?;
     }
 );
+
+// --- turns ---
+
+fn counting(instrument: Instrument, replays: bool, pointers: Pointers) -> Case {
+    let dead_registers = DeadRegisters::Preserve;
+    let process = ProcessOptions { pointers, dead_registers, replays, ..ProcessOptions::default() };
+    let recording = RecordingOptions { instrument, ..RecordingOptions::default() };
+    Case { options: Options { process, recording }, ..Case::default() }
+}
+
+fn counting_up(pointers: Pointers) -> Case {
+    counting(Instrument::Inputs, false, pointers)
+}
+
+/// One of each kind, and those that are none.
+fn turns(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+    let (mut back, mut next) = (a.create_label(), a.create_label());
+    a.set_label(&mut back)?;
+    a.jne(back)?;
+    a.ja(0x40_9000u64)?;
+    a.jmp(next)?;
+    a.set_label(&mut next)?;
+    a.loop_(back)?;
+    a.jrcxz(back)?;
+    a.call(0x40_9000u64)?;
+    a.call(qword_ptr(rbx + 8))?;
+    a.ret()?;
+    a.ret_1(16)?;
+    a.jmp(rcx)?;
+    a.jmp(back)
+}
+
+snapshot!(turns_counted_up, counting_up(Pointers::Vector), |a| { turns(a)? });
+snapshot!(turns_counted_up_in_the_thread_block, counting_up(Pointers::ThreadBlock), |a| {
+    turns(a)?;
+});
+snapshot!(turns_counted_down, counting(Instrument::None, true, Pointers::Vector), |a| {
+    turns(a)?;
+});
+snapshot!(
+    turns_counted_down_beside_records,
+    counting(Instrument::Dep, true, Pointers::ThreadBlock),
+    |a| {
+        a.mov(rax, qword_ptr(rdi))?;
+        a.call(qword_ptr(rax + 8))?;
+        a.ret()?;
+    }
+);
+
+snapshot!(
+    questions_that_the_runtime_answers,
+    Case { cuts: &[2, 3], ..counting_up(Pointers::Vector) },
+    // mov eax,1; rdtsc; sgdt [rip+0x100]; mov eax,1
+    [&[0xb8, 1, 0, 0, 0][..], &[0x0f, 0x31], &[0x0f, 0x01, 0x05, 0, 1, 0, 0], &[0xb8, 1, 0, 0, 0]]
+);
+
+/// Whether a turn is counted is a property of its instruction: alone, and as a part of a region, the
+/// same ones are.
+#[test]
+fn the_same_turns_are_counted_however_code_is_cut() {
+    let code = assemble(turns);
+    let insns = decode(&code, ORIGINAL);
+    for case in [counting_up(Pointers::Vector), counting(Instrument::Dep, true, Pointers::Vector)] {
+        let counted = |bytes: &[u8], start: u64| {
+            let case = Case { original: start, options: case.options, ..Case::default() };
+            let blocks = blocks(&case, &decode(bytes, start));
+            let mut fragment = Fragment::new(TRANSLATED);
+            let source = Source { start: OrigAddr(start), bytes, selected: Selected::EVERYTHING };
+            Translator::new(case.options, FIXED).translate(&blocks, source, &mut fragment);
+            let by_count = |insn: &&Instruction| {
+                let field = insn.memory_displacement64() as i32;
+                let up = thread::increment_offset(1, 0);
+                insn.segment_prefix() == Register::GS
+                    && (insn.mnemonic() == Mnemonic::Vpaddq && field == up
+                        || insn.op0_kind() == OpKind::Memory && field == thread::TURNS_LEFT)
+            };
+            decode(&fragment.code.bytes, TRANSLATED).iter().filter(by_count).count()
+        };
+        let alone: usize = insns
+            .iter()
+            .map(|insn| {
+                let at = (insn.ip() - ORIGINAL) as usize;
+                let count = counted(&code[at..at + insn.len()], insn.ip());
+                let expected = Flow::of(insn).is_turn(OrigAddr(insn.ip()));
+                assert_eq!(count, usize::from(expected), "{insn:?}");
+                count
+            })
+            .sum();
+        assert_eq!(counted(&code, ORIGINAL), alone);
+        assert!(alone > 6 && alone < insns.len());
+    }
+}

@@ -77,3 +77,35 @@ fn what_may_follow_agrees_with_where_control_goes() {
         assert!(flow.is_call() <= flow.comes_back(), "{flow:?}");
     }
 }
+
+/// Whatever may lead to code that has run before is a turn, and nothing else is.
+#[test]
+fn turns_are_what_may_lead_back() {
+    let cases: &[(&[u8], bool)] = &[
+        (&[0x90], false),
+        (&[0xeb, 2], false),
+        (&[0xeb, 0], false),
+        (&[0xeb, 0xfe], true),  // to itself
+        (&[0xeb, 0xff], false), // into itself, which is forward
+        (&[0xeb, 0x80], true),
+        (&[0x74, 2], false),
+        (&[0x0f, 0x84, 0xfa, 0xff, 0xff, 0xff], true),
+        (&[0x0f, 0x84, 0, 0, 1, 0], false),
+        (&[0xe2, 0xf0], true), // loop
+        (&[0xe3, 2], false),   // jrcxz
+        (&[0xe3, 0xf0], true),
+        (&[0xff, 0xe0], true),       // jmp rax
+        (&[0xe8, 2, 0, 0, 0], true), // call, wherever it goes
+        (&[0xff, 0xd0], true),
+        (&[0xc3], true),
+        (&[0xc2, 8, 0], true),
+        (&[0xf3, 0xa4], false), // rep movsb
+        (&[0x0f, 0x05], false), // syscall
+        (&[0xcc], false),
+        (&[0x0f, 0x0b], false),
+    ];
+    for (bytes, expected) in cases {
+        let (flow, _) = flow(bytes);
+        assert_eq!(flow.is_turn(OrigAddr(START)), *expected, "{bytes:x?}");
+    }
+}

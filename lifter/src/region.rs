@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn chains_stop_at_what_is_known_and_at_what_is_no_code() {
         let known = |at: OrigAddr| at == START.plus(1);
-        assert_eq!(chain(START, &[0x90, 0x90, 0xc3], known, |_| false).len(), 1);
+        assert_eq!(chain(START, &[0x90, 0x90, 0xc3], known, |_| Cut::None).len(), 1);
         assert_eq!(links(&[0x90, 0x06]), [(0, 1, false)]);
         assert_eq!(links(&[0x06]), [(0, 1, false)]);
         assert_eq!(links(&[]), []);
@@ -270,8 +270,16 @@ mod tests {
 
     #[test]
     fn instructions_that_start_units_start_blocks() {
-        let starts = |insn: &Instruction| insn.mnemonic() == iced_x86::Mnemonic::Cld;
-        let links = chain(START, &[0xfc, 0x90, 0xfc, 0xc3], |_| false, starts);
-        assert_eq!(links.iter().map(|l| l.len).collect::<Vec<_>>(), [2, 2]);
+        let lengths = |cut| {
+            let cuts = |insn: &Instruction| match insn.mnemonic() {
+                iced_x86::Mnemonic::Cld => cut,
+                _ => Cut::None,
+            };
+            let links = chain(START, &[0xfc, 0x90, 0xfc, 0xc3], |_| false, cuts);
+            links.iter().map(|l| l.len).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(Cut::Before), [2, 2]);
+        assert_eq!(lengths(Cut::Behind), [1, 2, 1]);
+        assert_eq!(lengths(Cut::None), [4]);
     }
 }

@@ -31,6 +31,9 @@ pub const FILES: &str = "files.json";
 /// What helps if a file is not what it was.
 const WAY_OUT: &str = "`dep pack` takes such files along, while they are as they were";
 
+/// A file, and its name in an archive.
+pub type Packed = (PathBuf, PathBuf);
+
 /// A file that a program had mapped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Wanted {
@@ -374,7 +377,7 @@ impl Needed {
 
     /// The files that have to be packed beside what is in the folder, each with its name in the archive,
     /// and a line for each that is not to be had.
-    pub fn to_pack(&self, folder: &Path) -> Result<(Vec<(PathBuf, PathBuf)>, Vec<Error>), Error> {
+    pub fn to_pack(&self, folder: &Path) -> Result<(Vec<Packed>, Vec<Error>), Error> {
         let originals = Originals::open(folder)?;
         let (mut files, mut lost) = (Vec::new(), Vec::new());
         let mut add = |from: PathBuf, hash: &str, path: &Path| {

@@ -166,7 +166,7 @@ fn threads_run_in_the_order_of_their_numbers() {
     // It was made and did nothing.
     let third = vec![start(9, 1)];
     let process = Process { pid: 7, threads: vec![first, second, third], ..Process::default() };
-    let (script, entries) = script_of(&[process.clone()]).expect("a script");
+    let (script, entries) = script_of(std::slice::from_ref(&process)).expect("a script");
     let order: Vec<(u32, u64)> =
         entries.iter().map(|(thread, turns, _)| (*thread, *turns)).collect();
     let expected = [0, 0, 0, 2, 3].map(|turns| (0, turns));

@@ -7,7 +7,8 @@ use crate::input::Input;
 use crate::library::{Packs, Room};
 use crate::roots::executable_ranges;
 use crate::selection::Choice;
-use crate::translate::{Translated, FIRST_WINDOW};
+use crate::translate::FIRST_WINDOW;
+use crate::variants::Variants;
 use abi::ids::FileOff;
 use abi::image::{flags, words_of_hash, ImageHeader, HEADER_SIZE, MAGIC, VERSION};
 use abi::layout::{
@@ -15,6 +16,7 @@ use abi::layout::{
 };
 use abi::options::{Options, Pointers};
 use abi::start::Start;
+use abi::tables::Tables;
 use std::path::Path;
 
 /// Room between the program and what is added, for its heap.
@@ -116,13 +118,24 @@ pub struct FileRoom {
     pub pieces: usize,
 }
 
+/// Addresses of tables that lie in the tables segment.
+fn mapped(offsets: Tables, places: Places) -> Tables {
+    Tables {
+        entries: places.tables + offsets.entries,
+        units: places.tables + offsets.units,
+        unit_addresses: places.tables + offsets.unit_addresses,
+        recipes: places.tables + offsets.recipes,
+        ..offsets
+    }
+}
+
 /// Builds the tables for `places`. What depends on the file (runtime, identity, and what there is
 /// `room` for) is still missing. `library_folder`: where the translations of libraries are that do
 /// not travel along.
 #[allow(clippy::too_many_arguments, reason = "each is a part of the output")]
 pub fn tables(
     input: &Input,
-    translated: &Translated,
+    translated: &Variants,
     libraries: &Packs,
     options: Options,
     start: Start,
@@ -162,7 +175,7 @@ pub fn tables(
     let text = selection.rules.to_text();
     let rules = place(text.as_bytes());
     let header_end = place(&[]);
-    let offsets = translated.place(|table| place(table) as u64);
+    let [offsets, plain] = translated.place(places.code, FIRST_WINDOW, |table| place(table) as u64);
     let end = place(&[]);
     let descriptions = index(offsets.descriptions);
 
@@ -197,19 +210,17 @@ pub fn tables(
         selection_count: chosen.len() as u64,
         rules: at(rules),
         rules_len: text.len() as u64,
-        tables: abi::tables::Tables {
-            code: places.code,
-            entries: places.tables + offsets.entries,
-            units: places.tables + offsets.units,
-            unit_addresses: places.tables + offsets.unit_addresses,
-            recipes: places.tables + offsets.recipes,
-            first_window: FIRST_WINDOW.into(),
+        tables: Tables {
             descriptions: offsets.descriptions - front as u64,
-            ..offsets
+            ..mapped(offsets, places)
+        },
+        plain: match translated.plain {
+            Some(_) => mapped(plain, places),
+            None => plain,
         },
         libraries: match libraries.count {
             0 => 0,
-            _ => places.libraries(translated.code.len()),
+            _ => places.libraries(translated.code_len()),
         },
         library_count: libraries.count as u64,
         library_folder: library_folder.map_or(0, at),

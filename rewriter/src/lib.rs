@@ -23,4 +23,5 @@ pub mod selection;
 pub mod shared;
 pub mod summary;
 pub mod translate;
+pub mod variants;
 pub mod write;

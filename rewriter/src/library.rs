@@ -7,14 +7,14 @@ use crate::input::{read_file, Input};
 use crate::roots;
 use crate::say;
 use crate::selection::{Choice, Selection};
-use crate::translate::{cut, translate, Target, Translated};
+use crate::translate::Target;
+use crate::variants::{Blocks, Variants};
 use abi::layout::{page_up, PAGE};
-use abi::library::{self, flags, key, PackHeader, HEAD, HEADER_SIZE};
+use abi::library::{self, flags, key, PackHeader, Thunks, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
 use abi::selection::Rules;
-use abi::tables::Tables;
+use instrument::fragment;
 use lifter::discover::discover;
-use lifter::program::Program;
 use object::elf;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -98,8 +98,9 @@ impl Library {
         let choice = selection.of_library(&self.path, &self.input);
         let mut image = roots::image(&self.input);
         image.code_pointers.extend(more);
-        let program = cut(discover(&image, &mut |_, _| ()), &image, options, choice.selected());
-        Lifted { library: self, image, program, options, choice, fixed }
+        let program = discover(&image, &mut |_, _| ());
+        let blocks = Blocks::new(program, &image, options, choice.selected());
+        Lifted { library: self, image, blocks, options, choice, fixed }
     }
 }
 
@@ -107,7 +108,7 @@ impl Library {
 pub struct Lifted<'a> {
     library: &'a Library,
     image: lifter::image::Image<'a>,
-    program: Program,
+    blocks: Blocks,
     options: Options,
     choice: Choice,
     fixed: bool,
@@ -116,29 +117,26 @@ pub struct Lifted<'a> {
 impl Lifted<'_> {
     /// Unit windows that its translation takes.
     pub fn windows(&self) -> u32 {
-        short(self.program.block_count()).div_ceil(abi::unit::TAGS_PER_WINDOW)
+        short(self.blocks.recorded.block_count()).div_ceil(abi::unit::TAGS_PER_WINDOW)
     }
 
     /// The pack, with units from `first_window` on.
     pub fn pack(&self, first_window: u32) -> (Vec<u8>, Report) {
         let input = &self.library.input;
         let code_distance = page_up(input.image_end());
-        let translated = translate(
-            &self.program,
-            &self.image,
-            Target {
-                options: self.options,
-                selected: self.choice.selected(),
-                code: code_distance,
-                fixed: self.fixed,
-                movable: true,
-                first_window,
-            },
-        );
+        let target = Target {
+            options: self.options,
+            selected: self.choice.selected(),
+            code: code_distance,
+            fixed: self.fixed,
+            movable: true,
+            first_window,
+        };
+        let translated = self.blocks.translate(&self.image, target);
         let report = Report {
             path: self.library.path.clone(),
-            units: translated.unit_addresses.len(),
-            code_bytes: translated.code.len(),
+            units: translated.recorded.unit_addresses.len(),
+            code_bytes: translated.code_len(),
             left: None,
             file: None,
         };
@@ -158,7 +156,7 @@ impl Lifted<'_> {
 /// What a pack is made of.
 struct Description<'a> {
     input: &'a Input,
-    translated: &'a Translated,
+    translated: &'a Variants,
     options: Options,
     choice: &'a Choice,
     fixed: bool,
@@ -179,12 +177,12 @@ impl Description<'_> {
         // The check of every library's constructor: exactly one executable segment.
         let segment = input.executable_segment().copied().unwrap_or_default();
         let text_bytes = input.segment_bytes(&segment);
-        let tables = translated.place(|table| place(table, 16));
+        let offsets = translated.place(0, self.first_window, |table| place(table, 16));
         let pieces = self.choice.ranges.pieces();
         let words = pieces.as_flattened().iter().flat_map(|word| word.to_le_bytes());
         let selection = place(&words.collect::<Vec<u8>>(), 16);
         let text = place(text_bytes, 16);
-        let code = place(&translated.code, index(PAGE));
+        let code = place(&translated.code(), index(PAGE));
         let len = place(&[], index(PAGE));
         let mut bits = 0;
         if self.options.process.pointers == Pointers::Vector {
@@ -193,6 +191,13 @@ impl Description<'_> {
         if self.fixed {
             bits |= flags::FIXED_WINDOW;
         }
+        let [mut tables, mut plain] = offsets;
+        tables.code += code;
+        if translated.plain.is_some() {
+            plain.code += code;
+        }
+        let plain_thunks =
+            translated.plain.as_ref().map_or(Thunks::default(), |p| thunks(p.thunks));
         let mut header = PackHeader {
             magic: library::MAGIC,
             len,
@@ -207,10 +212,10 @@ impl Description<'_> {
             segment_offset: segment.offset.0,
             segment_len: segment.file_size,
             code_distance: self.code_distance,
-            thunks: translated.thunks.start.0.into(),
-            direct_thunks: translated.thunks.direct.into(),
-            indirect_thunks: translated.thunks.indirect.into(),
-            tables: Tables { code, first_window: self.first_window.into(), ..tables },
+            thunks: thunks(translated.recorded.thunks),
+            tables,
+            plain_thunks,
+            plain,
             text,
             identity: [0; 2],
         };
@@ -219,6 +224,11 @@ impl Description<'_> {
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
         bytes
     }
+}
+
+fn thunks(thunks: fragment::Thunks) -> Thunks {
+    let fragment::Thunks { start, direct, indirect } = thunks;
+    Thunks { start: start.0.into(), direct: direct.into(), indirect: indirect.into() }
 }
 
 fn head(input: &Input) -> [u64; 2] {

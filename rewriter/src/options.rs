@@ -87,6 +87,10 @@ pub struct How {
     /// DEP_START says otherwise for one run.
     #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
     pub start: Start,
+    /// Code that is translated ahead of time is so twice, so that a recording that is switched off costs
+    /// no more than --instrument none. --start implies it.
+    #[arg(long)]
+    switchable: bool,
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
@@ -230,6 +234,7 @@ impl How {
             only,
             skip,
             start,
+            switchable,
             replays,
         } = self;
         let mut flags = Vec::new();
@@ -255,12 +260,8 @@ impl How {
                 add(flag, selector.clone());
             }
         }
-        if *ring {
-            flags.push("--ring".to_owned());
-        }
-        if *replays {
-            flags.push("--replays".to_owned());
-        }
+        let set = [("--ring", *ring), ("--switchable", *switchable), ("--replays", *replays)];
+        flags.extend(set.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned()));
         flags
     }
 
@@ -280,6 +281,12 @@ impl How {
             if recording.undo() {
                 return Err("--only and --skip need --instrument dep: an undo log with holes cannot be undone");
             }
+        }
+        if self.switchable && (recording.undo() || recording.inputs()) {
+            return Err("--switchable needs --instrument dep: no other recording has gaps");
+        }
+        if self.switchable && recording.control_flow == ControlFlow::Bits {
+            return Err("--switchable needs --control-flow tags or full-pc");
         }
         if recording.undo() && self.start != Start::Entry {
             return Err("--instrument undo needs --start entry: an undo log has no gaps");
@@ -346,6 +353,9 @@ impl How {
                 }
                 _ => DeadRegisters::Reuse,
             },
+            // Where nothing is recorded there is nothing to switch.
+            switchable: (self.switchable || self.start != Start::Entry)
+                && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
         };
         let recording = RecordingOptions {
@@ -389,6 +399,7 @@ mod tests {
             &[][..],
             &["--instrument", "undo", "--control-flow", "full-pc", "--dead-registers", "preserve"],
             &["--ring", "--log-size", "1000000", "--memory", "addresses"],
+            &["--switchable"],
             &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
             &["--instrument", "inputs"],
             &["--replays", "--instrument", "none"],
@@ -414,7 +425,14 @@ mod tests {
         assert!(check(&["--skip", "lib*", "--control-flow", "full-pc"]).is_ok());
         assert!(check(&["--instrument", "undo", "--start", "off"]).is_err());
         assert!(check(&["--control-flow", "bits", "--start", "main"]).is_err());
-        assert!(check(&["--start", "signal:10"]).is_ok());
+        assert!(check(&["--start", "signal:10"]).is_ok_and(|o| o.process.switchable));
+        assert!(check(&["--switchable"]).is_ok_and(|o| o.process.switchable));
+        assert!(
+            check(&["--instrument", "none", "--switchable"]).is_ok_and(|o| !o.process.switchable)
+        );
+        assert!(check(&["--instrument", "undo", "--switchable"]).is_err());
+        assert!(check(&["--instrument", "inputs", "--switchable"]).is_err());
+        assert!(check(&["--control-flow", "bits", "--switchable"]).is_err());
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());

@@ -10,7 +10,8 @@ use crate::say;
 use crate::selection::Selection;
 use crate::shared::{Pack, SharedLibraries};
 use crate::summary::{Stages, Summary};
-use crate::translate::{cut, inspect, translate, Inspection, Target, Translated, FIRST_WINDOW};
+use crate::translate::{inspect, Inspection, Target, FIRST_WINDOW};
+use crate::variants::{Blocks, Variants};
 use crate::{dump, library, roots, write};
 use abi::start::Start;
 use lifter::discover::discover;
@@ -77,11 +78,12 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
     let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let choice = selection.of_program(&arguments.input, &input);
-    let program = cut(program, &image, arguments.options(), choice.selected());
-    let changing = writable_code(&input, &program)?;
+    let blocks = Blocks::new(program, &image, arguments.options(), choice.selected());
+    let program = &blocks.recorded;
+    let changing = writable_code(&input, program)?;
     stages.done("discover");
     if let Some(stage) = arguments.dump {
-        let functions = dump::select(&input, &program, arguments.function.as_deref())?;
+        let functions = dump::select(&input, program, arguments.function.as_deref())?;
         let show = match stage {
             Dump::Cfg => {
                 dump::print(&dump::cfg(functions))?;
@@ -94,7 +96,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         if let Some(show) = show {
             let mut done = Ok(());
             inspect(
-                &program,
+                program,
                 functions,
                 &image,
                 choice.selected(),
@@ -119,12 +121,13 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     }
     let dynamic = arguments.dynamic() || changing.is_some();
     let (paths, missing) = libraries_of(arguments, &input, &learned)?;
-    let mut room = (1 << 20) + ROOM_PER_BLOCK * program.block_count() as u64;
+    let variants = if options.process.switchable { 2 } else { 1 };
+    let mut room = (1 << 20) + variants * ROOM_PER_BLOCK * program.block_count() as u64;
     let (places, translated) = loop {
         let places = Places::new(&input, room);
         places.check(&input, places.code)?;
         let translated = if dynamic {
-            Translated::default()
+            Variants::default()
         } else {
             let target = Target {
                 options,
@@ -134,7 +137,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
                 movable: false,
                 first_window: FIRST_WINDOW,
             };
-            translate(&program, &image, target)
+            blocks.translate(&image, target)
         };
         let needed = translated.table_bytes();
         if needed <= room {
@@ -143,7 +146,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         room = needed;
     };
     stages.done("translate");
-    let code = &translated.code;
+    let code = &translated.code();
     let shared = shared.filter(|_| arguments.shares_libraries());
     let (embedded, packs, reports) = match shared {
         None => (paths, Vec::new(), Vec::new()),
@@ -157,7 +160,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         options,
         &selection,
         !input.pie,
-        FIRST_WINDOW + translated.windows(),
+        FIRST_WINDOW + translated.recorded.windows(),
         places.room_for_libraries(&input, code.len(), runtime.end()),
         &learned.libraries,
     );
@@ -205,8 +208,8 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         unresolved_indirect: program.unresolved_indirect,
         libraries: libraries.reports,
         libraries_missing: missing,
-        units: translated.unit_addresses.len(),
-        code_bytes: translated.code.len(),
+        units: translated.recorded.unit_addresses.len(),
+        code_bytes: translated.code_len(),
         input_bytes: input.bytes.len(),
         output_bytes: bytes.len(),
         ..Summary::default()

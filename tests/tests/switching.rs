@@ -215,6 +215,19 @@ fn each_stretch_is_what_was_executed() {
         },
         Way { name: "spill", flags: &["--torture", "spill,drop"], signals: true, ..plain },
         Way { name: "tiny", flags: &["--torture", "tiny-buffers"], signals: true, ..plain },
+        Way { name: "switchable", flags: &["--switchable"], signals: true, ..plain },
+        Way {
+            name: "switchable, spill",
+            flags: &["--switchable", "--torture", "spill,drop,misplaced"],
+            signals: true,
+            ..plain
+        },
+        Way {
+            name: "switchable, thread block",
+            flags: &["--switchable", "--pointers", "thread-block", "--skip", "libc.so.6"],
+            has_other_gaps: false,
+            ..plain
+        },
         Way {
             name: "pauses",
             flags: &["--torture", "tiny-buffers,pauses"],
@@ -304,6 +317,57 @@ fn a_recording_begins_when_it_should() {
             let outcome = begins_when_asked(&case.path, dir.path(), (when, baked, then, symbol));
             tally.record(&format!("{when}, baked in: {baked}"), outcome);
         }
+    }
+    tally.finish();
+}
+
+/// KiB of the code cache that a program has written to, switched off as it is: what was translated when it
+/// ran.
+fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<u64, String> {
+    let rewritten = dir.join("counting");
+    Tools::get().rewrite(program, &rewritten, flags)?;
+    let running = Running::start(&rewritten, dir, &["100000", "none"], &[("DEP_START", "off")])?;
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", running.child.id()));
+    running.finish()?;
+    let (mut cache, mut found, mut kib) = (false, false, 0);
+    for line in maps.map_err(|e| e.to_string())?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [range, rights, ..] if range.contains('-') => {
+                // The only shared memory that may be executed.
+                cache = rights == "r-xs";
+                found |= cache;
+            }
+            ["Rss:", size, _] if cache => kib += size.parse::<u64>().map_err(|e| e.to_string())?,
+            _ => {}
+        }
+    }
+    found.then_some(kib).ok_or("there is no code cache".to_owned())
+}
+
+fn nothing_is_translated(program: &Path, dir: &Path) -> Result<(), String> {
+    let none = translated_at_run_time(program, dir, &["--instrument", "none"])?;
+    let without = translated_at_run_time(program, dir, &[])?;
+    if without <= none {
+        return Err(format!("{without} KiB, as with none: this counts nothing"));
+    }
+    for flags in
+        [&["--switchable"][..], &["--start", "signal:15"], &["--switchable", "--skip", "libc.so.6"]]
+    {
+        let with = translated_at_run_time(program, dir, flags)?;
+        if with > none {
+            return Err(format!("{flags:?}: {with} KiB, not {none} KiB as with none"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_switched_off_runs_code_that_was_made_ahead_of_time() {
+    let mut tally = Tally::start("what is switched off runs code that was made ahead of time");
+    let dir = tempfile::tempdir().expect("a folder");
+    for case in corpus().into_iter().filter(|c| c.name.starts_with("c/switched.")) {
+        tally.record(&case.name, nothing_is_translated(&case.path, dir.path()));
     }
     tally.finish();
 }

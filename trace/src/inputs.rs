@@ -32,7 +32,7 @@ pub fn check(trace: &Trace) -> Result<(), Error> {
 fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
     let (mut announced, mut turns, mut runs) = (Announced::Nothing, 0, None);
     // What the kernel has left on the stack of a thread that starts is announced for nobody.
-    let mut starts = false;
+    let mut starts = None;
     for placed in &thread.events {
         let wrong = |what: String| Err((placed, what));
         let now = placed.position.control_flow.0;
@@ -43,12 +43,21 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
         let Some(event) = &placed.event else { continue };
         let name = event.kind().name();
         announced = match (event, announced) {
-            (Event::Written { .. }, Announced::Nothing) if starts => Announced::Nothing,
-            (Event::Written { .. } | Event::Mapped { .. }, _) => Announced::Written,
+            (Event::Written { .. }, Announced::Nothing) if starts == Some(now) => {
+                Announced::Nothing
+            }
+            // The signal's frame.
+            (Event::Written { .. }, Announced::Arrived) => Announced::Arrived,
             (
-                Event::Syscall { .. }
+                Event::Written { .. } | Event::Mapped { .. },
+                Announced::Nothing | Announced::Written,
+            ) => Announced::Written,
+            (
+                Event::Mapped { .. }
+                | Event::Syscall { .. }
                 | Event::Answer { .. }
                 | Event::Fork { .. }
+                | Event::ThreadEnd { .. }
                 | Event::Unfollowed { .. },
                 Announced::Arrived,
             ) => return wrong(format!("{name} behind ARRIVED")),
@@ -59,6 +68,7 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
                 | Event::Signal { .. }
                 | Event::Checked(_)
                 | Event::Loss { .. }
+                | Event::ThreadEnd { .. }
                 | Event::ProcessEnd { .. },
                 _,
             ) => Announced::Nothing,
@@ -75,9 +85,9 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
             (_, announced) => return wrong(format!("{name} behind {announced:?}")),
         };
         starts = match event {
-            Event::ThreadStart { .. } | Event::OwnProcess { .. } => true,
+            Event::ThreadStart { .. } | Event::OwnProcess { .. } => Some(now),
             Event::Written { .. } | Event::Unfollowed { .. } | Event::Runs(_) => starts,
-            _ => false,
+            _ => None,
         };
     }
     Ok(())
@@ -138,6 +148,7 @@ mod tests {
         assert!(is_valid(&[(0, start()), (2, written())]), "it was killed there");
         assert!(!is_valid(&[(0, start()), (1, written()), (1, Event::FsBase(1)), (1, call())]));
         assert!(!is_valid(&[(0, start()), (1, arrived()), (1, call())]));
+        assert!(!is_valid(&[(0, start()), (1, arrived()), (1, written()), (1, call())]));
         assert!(!is_valid(&[(0, start()), (1, arrived()), (1, arrived())]));
     }
 

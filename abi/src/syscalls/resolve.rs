@@ -202,6 +202,15 @@ impl Resolver<'_> {
                 return self.tell_limited(access, address, length, size);
             }
             Extent::Bits(argument) => self.low(argument).div_ceil(64) * 8,
+            Extent::Nodes(argument) => self.low(argument).saturating_sub(1).div_ceil(64) * 8,
+            Extent::Capabilities(argument) => {
+                const VERSION_1: u64 = 0x1998_0330;
+                match self.number(self.args[usize::from(argument)], 4) {
+                    VERSION_1 => 12,
+                    _ => 24,
+                }
+            }
+            Extent::FileHandle => 8 + self.number(address, 4),
             Extent::Pages(argument) => self.args[usize::from(argument)].div_ceil(4096),
             Extent::LengthAt(argument) => self.number(self.args[usize::from(argument)], 4),
             Extent::String => return self.string(address, MAX_PATH),

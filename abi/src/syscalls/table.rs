@@ -152,8 +152,8 @@ pub static TABLE: &[Syscall] = table! {
     122 setfsuid [] [];
     123 setfsgid [] [];
     124 getsid [] [];
-    125 capget [0: Bytes(8)] [0: Bytes(8), 1: Unknown];
-    126 capset [0: Bytes(8), 1: Unknown] [];
+    125 capget [0: Bytes(8)] [0: Bytes(8), 1: Capabilities(0)];
+    126 capset [0: Bytes(8), 1: Capabilities(0)] [];
     127 rt_sigpending [] [0: Argument(1)];
     128 rt_sigtimedwait [0: Argument(3), 2: Bytes(16)] [1: Bytes(128)];
     129 rt_sigqueueinfo [2: Bytes(48)] [];
@@ -266,7 +266,7 @@ pub static TABLE: &[Syscall] = table! {
     236 vserver [] [];
     237 mbind [3: Unknown] [];
     238 set_mempolicy [1: Unknown] [];
-    239 get_mempolicy [] [0: Bytes(4), 1: Unknown];
+    239 get_mempolicy [] [0: Bytes(4), 1: Nodes(2)];
     240 mq_open [0: String, 3: Bytes(64)] [];
     241 mq_unlink [0: String] [];
     242 mq_timedsend [1: Argument(2), 4: Bytes(16)] [];
@@ -342,7 +342,7 @@ pub static TABLE: &[Syscall] = table! {
     300 fanotify_init [] [];
     301 fanotify_mark [4: String] [];
     302 prlimit64 [2: Bytes(16)] [3: Bytes(16)];
-    303 name_to_handle_at [1: String, 2: Bytes(8)] [2: Unknown, 3: Unknown];
+    303 name_to_handle_at [1: String, 2: Bytes(4)] [2: FileHandle, 3: Bytes(4)];
     304 open_by_handle_at [1: Unknown] [];
     305 clock_adjtime [1: Bytes(208)] [1: Bytes(208)];
     306 syncfs [] [];

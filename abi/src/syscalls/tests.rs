@@ -139,6 +139,43 @@ fn fixed_sizes_and_failures() {
 }
 
 #[test]
+fn what_may_be_written_is_limited_by_the_result_or_not() {
+    let vector = words(&[0x1000, 4, 0x2000, 100]);
+    let mut header = words(&[0x500, 16, 0x600, 2, 0x700, 24, 0]);
+    header.extend([0; 8]);
+    let memory: [(u64, &[u8]); 2] = [(0x600, &vector), (0x100, &header)];
+    let told = |name: &str, args: &[u64]| {
+        let call = all().iter().find(|call| call.name == name).expect(name);
+        let mut six = [0; 6];
+        six[..args.len()].copy_from_slice(args);
+        let mut read = |at: u64, out: &mut [u8]| {
+            let Some((start, bytes)) = memory.iter().find(|(start, bytes)| {
+                *start <= at && at + out.len() as u64 <= start + bytes.len() as u64
+            }) else {
+                return false;
+            };
+            out.copy_from_slice(&bytes[(at - start) as usize..][..out.len()]);
+            true
+        };
+        let mut told = Vec::new();
+        let each = &mut |w: MayWrite| told.push((w.address, w.length, w.unit));
+        assert!(may_write(call, &six, &mut read, each), "{name}");
+        told
+    };
+    assert_eq!(told("read", &[3, 0x100, 64]), [(0x100, 64, 1)]);
+    assert_eq!(told("readv", &[3, 0x600, 2]), [(0x1000, 4, 1), (0x2000, 100, 1)]);
+    assert_eq!(told("epoll_wait", &[3, 0x100, 8]), [(0x100, 96, 12)]);
+    assert_eq!(told("msgrcv", &[3, 0x100, 20]), [(0x100, 8, 0), (0x108, 20, 1)]);
+    assert_eq!(told("fstat", &[3, 0x100]), [(0x100, 144, 0)]);
+    assert_eq!(told("poll", &[0x80, 2, 5]), [(0x86, 2, 0), (0x8e, 2, 0)]);
+    let message = told("recvmsg", &[3, 0x100]);
+    let limited: Vec<_> = message.iter().filter(|range| range.2 == 1).collect();
+    assert_eq!(limited, [&(0x1000, 4, 1), &(0x2000, 100, 1)]);
+    assert!(message.contains(&(0x700, 24, 0)) && message.contains(&(0x500, 16, 0)));
+    assert_eq!(told("get_mempolicy", &[0x100, 0x600, 1025]), [(0x100, 4, 0), (0x600, 128, 0)]);
+}
+
+#[test]
 fn commands_decide() {
     let told = resolve("ioctl", &[0, 0x5401, 0x100], 0, &[]);
     assert_eq!(told, (Vec::from([(Write, 0x100, 36)]), true));

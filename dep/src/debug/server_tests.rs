@@ -17,7 +17,7 @@ fn gdb(rounds: u64, commands: &[&str]) -> String {
     gdb.args(["-q", "-nx", "-batch", "-ex", "set architecture i386:x86-64"]);
     gdb.args(["-ex", "set confirm off", "-ex", "set sysroot /"]);
     gdb.arg("-ex").arg(format!("target remote {}", socket.display()));
-    commands.iter().for_each(|command| drop(gdb.args(["-ex", command])));
+    gdb.args(commands.iter().flat_map(|&command| ["-ex", command]));
     let gdb = gdb.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let gdb = gdb.spawn().expect("gdb is there");
     let server = std::thread::spawn(move || {

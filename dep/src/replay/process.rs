@@ -44,7 +44,8 @@ pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, 
         .env("DEP_FOLLOW", "0")
         .stdin(Stdio::null());
     match besides.output {
-        true => command.env("DEP_REPLAY_OUTPUT", "1"),
+        // What its ancestors wrote is theirs.
+        true => command.env("DEP_REPLAY_OUTPUT", ready.lineage.traces().len().to_string()),
         false => command.stdout(Stdio::null()),
     };
     match &besides.trace {

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use abi::ids::{Gpr, OrigAddr, UnitId};
 use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use abi::options::{
-    torture, ControlFlow, Instrument, Memory, Options, Pointers, ProcessOptions, RecordingOptions,
+    torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
+    RecordingOptions, Turns,
 };
 use abi::selection::Selected;
 use abi::thread::{self, ThreadBlock};
@@ -42,6 +43,8 @@ const TABLES: [(TableShape, Area); 3] =
     [entries(ONLY_TABLE), entries(RETURN_TABLE), entries(JUMP_TABLE)];
 /// The entry for targets outside of the window.
 const STUB_MISS: u64 = EXITS.start + 0xf00;
+/// The entry for a turn that was waited for.
+const STUB_TURN: u64 = EXITS.start + 0xf40;
 /// What gs points to.
 const BLOCK: Area = Area { start: 0x6000_0000, len: 3 * PAGE, executable: false };
 /// The streams; the pointers start in the middle.
@@ -100,13 +103,15 @@ fn way(byte: u8, state: u64) -> Way {
         2 => ControlFlow::FullPc,
         _ => ControlFlow::Bits,
     };
+    let replays = matches!(state % 8, 0 | 5 | 6) && state % 16 > 7;
+    let counts = replays || matches!(state % 8, 1 | 2);
     Way {
         options: Options {
             recording: RecordingOptions {
-                instrument: if state.is_multiple_of(8) {
-                    Instrument::None
-                } else {
-                    Instrument::Dep
+                instrument: match state % 8 {
+                    0 => Instrument::None,
+                    1 | 2 => Instrument::Inputs,
+                    _ => Instrument::Dep,
                 },
                 control_flow,
                 memory: if bit(2) { Memory::Addresses } else { Memory::Registers },
@@ -115,7 +120,12 @@ fn way(byte: u8, state: u64) -> Way {
             process: ProcessOptions {
                 pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
                 torture: if bit(4) { torture::SPILL } else { 0 },
-                ..ProcessOptions::default()
+                dead_registers: match counts {
+                    true => DeadRegisters::Preserve,
+                    false => DeadRegisters::Reuse,
+                },
+                replays,
+                switchable: false,
             },
         },
         placement: Placement {
@@ -134,6 +144,10 @@ fn way(byte: u8, state: u64) -> Way {
 fn is_tame(insn: &Instruction) -> bool {
     use Mnemonic::*;
     if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
+        return false;
+    }
+    // The runtime answers them.
+    if lifter::asks::asks(insn) {
         return false;
     }
     let flow_is_tame = match insn.flow_control() {
@@ -442,6 +456,16 @@ impl Target for Moves {
         thread_block(&mut got, &way);
         got.registers.rip = TRANSLATED.start + u64::from(fragment.units[0].entry.0);
         let mut stop = machine.run(&mut got).map_err(trouble)?;
+        if stop.signal == libc::SIGTRAP && got.registers.rip == STUB_TURN + 1 {
+            // The turn that the thread was to leave at: it stands in front of the instruction.
+            let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
+            if block(thread::TARGET) != last.ip() || block(thread::TURNS_LEFT) != 0 {
+                return Err(format!("a turn at {:#x}: {}", block(thread::TARGET), show(&list)));
+            }
+            got.registers.rip = block(thread::RESUME);
+            word::set(BLOCK.bytes(), thread::TARGET as usize, 8, 0);
+            stop = machine.run(&mut got).map_err(trouble)?;
+        }
         let table = way.options.return_table();
         if let Some(look_up) = table.and_then(|table| missed(&stop, &got.registers, table)) {
             find_nothing(&mut got, &way, look_up)?;
@@ -449,7 +473,7 @@ impl Target for Moves {
         }
         let mut memory = way.place.memory.bytes().to_vec();
         let returns = last.flow_control() == FlowControl::Return;
-        if returns {
+        if returns && (table.is_some() || !way.options.leaves_memory_alone()) {
             // The dead word in front of the stack holds where the translated return went.
             let taken = if last.op_count() > 0 { last.immediate16() } else { 0 };
             let word = expected.state.registers.rsp.wrapping_sub(8 + u64::from(taken));
@@ -465,10 +489,18 @@ impl Target for Moves {
             return refused("a branch into itself");
         }
         let agree = ended.and_then(|(end, entry)| {
+            // One that faults was counted, too: the runtime takes it back.
+            let reached = entry.is_none_or(|entry| entry.insn as usize + 1 == list.len());
+            let is_turn = Flow::of(last).is_turn(OrigAddr(last.ip()));
+            let made = turns(&got, entry, &way);
+            if made.is_some_and(|made| made != u64::from(is_turn && reached)) {
+                return Err(format!("{made:?} turns"));
+            }
             // In front of a fault a register that is dead may hold anything.
             let exact = way.placement.exact_registers
                 || way.options.process.torture != 0
                 || way.options.recording.instrument == Instrument::None
+                || way.options.process.dead_registers == DeadRegisters::Preserve
                 || entry.is_none();
             put_back(&mut got, entry, &way);
             // In the middle of a look-up nothing but the target is there to be compared.
@@ -719,6 +751,8 @@ fn thread_block(state: &mut State, way: &Way) {
         stub_syscall: EXITS.start + 0xf10,
         stub_exit: EXITS.start + 0xf20,
         stub_refuse: EXITS.start + 0xf30,
+        stub_turn: STUB_TURN,
+        turns_left: 1,
         ..ThreadBlock::new()
     };
     // SAFETY: as many bytes as the structure has, all of them integers.
@@ -733,6 +767,25 @@ fn thread_block(state: &mut State, way: &Way) {
         register.fill(0);
         register[..8].copy_from_slice(&pointers[0].to_le_bytes());
         register[8..16].copy_from_slice(&pointers[1].to_le_bytes());
+    }
+}
+
+/// The turns that were counted; `None` if none are.
+fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
+    let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
+    match way.options.turns() {
+        Turns::NotCounted => None,
+        Turns::Down => Some(1u64.wrapping_sub(block(thread::TURNS_LEFT))),
+        Turns::Up => {
+            let start = STREAMS.start + STREAMS.len as u64 / 4;
+            // In the midst of an exchange the pointers are in the block.
+            let exchanged = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
+            let now = match claimed(state, way) {
+                Some([_, (xmm31, _)]) if !exchanged => word::get(&state.vectors, xmm31.start, 8),
+                _ => block(thread::POINTERS),
+            };
+            Some(now.wrapping_sub(start))
+        }
     }
 }
 

@@ -11,6 +11,10 @@ pub const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0
 /// `mov ecx, [rsp + 4]`: the first look at the stack of a return that compares the high half.
 pub const READS_HIGH_HALF: [u8; 4] = [0x8b, 0x4c, 0x24, 0x04];
 
+/// `vmovhps [rsp - 8], xmm30`: what stands in front of the entry of a unit, for returns, if they are put
+/// right ([`abi::options::Options::puts_back`]).
+pub const PUTS_BACK: [u8; 8] = [0x62, 0x61, 0x7c, 0x08, 0x17, 0x74, 0x24, 0xff];
+
 impl Code {
     /// Takes the entry of the low half in rcx out of `table`.
     pub fn look_up(&mut self, look_up: LookUp, table: TableShape) {
@@ -26,6 +30,18 @@ impl Code {
     /// on the stack.
     pub fn merge_high_half(&mut self) {
         self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x74, 0x24, 0x01]);
+    }
+
+    /// `vpinsrd xmm30, xmm30, ecx, 2`: the low half of the original address above the merged one, and so
+    /// with the high half all of it. (A load of 8 bytes would wait: the call has stored them in two
+    /// pieces.)
+    pub fn keep_return_address(&mut self) {
+        self.raw(&[0x62, 0x63, 0x0d, 0x00, 0x22, 0xf1, 0x02]);
+    }
+
+    /// `vmovhps [rsp - 8], xmm30`: puts the original address back where a merged return was.
+    pub fn put_back(&mut self) {
+        self.raw(&PUTS_BACK);
     }
 
     /// `vmovq [rsp], xmm30`

@@ -13,7 +13,7 @@ mod sequences;
 mod vector;
 
 pub use code::{closed_gate, gate_of, At, Code, GATE};
-pub use look_up::{LookUp, READS_HIGH_HALF, SAVES_RCX};
+pub use look_up::{LookUp, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX};
 
 #[cfg(test)]
 mod tests;

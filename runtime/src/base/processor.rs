@@ -55,7 +55,8 @@ pub fn detect() -> XsaveLayout {
             }
         }
         let leaf7 = __cpuid_count(7, 0);
-        let wanted = 1 << 16 | 1 << 31; // AVX512F, AVX512VL
+        // AVX512F, AVX512DQ, AVX512VL: none has the last one without the second.
+        let wanted = 1 << 16 | 1 << 17 | 1 << 31;
         if layout.xcr0 & 0xe6 == 0xe6 && leaf7.ebx & wanted == wanted {
             features |= AVX512VL;
         }

@@ -206,10 +206,19 @@ pub const RLIMIT_AS: usize = 9;
 
 /// The process's soft limit of `resource`; `u64::MAX`: none.
 pub fn limit(resource: usize) -> u64 {
+    limits(resource)[0]
+}
+
+/// Its hard limit.
+pub fn hard_limit(resource: usize) -> u64 {
+    limits(resource)[1]
+}
+
+fn limits(resource: usize) -> [u64; 2] {
     let mut limit = [u64::MAX; 2];
     // SAFETY: the kernel writes two words.
     let _ = unsafe { call(nr::PRLIMIT64, &[0, resource, 0, limit.as_mut_ptr() as usize]) };
-    limit[0]
+    limit
 }
 
 /// Nanoseconds since the epoch.

@@ -20,7 +20,7 @@ use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Transl
 use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
 use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
-use abi::options::{Instrument, Options, RecordingOptions};
+use abi::options::Options;
 use alloc::boxed::Box;
 use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -161,9 +161,7 @@ impl<W: World> Jit<W> {
     /// will go back to what was looked up before.
     pub fn switch(&mut self) {
         if self.other.is_none() {
-            let recording =
-                RecordingOptions { instrument: Instrument::None, ..self.options.recording };
-            let options = Options { recording, ..self.options };
+            let options = self.options.plain();
             self.other = Some(Box::new(Variant {
                 options,
                 units: Units::default(),
@@ -172,13 +170,19 @@ impl<W: World> Jit<W> {
             }));
         }
         self.exchange();
+        if self.plain {
+            self.packs.use_plain();
+        } else {
+            // Whoever waits for that is recorded now.
+            self.watched = None;
+        }
         for range in self.executable.ranges() {
             self.tables.cover(range.span);
         }
     }
 
-    /// Whoever comes to `address` in code that records nothing comes to the runtime first. To be said
-    /// before there is any.
+    /// Whoever comes to `address` in code that records nothing comes to the runtime first, until the
+    /// recording is switched on. To be said before there is any.
     pub fn watch(&mut self, address: LiveAddr) {
         self.watched = Some(address);
     }
@@ -436,7 +440,7 @@ impl<W: World> Jit<W> {
         let code = self.tables.code_of_page(what);
         let start = target.0 / code * code;
         let page = Span::new(start, start + code).common(range.span);
-        for (original, code) in self.world.entries_in(target, page) {
+        for (original, code) in self.world.entries_in(target, page, self.plain) {
             self.tables.set(what, original, code);
         }
     }
@@ -693,9 +697,14 @@ struct Ways<'a, W: World> {
 }
 
 impl<W: World> Ways<'_, W> {
-    /// The ahead-of-time translation of `target`, which records.
+    /// The ahead-of-time translation of `target`.
     fn ahead_of_time(&self, target: LiveAddr) -> Option<CodeAddr> {
-        self.world.entry(target).filter(|_| !self.plain)
+        // It may lead to the code that is watched without coming to the runtime.
+        let beside = |watched| self.world.text(watched).is_some_and(|text| text.contains(target));
+        if self.watched.is_some_and(beside) {
+            return None;
+        }
+        self.world.entry(target, self.plain)
     }
 
     /// A translation of `target` that unit `from` may branch to directly.

@@ -16,7 +16,9 @@ use abi::event::{Event, Left};
 use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
-use abi::library::{flags, key, PackHeader, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK};
+use abi::library::{
+    flags, key, PackHeader, Thunks, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK,
+};
 use abi::library::{END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, THUNK_ADDRESS};
 use abi::selection::Ranges;
 use alloc::vec::Vec;
@@ -30,6 +32,22 @@ struct Pack {
     path: Vec<u8>,
     /// Where the library was mapped first: its translation stays there.
     home: Option<u64>,
+}
+
+impl Pack {
+    /// Tells the code that records nothing where it lies, if it is in place. (Most processes never need
+    /// it, and each page that is written is a page of their own.)
+    fn prepare_plain(&self) {
+        let header = &self.header;
+        let Some(base) = self.home.filter(|_| header.plain.code_len != 0) else { return };
+        let code = base + header.code_distance + (header.plain.code - header.tables.code);
+        // SAFETY: the code is in place, nobody runs it before it is said to be ready, and that is said
+        // once, as there is one home.
+        if unsafe { relocate(code, &header.plain_thunks, base) }.is_ok() {
+            statics::plain_is_ready(base);
+        }
+        // Else it is translated when it runs.
+    }
 }
 
 /// A library whose first pages are mapped.
@@ -55,6 +73,8 @@ pub struct Packs {
     rules: u64,
     avx512vl: bool,
     usable: bool,
+    /// The code that records nothing is used, too.
+    plain: bool,
 }
 
 /// What is known about a library before it is mapped.
@@ -131,7 +151,7 @@ impl Packs {
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
-        let room = between + page_up(header.tables.code_len);
+        let room = between + page_up(header.code_len());
         Some(Candidate { pack: Some(pack), room, home: *home })
     }
 
@@ -230,7 +250,17 @@ impl Packs {
         // SAFETY: the pack stays mapped, and its code is in place.
         let module = unsafe { Module::library(header, pack.at, base) };
         statics::add(module);
+        if self.plain {
+            self.list[index].prepare_plain();
+        }
         Ok(())
+    }
+
+    /// From now on code that records nothing is used. Nobody runs any of it yet.
+    pub fn use_plain(&mut self) {
+        if !core::mem::replace(&mut self.plain, true) {
+            self.list.iter().for_each(Pack::prepare_plain);
+        }
     }
 
     /// Looks for a pack in the folders.
@@ -344,10 +374,7 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
     const MAYMOVE_FIXED: usize = 3;
     const DONTUNMAP: usize = 4;
     let (from, to) = (pack + header.tables.code, base + header.code_distance);
-    let len = page_up(header.tables.code_len) as usize;
-    let thunks = to + header.thunks;
-    let first = abi::layout::page_down(thunks);
-    let indirect = thunks + header.direct_thunks * u64::from(DIRECT_THUNK);
+    let len = page_up(header.code_len()) as usize;
     // SAFETY: as promised; the header is consistent.
     unsafe {
         // The place that it leaves must stay taken: the program would get it for its own memory,
@@ -358,20 +385,38 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
             sys::call(nr::MREMAP, &[from as usize, len, len, MAYMOVE_FIXED, to as usize])?;
             crate::base::own::reserve(from, len as u64);
         }
-        let rest = (to + len as u64 - first) as usize;
-        sys::call(nr::MPROTECT, &[first as usize, rest, sys::PROT_READ | sys::PROT_WRITE])?;
-        relocate(thunks, header.direct_thunks, DIRECT_THUNK, base as u32);
-        relocate(indirect, header.indirect_thunks, INDIRECT_THUNK, base as u32);
+        relocate(to, &header.thunks, base)?;
         sys::call(nr::MPROTECT, &[to as usize, len, sys::PROT_READ | sys::PROT_EXEC])?;
     }
     Ok(())
+}
+
+/// Puts the return addresses of the code at `code` into its thunks, for the library at `base`.
+///
+/// # Safety
+/// It is the code of these thunks, nobody runs it, and this has not been done before.
+unsafe fn relocate(code: u64, thunks: &Thunks, base: u64) -> Result<(), i32> {
+    let Some([indirect, end]) = thunks.ends() else { return Ok(()) };
+    let first = abi::layout::page_down(code + thunks.start);
+    let args = [first as usize, (page_up(code + end) - first) as usize];
+    let protect = |prot| {
+        // SAFETY: whole pages of the code, which nobody runs.
+        unsafe { sys::call(nr::MPROTECT, &[args[0], args[1], prot]) }
+    };
+    protect(sys::PROT_READ | sys::PROT_WRITE)?;
+    // SAFETY: as promised; the header is consistent.
+    unsafe {
+        add_to_each(code + thunks.start, thunks.direct, DIRECT_THUNK, base as u32);
+        add_to_each(code + indirect, thunks.indirect, INDIRECT_THUNK, base as u32);
+    }
+    protect(sys::PROT_READ | sys::PROT_EXEC).map(drop)
 }
 
 /// Adds `add` to the return addresses of `count` thunks.
 ///
 /// # Safety
 /// They lie at `at`, `stride` bytes each, and are writable.
-unsafe fn relocate(at: u64, count: u64, stride: u32, add: u32) {
+unsafe fn add_to_each(at: u64, count: u64, stride: u32, add: u32) {
     for i in 0..count {
         let address = (at + i * u64::from(stride) + u64::from(THUNK_ADDRESS)) as *mut u32;
         // SAFETY: as promised.

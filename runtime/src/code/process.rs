@@ -38,21 +38,22 @@ impl ProgramBytes for Process {
 }
 
 impl AheadOfTime for Process {
-    fn entry(&self, target: LiveAddr) -> Option<CodeAddr> {
-        statics::entry(target.0).map(CodeAddr)
+    fn entry(&self, target: LiveAddr, plain: bool) -> Option<CodeAddr> {
+        statics::entry(target.0, plain).map(CodeAddr)
     }
 
     fn entries_in(
         &self,
         target: LiveAddr,
         span: Span,
+        plain: bool,
     ) -> impl Iterator<Item = (LiveAddr, CodeAddr)> {
-        let entries = statics::entries_in(target.0, span.start.0..span.end.0);
+        let entries = statics::entries_in(target.0, span.start.0..span.end.0, plain);
         entries.map(|(original, code)| (LiveAddr(original), CodeAddr(code)))
     }
 
-    fn has(&self, address: LiveAddr) -> bool {
-        statics::module_of(address.0).is_some()
+    fn text(&self, address: LiveAddr) -> Option<Span> {
+        statics::module_of(address.0).map(|m| Span::new(m.text.start, m.text.end))
     }
 
     fn has_program(&self) -> bool {

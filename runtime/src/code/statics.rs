@@ -21,19 +21,28 @@ pub struct Module {
     base: u64,
     /// Original code: from the first to behind the last byte.
     pub text: Range<u64>,
-    /// Translated code.
-    pub code: Range<u64>,
-    entries: &'static [[u32; 2]],
-    units: &'static [[u32; 2]],
-    unit_addresses: &'static [u32],
-    recipes: &'static [u8],
-    first_window: u32,
+    recorded: Translation,
+    /// Code that records nothing.
+    plain: Option<Translation>,
+    /// Look-ups may lead to `plain`: it knows where it lies.
+    plain_is_ready: AtomicBool,
     /// New look-ups may lead there.
     in_use: AtomicBool,
     /// A look-up has led there.
     pub entered: AtomicBool,
     /// The one that was added next.
     next: AtomicPtr<Module>,
+}
+
+/// One translation of a module.
+struct Translation {
+    /// Translated code.
+    code: Range<u64>,
+    entries: &'static [[u32; 2]],
+    units: &'static [[u32; 2]],
+    unit_addresses: &'static [u32],
+    recipes: &'static [u8],
+    first_window: u32,
 }
 
 /// The first one.
@@ -77,10 +86,15 @@ impl Module {
         let ranges = unsafe { executable_ranges(header, window) };
         let start = ranges.iter().map(|r| r[0]).min().unwrap_or(0);
         let text = (start, ranges.iter().map(|r| r[1]).max().unwrap_or(start));
-        let code = window + header.tables.code;
         let text = window + text.0..window + text.1;
+        let code = window + header.tables.code;
+        let plain = window + header.plain.code;
         // SAFETY: as promised.
-        unsafe { Module::new(&header.tables, window, window, text, code) }
+        let [recorded, plain] = unsafe {
+            [(&header.tables, code), (&header.plain, plain)]
+                .map(|(tables, code)| Translation::new(tables, window, code))
+        };
+        Module::new(window, text, recorded, plain, true)
     }
 
     /// The translation of the library that is mapped at `base`.
@@ -90,29 +104,46 @@ impl Module {
     pub unsafe fn library(header: &PackHeader, pack: u64, base: u64) -> Module {
         let text = base + header.segment;
         let code = base + header.code_distance;
+        let plain = code + header.plain.code.wrapping_sub(header.tables.code);
         // SAFETY: as promised; the header is consistent.
-        unsafe { Module::new(&header.tables, pack, base, text..text + header.segment_len, code) }
+        let [recorded, plain] = unsafe {
+            [(&header.tables, code), (&header.plain, plain)]
+                .map(|(tables, code)| Translation::new(tables, pack, code))
+        };
+        Module::new(base, text..text + header.segment_len, recorded, plain, false)
     }
 
-    /// # Safety
-    /// The tables are mapped at `at`, and the code at `code`.
-    unsafe fn new(tables: &Tables, at: u64, base: u64, text: Range<u64>, code: u64) -> Module {
-        // SAFETY: as promised.
-        unsafe {
-            Module {
-                base,
-                text,
-                code: code..code + tables.code_len,
-                entries: table(at + tables.entries, tables.entry_count),
-                units: table(at + tables.units, tables.unit_count + 1),
-                unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
-                recipes: table(at + tables.recipes, tables.recipes_len),
-                first_window: tables.first_window as u32,
-                in_use: AtomicBool::new(true),
-                entered: AtomicBool::new(false),
-                next: AtomicPtr::new(null_mut()),
-            }
+    fn new(
+        base: u64,
+        text: Range<u64>,
+        recorded: Translation,
+        plain: Translation,
+        plain_is_ready: bool,
+    ) -> Module {
+        Module {
+            base,
+            text,
+            recorded,
+            plain: Some(plain).filter(|plain| !plain.code.is_empty()),
+            plain_is_ready: AtomicBool::new(plain_is_ready),
+            in_use: AtomicBool::new(true),
+            entered: AtomicBool::new(false),
+            next: AtomicPtr::new(null_mut()),
         }
+    }
+
+    /// The translation that look-ups may lead to, of code that records nothing, or of the other.
+    fn translation(&self, plain: bool) -> Option<&Translation> {
+        match plain {
+            false => Some(&self.recorded),
+            true => self.plain.as_ref().filter(|_| self.plain_is_ready.load(Acquire)),
+        }
+    }
+
+    /// All code, that runs or not.
+    fn code(&self) -> Range<u64> {
+        let end = self.plain.as_ref().map_or(self.recorded.code.end, |plain| plain.code.end);
+        self.recorded.code.start..end
     }
 
     /// The program may have changed the original code, or it is gone.
@@ -120,22 +151,48 @@ impl Module {
         self.in_use.store(false, Release);
     }
 
-    fn entry(&self, target: u64) -> Option<u64> {
+    fn entry(&self, target: u64, plain: bool) -> Option<u64> {
         let relative = target.wrapping_sub(self.base) as u32;
-        let i = self.entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
+        let entries = self.translation(plain)?.entries;
+        let i = entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
         // (Its page may be shared with a parent.)
         if !self.entered.load(Relaxed) {
             self.entered.store(true, Relaxed);
         }
-        Some(self.base + u64::from(self.entries[i][1]))
+        Some(self.base + u64::from(entries[i][1]))
     }
 
     fn find(&self, pc: u64) -> Option<Found<'static>> {
+        let all = [Some(&self.recorded), self.plain.as_ref()];
+        all.into_iter().flatten().find(|t| t.code.contains(&pc))?.find(pc, self.base)
+    }
+}
+
+impl Translation {
+    /// # Safety
+    /// The tables are mapped at `at`, and the code at `code`; or there is none.
+    unsafe fn new(tables: &Tables, at: u64, code: u64) -> Translation {
+        let closed = if tables.unit_count == 0 { 0 } else { tables.unit_count + 1 };
+        // SAFETY: as promised.
+        unsafe {
+            Translation {
+                code: code..code + tables.code_len,
+                entries: table(at + tables.entries, tables.entry_count),
+                units: table(at + tables.units, closed),
+                unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
+                recipes: table(at + tables.recipes, tables.recipes_len),
+                first_window: tables.first_window as u32,
+            }
+        }
+    }
+
+    /// `base`: what addresses count from.
+    fn find(&self, pc: u64, base: u64) -> Option<Found<'static>> {
         let offset = (pc - self.code.start) as u32;
         let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
         let next = self.units.get(i + 1)?;
         Some(Found {
-            start: LiveAddr(self.base + u64::from(*self.unit_addresses.get(i)?)),
+            start: LiveAddr(base + u64::from(*self.unit_addresses.get(i)?)),
             window: abi::unit::unit_id(self.first_window, i as u32).window(),
             entry: CodeAddr(self.code.start + u64::from(self.units[i][0])),
             end: CodeAddr(self.code.start + u64::from(next[0])),
@@ -161,6 +218,13 @@ pub fn revive(base: u64) -> bool {
     module.is_some()
 }
 
+/// The code that records nothing of the library at `base` knows where it lies.
+pub fn plain_is_ready(base: u64) {
+    for module in modules().filter(|m| m.base == base) {
+        module.plain_is_ready.store(true, Release);
+    }
+}
+
 /// The module in use whose original code is at `address`.
 pub fn module_of(address: u64) -> Option<&'static Module> {
     modules().find(|m| m.text.contains(&address) && m.in_use.load(Acquire))
@@ -176,30 +240,33 @@ pub fn has_program() -> bool {
     modules().next().is_some_and(|m| m.base == facts().window)
 }
 
-/// The ahead-of-time translation that begins at original address `target`.
-pub fn entry(target: u64) -> Option<u64> {
-    module_of(target)?.entry(target)
+/// The ahead-of-time translation that begins at original address `target`; `plain`: that records nothing,
+/// beside one that does.
+pub fn entry(target: u64, plain: bool) -> Option<u64> {
+    module_of(target)?.entry(target, plain)
 }
 
 /// All ahead-of-time translations that begin at original addresses in `range`, if `target`'s module
 /// has any: original and translated address.
-pub fn entries_in(target: u64, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
-    module_of(target).into_iter().flat_map(move |m| {
+pub fn entries_in(target: u64, range: Range<u64>, plain: bool) -> impl Iterator<Item = (u64, u64)> {
+    let module = module_of(target).and_then(|m| Some((m, m.translation(plain)?)));
+    module.into_iter().flat_map(move |(m, translation)| {
+        let entries = translation.entries;
         let relative = |address: u64| address.clamp(m.text.start, m.text.end) - m.base;
         let (start, end) = (relative(range.start) as u32, relative(range.end) as u32);
-        let first = m.entries.partition_point(|e| e[0] < start);
-        let inside = m.entries[first..].iter().take_while(move |e| e[0] < end);
+        let first = entries.partition_point(|e| e[0] < start);
+        let inside = entries[first..].iter().take_while(move |e| e[0] < end);
         inside.map(|e| (m.base + u64::from(e[0]), m.base + u64::from(e[1])))
     })
 }
 
 /// The ahead-of-time unit whose code `pc` lies in.
 pub fn find(pc: u64) -> Option<Found<'static>> {
-    modules().find(|m| m.code.contains(&pc))?.find(pc)
+    modules().find(|m| m.code().contains(&pc))?.find(pc)
 }
 
 /// Whether translated code of a library lies in part in `start..end`.
 pub fn code_in(start: u64, end: u64) -> bool {
     let window = facts().window;
-    modules().any(|m| m.base != window && m.code.start < end && start < m.code.end)
+    modules().any(|m| m.base != window && m.code().start < end && start < m.code().end)
 }

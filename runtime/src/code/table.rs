@@ -17,7 +17,7 @@ use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use instrument::emit::LookUp;
+use instrument::emit::{LookUp, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
 const FILE_ENTRIES: u64 = 1 << 17;
@@ -35,6 +35,8 @@ const STACK_ROOM: u64 = 16 << 30;
 pub struct LookUps {
     jumps: Table,
     returns: Option<Table>,
+    /// See [`Options::puts_back`].
+    puts_back: bool,
     /// Descriptor of the file that they are mapped from, or -1.
     fd: i32,
     window: u64,
@@ -65,6 +67,7 @@ impl LookUps {
         let mut tables = LookUps {
             jumps,
             returns,
+            puts_back: options.puts_back(),
             fd: -1,
             window,
             landings: Vec::new(),
@@ -175,7 +178,7 @@ impl LookUps {
             return;
         }
         self.landings.push(high);
-        let _ = landing(address, high);
+        let _ = landing(address, high, self.puts_back);
     }
 }
 
@@ -271,7 +274,12 @@ impl LookUpTables for LookUps {
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
         if self.in_window(address) {
             let table = self.table(what);
-            table.set(address.0, code.0);
+            // What puts the return address back lies in front of the entry.
+            let in_front = match what == For::Return && self.puts_back {
+                true => PUTS_BACK.len() as u64,
+                false => 0,
+            };
+            table.set(address.0, code.0 - in_front);
             self.note_written(page_down(table.shape.entry_of(address.0)));
         }
     }
@@ -287,9 +295,12 @@ impl LookUpTables for LookUps {
     }
 }
 
-/// Writes the code of a landing page: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
-fn landing(at: u64, high: u32) -> Result<(), i32> {
+/// Writes the code of a landing page, behind what puts the return address back: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
+fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
     let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
+    if puts_back {
+        code.put_back();
+    }
     code.store_imm(TARGET + 4, high);
     code.jump_gs(STUB_MISS);
     let page = page_down(at);

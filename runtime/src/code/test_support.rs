@@ -202,7 +202,19 @@ impl LookUpTables for FakeTables {
 pub struct FakeModule {
     pub text: Span,
     pub entries: BTreeMap<LiveAddr, CodeAddr>,
+    /// Of code that records nothing.
+    pub plain: BTreeMap<LiveAddr, CodeAddr>,
     pub in_use: bool,
+}
+
+impl FakeModule {
+    fn of(&self, plain: bool) -> &BTreeMap<LiveAddr, CodeAddr> {
+        if plain {
+            &self.plain
+        } else {
+            &self.entries
+        }
+    }
 }
 
 /// The program's memory, which starts out readable, and whoever else is asked.
@@ -297,22 +309,23 @@ impl ProgramBytes for FakeWorld {
 }
 
 impl AheadOfTime for FakeWorld {
-    fn entry(&self, target: LiveAddr) -> Option<CodeAddr> {
+    fn entry(&self, target: LiveAddr, plain: bool) -> Option<CodeAddr> {
         let module = self.modules.iter().find(|m| m.in_use && m.text.contains(target))?;
-        module.entries.get(&target).copied()
+        module.of(plain).get(&target).copied()
     }
 
     fn entries_in(
         &self,
         _target: LiveAddr,
         span: Span,
+        plain: bool,
     ) -> impl Iterator<Item = (LiveAddr, CodeAddr)> {
         let modules = self.modules.iter().filter(|m| m.in_use);
-        modules.flat_map(move |m| m.entries.range(span.start..span.end).map(|(&a, &c)| (a, c)))
+        modules.flat_map(move |m| m.of(plain).range(span.start..span.end).map(|(&a, &c)| (a, c)))
     }
 
-    fn has(&self, address: LiveAddr) -> bool {
-        self.modules.iter().any(|m| m.in_use && m.text.contains(address))
+    fn text(&self, address: LiveAddr) -> Option<Span> {
+        self.modules.iter().find(|m| m.in_use && m.text.contains(address)).map(|m| m.text)
     }
 
     fn has_program(&self) -> bool {

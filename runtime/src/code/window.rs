@@ -6,6 +6,7 @@ use crate::base::own::reserve;
 use crate::base::sys;
 use crate::code::jit::jit;
 use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The part of the window that code cache and libraries share, reserved before anything else is
 /// mapped: the kernel places its own choices in the window otherwise.
@@ -93,8 +94,26 @@ pub fn placed(at: u64) {
     }
 }
 
-/// Whether `address` lies in the reserved area, where nothing has been placed yet.
+/// What is kept free in front of the area.
+static IN_FRONT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Keeps the kernel from placing anything between `from` and the area: a replay of this run has more code
+/// of its own there.
+pub fn keep_free_in_front(from: u64, area: &Area) {
+    if from < area.start && reserve(from, area.start - from) {
+        let [start, end] = &IN_FRONT;
+        start.store(from, Relaxed);
+        end.store(area.start, Relaxed);
+    }
+}
+
+/// Whether `address` lies in the reserved area, where nothing has been placed yet, or in what is kept free
+/// in front of it.
 pub fn is_free(address: u64) -> bool {
+    let [start, end] = &IN_FRONT;
+    if (start.load(Relaxed)..end.load(Relaxed)).contains(&address) {
+        return true;
+    }
     let jit = jit();
     (jit.arena.range().end..jit.library_top).contains(&address)
 }

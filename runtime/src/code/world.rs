@@ -73,16 +73,21 @@ pub trait ProgramBytes {
 
 /// The translations that were made ahead of time, in *modules*.
 pub trait AheadOfTime {
-    /// The translation that begins at `target`.
-    fn entry(&self, target: LiveAddr) -> Option<CodeAddr>;
+    /// The translation that begins at `target`; `plain`: that records nothing, beside one that does.
+    fn entry(&self, target: LiveAddr, plain: bool) -> Option<CodeAddr>;
     /// Those that begin in `span`, of the module that `target` belongs to.
     fn entries_in(
         &self,
         target: LiveAddr,
         span: Span,
+        plain: bool,
     ) -> impl Iterator<Item = (LiveAddr, CodeAddr)>;
     /// Whether `address` belongs to a module in use.
-    fn has(&self, address: LiveAddr) -> bool;
+    fn has(&self, address: LiveAddr) -> bool {
+        self.text(address).is_some()
+    }
+    /// Where the code of the module in use lies that `address` belongs to.
+    fn text(&self, address: LiveAddr) -> Option<Span>;
     /// Whether the program's own code has a translation, in use or not.
     fn has_program(&self) -> bool;
     /// Takes the modules with code in `span` out of use; returns where their code lies.

@@ -13,7 +13,7 @@ use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, T
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
-use crate::kernel::replay::{arrive, contexts, is_replay, steer};
+use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls;
@@ -33,6 +33,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
             thread.block.target = facts().window;
+            if kind == RETURN_MISS {
+                put_back(thread.block.registers.gpr[4], target);
+            }
             let what = if kind == MISS { For::Jump } else { For::Return };
             go_on(thread, target, Some(what));
         }
@@ -112,6 +115,15 @@ pub extern "C" fn once_more(thread: &mut Thread) {
     thread.slot.set_place(place::RUNTIME);
     switch::settle(thread);
     pending::before_leaving(thread);
+}
+
+/// A return that merges the halves of an address has left one of ours below `sp`; the program's was
+/// `target`.
+pub fn put_back(sp: u64, target: u64) {
+    if facts().options.puts_back() {
+        // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
+        let _ = unsafe { writing::write_program_value(sp.wrapping_sub(8), &target) };
+    }
 }
 
 /// The thread goes on at original address `target`.
@@ -202,6 +214,9 @@ fn refused(thread: &mut Thread) {
         _ => "starts a memory transaction",
     };
     let pc = thread.block.target;
+    if is_replay() {
+        calls::refused(thread, pc, what);
+    }
     refuse_program(thread, pc, what)
 }
 

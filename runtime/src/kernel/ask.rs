@@ -5,6 +5,7 @@
 //! processor: translated code has it behind the way here, and it faults there as it does natively.
 
 use crate::base::program::read_program_bytes;
+use crate::base::signal::{block_all, set_real_mask, SYNCHRONOUS};
 use crate::code::writing::write_program;
 use crate::kernel::replay::{answers::recorded, is_replay};
 use crate::logs::extent::extent;
@@ -13,14 +14,17 @@ use crate::thread::Thread;
 use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use lifter::operands::references;
 use lifter::regs::gpr_number;
 
-const CARRY: u64 = 1;
 const ZERO: u64 = 0x40;
 /// OF, SF, ZF, AF, PF, CF.
 const ARITHMETIC: u64 = 0x8d5;
+
+/// Bits of what the processor was seen to refuse (`rdtsc` and `cpuid` can be forbidden).
+static REFUSED: AtomicU32 = AtomicU32::new(0);
 
 /// What an instruction that asks says, as [`abi::event::Event::Answer`] has it.
 pub type Values = [u64; 4];
@@ -70,9 +74,9 @@ fn answer(thread: &Thread, insn: &Instruction) -> Option<Values> {
         Mnemonic::Rdseed => (what::RDSEED, ARITHMETIC),
         Mnemonic::Sgdt => (what::SGDT, 0),
         Mnemonic::Sidt => (what::SIDT, 0),
-        Mnemonic::Sldt => (what::SLDT, 0),
-        Mnemonic::Str => (what::STR, 0),
-        Mnemonic::Smsw => (what::SMSW, 0),
+        Mnemonic::Sldt => (sized(insn, what::SLDT), 0),
+        Mnemonic::Str => (sized(insn, what::STR), 0),
+        Mnemonic::Smsw => (sized(insn, what::SMSW), 0),
         Mnemonic::Lsl => (what::LSL, ZERO),
         Mnemonic::Lar => (what::LAR, ZERO),
         Mnemonic::Verr => (what::VERR, ZERO),
@@ -89,10 +93,11 @@ fn answer(thread: &Thread, insn: &Instruction) -> Option<Values> {
         }
         _ => {}
     }
-    // SAFETY: `io` is borrowed; what is executed changes nothing but the registers in it.
-    if unsafe { attempt(&mut io, what) } != 0 {
-        return None;
+    if is_sized(insn) && insn.op0_kind() == OpKind::Register {
+        // Where the kernel answers in the processor's place it leaves more of the register alone.
+        io.a = *registers.gpr.get(destination(insn)?.index())?;
     }
+    carry_out(thread, &mut io, what)?;
     if is_in_four(insn) {
         return Some([io.a, io.b, io.c, io.d]);
     }
@@ -109,6 +114,7 @@ fn answer(thread: &Thread, insn: &Instruction) -> Option<Values> {
             {
                 *registers.gpr.get(destination(insn)?.index())?
             }
+            Some(_) if is_sized(insn) => io.a,
             Some(to) => {
                 let old = *registers.gpr.get(to.index())?;
                 match insn.op0_register().size() {
@@ -126,6 +132,51 @@ fn answer(thread: &Thread, insn: &Instruction) -> Option<Values> {
         _ => 0,
     };
     Some([whole, flags, 0, 0])
+}
+
+/// Whether the width of the destination is a matter of [`attempt`].
+fn is_sized(insn: &Instruction) -> bool {
+    matches!(insn.mnemonic(), Mnemonic::Sldt | Mnemonic::Str | Mnemonic::Smsw)
+}
+
+/// The one of three numbers from `first` on for the width of the destination.
+fn sized(insn: &Instruction, first: u32) -> u32 {
+    match (insn.op0_kind(), insn.op0_register().size()) {
+        (OpKind::Register, 4) => first + 1,
+        (OpKind::Register, 8) => first + 2,
+        _ => first,
+    }
+}
+
+/// Executes it; `None` if the processor refuses.
+fn carry_out(thread: &Thread, io: &mut Io, what: u32) -> Option<()> {
+    let bit = 1 << what;
+    let certain = match what {
+        what::RDTSC | what::RDTSCP | what::CPUID | what::RDPID | what::RDRAND | what::RDSEED => {
+            true
+        }
+        what::XGETBV => io.c & 0xffff_ffff < 2,
+        _ => false,
+    };
+    if certain && REFUSED.load(Relaxed) & bit == 0 {
+        // SAFETY: `io` is borrowed; what is executed changes nothing but the registers in it.
+        let refused = unsafe { attempt(io, what) } != 0;
+        if refused {
+            REFUSED.fetch_or(bit, Relaxed);
+        }
+        return (!refused).then_some(());
+    }
+    // A signal that comes in first would have all others wait, and the kernel does not let a fault
+    // wait: it kills.
+    let before = block_all();
+    set_real_mask(!SYNCHRONOUS);
+    // SAFETY: as above.
+    let refused = unsafe { attempt(io, what) } != 0;
+    block_all();
+    if !thread.mailbox.is_pending() {
+        set_real_mask(before);
+    }
+    (!refused).then_some(())
 }
 
 /// The register that the answer goes to.
@@ -217,14 +268,14 @@ mod what {
     pub const SGDT: u32 = 9;
     pub const SIDT: u32 = 10;
     pub const SLDT: u32 = 11;
-    pub const STR: u32 = 12;
-    pub const SMSW: u32 = 13;
-    pub const LSL: u32 = 14;
-    pub const LAR: u32 = 15;
-    pub const VERR: u32 = 16;
-    pub const VERW: u32 = 17;
-    pub const UMWAIT: u32 = 18;
-    pub const TPAUSE: u32 = 19;
+    pub const STR: u32 = 14;
+    pub const SMSW: u32 = 17;
+    pub const LSL: u32 = 20;
+    pub const LAR: u32 = 21;
+    pub const VERR: u32 = 22;
+    pub const VERW: u32 = 23;
+    pub const UMWAIT: u32 = 24;
+    pub const TPAUSE: u32 = 25;
 }
 
 /// Executes an instruction with the registers in `io`, what it says goes to the first one. Not 0: the
@@ -263,8 +314,14 @@ unsafe extern "C" fn attempt(io: *mut Io, what: u32) -> u64 {
         ".byte 0x48, 0x0f, 0xc7, 0xf8", "jmp 2f", ".balign 16",
         "sgdt [r8 + {table}]", "jmp 2f", ".balign 16",
         "sidt [r8 + {table}]", "jmp 2f", ".balign 16",
+        "sldt ax", "jmp 2f", ".balign 16",
         "sldt eax", "jmp 2f", ".balign 16",
+        "sldt rax", "jmp 2f", ".balign 16",
+        "str ax", "jmp 2f", ".balign 16",
         "str eax", "jmp 2f", ".balign 16",
+        "str rax", "jmp 2f", ".balign 16",
+        "smsw ax", "jmp 2f", ".balign 16",
+        "smsw eax", "jmp 2f", ".balign 16",
         "smsw rax", "jmp 2f", ".balign 16",
         "lsl eax, ecx", "jmp 2f", ".balign 16",
         "lar eax, ecx", "jmp 2f", ".balign 16",

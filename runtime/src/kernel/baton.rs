@@ -168,16 +168,16 @@ pub fn is_serial() -> bool {
     facts().serial
 }
 
-fn note(thread: &mut Thread, insn: u32, event: &EventRef<'_>) {
+fn note(thread: &mut Thread, event: &EventRef<'_>) {
     if facts().options.recording.inputs() {
-        thread.event(insn, event);
+        thread.event(WHOLE_UNIT, event);
     }
 }
 
 /// The thread has the baton, and the trace says so.
 fn note_runs(thread: &mut Thread) {
     let number = LINE.lock().number;
-    note(thread, WHOLE_UNIT, &Event::Runs(number));
+    note(thread, &Event::Runs(number));
 }
 
 /// Waits until the thread has the baton.
@@ -290,7 +290,7 @@ pub fn begins_again(thread: &mut Thread) {
 /// The thread makes a child of vfork, and stands still until that is gone.
 pub fn before_vfork(thread: &mut Thread) {
     if is_serial() {
-        note(thread, WHOLE_UNIT, &Event::Yields);
+        note(thread, &Event::Yields);
         give();
     }
 }
@@ -344,7 +344,7 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
         LOOSE.store(thread.block.this, Release);
         return Lent::Loosely;
     }
-    note(thread, WHOLE_UNIT, &Event::Yields);
+    note(thread, &Event::Yields);
     give();
     Lent::Given
 }
@@ -357,7 +357,7 @@ pub fn after_call(thread: &mut Thread, lent: Lent) {
             if LOOSE.compare_exchange(thread.block.this, 0, AcqRel, Relaxed).is_ok() {
                 return;
             }
-            note(thread, WHOLE_UNIT, &Event::Yields);
+            note(thread, &Event::Yields);
         }
         Lent::Given => {}
     }
@@ -365,18 +365,17 @@ pub fn after_call(thread: &mut Thread, lent: Lent) {
     note_runs(thread);
 }
 
-/// The thread, with its state in its block, is about to go on at `resume_original`, `insn` instructions
-/// into its last unit and with these registers `valid`: others run first, if they have waited for long
-/// enough.
-pub fn let_others_run(thread: &mut Thread, insn: u32, valid: u64) {
+/// The thread, with its state in its block, is about to go on at `resume_original`, with these registers
+/// `valid`: others run first, if they have waited for long enough.
+pub fn let_others_run(thread: &mut Thread, valid: u64) {
     // What has been raised comes first: it may be that there is no instruction here.
     if !WANTED.load(Relaxed) || thread.mailbox.is_pending() {
         return;
     }
     if facts().options.recording.inputs() {
         let state = thread.register_state(thread.resume_original, valid);
-        thread.event(insn, &Event::Arrived(&state));
-        thread.event(insn, &Event::Yields);
+        thread.event(WHOLE_UNIT, &Event::Arrived(&state));
+        thread.event(WHOLE_UNIT, &Event::Yields);
     }
     let wakes = {
         let mut line = LINE.lock();

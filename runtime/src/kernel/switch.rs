@@ -79,7 +79,7 @@ pub fn settle(thread: &mut Thread) {
 /// As [`settle`], `insn` instructions into the last unit, with these registers `valid`. `is_noted`: the
 /// trace has them.
 fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
-    baton::let_others_run(thread, insn, valid);
+    baton::let_others_run(thread, valid);
     loop {
         match WANTED.swap(0, AcqRel) {
             0 => {}

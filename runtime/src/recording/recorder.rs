@@ -683,6 +683,67 @@ mod tests {
     }
 
     #[test]
+    fn without_streams_the_place_of_an_event_is_a_count() {
+        let (mut of_parent, mut of_child) = (file(), file());
+        let trace = trace();
+        assert!(trace.open(of_parent.as_raw_fd()));
+        let mut recorder = Recorder::default();
+        recorder.open_counting(trace, Identity::default(), &REGISTERS, false);
+        assert_eq!(recorder.next_chunk(&[0, 0], &REGISTERS, 0), [0, 0]);
+        assert!(recorder.active() && recorder.to_file());
+        assert!(!recorder.is_guard(0) && !recorder.is_overflow(MEMORY_MAX - 1));
+        recorder.event(&[5, 0], 3, &Event::FsBase(1));
+        // More than one frame.
+        let bytes = [7u8; 50_000];
+        let written = Event::Written { address: abi::ids::LiveAddr(1), bytes: bytes.as_slice() };
+        recorder.event(&[9, 0], WHOLE_UNIT, &written);
+        trace.forked(trace.hold());
+        assert!(trace.open(of_child.as_raw_fd()));
+        let who = Identity { index: 0, tid: 78, parent: 0 };
+        assert_eq!(recorder.forked(&[9, 0], who, &REGISTERS), [9, 0], "it goes on");
+        recorder.event(&[11, 0], WHOLE_UNIT, &Event::FsBase(2));
+        recorder.close(&[11, 0]);
+        let places = |frames: &[(u16, FrameHeader, Events)]| -> Vec<_> {
+            let all = frames.iter().flat_map(|f| &f.2);
+            all.map(|e| (e.0, e.1.chunk, e.1.control_flow.0, e.1.insn)).collect()
+        };
+        let [start, fs_base, written] =
+            [Kind::ThreadStart, Kind::FsBase, Kind::Written].map(|kind| kind as u16);
+        let of_parent = frames(&mut of_parent);
+        assert_eq!(numbers(&of_parent, FrameKind::Record), []);
+        assert_eq!(of_parent.len(), 2);
+        let at = |kind, turns| (kind, 0, turns, WHOLE_UNIT);
+        assert_eq!(places(&of_parent), [at(start, 0), at(fs_base, 5), at(written, 9)]);
+        assert_eq!(places(&frames(&mut of_child)), [at(start, 9), at(fs_base, 11)]);
+    }
+
+    #[test]
+    fn without_streams_a_loss_is_the_last_event() {
+        let mut kept = file();
+        let options = abi::options::RecordingOptions {
+            instrument: abi::options::Instrument::Inputs,
+            log_size: 4,
+            ..Default::default()
+        };
+        let trace = std::boxed::Box::leak(std::boxed::Box::new(TraceFile::new(options.into())));
+        assert!(trace.open(kept.as_raw_fd()));
+        let mut recorder = Recorder::default();
+        recorder.open_counting(trace, Identity::default(), &REGISTERS, false);
+        for turns in 0..10_000 {
+            recorder.event(&[turns, 0], WHOLE_UNIT, &Event::FsBase(turns));
+        }
+        assert!(!recorder.to_file());
+        recorder.close(&[10_000, 0]);
+        let frames = frames(&mut kept);
+        let events: Vec<_> = frames.iter().flat_map(|f| &f.2).collect();
+        let (last, before) = events.split_last().expect("events");
+        assert_eq!(last.0, Kind::Loss as u16);
+        // Behind the start and the events of the turns before it.
+        assert_eq!(last.1.control_flow.0, before.len() as u64 - 1);
+        assert!(before.len() > 500);
+    }
+
+    #[test]
     fn the_end_of_a_thread_is_noted_in_a_pause() {
         let mut kept = file();
         let trace = trace();

@@ -16,7 +16,7 @@ use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::code::table::LookUps;
 use crate::code::translation::Image;
-use crate::code::window::Area;
+use crate::code::window::{keep_free_in_front, Area};
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
@@ -86,11 +86,16 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         // What is reserved counts: take no more than a program needs.
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
-    let area = || Area::reserve(window, window + header.runtime_end, area_end);
+    let behind = window + header.runtime_end;
+    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
+    if options.recording.inputs() {
+        keep_free_in_front(page_up(window + header.runtime_end), &area);
+    }
     let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };

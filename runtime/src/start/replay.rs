@@ -8,14 +8,16 @@ use crate::base::sys::{self, nr};
 use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
-use crate::kernel::replay::script::{Next, Script};
+use crate::kernel::replay::script::{Input, Next, Script};
 use crate::kernel::replay::{install, steer, Replay};
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
 use abi::event::{Event, Kind};
 use abi::image::ImageHeader;
-use abi::layout::{page_down, PAGE, TABLE_BASE, TABLE_END, WINDOW_SIZE};
+use abi::layout::{
+    page_down, page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, TABLE_BASE, TABLE_END, WINDOW_SIZE,
+};
 use abi::script::{Header, HEADER_SIZE};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -24,7 +26,8 @@ use core::ops::Range;
 pub struct Given {
     pub header: Header,
     entries: &'static [u8],
-    shown: bool,
+    /// The program's output is shown, behind so many forks.
+    shown: Option<u32>,
     steered: Option<i32>,
 }
 
@@ -69,7 +72,7 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     let entries = map(fd, header.len);
     // SAFETY: opened above.
     let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
-    let shown = start.environment(OUTPUT).is_some_and(|value| value == c"1");
+    let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
     Some(Given { header, entries, shown, steered: number(start, STEER) })
 }
 
@@ -108,6 +111,20 @@ fn map(fd: i32, len: u64) -> &'static [u8] {
 
 const LSEEK: usize = 8;
 const SEEK_END: usize = 2;
+
+/// What the call has mapped.
+fn mapped_by(event: &Input) -> Option<Range<u64>> {
+    let Event::Syscall { number, arguments: [_, length, third, ..], result } = event else {
+        return None;
+    };
+    let len = match *number as usize {
+        nr::MMAP => *length,
+        nr::MREMAP => *third,
+        _ => return None,
+    };
+    let start = sys::check(*result as usize).ok()? as u64;
+    Some(start..start.saturating_add(page_up(len)))
+}
 
 impl Given {
     /// The runtime, its program and what the kernel has placed go to where they have to be. The runtime
@@ -173,6 +190,24 @@ impl Given {
             }
         }
         None
+    }
+
+    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
+    /// mapped nothing there.
+    pub fn room_for_code(&self, window: u64, from: u64) -> u64 {
+        let last = window + ARENA_END - ARENA_LEN;
+        let mut used = Vec::new();
+        let mut script = Script::new(self.entries);
+        while let Next::Entry(entry) = script.peek() {
+            if let (Kind::Syscall, Some(event)) = (entry.kind(), entry.event()) {
+                used.extend(mapped_by(&event).filter(|range| range.start < window + ARENA_END));
+            }
+            script.take(&entry);
+        }
+        let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
+        let is_free =
+            |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);
+        starts.find(is_free).unwrap_or(from)
     }
 
     /// From here on everything comes from the script. `area`: where the runtime places libraries.

@@ -563,7 +563,12 @@ fn ahead_of_time_code_is_used_until_its_original_may_change() {
     let [here, near, far] = [at(0, 0), at(0, 500), at(0, 600)];
     let entries = [here, near, far].map(|a| (a, CodeAddr(CODE - a.from_start(LiveAddr(MEMORY)))));
     let text = Span { start: here, end: at(1, 100) };
-    lab.world.modules.push(FakeModule { text, entries: entries.into(), in_use: true });
+    lab.world.modules.push(FakeModule {
+        text,
+        entries: entries.into(),
+        plain: Default::default(),
+        in_use: true,
+    });
     lab.world.put(at(4, 0), &jumps(at(4, 0), here));
     lab.world.put(at(1, 0), &returns(1));
     lab.world.put(here, &returns(1));
@@ -580,6 +585,57 @@ fn ahead_of_time_code_is_used_until_its_original_may_change() {
     assert_eq!([here, near].map(|a| set(&lab, a)), [false, false]);
     let unit = lab.jump(here).unwrap();
     assert_eq!(lab.state(unit), Life::Open);
+}
+
+/// Two modules, in pages 0 and 1, with both translations of the start of each: those that record, and
+/// those that do not.
+fn two_modules(lab: &mut Lab) -> [[(LiveAddr, CodeAddr); 2]; 2] {
+    lab.add_executable(code(pages(0, 2)));
+    let both =
+        |variant: u64| [0u64, 1].map(|n| (at(n, 0), CodeAddr(CODE - 0x1000 * variant - 0x100 * n)));
+    let [recorded, plain] = [both(1), both(2)];
+    for (n, (recorded, plain)) in recorded.into_iter().zip(plain).enumerate() {
+        lab.world.put(at(n as u64, 0), &returns(1));
+        lab.world.modules.push(FakeModule {
+            text: page(n as u64),
+            entries: [recorded].into(),
+            plain: [plain].into(),
+            in_use: true,
+        });
+    }
+    [recorded, plain]
+}
+
+#[test]
+fn each_variant_has_its_own_ahead_of_time_code_and_translates_nothing() {
+    let mut lab = lab();
+    let [recorded, plain] = two_modules(&mut lab);
+    for (entries, is_plain) in [(recorded, false), (plain, true), (recorded, false), (plain, true)]
+    {
+        assert_eq!(lab.is_plain(), is_plain);
+        for (original, code) in entries {
+            // What the other variant has set misses.
+            assert_eq!(lab.tables.entry(For::Return, original), None);
+            assert_eq!(lab.resolve(original, Some(For::Return)), Some(code));
+            assert_eq!(lab.tables.entry(For::Return, original), Some(code));
+        }
+        assert_eq!(lab.units.next(), UnitIndex(0), "a unit was translated");
+        lab.switch();
+    }
+}
+
+#[test]
+fn beside_what_is_watched_no_ahead_of_time_code_runs_until_the_recording_is_on() {
+    let mut lab = lab();
+    let [_, plain] = two_modules(&mut lab);
+    lab.watch(at(0, 100));
+    lab.switch();
+    let code = lab.resolve(at(0, 0), Some(For::Jump)).unwrap();
+    assert_eq!(lab.find(code).map(|found| found.start), Some(at(0, 0)));
+    assert_eq!(lab.resolve(at(1, 0), Some(For::Jump)), Some(plain[1].1));
+    lab.switch();
+    lab.switch();
+    assert_eq!(lab.resolve(at(0, 0), Some(For::Jump)), Some(plain[0].1));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::abort_of;
+use crate::kernel::replay::strings::hurry;
 use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
@@ -179,7 +180,12 @@ pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
     let Some(entry) = place.boundary(at.pc()) else { return };
     if is_replay() {
         let rip = place.start() + u64::from(entry.original);
-        if !stepping::is_there(thread, rip, &at.context.gpr()) {
+        let mut gpr = at.context.gpr();
+        if !stepping::is_there(thread, rip, &gpr) {
+            if let Some(moment) = thread.seek.sought.and_then(|sought| sought.moment) {
+                hurry(&mut gpr, at.context.rflags, &place.code::<4>(), rip, &moment);
+                at.context.set_gpr(&gpr);
+            }
             return at.step();
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::base::program::read_program_value;
 use crate::code::jit::jit;
-use crate::gate::dispatch::{is_canonical, popped_by};
+use crate::gate::dispatch::{is_canonical, popped_by, put_back};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
@@ -36,6 +36,7 @@ pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool
 pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
     jit().tables.land(at.pc());
     thread.block.target = at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff;
+    put_back(at.context.rsp, thread.block.target);
     at.context.rip = thread.block.stub_miss;
 }
 

@@ -8,7 +8,7 @@ use crate::base::sys::{self, nr};
 use crate::code::writing::{before_writing, write_program_value};
 use crate::kernel::baton::{is_serial, note};
 use crate::thread::Thread;
-use abi::event::{Event, WHOLE_UNIT};
+use abi::event::Event;
 use abi::ids::LiveAddr;
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -45,7 +45,7 @@ pub fn before_end(thread: &mut Thread) {
 fn note_written(thread: &mut Thread, at: u64, value: u32) {
     let bytes = value.to_le_bytes();
     let written = Event::Written { address: LiveAddr(at), bytes: &bytes[..] };
-    note(thread, WHOLE_UNIT, &written);
+    note(thread, &written);
 }
 
 fn wake_one(at: u64) {

@@ -192,10 +192,7 @@ enum Following {
 }
 
 fn coming_here(thread: &mut Thread, pc: u64) -> Option<Following> {
-    let entry = match replay_peek() {
-        Some(entry) => entry,
-        None => return None,
-    };
+    let entry = replay_peek()?;
     if (entry.thread, entry.turns) != (thread.index, thread.turns()) {
         return None;
     }

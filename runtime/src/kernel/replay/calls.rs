@@ -2,6 +2,7 @@
 //! thread itself is made again.
 
 use crate::base::last_words::Line;
+use crate::base::program::read_program_value;
 use crate::base::signal::{self, SigInfo};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::brk::brk;
@@ -22,11 +23,12 @@ use crate::thread::seek::Moment;
 use crate::thread::Thread;
 use abi::event::{End, Event, Kind, WHOLE_UNIT};
 use abi::script::Verdict;
-use abi::syscalls::MayWrite;
+use abi::syscalls::{find, MayWrite};
 use abi::thread::Registers;
 use core::fmt::Write;
 
 const ARCH_SET_FS: usize = 0x1002;
+const SETRLIMIT: usize = 160;
 
 /// What the script has for a call.
 enum Found {
@@ -148,17 +150,14 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
             Found::Interrupted
         }
-        // A filter of the program's (seccomp) has ended the process, or the thread, for the call.
-        Event::ProcessEnd { reason: End::Signal, status, .. } if here => {
-            let status = *status;
+        // A filter of the program's (seccomp) may do that, too.
+        Event::ProcessEnd { reason, status, .. } if here && *reason != End::Exit => {
+            let (reason, status) = (*reason, *status);
             take(&coming.entry);
-            end_recording(thread, End::Signal, status, 0);
-            conclude(
-                thread,
-                Verdict::Ended,
-                pc,
-                format_args!("signal {status} ends the process at {pc:#x}"),
-            )
+            end_recording(thread, reason, status, 0);
+            let name = find(number as u64).map_or("a system call", |call| call.name);
+            let why = format_args!("the process ends in {name} at {pc:#x} ({status})");
+            conclude(thread, Verdict::Ended, pc, why)
         }
         Event::ThreadEnd { reason, status } if here => {
             let (reason, status) = (*reason, *status);
@@ -198,9 +197,13 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
             result
         }
         _ if !succeeded => result,
-        nr::RT_SIGACTION => virtual_state::sigaction(thread, args),
-        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, args),
-        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, args, sp),
+        SETRLIMIT if args[0] == sys::RLIMIT_STACK => limit_stack(args[1] as u64, result),
+        nr::PRLIMIT64 if args[1] == sys::RLIMIT_STACK => limit_stack(args[2] as u64, result),
+        // What was there is not asked of this process, which has inherited something else: where the
+        // program found it new, it is among what was written.
+        nr::RT_SIGACTION => virtual_state::sigaction(thread, &without(args, 2)),
+        nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
+        nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
         nr::ARCH_PRCTL if args[0] == ARCH_SET_FS => arch_prctl(thread, args),
         nr::SHMAT => impossible(
             thread,
@@ -228,6 +231,47 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
     }
 }
 
+/// The program has limited its stack: the kernel makes ours grow as far.
+fn limit_stack(at: u64, result: usize) -> usize {
+    let mut wanted = [0u64; 2];
+    if at == 0 || !read_program_value(at, &mut wanted) {
+        return result;
+    }
+    let [soft, _] = wanted;
+    // The hard limit is left alone: this process may not be allowed what that one was.
+    let hard = sys::hard_limit(sys::RLIMIT_STACK);
+    let new = [soft.min(hard), hard];
+    // SAFETY: the kernel reads two words.
+    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, sys::RLIMIT_STACK, new.as_ptr() as usize, 0]) };
+    result
+}
+
+/// The program does what is not supported: if the recording ended with that, so does the replay.
+pub fn refused(thread: &mut Thread, pc: u64, what: &str) {
+    let next = coming(thread, pc);
+    match next.event {
+        Event::ProcessEnd { reason: End::Refused, status, .. }
+            if (next.entry.thread, next.entry.turns) == (thread.index, thread.turns()) =>
+        {
+            take(&next.entry);
+            end_recording(thread, End::Refused, status, pc);
+            let why = format_args!("the program {what} at {pc:#x}, and was stopped");
+            conclude(thread, Verdict::Ended, pc, why)
+        }
+        _ => {
+            let expected = Expected(&next.entry, &next.event);
+            differs(thread, pc, format_args!("the program {what} at {pc:#x}; {expected}"))
+        }
+    }
+}
+
+/// The arguments, but for this one, which is a null pointer.
+fn without(args: &[usize; 6], argument: usize) -> [usize; 6] {
+    let mut rest = *args;
+    rest[argument] = 0;
+    rest
+}
+
 /// A child is made, or a thread.
 fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
     let pc = thread.syscall_pc;
@@ -245,6 +289,7 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
     if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
     }
+    replay().output.forked();
     // What is listed of the child begins with a chunk, and the event says with which.
     let state = thread.register_state(next, 0xffff);
     let pointers = thread.block.pointers;

@@ -10,6 +10,8 @@ use crate::logs::dropped::drops;
 use crate::thread::Thread;
 use abi::layout::page_up;
 
+const MADV_DONTNEED: usize = 4;
+const MADV_FREE: usize = 8;
 const MAP_GROWSDOWN: usize = 0x100;
 const MAP_STACK: usize = 0x2_0000;
 /// What is kept of the flags of a mapping.
@@ -47,7 +49,12 @@ pub(super) fn again(
             let [at, len, prot, ..] = *args;
             mapping::mprotect(thread, nr::MPROTECT, &[at, len, prot, 0, 0, 0])
         }
-        nr::MADVISE if drops(args[2] as u64) => mapping::madvise(args),
+        nr::MADVISE if drops(args[2] as u64) => {
+            // What the kernel may drop when it likes was dropped at once.
+            let [at, len, advice, ..] = *args;
+            let advice = if advice == MADV_FREE { MADV_DONTNEED } else { advice };
+            mapping::madvise(&[at, len, advice, 0, 0, 0])
+        }
         nr::MREMAP => {
             keep_out(thread, result as u64, page_up(args[2] as u64));
             mapping::mremap(&moved(args, result))

@@ -22,6 +22,7 @@ pub mod output;
 pub mod script;
 pub mod steer;
 pub mod stepping;
+pub mod strings;
 
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;

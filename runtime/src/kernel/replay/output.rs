@@ -5,6 +5,8 @@ use crate::base::sys::{self, nr};
 /// Which of the program's descriptors lead to its standard output and error.
 pub struct Output {
     shown: bool,
+    /// Forks that come first: what was written before was its parent's.
+    forks: u32,
     /// By number: 0 (elsewhere), 1 or 2.
     leads_to: [u8; DESCRIPTORS],
 }
@@ -20,15 +22,28 @@ const PWRITEV: usize = 296;
 const PWRITEV2: usize = 328;
 
 impl Output {
-    /// As the program finds it. `shown`: it is wanted.
-    pub fn new(shown: bool) -> Output {
+    /// As the program finds it. `shown`: it is wanted, behind so many forks.
+    pub fn new(shown: Option<u32>) -> Output {
         let mut leads_to = [0; DESCRIPTORS];
         leads_to[1] = 1;
         leads_to[2] = 2;
-        Output { shown, leads_to }
+        Output { shown: shown.is_some(), forks: shown.unwrap_or(0), leads_to }
     }
 
+    /// From here on the process is a child of the one that it was.
+    pub fn forked(&mut self) {
+        self.forks = self.forks.saturating_sub(1);
+    }
+
+    /// Where what is written to `fd` is shown.
     fn of(&self, fd: usize) -> u8 {
+        match self.forks {
+            0 => self.leads_to(fd),
+            _ => 0,
+        }
+    }
+
+    fn leads_to(&self, fd: usize) -> u8 {
         self.leads_to.get(fd as u32 as usize).copied().unwrap_or(0)
     }
 
@@ -48,9 +63,9 @@ impl Output {
         match number {
             nr::WRITE | PWRITE64 | SENDTO => show(self.of(args[0]), args[1] as u64, result),
             WRITEV | PWRITEV | PWRITEV2 => self.show_pieces(args, result),
-            DUP | nr::DUP2 | nr::DUP3 => self.set(result, self.of(args[0])),
+            DUP | nr::DUP2 | nr::DUP3 => self.set(result, self.leads_to(args[0])),
             nr::FCNTL if matches!(args[1], F_DUPFD | F_DUPFD_CLOEXEC) => {
-                self.set(result, self.of(args[0]));
+                self.set(result, self.leads_to(args[0]));
             }
             nr::CLOSE => self.set(args[0] as u32 as usize, 0),
             nr::CLOSE_RANGE => {

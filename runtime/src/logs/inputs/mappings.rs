@@ -9,6 +9,7 @@ use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::written;
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -21,27 +22,53 @@ const COPIED: u64 = 64 << 10;
 /// Most bytes of a file without a name that are copied.
 const COPIED_UNNAMED: u64 = 64 << 20;
 
-/// Memory that is shared with whoever maps the same, or inherits it.
+/// Memory that is not as other memory is for a forked child, or for others.
 #[derive(Clone, Copy)]
-struct Shared {
+struct Special {
     start: u64,
     end: u64,
-    /// Of a file; else it has no name, and only children share it.
-    file: bool,
+    kind: Kind,
 }
 
-static SHARED: Lock<Vec<Shared>> = Lock::new(Vec::new());
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Of a file, shared with whoever maps that.
+    File,
+    /// Without a name: shared with children.
+    Shared,
+    /// A child finds zeros there.
+    Wiped,
+    /// A child finds nothing there.
+    Missing,
+}
+
+static SPECIAL: Lock<Vec<Special>> = Lock::new(Vec::new());
 
 /// In the only thread of a forked child.
 pub fn forked(forked: &Forked) {
-    SHARED.force_unlock(forked);
+    SPECIAL.force_unlock(forked);
 }
 
-/// In a child that has a copy of all other memory.
-pub fn shared_with_child(thread: &mut Thread) {
-    let has_shared = SHARED.lock().iter().any(|shared| !shared.file);
-    if has_shared {
+fn has(kind: Kind) -> bool {
+    SPECIAL.lock().iter().any(|special| special.kind == kind)
+}
+
+/// A child is made that has a copy of all other memory: in both.
+fn shared_with_child(thread: &mut Thread) {
+    if has(Kind::Shared) {
         unfollowed(thread, "memory is shared between processes (mmap with MAP_SHARED, and fork)");
+    }
+}
+
+/// In such a child.
+pub fn child_starts(thread: &mut Thread) {
+    shared_with_child(thread);
+    if has(Kind::Missing) {
+        unfollowed(thread, "a child does not inherit all memory (madvise with MADV_DONTFORK)");
+    }
+    let all: Vec<_> = SPECIAL.lock().clone();
+    for wiped in all.iter().filter(|special| special.kind == Kind::Wiped) {
+        written::all(thread, wiped.start, wiped.end - wiped.start);
     }
 }
 
@@ -55,12 +82,13 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
         nr::MREMAP => moved(a0, page_up(a1), result as u64, page_up(a2)),
         nr::MPROTECT | nr::PKEY_MPROTECT if a2 as usize & sys::PROT_WRITE != 0 => {
             let end = a0.saturating_add(page_up(a1));
-            let of_file = |s: &Shared| s.file && s.start < end && a0 < s.end;
-            let found = SHARED.lock().iter().any(of_file);
+            let of_file = |s: &Special| s.kind == Kind::File && s.start < end && a0 < s.end;
+            let found = SPECIAL.lock().iter().any(of_file);
             if found {
                 unfollowed(thread, "a shared mapping of a file is made writable (mprotect)");
             }
         }
+        nr::MADVISE => advised(a0, a0.saturating_add(page_up(a1)), a2),
         nr::FORK => shared_with_child(thread),
         nr::CLONE | nr::CLONE3 => {
             const CLONE_VM: u64 = 0x100;
@@ -74,25 +102,53 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
     }
 }
 
-fn forget(start: u64, end: u64) {
-    let mut all = SHARED.lock();
+/// What lies in `start..end` is of none of these kinds any more.
+fn forget_kinds(start: u64, end: u64, kinds: &[Kind]) {
+    let mut all = SPECIAL.lock();
     let old = core::mem::take(&mut *all);
-    for shared in old {
-        let in_front = Shared { end: shared.end.min(start), ..shared };
-        let behind = Shared { start: shared.start.max(end), ..shared };
+    for special in old {
+        if !kinds.contains(&special.kind) {
+            all.push(special);
+            continue;
+        }
+        let in_front = Special { end: special.end.min(start), ..special };
+        let behind = Special { start: special.start.max(end), ..special };
         all.extend([in_front, behind].into_iter().filter(|part| part.start < part.end));
     }
 }
 
+fn forget(start: u64, end: u64) {
+    forget_kinds(start, end, &[Kind::File, Kind::Shared, Kind::Wiped, Kind::Missing]);
+}
+
+/// Advice for `start..end` was taken.
+fn advised(start: u64, end: u64, advice: u64) {
+    const DONTFORK: u64 = 10;
+    const DOFORK: u64 = 11;
+    const WIPEONFORK: u64 = 18;
+    const KEEPONFORK: u64 = 19;
+    let kind = match advice {
+        DONTFORK | DOFORK => Kind::Missing,
+        WIPEONFORK | KEEPONFORK => Kind::Wiped,
+        _ => return,
+    };
+    forget_kinds(start, end, &[kind]);
+    if matches!(advice, DONTFORK | WIPEONFORK) {
+        SPECIAL.lock().push(Special { start, end, kind });
+    }
+}
+
 fn moved(old: u64, old_len: u64, new: u64, new_len: u64) {
-    let found = SHARED.lock().iter().find(|s| s.start <= old && old < s.end).copied();
+    let is_in = |s: &&Special| s.start <= old && old < s.end;
+    let found: Vec<_> = SPECIAL.lock().iter().filter(is_in).copied().collect();
     forget(new, new.saturating_add(new_len));
-    let Some(shared) = found else { return };
     if new != old {
         // An old length of 0 makes a second mapping.
         forget(old, old.saturating_add(old_len));
     }
-    SHARED.lock().push(Shared { start: new, end: new.saturating_add(new_len), ..shared });
+    let end = new.saturating_add(new_len);
+    let moved = found.into_iter().map(|special| Special { start: new, end, ..special });
+    SPECIAL.lock().extend(moved);
 }
 
 fn mapped(thread: &mut Thread, call: &Call, start: u64) {
@@ -103,7 +159,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     let shared = flags & MAP_TYPE != sys::MAP_PRIVATE;
     forget(start, end);
     if shared {
-        SHARED.lock().push(Shared { start, end, file });
+        let kind = if file { Kind::File } else { Kind::Shared };
+        SPECIAL.lock().push(Special { start, end, kind });
     }
     if file {
         of_file(thread, fd, offset as u64, len as u64);

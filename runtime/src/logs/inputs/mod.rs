@@ -55,7 +55,7 @@ impl Log for Inputs {
     }
 
     fn child_starts(&self, thread: &mut Thread, call: &Call) {
-        mappings::shared_with_child(thread);
+        mappings::child_starts(thread);
         written::by_call(thread, call, Ok(0));
     }
 

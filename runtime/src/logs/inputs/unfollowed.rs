@@ -1,12 +1,13 @@
 //! What a recording of inputs cannot follow: from there on it is not replayed. The program goes on.
 
+use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::syscalls::find;
-use alloc::format;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
@@ -29,21 +30,25 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// Looks whether the call, which has returned `result`, can be followed.
 pub fn look(thread: &mut Thread, call: &Call, result: usize) {
+    const IOCTL: usize = 16;
     const IO_SETUP: usize = 206;
     const USERFAULTFD: usize = 323;
     const REMAP_FILE_PAGES: usize = 216;
+    const PKEY_ALLOC: usize = 330;
     const MODIFY_LDT: usize = 154;
     let error = sys::check(result).err();
     match call.number {
         _ if call.writes.elsewhere && error.is_none_or(|errno| !REFUSED.contains(&errno)) => {
             let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
-            let why = match call.number {
-                16 => format!("what ioctl {:#x} writes is not known", call.args[1] as u32),
-                _ => format!("what system call {} ({name}) writes is not known", call.number),
+            let mut why = Line::new();
+            let _ = match call.number {
+                IOCTL => write!(why, "what ioctl {:#x} writes is not known", call.args[1] as u32),
+                number => write!(why, "what system call {number} ({name}) writes is not known"),
             };
-            unfollowed(thread, &why);
+            unfollowed(thread, core::str::from_utf8(why.text()).unwrap_or(name));
         }
         _ if error.is_some() => {}
+        PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
         nr::SHMAT => unfollowed(thread, "memory is shared with other processes (shmat)"),
         IO_SETUP => unfollowed(thread, "the kernel writes to memory behind calls (io_setup)"),
         USERFAULTFD => unfollowed(thread, "memory is filled in from outside (userfaultfd)"),
@@ -51,10 +56,8 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         MODIFY_LDT if call.args[0] & !0x10 == 1 => {
             unfollowed(thread, "segments are defined (modify_ldt)");
         }
-        nr::OPEN | nr::OPENAT | nr::OPENAT2 | nr::CREAT => {
-            if opens_memory(call, result) {
-                unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
-            }
+        nr::OPEN | nr::OPENAT | nr::OPENAT2 | nr::CREAT if opens_memory(call, result) => {
+            unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
         }
         _ => {}
     }
