@@ -135,6 +135,9 @@ impl Steered {
         let mut file = &self.shared.said;
         file.seek(SeekFrom::Start(0)).ok()?;
         file.read_to_end(&mut said).ok()?;
+        // The next one begins anew: all have one place in the file.
+        file.set_len(0).ok()?;
+        file.seek(SeekFrom::Start(0)).ok()?;
         let outcome = Outcome::from_bytes(&said)?;
         let text = String::from_utf8_lossy(said.get(OUTCOME_SIZE..)?).trim_end().replace('\n', " ");
         let Outcome { turns, pc, .. } = outcome;

@@ -92,9 +92,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     }
     if is_replay() {
         let inside = matches!(kind, STORE | TURN) || kind == ASK && thread.transfer_undone;
-        if let Some(next) = arrive::before_leaving(thread, !inside) {
-            prepare(thread, next);
-        }
+        replayed(thread, !inside);
     }
     let mut pointers = thread.block.pointers;
     thread.recorder.end_chunk_if_asked(&mut pointers);
@@ -102,6 +100,14 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     switch::at_main(thread);
     switch::settle(thread);
     pending::before_leaving(thread);
+}
+
+/// Takes what the script has for this moment; `at_boundary`: see [`arrive::before_leaving`].
+fn replayed(thread: &mut Thread, at_boundary: bool) {
+    if let Some(next) = arrive::before_leaving(thread, at_boundary) {
+        prepare(thread, next);
+        steer::translated(thread);
+    }
 }
 
 /// Something has come up on the way back: once more.
@@ -228,9 +234,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     baton::entered(thread);
     prepare(thread, thread.resume_original);
     if is_replay() {
-        if let Some(next) = arrive::before_leaving(thread, true) {
-            prepare(thread, next);
-        }
+        replayed(thread, true);
     }
     switch::settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());

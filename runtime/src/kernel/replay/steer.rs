@@ -154,6 +154,15 @@ pub fn at_boundary(thread: &mut Thread) -> Wish {
     wish
 }
 
+/// Behind [`at_boundary`] the instruction at `resume_original`, which comes next, was translated.
+pub fn translated(thread: &Thread) {
+    if is_steered() {
+        let mut jit = jit();
+        jit.place_breaks();
+        jit.lift_breaks(thread.resume_original);
+    }
+}
+
 /// What was wished for last: the thread has come to the runtime for a reason of the runtime's, inside of
 /// an instruction.
 pub fn wish(thread: &mut Thread) -> Wish {
