@@ -1,6 +1,6 @@
 //! Mappings: the files that are mapped, and memory that others may write.
 //!
-//! The contents of a file are copied into the recording unless the file is larger than [`COPIED`], or it
+//! The contents of a file are copied into the recording unless the file is larger than `COPIED`, or it
 //! is an ELF file, of which `dep pack` takes all: these are known by their identity. What has no name any
 //! more can only be copied.
 
@@ -28,12 +28,16 @@ struct Special {
     start: u64,
     end: u64,
     kind: Kind,
+    /// Device and inode, if it is of a file.
+    file: [u64; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Of a file, shared with whoever maps that.
     File,
+    /// Of a file: what is written to that shows here where the program has not written itself.
+    Private,
     /// Without a name: shared with children.
     Shared,
     /// A child finds zeros there.
@@ -118,7 +122,8 @@ fn forget_kinds(start: u64, end: u64, kinds: &[Kind]) {
 }
 
 fn forget(start: u64, end: u64) {
-    forget_kinds(start, end, &[Kind::File, Kind::Shared, Kind::Wiped, Kind::Missing]);
+    let all = [Kind::File, Kind::Private, Kind::Shared, Kind::Wiped, Kind::Missing];
+    forget_kinds(start, end, &all);
 }
 
 /// Advice for `start..end` was taken.
@@ -134,7 +139,7 @@ fn advised(start: u64, end: u64, advice: u64) {
     };
     forget_kinds(start, end, &[kind]);
     if matches!(advice, DONTFORK | WIPEONFORK) {
-        SPECIAL.lock().push(Special { start, end, kind });
+        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2] });
     }
 }
 
@@ -158,15 +163,35 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     let file = flags & sys::MAP_ANONYMOUS == 0;
     let shared = flags & MAP_TYPE != sys::MAP_PRIVATE;
     forget(start, end);
-    if shared {
-        let kind = if file { Kind::File } else { Kind::Shared };
-        SPECIAL.lock().push(Special { start, end, kind });
+    let kind = match (file, shared) {
+        (true, true) => Some(Kind::File),
+        (true, false) => Some(Kind::Private),
+        (false, true) => Some(Kind::Shared),
+        (false, false) => None,
+    };
+    if let Some(kind) = kind {
+        let file = Stat::of(fd).filter(|_| file).map_or([0; 2], |stat| stat.identity());
+        SPECIAL.lock().push(Special { start, end, kind, file });
     }
     if file {
         of_file(thread, fd, offset as u64, len as u64);
     }
     if file && shared && prot & sys::PROT_WRITE != 0 {
         unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
+    }
+}
+
+/// The call has changed the file behind `fd`: what if that is mapped?
+pub fn changed(thread: &mut Thread, fd: usize) {
+    let of_file = |special: &Special| matches!(special.kind, Kind::File | Kind::Private);
+    if !SPECIAL.lock().iter().any(of_file) {
+        return;
+    }
+    let Some(stat) = Stat::of(fd).filter(Stat::is_regular) else { return };
+    let is_mapped = |special: &Special| of_file(special) && special.file == stat.identity();
+    let found = SPECIAL.lock().iter().any(is_mapped);
+    if found {
+        unfollowed(thread, "a file is changed while it is mapped");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::mappings;
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -59,7 +60,32 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         nr::OPEN | nr::OPENAT | nr::OPENAT2 | nr::CREAT if opens_memory(call, result) => {
             unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
         }
-        _ => {}
+        number => {
+            if let Some(fd) = changed_by(number, &call.args) {
+                mappings::changed(thread, fd);
+            }
+        }
+    }
+}
+
+/// The descriptor of the file that a call writes to.
+fn changed_by(number: usize, args: &[usize; 6]) -> Option<usize> {
+    const WRITE: usize = 1;
+    const PWRITE64: usize = 18;
+    const WRITEV: usize = 20;
+    const SENDFILE: usize = 40;
+    const FTRUNCATE: usize = 77;
+    const SPLICE: usize = 275;
+    const FALLOCATE: usize = 285;
+    const PWRITEV: usize = 296;
+    const COPY_FILE_RANGE: usize = 326;
+    const PWRITEV2: usize = 328;
+    match number {
+        WRITE | PWRITE64 | WRITEV | SENDFILE | FTRUNCATE | FALLOCATE | PWRITEV | PWRITEV2 => {
+            Some(args[0])
+        }
+        SPLICE | COPY_FILE_RANGE => Some(args[2]),
+        _ => None,
     }
 }
 
@@ -76,6 +102,6 @@ fn opens_memory(call: &Call, fd: usize) -> bool {
         return false;
     }
     let mut path = [0u8; 64];
-    let path = super::mappings::path_of(fd, &mut path);
+    let path = mappings::path_of(fd, &mut path);
     path.starts_with(b"/proc/") && path.ends_with(b"/mem")
 }
