@@ -99,14 +99,20 @@ impl Target for Traces {
         }
         // Of one of inputs, whatever it says: a script, or an error.
         let mut resolve = |wanted: &recording::originals::Wanted| Ok(wanted.path.clone());
-        let script = replay::Lineage::of_file(file).and_then(|lineage| {
+        let lineage = replay::Lineage::of_file(file);
+        let of_inputs =
+            trace::Trace::open_alone(file).is_ok_and(|trace| trace.options.recording.inputs());
+        let script = lineage.and_then(|lineage| {
             let mut out = std::io::Cursor::new(Vec::new());
             replay::script::write(&lineage, None, &mut resolve, &mut out)
         });
         if let Some(error) = script.err().filter(|e| e.to_string().lines().count() != 1) {
             return Err(format!("not one line: {error}"));
         }
-        match accepted && !name.is_empty() && !name.contains("without memory references") {
+        // A listing of a recording of inputs is made by a replay, which needs more than one trace has: the
+        // program, the files that it mapped, the traces of its ancestors.
+        let may_refuse = of_inputs || name.contains("without memory references");
+        match accepted && !name.is_empty() && !may_refuse {
             true => Err(format!("verified, but: {name}")),
             false => {
                 Ok(Outcome { accepted, name: if accepted { "verified".into() } else { name } })
