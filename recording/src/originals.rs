@@ -165,7 +165,8 @@ impl Originals {
                 now.size
             )));
         }
-        if now.changed_ns == *changed_ns {
+        // Another file may have the same time.
+        if now.changed_ns == *changed_ns && known.is_none() {
             return Ok(now.path);
         }
         match known {

@@ -255,8 +255,12 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     let mut own = own.into_iter().peekable();
     // It goes on where its parent was; the call may have told it its number.
     own.next_if(|item| item.thread == thread && matches!(*item.event, Event::ThreadStart { .. }));
-    let told =
-        |item: &Item| matches!(&*item.event, Event::Written { bytes, .. } if is_number(bytes, pid));
+    own.next_if(|item| item.thread == thread && matches!(*item.event, Event::Runs(_)));
+    let at = number_goes_to(number, &arguments);
+    let told = |item: &Item| match &*item.event {
+        Event::Written { address, bytes } => is_number(address.0, bytes, at, pid),
+        _ => false,
+    };
     while let Some(item) = own.next_if(told) {
         items.push(Item { position: call.position, ..item });
     }
@@ -266,10 +270,25 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     Ok(Ordered { items, end, child: Some(child) })
 }
 
-/// Whether the bytes are a thread id.
-fn is_number(bytes: &[u8], pid: u64) -> bool {
-    let word: Option<[u8; 4]> = bytes.try_into().ok();
-    word.is_some_and(|word| u64::from(u32::from_le_bytes(word)) == pid)
+/// Where the call tells the child its number, if the call's arguments say it.
+fn number_goes_to(number: u64, arguments: &[u64; 6]) -> Option<u64> {
+    const CLONE: u64 = 56;
+    const CHILD_SETTID: u64 = 0x100_0000;
+    (number == CLONE && arguments[0] & CHILD_SETTID != 0).then_some(arguments[3])
+}
+
+/// Whether the bytes at `address` are the child's number, which is told at `at` if that is known, or those
+/// of its bytes that were others before.
+fn is_number(address: u64, bytes: &[u8], at: Option<u64>, pid: u64) -> bool {
+    let word = pid.to_le_bytes();
+    let offset = match at {
+        Some(at) => address.wrapping_sub(at),
+        None if bytes.len() == 4 => 0,
+        None => return false,
+    };
+    let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+    let end = offset.saturating_add(bytes.len());
+    end <= 4 && word.get(offset..end) == Some(bytes)
 }
 
 impl Ordered<'_> {

@@ -189,6 +189,38 @@ fn threads_run_in_the_order_of_their_numbers() {
     assert!(script_of(&[twice]).expect_err("damaged").contains("the number 2"));
 }
 
+/// The kernel tells the child its number, of which the recording has the bytes that were others before.
+#[test]
+fn a_forked_child_knows_its_number_when_the_call_returns() {
+    const CLONE: u64 = 56;
+    const CHILD_SETTID: u64 = 0x100_0000;
+    let cloned = |result| {
+        let arguments = [CHILD_SETTID | 17, 0, 0, 0x3000, 0, 0];
+        Event::Syscall { number: CLONE, arguments, result }
+    };
+    let parent = vec![
+        start(7, 0),
+        stack(),
+        (0, Event::Runs(0)),
+        (6, Event::Fork { pid: 0x1208 }),
+        (6, cloned(0x1208)),
+        ended(10),
+    ];
+    let child = vec![
+        start(0x1208, 0),
+        (0, Event::Runs(0)),
+        (0, written(0x3001, &[0x12])),
+        call(4, GETPID, 0x1208),
+        ended(6),
+    ];
+    let parent = Process { pid: 7, threads: vec![parent], ..Process::default() };
+    let child = Process { pid: 0x1208, parent: Some(7), forked: true, threads: vec![child] };
+    let (_, entries) = script_of(&[parent, child]).expect("a script");
+    let told = entries.iter().position(|(.., e)| *e == written(0x3001, &[0x12]));
+    let returned = entries.iter().position(|(.., e)| *e == cloned(0));
+    assert!(told.is_some() && told < returned, "{entries:?}");
+}
+
 #[test]
 fn a_forked_child_goes_on_where_its_parent_was() {
     let parent = vec![

@@ -400,10 +400,10 @@ int main(void) {
     let mut record = Command::new("sh");
     record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
     // The second answer in a row is in memory already.
-    let script = "trap '' INT QUIT USR1; exec \"$0\" record --replayable -o rec ./program";
+    let script = "trap '' HUP INT QUIT USR1; exec \"$0\" record --replayable -o rec ./program";
     let recorded = output(record.args(["-c", script]).arg(&Tools::get().dep));
-    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("15\n".into(), String::new()));
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("16\n".into(), String::new()));
     let replay = output(dep(here).args(["replay", "--output", "rec"]));
     is_equal(&replay).expect("as recorded");
-    assert_eq!(text(&replay.stdout), "15\n");
+    assert_eq!(text(&replay.stdout), "16\n");
 }

@@ -98,8 +98,10 @@ const ROBUST: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
 static pthread_mutex_t locks[3];
+static volatile int held;
 static void *dies(void *unused) {
     for (int i = 0; i < 3; i++) pthread_mutex_lock(&locks[i]);
+    held = 1;
     usleep(2000);
     return unused;
 }
@@ -117,7 +119,7 @@ int main(void) {
     pthread_t first, second;
     void *found;
     pthread_create(&first, 0, dies, 0);
-    usleep(500);
+    while (!held) usleep(100);
     pthread_create(&second, 0, waits, 0);
     pthread_join(first, 0);
     pthread_join(second, &found);

@@ -118,6 +118,8 @@ fn wait_at(address: &str, program: &str) -> Result<Stream, Error> {
     let listener = TcpListener::bind(address).map_err(failed)?;
     if !listener.local_addr().map_err(failed)?.ip().is_loopback() {
         eprintln!("dep: warning: whoever reaches {address} can read the whole recording");
+    } else {
+        eprintln!("dep: warning: every user of this machine can connect to {address}; a path is a socket of yours");
     }
     say();
     Ok(Stream::Tcp(listener.accept().map_err(failed)?.0))

@@ -178,6 +178,7 @@ fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<u8, Error> {
     // The standard output may be the program's. Nobody may be listening; the status says it, too.
     let _ = match !arguments.output && (status == 0 || arguments.json) {
         true => std::io::stdout().write_all(&bytes),
+        false if arguments.json => std::io::stderr().write_all(&bytes),
         false => std::io::stderr().write_all(&[b"dep: ", &*bytes].concat()),
     };
     Ok(status)
@@ -246,6 +247,11 @@ fn replayed(
         thread.tid = Some(ready.thread_name(thread.index));
     }
     crate::show(&trace, args, common, out)?;
+    if trace.is_lossy {
+        let temporary = std::env::temp_dir();
+        let why = "the list is cut short: no room for the trace of the replay in TMPDIR";
+        return Err(Error(format!("{file}: {why} ({})", temporary.display())).into());
+    }
     match equal && !is_damaged(&ready) {
         true => Ok(()),
         false => Err(Error(format!("{file}: this is not what was recorded")).into()),
@@ -259,13 +265,13 @@ const MAKERS: [u64; 4] = [56, 57, 58, 435];
 /// returned 0, each at the start of a chunk.
 fn only_the_process(trace: &mut Trace, ready: &Ready) -> Result<(), Error> {
     let Some(Child { thread, above, .. }) = ready.script.child else { return Ok(()) };
-    let forks = ready.lineage.traces().len() - 1;
     let of_thread = trace.threads.iter().find(|t| t.index == thread);
     let events = of_thread.into_iter().flat_map(|thread| &thread.events);
+    // Behind its own fork the process is a parent.
     let mut made = events.filter(|placed| {
         matches!(placed.event, Some(Event::Syscall { number, result: 0, .. }) if MAKERS.contains(&number))
     });
-    let chunk = match made.nth(forks - 1) {
+    let chunk = match made.next_back() {
         Some(placed) => placed.position.chunk,
         None => {
             return Err(Error("the replay did not come to where the process was forked".into()))

@@ -50,10 +50,12 @@ pub fn obstacles(lineage: &Lineage, originals: &Originals, output: Option<&Path>
     let mut all = Vec::new();
     let program = originals.program(lineage.last(), output);
     // Without a note nobody can say where it is; that is no fault of the recording.
-    if let Ok(program) = program.as_ref().map_err(|_| ()) {
-        if program.noted.is_some() {
-            all.extend(originals.original(program, None).err());
+    match program {
+        Ok(program) if program.noted.is_some() => {
+            all.extend(originals.original(&program, None).err());
         }
+        Ok(_) => {}
+        Err(error) => all.push(error),
     }
     all.extend(originals.interpreter(lineage.first()).err());
     let wanted = lineage.traces().into_iter().flat_map(recording::originals::Wanted::all);

@@ -56,6 +56,7 @@ pub mod nr {
     pub const WAIT4: usize = 61;
     pub const UNAME: usize = 63;
     pub const FCNTL: usize = 72;
+    pub const TRUNCATE: usize = 76;
     pub const FTRUNCATE: usize = 77;
     pub const GETCWD: usize = 79;
     pub const CREAT: usize = 85;

@@ -3,6 +3,7 @@
 //! The program executes the one mapping, the runtime writes through the other; nothing is ever
 //! writable and executable at once. Unwritten bytes trap (`int3`).
 
+use crate::base::census;
 use crate::base::own::{not_in_dumps, own};
 use crate::base::sys::{self, nr};
 use crate::code::world::CodeMemory;
@@ -47,9 +48,17 @@ impl Arena {
         // SAFETY: an old length of 0 duplicates a shared mapping; the target range is reserved for
         // the arena by the layout.
         unsafe {
-            let at = sys::call(nr::MREMAP, &[from, 0, len, sys::MREMAP_MAYMOVE])?;
+            let at = match sys::call(nr::MREMAP, &[from, 0, len, sys::MREMAP_MAYMOVE]) {
+                // There is no address space for a third mapping; nobody else executes the second one.
+                Err(sys::ENOMEM) if census::live() <= 1 => {
+                    sys::call(nr::MREMAP, &[from, 0, len, MOVE, to])?
+                }
+                other => other?,
+            };
             sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | sys::PROT_EXEC])?;
-            sys::call(nr::MREMAP, &[at, len, len, MOVE, to])?;
+            if at != to {
+                sys::call(nr::MREMAP, &[at, len, len, MOVE, to])?;
+            }
         }
         not_in_dumps(self.write, self.len);
         not_in_dumps(self.execute, self.len);
@@ -63,25 +72,26 @@ impl Arena {
             return;
         }
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-        let Ok(copy) = own(self.len, prot, flags, -1, 0) else {
+        let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
+        // In the place of the old one, which takes no address space: the program may have limited that. The
+        // old bytes are still there where they are executed.
+        // SAFETY: our own mapping, and nobody writes there meanwhile.
+        let copy = unsafe { sys::mmap(self.write, self.len, prot, flags, -1, 0) };
+        let Ok(copy) = copy else {
             crate::die!("no memory for the code cache of a process that has forked");
         };
-        for (at, advice) in [(self.write, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {
+        for (at, advice) in [(self.execute, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {
             // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
             let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, self.used as usize, advice]) };
         }
         // SAFETY: both mappings have at least `used` bytes, and nobody writes to the first one.
         unsafe {
             core::ptr::copy_nonoverlapping(
-                self.write as *const u8,
+                self.execute as *const u8,
                 copy as *mut u8,
                 self.used as usize,
             )
         };
-        // SAFETY: the mapping of the memory that is shared is not needed any more.
-        let _ = unsafe { sys::call(nr::MUNMAP, &[self.write as usize, self.len as usize]) };
-        self.write = copy;
         self.populated = 0;
         if self.map_executable().is_err() {
             crate::die!("no memory for the code cache of a process that has forked");

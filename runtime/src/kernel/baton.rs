@@ -338,8 +338,13 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
         unfollowed(thread, "the kernel writes to a lock while threads run (futex with priorities)");
     }
     let others = WAITING.load(Relaxed) != 0;
-    let gives = calls::waits(number, args)
-        || others && (LINE.lock().schedule.gives() || calls::is_not_ready(number, args));
+    let by_chance = others && {
+        // The line is not kept locked while the kernel is asked below.
+        let mut line = LINE.lock();
+        line.schedule.gives()
+    };
+    let gives =
+        calls::waits(number, args) || by_chance || others && calls::is_not_ready(number, args);
     if !gives {
         LOOSE.store(thread.block.this, Release);
         return Lent::Loosely;

@@ -72,6 +72,11 @@ fn of_environment(start: &Start, options: Options) -> Rules {
         );
         return Rules::default();
     }
+    if recording.inputs() {
+        crate::die!(
+            "DEP_ONLY, DEP_SKIP: a recording of inputs has all of them: select when it is listed"
+        );
+    }
     if recording.undo() {
         crate::die!("DEP_ONLY, DEP_SKIP: an undo log with holes cannot be undone (rewrite the program with --instrument dep)");
     }

@@ -106,6 +106,14 @@ fn coming_in_call(thread: &mut Thread) -> Coming {
     loop {
         let_others_run(thread);
         let next = coming(thread, pc);
+        let mine = (thread.index, thread.turns());
+        if matches!(next.event, Event::Yields)
+            && next.written.is_empty()
+            && (next.entry.thread, next.entry.turns) == mine
+        {
+            // A signal kept the call from starting, and nobody handled it: the call was made again.
+            continue;
+        }
         let Event::Checked(registers) = &next.event else { return next };
         let moment = Moment { rip: registers.rip, rcx: registers.gpr[1] };
         if moment.rip != pc || !is_in_call(&moment) || next.entry.turns != thread.turns() {

@@ -4,7 +4,7 @@ use crate::base::own::own_range;
 use crate::base::sys::{self, nr};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{differs, impossible};
-use crate::kernel::replay::{replay, Mapped};
+use crate::kernel::replay::{replay, steer, Mapped};
 use crate::kernel::syscalls::mapping::{self, Placed};
 use crate::logs::dropped::drops;
 use crate::thread::Thread;
@@ -125,8 +125,8 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         ),
     };
     let mut kept = flags & FLAGS;
-    if file {
-        // Nobody else is to see what is stored there.
+    if file || steer::is_steered() {
+        // Nobody else is to see what is stored there, not even a checkpoint.
         kept = kept & !sys::MAP_SHARED | sys::MAP_PRIVATE;
     }
     // SAFETY: at the place where the program had it, and nothing of the runtime's is there.

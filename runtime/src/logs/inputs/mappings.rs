@@ -174,7 +174,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         SPECIAL.lock().push(Special { start, end, kind, file });
     }
     if file {
-        of_file(thread, fd, offset as u64, len as u64);
+        // To the end of the page: the program sees what the file has there.
+        of_file(thread, fd, offset as u64, page_up(len as u64));
     }
     if file && shared && prot & sys::PROT_WRITE != 0 {
         unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
@@ -187,7 +188,20 @@ pub fn changed(thread: &mut Thread, fd: usize) {
     if !SPECIAL.lock().iter().any(of_file) {
         return;
     }
-    let Some(stat) = Stat::of(fd).filter(Stat::is_regular) else { return };
+    changed_file(thread, Stat::of(fd));
+}
+
+/// The call has changed the file at the program's `path`.
+pub fn changed_path(thread: &mut Thread, path: usize) {
+    let mut words = [0u64; 18];
+    // SAFETY: the kernel reads the path, which it has just read, and writes `struct stat`.
+    let found = unsafe { sys::call(nr::STAT, &[path, words.as_mut_ptr() as usize]) };
+    changed_file(thread, found.is_ok().then_some(Stat(words)));
+}
+
+fn changed_file(thread: &mut Thread, stat: Option<Stat>) {
+    let of_file = |special: &Special| matches!(special.kind, Kind::File | Kind::Private);
+    let Some(stat) = stat.filter(Stat::is_regular) else { return };
     let is_mapped = |special: &Special| of_file(special) && special.file == stat.identity();
     let found = SPECIAL.lock().iter().any(is_mapped);
     if found {

@@ -61,15 +61,19 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
             unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
         }
         number => {
-            if let Some(fd) = changed_by(number, &call.args) {
+            if let Some(fd) = changed_by(number, &call.args, result) {
                 mappings::changed(thread, fd);
+            }
+            if number == nr::TRUNCATE {
+                mappings::changed_path(thread, call.args[0]);
             }
         }
     }
 }
 
 /// The descriptor of the file that a call writes to.
-fn changed_by(number: usize, args: &[usize; 6]) -> Option<usize> {
+fn changed_by(number: usize, args: &[usize; 6], result: usize) -> Option<usize> {
+    const EMPTIES: usize = 0o1000;
     const WRITE: usize = 1;
     const PWRITE64: usize = 18;
     const WRITEV: usize = 20;
@@ -85,6 +89,9 @@ fn changed_by(number: usize, args: &[usize; 6]) -> Option<usize> {
             Some(args[0])
         }
         SPLICE | COPY_FILE_RANGE => Some(args[2]),
+        nr::CREAT => Some(result),
+        nr::OPEN if args[1] & EMPTIES != 0 => Some(result),
+        nr::OPENAT if args[2] & EMPTIES != 0 => Some(result),
         _ => None,
     }
 }

@@ -76,8 +76,8 @@ pub fn by_call(thread: &mut Thread, call: &Call, result: sys::Result) {
                 let old = before.split_off(..len as usize).unwrap_or_default();
                 changes(thread, at, old);
             }
-            0 if result.is_ok() || faulted || result == Err(sys::EINTR) => all(thread, at, len),
-            _ => {}
+            // A call that fails may have written, too.
+            0 => all(thread, at, len),
         }
     }
 }
