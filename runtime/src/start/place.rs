@@ -203,15 +203,19 @@ fn free_window(at: u64) -> Option<u64> {
     below.chain(above).map(|number| number * WINDOW_SIZE).find(|&window| is_free(window))
 }
 
-/// Whether nothing is in a window.
+/// Whether nothing is in a window, as far as it belongs to programs.
 pub fn is_free(window: u64) -> bool {
+    /// The last page is never mapped.
+    const END: u64 = (1 << 47) - PAGE;
+    let end = END.min(window + WINDOW_SIZE);
     // What is only tried counts, too, where there is a limit.
     let step = if sys::address_space_is_limited() { AREA_STEP } else { WINDOW_SIZE };
-    (window..window + WINDOW_SIZE).step_by(step as usize).all(|at| {
-        let free = reserve(at, step);
+    (window..end).step_by(step as usize).all(|at| {
+        let len = step.min(end - at);
+        let free = reserve(at, len);
         if free {
             // SAFETY: reserved just now.
-            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, step as usize]) };
+            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
         }
         free
     })

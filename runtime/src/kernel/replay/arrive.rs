@@ -40,6 +40,12 @@ pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
                 arrived(thread, &registers);
                 continue;
             }
+            Some(Ahead::Passes(registers)) => {
+                let pc = thread.resume_original;
+                let mine = Registers { rip: pc, ..thread.block.registers };
+                compare(thread, &mine, &registers);
+                continue;
+            }
             Some(Ahead::Later(turns, moment)) => Some((turns, moment)),
             None => None,
         };
@@ -53,8 +59,10 @@ pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
 
 /// What the script has next.
 enum Ahead {
-    /// Now, with these registers.
+    /// Now, with these registers: it was interrupted.
     Here(RegisterState),
+    /// Now, with these registers: it was looked at. If its process ends next, an instruction raises that.
+    Passes(RegisterState),
     /// Behind so many turns.
     Later(u64, Moment),
 }
@@ -99,7 +107,10 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
                     return Some(Ahead::Later(entry.turns, moment));
                 }
                 take(&entry);
-                return Some(Ahead::Here(registers));
+                return Some(match entry.kind() {
+                    Kind::Arrived => Ahead::Here(registers),
+                    _ => Ahead::Passes(registers),
+                });
             }
             _ => return None,
         }
