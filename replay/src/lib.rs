@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`lineage`] finds the traces that one process needs, its ancestors' first;
 //! [`order`] puts the events of all threads into the one order in which they are to happen; [`space`]
-//! finds addresses that the program never used; [`script`] writes it all. Which file stands for one that
+//! finds addresses that the program never used; [`script`] writes it all; [`end`] says how far that goes. Which file stands for one that
 //! the program had mapped, `recording::originals` says.
 //!
 //! Nothing here runs anything, and nothing that a trace says is trusted: what does not fit together is an
@@ -10,10 +10,12 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::cast_possible_truncation)]
 
+pub mod end;
 pub mod lineage;
 pub mod order;
 pub mod script;
 pub mod space;
 
+pub use end::End;
 pub use lineage::Lineage;
-pub use script::{End, Script};
+pub use script::Script;

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use abi::event::{Loss, Position};
-use abi::ids::{LiveAddr, StreamOff};
+use abi::event::Position;
+use abi::ids::StreamOff;
 use trace::events::{Event, Placed};
 use trace::{Error, Thread, Trace};
 
-use crate::script::End;
+use crate::end::End;
 
 /// An event in its place.
 #[derive(Clone, Debug)]
@@ -216,7 +216,7 @@ fn put_within(trace: &Trace, pieces: &mut Vec<Piece>, child: Piece) {
 }
 
 /// Calls that make a process: clone, fork, vfork, clone3.
-const MAKERS: [u64; 4] = [56, 57, 58, 435];
+pub const MAKERS: [u64; 4] = [56, 57, 58, 435];
 
 /// The events of a forked child, behind those of its parent up to the fork.
 fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Error> {
@@ -343,28 +343,5 @@ impl Ordered<'_> {
             }
             self.items.pop();
         }
-    }
-}
-
-/// Why the recording ended, in words.
-#[must_use]
-pub fn loss(reason: Loss) -> &'static str {
-    match reason {
-        Loss::DiskFull => "the disk was full",
-        Loss::FileSizeLimit => "the limit for the size of files was reached",
-        Loss::IoError => "the trace could not be written",
-        Loss::NoMemory => "the trace could not be mapped",
-        Loss::LogFull => "the size that was asked for was used up",
-        Loss::Paused => "the recording was switched off",
-        Loss::Unknown(_) => "the recording stopped",
-    }
-}
-
-/// Where something happened that is not recorded, for a person.
-#[must_use]
-pub fn place(pc: LiveAddr) -> String {
-    match pc.0 {
-        0 => String::new(),
-        pc => format!(" at pc {pc:#x}"),
     }
 }

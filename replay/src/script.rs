@@ -5,56 +5,16 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::event::{EventHeader, Kind, Loss};
-use abi::ids::LiveAddr;
+use abi::event::{EventHeader, Kind};
 use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
 use trace::Error;
 
+use crate::end::End;
 use crate::lineage::Lineage;
-use crate::order::{self, order, Child, Item};
+use crate::order::{order, Child, Item};
 use crate::space::Used;
-
-/// How far a recording can be replayed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum End {
-    /// To the end of the process.
-    Whole,
-    /// To its last event: it was killed, or runs.
-    None,
-    /// Up to something that the recording could not follow.
-    Unfollowed {
-        /// Where.
-        pc: LiveAddr,
-        /// What it was.
-        why: String,
-    },
-    /// Up to where the recording stopped.
-    Lost(Loss),
-    /// Up to a stretch of a thread that is not in the trace.
-    Missing(u64),
-}
-
-/// In one line, behind `replayable`.
-impl std::fmt::Display for End {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            End::Whole => f.write_str("to its end"),
-            End::None => f.write_str("to its last event: it was killed, or still runs"),
-            End::Unfollowed { pc, why } => write!(f, "up to{}: {why}", order::place(*pc)),
-            End::Lost(reason) => {
-                write!(f, "up to where the recording stopped: {}", order::loss(*reason))
-            }
-            End::Missing(number) => {
-                write!(
-                    f,
-                    "up to where the trace is damaged: stretch {number} of the threads is missing"
-                )
-            }
-        }
-    }
-}
 
 /// What was written.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -37,6 +37,9 @@ pub enum Event {
 /// Asked now and then whether to stop.
 pub type Interrupt<'a> = &'a mut dyn FnMut() -> bool;
 
+/// What was met, and where; nothing, if there was none.
+type Met = Option<(Event, Position)>;
+
 /// A replay, and copies of it at earlier places.
 pub struct Timeline<M> {
     now: M,
@@ -277,12 +280,7 @@ impl<M: Machine> Timeline<M> {
 
     /// What is met last from here (here included) to in front of `end`. (What writes last in front of `end`
     /// is met, too: behind it is `end`.) The outer `None`: it was interrupted.
-    #[allow(clippy::type_complexity)]
-    fn last_met(
-        &mut self,
-        end: Position,
-        interrupt: Interrupt,
-    ) -> Result<Option<Option<(Event, Position)>>, Failed> {
+    fn last_met(&mut self, end: Position, interrupt: Interrupt) -> Result<Option<Met>, Failed> {
         let here = self.here();
         let mut last = self.is_break(here).then_some((Event::Breakpoint, here));
         loop {

@@ -11,7 +11,7 @@ use abi::script::Verdict;
 use clap::Args as ClapArgs;
 use recording::originals::Originals;
 use recording::{Recording, TraceName};
-use replay::order::Child;
+use replay::order::{Child, MAKERS};
 use replay::Lineage;
 use serde::Serialize;
 use trace::events::Event;
@@ -257,9 +257,6 @@ fn replayed(
         false => Err(Error(format!("{file}: this is not what was recorded")).into()),
     }
 }
-
-/// Calls that make a process: clone, fork, vfork, clone3.
-const MAKERS: [u64; 4] = [56, 57, 58, 435];
 
 /// Leaves out what the processes did that forked the one that was replayed: in its trace their calls
 /// returned 0, each at the start of a chunk.
