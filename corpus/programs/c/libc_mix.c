@@ -16,7 +16,9 @@ int main(int argc, char **argv) {
         memcpy(other, buf, n + 1);
         memmove(other + 1, other, n + 1);
         h = (h ^ strlen(other) ^ (unsigned long)(strchr(other, 'z') != 0)) * 1099511628211UL;
-        h ^= memcmp(buf, other, n + 1) + strcmp(buf, other + 1);
+        // Only the signs: sse2 and avx2 routines return different numbers, and an emulated processor that is
+        // asked twice for its features answers differently once in 300 runs.
+        h ^= (memcmp(buf, other, n + 1) < 0) + 2 * (strcmp(buf, other + 1) < 0);
         CHECK(strstr(other, buf) == other);
         CHECK(strrchr(buf, 0) == buf + n && memchr(buf, 0, n + 1) == buf + n);
     }
