@@ -202,33 +202,37 @@ fn instrument(command: &Command) -> Option<&'static str> {
     }
 }
 
-/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs. `None`:
-/// it does not.
+/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs, `of` a
+/// recording or alone. `None`: it does not.
 pub fn show(
     trace: &Trace,
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     out: &mut impl Write,
 ) -> Option<Result<(), Stop>> {
     let instrument = instrument(&args.command).filter(|_| trace.options.recording.inputs())?;
-    Some(replayed(args, common, process, instrument, out))
+    Some(replayed(args, common, of, instrument, out))
 }
 
 fn replayed(
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     instrument: &str,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let file = common.file.display();
-    let ready = Ready::new(&Named {
+    let named = Named {
         file: &common.file,
-        process,
+        process: of.map(|(_, which)| which),
         program: common.program.as_deref(),
         output: common.output.as_deref(),
-    })?;
+    };
+    let ready = match of {
+        Some((recording, _)) => Ready::in_recording(&named, recording)?,
+        None => Ready::new(&named)?,
+    };
     warn_of_damage(&ready);
     let output = ready.output(instrument)?;
     let path = ready.folder.join("replay.dep");
