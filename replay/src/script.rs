@@ -31,6 +31,8 @@ pub struct Script {
     pub threads: Vec<Option<u32>>,
     /// Of a forked process: where it begins.
     pub child: Option<Child>,
+    /// The files of which code was mapped.
+    pub code: Vec<PathBuf>,
 }
 
 /// The start of the process, from the trace that has it.
@@ -87,6 +89,8 @@ pub fn write(
     let mut known: Vec<(Wanted, PathBuf)> = Vec::new();
     let mut turns: Vec<u64> = Vec::new();
     let mut threads: Vec<Option<u32>> = Vec::new();
+    let mut code = Code::default();
+    code.add(interpreter);
     for item in &ordered.items {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
         let thread = thread.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
@@ -109,9 +113,11 @@ pub fn write(
                         path
                     }
                 };
+                code.is_mapped(item.thread, &path);
                 Some(in_place(&item.event, &path))
             }
         };
+        code.call(item);
         let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
         header.len += entry.len() as u64;
         out.write_all(&entry).map_err(failed)?;
@@ -125,7 +131,36 @@ pub fn write(
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, end: ordered.end, threads, child })
+    Ok(Script { header, events, turns, end: ordered.end, threads, child, code: code.files })
+}
+
+/// Which files the program had mapped code of.
+#[derive(Default)]
+struct Code {
+    files: Vec<PathBuf>,
+    /// The file that the next call of this thread maps.
+    next: Option<(u32, PathBuf)>,
+}
+
+impl Code {
+    fn add(&mut self, file: Option<&Path>) {
+        if let Some(file) = file.filter(|file| !self.files.iter().any(|one| one == file)) {
+            self.files.push(file.to_owned());
+        }
+    }
+
+    fn is_mapped(&mut self, thread: u32, path: &Path) {
+        self.next = Some((thread, path.to_owned()));
+    }
+
+    fn call(&mut self, item: &Item<'_>) {
+        const PROT_EXEC: u64 = 4;
+        let Event::Syscall { arguments, .. } = &*item.event else { return };
+        let Some((thread, path)) = self.next.take() else { return };
+        if thread == item.thread && arguments[2] & PROT_EXEC != 0 {
+            self.add(Some(&path));
+        }
+    }
 }
 
 /// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,

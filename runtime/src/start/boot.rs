@@ -87,7 +87,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
     let behind = window + header.runtime_end;
-    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
+    let behind =
+        replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
     let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
@@ -107,15 +109,16 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let when = begins(&start, &header);
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        // A replay's libraries lie where those of the recording did, with room for other translations.
-        _ if replay.is_some() => None,
         Some(0) | None => {
             Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
         }
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let mut packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    if replay.is_some() {
+        packs.replays(arena.range().end..area.end, mapped);
+    }
     let serial = is_serial(&start, options);
     let entries = entries();
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);

@@ -192,18 +192,26 @@ impl Given {
         None
     }
 
-    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
-    /// mapped nothing there.
-    pub fn room_for_code(&self, window: u64, from: u64) -> u64 {
-        let last = window + ARENA_END - ARENA_LEN;
-        let mut used = Vec::new();
+    /// What the recorded program has mapped in its window at any time.
+    pub fn mapped(&self, window: u64) -> Vec<Range<u64>> {
+        let mut mapped = Vec::new();
         let mut script = Script::new(self.entries);
         while let Next::Entry(entry) = script.peek() {
             if let (Kind::Syscall, Some(event)) = (entry.kind(), entry.event()) {
-                used.extend(mapped_by(&event).filter(|range| range.start < window + ARENA_END));
+                let range = mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
+                mapped.extend(range.filter(|range| window < range.end));
             }
             script.take(&entry);
         }
+        mapped.sort_unstable_by_key(|range| (range.start, range.end));
+        mapped.dedup();
+        mapped
+    }
+
+    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
+    /// mapped nothing there.
+    pub fn room_for_code(&self, window: u64, from: u64, used: &[Range<u64>]) -> u64 {
+        let last = window + ARENA_END - ARENA_LEN;
         let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
         let is_free =
             |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);

@@ -2,6 +2,7 @@
 
 use crate::base::own::own_range;
 use crate::base::sys::{self, nr};
+use crate::code::window::{library_at, placed};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::{replay, steer, Mapped};
@@ -144,11 +145,15 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         ),
     }
     if area.contains(&start) {
-        crate::code::window::placed(start);
+        placed(start);
+    }
+    let library = file && flags & (sys::MAP_PRIVATE | sys::MAP_FIXED) == sys::MAP_PRIVATE;
+    if library && offset == 0 && fd >= 0 {
+        library_at(fd, start, len);
     }
     let path = mapped.map_or(&b""[..], |mapped| mapped.path);
     let offset = offset as u64;
-    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, false, Some(path));
+    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, true, Some(path));
     if fd >= 0 {
         // SAFETY: opened here.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
