@@ -412,6 +412,14 @@ pub enum Event<B, R> {
         /// What it is.
         why: B,
     },
+    /// Inputs: what the kernel was given to read for the [`Event::Syscall`] or [`Event::Exec`] that comes
+    /// next in the thread, when the call began, for a replay to compare.
+    Passed {
+        /// How much it was, as far as it was there.
+        bytes: u64,
+        /// Digest of it.
+        digest: u64,
+    },
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -504,6 +512,7 @@ kinds! {
     Checked = 55 "CHECKED",
     Mapped = 56 "MAPPED",
     Unfollowed = 57 "UNFOLLOWED",
+    Passed = 62 "PASSED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -673,6 +682,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0]);
                 out.put(why.as_ref());
             }
+            Event::Passed { bytes, digest } => put_words(out, &[*bytes, *digest]),
         }
     }
 
@@ -802,6 +812,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Mapped { file, size, changed_ns, contents, path: f.text() }
             }
             Kind::Unfollowed => Event::Unfollowed { pc: f.live()?, why: f.text() },
+            Kind::Passed => Event::Passed { bytes: f.u64()?, digest: f.u64()? },
         })
     }
 }

@@ -64,6 +64,7 @@ fn sample(kind: Kind) -> Owned {
             Event::Mapped { file: [1, 2], size: 3, changed_ns: 4, contents: vec![5, 6, 0], path }
         }
         Kind::Unfollowed => Event::Unfollowed { pc, why: b"shared memory".to_vec() },
+        Kind::Passed => Event::Passed { bytes: 5, digest: 6 },
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::Switch => Event::Switch {

@@ -9,6 +9,7 @@ pub mod seek;
 pub mod turns;
 
 use crate::base::control::Slot;
+use crate::base::digest::Digest;
 use crate::base::facts::facts;
 use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
@@ -57,6 +58,8 @@ pub struct Thread {
     /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
     /// been delivered, or 0: it would raise it there again.
     pub raised: i32,
+    /// What the program has passed to the kernel for the call that is being made, if that is recorded.
+    pub passed: Digest,
     /// System calls that the log has counted.
     pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
@@ -160,6 +163,7 @@ impl Thread {
             resume_original: 0,
             transfer_undone: false,
             raised: 0,
+            passed: Digest::default(),
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
