@@ -19,3 +19,4 @@ pub mod program;
 pub mod replaying;
 pub mod signal;
 pub mod sys;
+pub mod vectors;

@@ -127,6 +127,10 @@ fn is_input(kind: Kind) -> bool {
             | Checked
             | Mapped
             | Unfollowed
+            | Snapshot
+            | Region
+            | State
+            | Actions
     )
 }
 
