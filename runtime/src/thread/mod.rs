@@ -90,9 +90,21 @@ pub struct Thread {
     pub for_exec: ForExec,
     /// In a replay: how far it is.
     pub seek: Seek,
+    /// While it lets others run: what they have to know of it to copy it.
+    pub standing: Standing,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
+}
+
+/// What belongs to the processor while a thread runs, once the thread lets others run.
+#[derive(Default)]
+pub struct Standing {
+    /// Original address where it goes on.
+    pub pc: u64,
+    pub fs_base: u64,
+    /// Memory with its vector state, or 0.
+    pub vectors: u64,
 }
 
 const STACK: u64 = 512 << 10;
@@ -182,6 +194,7 @@ impl Thread {
             own_actions: None,
             for_exec: ForExec::default(),
             seek: Seek::new(),
+            standing: Standing::default(),
             next_spare: 0,
             handler_stack,
         }
@@ -191,7 +204,10 @@ impl Thread {
     pub fn reset(&mut self) {
         self.mailbox.reset();
         let (stack, handler_stack) = (self.block.runtime_stack, self.handler_stack);
+        // The memory for its vectors stays with it.
+        let standing = Standing { vectors: self.standing.vectors, ..Standing::default() };
         *self = Thread::new(self.block.this, self.mailbox, self.slot, stack, handler_stack);
+        self.standing = standing;
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.

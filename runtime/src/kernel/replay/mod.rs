@@ -19,6 +19,7 @@ pub mod contexts;
 pub mod memory;
 pub mod outcome;
 pub mod output;
+pub mod restore;
 pub mod script;
 pub mod steer;
 pub mod stepping;
