@@ -21,11 +21,14 @@ use gdbstub::target::ext::breakpoints::{
     Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
     SwBreakpoint, SwBreakpointOps, WatchKind,
 };
+use gdbstub::target::ext::catch_syscalls::{
+    CatchSyscallPosition, CatchSyscalls, CatchSyscallsOps, SyscallNumbers,
+};
 use gdbstub::target::ext::exec_file::{ExecFile, ExecFileOps};
 use gdbstub::target::ext::monitor_cmd::{outputln, ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
 
-use crate::debug::machine::{Failed, Machine, Watch};
+use crate::debug::machine::{Calls, Failed, Machine, Watch};
 use crate::debug::registers::{Amd64, Amd64Registers};
 use crate::debug::timeline::{Event, Timeline};
 use crate::debug::wire::Wire;
@@ -115,7 +118,8 @@ impl<M: Machine + 'static> Server<M> {
             Event::Breakpoint => MultiThreadStopReason::SwBreak(tid),
             Event::Watchpoint(addr) => {
                 let watches = &self.timeline.points.watches;
-                let kind = watches.iter().find(|w| w.address == addr).map(Watch::kind);
+                let met = |w: &&Watch| addr.wrapping_sub(w.address) < w.len;
+                let kind = watches.iter().find(met).map(Watch::kind);
                 let kind = match kind {
                     Some(Watched::Read) => WatchKind::Read,
                     Some(Watched::Access) => WatchKind::ReadWrite,
@@ -126,6 +130,16 @@ impl<M: Machine + 'static> Server<M> {
             Event::Signal(number) => {
                 MultiThreadStopReason::SignalWithThread { tid, signal: signal_of(number) }
             }
+            Event::Call(number) => MultiThreadStopReason::CatchSyscall {
+                tid: Some(tid),
+                number,
+                position: CatchSyscallPosition::Entry,
+            },
+            Event::CallReturn(number) => MultiThreadStopReason::CatchSyscall {
+                tid: Some(tid),
+                number,
+                position: CatchSyscallPosition::Return,
+            },
             Event::Begin => {
                 MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin }
             }
@@ -228,7 +242,12 @@ impl<M: Machine + 'static> Server<M> {
         let stop = self.timeline.stop();
         let here = stop.position;
         let of = self.turns.map_or(String::new(), |turns| format!(" of {turns}"));
-        outputln!(out, "turn {}{of}, input {}, pc {:#x}", here.turns, here.entry, here.pc);
+        // At the end everything has happened.
+        let input = match here.entry {
+            u64::MAX => String::new(),
+            entry => format!(", input {entry}"),
+        };
+        outputln!(out, "turn {}{of}{input}, pc {:#x}", here.turns, here.pc);
         if stop.why == Why::End {
             outputln!(out, "the recording ends here");
         }
@@ -328,6 +347,10 @@ impl<M: Machine + 'static> Target for Server<M> {
     }
 
     fn support_auxv(&mut self) -> Option<AuxvOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_catch_syscalls(&mut self) -> Option<CatchSyscallsOps<'_, Self>> {
         Some(self)
     }
 
@@ -523,6 +546,24 @@ impl<M: Machine + 'static> HwWatchpoint for Server<M> {
 impl<M: Machine + 'static> Auxv for Server<M> {
     fn get_auxv(&self, offset: u64, length: usize, buf: &mut [u8]) -> TargetResult<usize, Self> {
         Ok(part(&self.auxv, offset, length, buf))
+    }
+}
+
+impl<M: Machine + 'static> CatchSyscalls for Server<M> {
+    fn enable_catch_syscalls(
+        &mut self,
+        filter: Option<SyscallNumbers<'_, u64>>,
+    ) -> TargetResult<(), Self> {
+        self.timeline.points.calls = match filter {
+            None => Calls::All,
+            Some(numbers) => Calls::These(numbers.collect()),
+        };
+        Ok(())
+    }
+
+    fn disable_catch_syscalls(&mut self) -> TargetResult<(), Self> {
+        self.timeline.points.calls = Calls::None;
+        Ok(())
     }
 }
 
