@@ -9,7 +9,7 @@ use std::path::Path;
 
 use abi::event::Kind;
 use abi::script::{EntryHeader, ENTRY_HEADER_SIZE, HEADER_SIZE};
-use abi::syscalls::find;
+use abi::syscalls::{effects, find, Access};
 use trace::events::Event;
 use trace::Error;
 
@@ -65,7 +65,7 @@ pub struct Effect {
     pub pc: Option<u64>,
     /// The bytes that it has touched.
     pub touched: Range<u64>,
-    /// What they are then; `None`: other memory is mapped there, or none.
+    /// What they are then, if they have changed; `None`: other memory is mapped there, or none.
     pub bytes: Option<Vec<u8>>,
 }
 
@@ -168,7 +168,11 @@ impl Effects {
             }
             Event::Mapped { .. } | Event::Runs(_) => return,
             Event::Syscall { number, arguments, result } => {
+                let found = self.found.len();
                 self.done(at, thread, Who::Call(number), None);
+                if self.found.len() == found {
+                    self.unchanged(at, thread, number, &arguments, result);
+                }
                 self.remapped(at, thread, number, &arguments, result);
                 return self.goes_on(thread);
             }
@@ -202,6 +206,25 @@ impl Effects {
         }
     }
 
+    /// A call that has written what was there already: that is not recorded, and follows from the call.
+    fn unchanged(&mut self, at: u64, thread: u32, number: u64, args: &[u64; 6], result: i64) {
+        let (Some(call), turns) = (find(number), self.turns()) else { return };
+        let mut written = Vec::new();
+        let mut add = |access, start: u64, len: u64| {
+            if access == Access::Write {
+                written.push(start..start.saturating_add(len));
+            }
+        };
+        effects(call, args, result, &mut |_, _| false, &mut add);
+        for range in written {
+            let touched = self.range.start.max(range.start)..self.range.end.min(range.end);
+            if !touched.is_empty() {
+                let (who, pc, bytes) = (Who::Call(number), None, Some(Vec::new()));
+                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes });
+            }
+        }
+    }
+
     /// A call that puts other memory there, or none.
     fn remapped(&mut self, at: u64, thread: u32, number: u64, arguments: &[u64; 6], result: i64) {
         const DROPS: [u64; 4] = [4, 8, 9, 24];
@@ -219,7 +242,8 @@ impl Effects {
             "brk" => {
                 let before = std::mem::replace(&mut self.brk, address);
                 let page = |at: u64| at.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-                vec![page(before.min(address))..page(before.max(address))]
+                let (start, end) = (page(before.min(address)), page(before.max(address)));
+                vec![pages(start, end - start)]
             }
             _ => return,
         };

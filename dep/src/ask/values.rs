@@ -160,8 +160,8 @@ impl Wanted<'_> {
         let is_load = row.access == "load";
         self.what.thread.is_none_or(|wanted| wanted == tid)
             && self.turns.contains(&row.turns)
-            && !(self.what.loads && !is_load)
-            && !(self.what.stores && is_load)
+            && (is_load || !self.what.loads)
+            && !(is_load && self.what.stores)
     }
 }
 
@@ -322,7 +322,9 @@ impl Walk<'_> {
         if stores {
             let mut new = self.look(machine);
             // What the kernel has written since stands there now.
-            for effect in self.effects.iter().take_while(|e| e.at < behind.position.entry) {
+            let is_change = |e: &&Effect| e.bytes.as_ref().is_none_or(|bytes| !bytes.is_empty());
+            let since = self.effects.iter().take_while(|e| e.at < behind.position.entry);
+            for effect in since.filter(is_change) {
                 let from = (effect.touched.start - self.range.start) as usize;
                 let to = (effect.touched.end - self.range.start) as usize;
                 new[from..to].fill(Byte::Open);

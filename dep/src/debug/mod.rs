@@ -128,10 +128,8 @@ fn wait_at(address: &str, program: &str) -> Result<Stream, Error> {
 /// Commands of ours for gdb.
 const SCRIPT: &str = "\
 define seek
-  monitor seek $arg0
-  maintenance flush register-cache
-  maintenance flush dcache
-  frame 0
+  monitor ahead $arg0
+  stepi
 end
 document seek
 Go to a place of the recording: seek TURN, seek PERCENT%, seek begin, seek end.

@@ -58,6 +58,9 @@ pub struct Server<M> {
     turns: Option<u64>,
     /// That the past cannot be written was said.
     said_read_only: bool,
+    /// The next movement, whichever it is, goes to the first place behind so many turns. The inner `None`:
+    /// nowhere.
+    ahead: Option<Option<u64>>,
 }
 
 impl<M: Machine + 'static> Server<M> {
@@ -70,6 +73,7 @@ impl<M: Machine + 'static> Server<M> {
             program: program.as_bytes().to_vec(),
             turns,
             said_read_only: false,
+            ahead: None,
         }
     }
 
@@ -93,6 +97,9 @@ impl<M: Machine + 'static> Server<M> {
     /// Does what is wanted. `None`: somebody has interrupted it.
     fn go(&mut self, wire: &mut Wire) -> Option<MultiThreadStopReason<u64>> {
         let interrupt: &mut dyn FnMut() -> bool = &mut || wire.has_news();
+        if let Some(to) = self.ahead.take() {
+            return self.seek(to, interrupt);
+        }
         let moved = match self.wanted {
             Wanted::Continue => self.timeline.forward(interrupt),
             Wanted::Step => self.timeline.step(),
@@ -150,6 +157,32 @@ impl<M: Machine + 'static> Server<M> {
         })
     }
 
+    /// Goes to a turn in place of a movement of gdb's, so that gdb asks for everything anew: which thread is
+    /// there, too.
+    fn seek(
+        &mut self,
+        to: Option<u64>,
+        interrupt: &mut dyn FnMut() -> bool,
+    ) -> Option<MultiThreadStopReason<u64>> {
+        let before = self.tid();
+        if let Some(turn) = to {
+            match self.timeline.seek_turn(turn, interrupt) {
+                Ok(Event::Interrupted) => return None,
+                Ok(_) => {}
+                Err(Failed(why)) => {
+                    eprintln!("dep: {why}");
+                    if let Err(Failed(why)) = self.timeline.recover() {
+                        eprintln!("dep: {why}");
+                    }
+                }
+            }
+        }
+        let tid = self.tid();
+        // For gdb another thread than the one that it has stepped stands for no reason.
+        let signal = if tid == before { Signal::SIGTRAP } else { Signal(0) };
+        Some(MultiThreadStopReason::SignalWithThread { tid, signal })
+    }
+
     fn step_range(
         &mut self,
         start: u64,
@@ -202,6 +235,14 @@ impl<M: Machine + 'static> Server<M> {
                     self.timeline.kept().map(|place| place.turns.to_string()).collect();
                 outputln!(out, "{}", turns.join(" "));
             }
+            // What `seek` says in front of its step.
+            (Some("ahead"), Some(to), None) => match self.turn(to) {
+                Ok(turn) => self.ahead = Some(Some(turn)),
+                Err(why) => {
+                    self.ahead = Some(None);
+                    outputln!(out, "{why}");
+                }
+            },
             (Some("seek"), Some(to), None) => match self.turn(to) {
                 Ok(turn) => {
                     self.timeline.seek_turn(turn, &mut || false)?;

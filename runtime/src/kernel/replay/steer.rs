@@ -336,7 +336,9 @@ impl Steer {
     ) -> Option<(Why, u64)> {
         let Command { action, hits, position: goal, .. } = self.command;
         let accessed = accessed.map(|address| (Why::Watchpoint, address));
-        let returned = returned.map(|number| (Why::CallReturn, number));
+        // What is behind a call is no part of what leads there.
+        let leads_here = hits == Hits::Last && action == Action::RunTo && here == goal;
+        let returned = returned.filter(|_| !leads_here).map(|number| (Why::CallReturn, number));
         for (why, detail) in [returned, accessed].into_iter().flatten() {
             match hits {
                 Hits::Ignore => {}
