@@ -12,6 +12,7 @@
 //!
 //! Recorded threads are contexts on the one thread that the replay has.
 
+pub mod accesses;
 pub mod answers;
 pub mod arrive;
 pub mod calls;
