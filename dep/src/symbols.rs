@@ -52,6 +52,43 @@ impl Symbols {
         Symbols { modules, files: HashMap::new() }
     }
 
+    /// The file that is mapped at a live address, and the offset in it.
+    pub fn file(&self, address: LiveAddr) -> Option<(&Path, u64)> {
+        let module = self.modules.iter().rev().find(|m| m.live.contains(&address))?;
+        Some((&module.path, module.offset + address.from_start(module.live.start)))
+    }
+
+    /// Where the functions lie whose names are `wanted`, ascending.
+    pub fn ranges(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<Range<LiveAddr>> {
+        let mut ranges = Vec::new();
+        for module in &self.modules {
+            let path = module.path.clone();
+            let functions = self.files.entry(path).or_insert_with_key(|path| read(path));
+            let Some(functions) = functions.as_ref() else { continue };
+            for (address, size, _) in functions.list.iter().filter(|f| wanted(&f.2)) {
+                let from = match (module.offset, functions.segments.first()) {
+                    (0, Some((_, _, first))) => address.checked_sub(first / 4096 * 4096),
+                    (offset, _) => {
+                        let contains = |(_, size, start): &&(u64, u64, u64)| {
+                            (*start..start + size).contains(address)
+                        };
+                        let segment = functions.segments.iter().find(contains);
+                        let at = segment.map(|(at, _, start)| at + (address - start));
+                        at.and_then(|at| at.checked_sub(offset))
+                    }
+                };
+                let start = from.and_then(|from| module.live.start.0.checked_add(from));
+                let Some(start) = start.map(LiveAddr).filter(|s| module.live.contains(s)) else {
+                    continue;
+                };
+                ranges.push(start..start.plus(*size));
+            }
+        }
+        ranges.sort_by_key(|range| (range.start, range.end));
+        ranges.dedup();
+        ranges
+    }
+
     /// The function that contains a live address, as `name+0x12`.
     pub fn name(&mut self, address: LiveAddr) -> Option<String> {
         // The last mapping of a place counts.
