@@ -196,7 +196,9 @@ pub fn warn_of_damage(ready: &Ready) {
 /// Whether the command lists what a recording of inputs does not have.
 fn instrument(command: &Command) -> Option<&'static str> {
     match command {
-        Command::Blocks(_) | Command::Memrefs(_) => Some("dep"),
+        Command::Blocks(_) | Command::Memrefs(_) | Command::Races(_) | Command::Window(_) => {
+            Some("dep")
+        }
         Command::Undo(_) => Some("undo"),
         _ => None,
     }
@@ -241,7 +243,11 @@ fn replayed(
     };
     warn_of_damage(&ready);
     let (trace, equal) = leave_trace(&ready, instrument, &file)?;
-    crate::show(&trace, args, common, out)?;
+    match &args.command {
+        Command::Races(what) => crate::races::list(&trace, &ready, what, out)?,
+        Command::Window(what) => crate::window::show(&trace, &ready, what, out)?,
+        _ => crate::show(&trace, args, common, out)?,
+    }
     if trace.is_lossy {
         let temporary = std::env::temp_dir();
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";

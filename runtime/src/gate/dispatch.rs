@@ -234,6 +234,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     baton::entered(thread);
     prepare(thread, thread.resume_original);
     if is_replay() {
+        contexts::begun(thread);
         replayed(thread, true);
     }
     switch::settle(thread);

@@ -167,7 +167,7 @@ fn let_others_run(thread: &mut Thread) {
             Kind::Runs | Kind::ThreadStart if entry.thread != thread.index => {}
             _ => return,
         }
-        contexts::others_run(thread, pc);
+        contexts::others_run(thread, pc, WHOLE_UNIT);
     }
 }
 
