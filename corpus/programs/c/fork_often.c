@@ -1,4 +1,4 @@
-// Hundreds of forks. Between them parent and child go on to functions that were not called before, by
+// Many forks. Between them parent and child go on to functions that were not called before, by
 // pointer and by return, and to code that changes.
 #include <string.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ int main(void) {
     code = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(code != MAP_FAILED);
     make(1);
-    for (unsigned i = 0; i < 300; i++) {
+    for (unsigned i = 0; i < 140; i++) {
         // Something new in the parent now and then, in the child another time.
         if (i % 5 == 0) sum = functions[i / 5 % COUNT](sum);
         if (i % 16 == 9) make(i);
@@ -49,7 +49,7 @@ int main(void) {
                 make(i + 1000);
                 CHECK(made() == i + 1000);
             }
-            if (i % 50 == 49) {
+            if (i % 20 == 19) {
                 pid = fork();
                 if (!pid) _exit(functions[(i * 11 + 5) % COUNT](x) & 63);
                 x += ended(pid);

@@ -250,7 +250,7 @@ fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
 
 /// `len` bytes that repeat the [`PIECE`] at `from`.
 fn part_of(from: u64, len: u64) -> impl Iterator<Item = [u64; 2]> {
-    let rest = (len % PIECE != 0).then_some([from, len % PIECE]);
+    let rest = (!len.is_multiple_of(PIECE)).then_some([from, len % PIECE]);
     (0..len / PIECE).map(move |_| [from, PIECE]).chain(rest)
 }
 
