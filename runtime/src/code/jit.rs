@@ -88,6 +88,7 @@ pub fn has_protected_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }
 
+#[link_section = ".data.at_fork"]
 static JIT: Once<Lock<Jit>> = Once::new();
 
 /// Puts the translator in place.

@@ -29,6 +29,7 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Index of the next thread.
+#[link_section = ".data.at_fork"]
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
 /// Blocks of threads that have ended, to be used again: address of the first one.
 static SPARE: AtomicU64 = AtomicU64::new(0);

@@ -12,6 +12,7 @@ use crate::thread::Thread;
 use abi::control::KICK;
 use alloc::boxed::Box;
 
+#[link_section = ".data.at_fork"]
 static ACTIONS: Once<Lock<Actions>> = Once::new();
 
 /// Puts the program's actions in place: what the kernel left us.
