@@ -76,6 +76,9 @@ pub mod nr {
     pub const GETXATTR: usize = 191;
     pub const FUTEX: usize = 202;
     pub const SET_TID_ADDRESS: usize = 218;
+    pub const TIMER_CREATE: usize = 222;
+    pub const TIMER_SETTIME: usize = 223;
+    pub const TIMER_DELETE: usize = 226;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
@@ -224,9 +227,20 @@ fn limits(resource: usize) -> [u64; 2] {
 
 /// Nanoseconds since the epoch.
 pub fn now_ns() -> u64 {
+    clock_ns(0)
+}
+
+/// Nanoseconds since some moment; nobody sets this clock.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(CLOCK_MONOTONIC)
+}
+
+pub const CLOCK_MONOTONIC: usize = 1;
+
+fn clock_ns(clock: usize) -> u64 {
     let mut now = [0u64; 2];
     // SAFETY: the kernel writes two words.
-    let _ = unsafe { call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    let _ = unsafe { call(nr::CLOCK_GETTIME, &[clock, now.as_mut_ptr() as usize]) };
     now[0] * 1_000_000_000 + now[1]
 }
 

@@ -45,6 +45,8 @@ pub struct Mailbox {
     /// A record is being stored with the program's alignment check off.
     unaligned: AtomicBool,
     mask_of_unaligned: AtomicU64,
+    /// Signals are held back for a while; a kick ends that.
+    in_spell: AtomicBool,
     /// How the thread stands in the line for the baton, if one thread runs at a time: it waits here.
     pub baton: AtomicU32,
 }
@@ -63,6 +65,7 @@ impl Mailbox {
             stepping: AtomicBool::new(false),
             unaligned: AtomicBool::new(false),
             mask_of_unaligned: AtomicU64::new(0),
+            in_spell: AtomicBool::new(false),
             baton: AtomicU32::new(0),
         }
     }
@@ -77,6 +80,7 @@ impl Mailbox {
         self.let_in.store(0, Relaxed);
         self.stepping.store(false, Relaxed);
         self.unaligned.store(false, Relaxed);
+        self.in_spell.store(false, Relaxed);
         self.baton.store(0, Relaxed);
     }
 
@@ -181,6 +185,15 @@ impl Mailbox {
     /// `signal` is let in although the program blocks it.
     pub fn let_in(&self, signal: i32) {
         self.let_in.store(signal, Relaxed);
+    }
+
+    /// Whether signals are held back for a while.
+    pub fn is_in_spell(&self) -> bool {
+        self.in_spell.load(Relaxed)
+    }
+
+    pub fn set_in_spell(&self, in_spell: bool) {
+        self.in_spell.store(in_spell, Relaxed);
     }
 
     // --- steps ---

@@ -5,6 +5,7 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod pressure;
 pub mod seek;
 pub mod turns;
 
@@ -21,6 +22,7 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use pressure::Pressure;
 use seek::Seek;
 
 /// A thread and its mailbox, one behind the other: gs points here.
@@ -62,6 +64,8 @@ pub struct Thread {
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// How dense its signals are.
+    pub pressure: Pressure,
     /// Where it is, for whoever wants to stop it.
     pub slot: Slot,
     /// The generation of the code ([`crate::kernel::switch`]) that `block.resume` belongs to.
@@ -163,6 +167,7 @@ impl Thread {
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            pressure: Pressure::NONE,
             slot,
             seen: 0,
             plain: false,

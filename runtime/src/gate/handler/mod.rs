@@ -40,6 +40,7 @@ use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::leave_window;
 use crate::gate::stubs;
+use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
 use crate::thread::Thread;
@@ -59,6 +60,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         unsafe { (Thread::mailbox_here(), &mut *info, Interrupted::new(&mut *uc)) };
     let at = &mut at;
     let pc = at.pc();
+    if info.registration().is_none() {
+        info.set_registration(actions::registration(at.restorer()));
+    }
     let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
     if trace && !after_step_unaligned(mailbox, at) {
         return;
@@ -90,7 +94,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {
         if kick {
-            return kicked_in_runtime(at);
+            return kicked_in_runtime(mailbox, at);
         }
         if blocked {
             mailbox.let_in(signal);

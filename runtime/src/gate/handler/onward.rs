@@ -4,6 +4,7 @@
 use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
+use crate::base::sys;
 use crate::code::jit::jit;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
@@ -11,11 +12,12 @@ use crate::gate::handler::place::Place;
 use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
-use crate::kernel::interruptible::abort_of;
+use crate::kernel::interruptible::{abort_of, broken_off};
 use crate::kernel::replay::strings::hurry;
 use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
+use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::thread::mailbox::Mailbox;
@@ -44,6 +46,10 @@ pub fn resume(
 
 /// The thread was brought out of generated code, to do what the way back from the runtime does.
 fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    if pressure::end_spell(thread) {
+        thread.pressure.returned = sys::monotonic_ns();
+        thread.pressure.returned_to = state.rip;
+    }
     switch::arrive(thread, state);
     loop {
         go(thread, at, state);
@@ -55,7 +61,14 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
 }
 
 /// A thread in the runtime looks before it goes on.
-pub fn kicked_in_runtime(at: &mut Interrupted) {
+pub fn kicked_in_runtime(mailbox: &Mailbox, at: &mut Interrupted) {
+    if mailbox.is_in_spell() {
+        // It is over: signals are let in on the way back.
+        mailbox.set_pending();
+    }
+    if let Some(broken_off) = broken_off(at.pc(), at.context.rcx) {
+        at.context.rip = broken_off;
+    }
     if let Some(late) = stubs::late_of(at.pc()) {
         at.context.rip = late;
     }

@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext};
-use crate::kernel::signals::pending;
+use crate::kernel::signals::pressure;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 
@@ -18,7 +18,7 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     let mut uc = UContext::default();
     read_program_value(at, &mut uc).then_some(())?;
     thread.mailbox.set_mask(uc.mask);
-    pending::apply_mask(thread.mailbox);
+    pressure::returned(thread, uc.context.rip);
     if uc.context.fpstate != 0 {
         restore_floating(thread, uc.context.fpstate)?;
     }
