@@ -11,6 +11,7 @@ pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
+pub const E2BIG: i32 = 7;
 pub const EINVAL: i32 = 22;
 pub const ENFILE: i32 = 23;
 pub const EMFILE: i32 = 24;
@@ -58,6 +59,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const TRUNCATE: usize = 76;
     pub const FTRUNCATE: usize = 77;
+    pub const GETDENTS: usize = 78;
     pub const GETCWD: usize = 79;
     pub const CREAT: usize = 85;
     pub const UNLINK: usize = 87;
@@ -91,6 +93,7 @@ pub mod nr {
     pub const EPOLL_PWAIT: usize = 281;
     pub const FALLOCATE: usize = 285;
     pub const DUP3: usize = 292;
+    pub const GETDENTS64: usize = 217;
     pub const RT_TGSIGQUEUEINFO: usize = 297;
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;

@@ -45,6 +45,8 @@ pub struct Mailbox {
     /// A record is being stored with the program's alignment check off.
     unaligned: AtomicBool,
     mask_of_unaligned: AtomicU64,
+    /// The program's own trap flag, while the processor's is not what the program has set.
+    trap_flag: AtomicBool,
     /// Signals are held back for a while; a kick ends that.
     in_spell: AtomicBool,
     /// How the thread stands in the line for the baton, if one thread runs at a time: it waits here.
@@ -65,6 +67,7 @@ impl Mailbox {
             stepping: AtomicBool::new(false),
             unaligned: AtomicBool::new(false),
             mask_of_unaligned: AtomicU64::new(0),
+            trap_flag: AtomicBool::new(false),
             in_spell: AtomicBool::new(false),
             baton: AtomicU32::new(0),
         }
@@ -80,6 +83,7 @@ impl Mailbox {
         self.let_in.store(0, Relaxed);
         self.stepping.store(false, Relaxed);
         self.unaligned.store(false, Relaxed);
+        self.trap_flag.store(false, Relaxed);
         self.in_spell.store(false, Relaxed);
         self.baton.store(0, Relaxed);
     }
@@ -206,6 +210,21 @@ impl Mailbox {
     /// The thread is stepped, or is not any more.
     pub fn set_stepping(&self, stepping: bool) {
         self.stepping.store(stepping, Relaxed);
+    }
+
+    /// Keeps the program's trap flag, while the processor's says something else.
+    pub fn keep_trap_flag(&self, set: bool) {
+        self.trap_flag.store(set, Relaxed);
+    }
+
+    /// Whether the program has set the trap flag that was kept.
+    pub fn has_trap_flag(&self) -> bool {
+        self.trap_flag.load(Relaxed)
+    }
+
+    /// The same, and it is not kept any more.
+    pub fn take_trap_flag(&self) -> bool {
+        self.trap_flag.swap(false, Relaxed)
     }
 
     /// One instruction is stepped without the alignment check; the interrupted mask was `mask`.

@@ -7,6 +7,7 @@ pub mod for_exec;
 pub mod mailbox;
 pub mod pressure;
 pub mod seek;
+pub mod traps;
 pub mod turns;
 
 use crate::base::control::Slot;
@@ -24,6 +25,7 @@ use for_exec::ForExec;
 use mailbox::Mailbox;
 use pressure::Pressure;
 use seek::Seek;
+use traps::{Fetch, LastFault, Traps};
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -64,6 +66,12 @@ pub struct Thread {
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// The program has set the trap flag: how far the instruction that raises the next trap is.
+    pub traps: Traps,
+    /// What the kernel tells a handler of the last fault.
+    pub fault: LastFault,
+    /// What the processor is to raise for a fetch, with the program's state in the block.
+    pub fetching: Option<Fetch>,
     /// How dense its signals are.
     pub pressure: Pressure,
     /// Where it is, for whoever wants to stop it.
@@ -167,6 +175,9 @@ impl Thread {
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            traps: Traps::default(),
+            fault: LastFault::default(),
+            fetching: None,
             pressure: Pressure::NONE,
             slot,
             seen: 0,

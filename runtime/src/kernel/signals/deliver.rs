@@ -176,6 +176,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     context.set_gpr(&state.gpr);
     context.rip = state.rip;
     context.rflags = state.rflags & !TRAP_FLAG;
+    tell_last_fault(thread, &mut context);
     // It comes before the first instruction.
     let mask = !bit(signal);
     let stack = AltStack::DISABLED;
@@ -241,6 +242,12 @@ fn build(
     next
 }
 
+/// What the kernel would tell of the last fault.
+fn tell_last_fault(thread: &Thread, context: &mut Context) {
+    (context.trap, context.error) = (thread.fault.trap, thread.fault.error);
+    context.cr2 = thread.fault.address;
+}
+
 /// The frame at `sp`, with its floating-point state at `fpstate`.
 fn write_frame(
     thread: &mut Thread,
@@ -262,6 +269,7 @@ fn write_frame(
     context.rip = state.rip;
     context.rflags = state.rflags;
     context.fpstate = fpstate;
+    tell_last_fault(thread, &mut context);
     context.old_mask = thread.mailbox.mask();
     let frame = Frame {
         restorer: action.restorer,

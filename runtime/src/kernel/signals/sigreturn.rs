@@ -8,6 +8,8 @@ use crate::kernel::signals::pressure;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 
+const TRAP_FLAG: u64 = 0x100;
+
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.
 ///
 /// (By itself: its buffers are no part of the stack of every call.)
@@ -23,8 +25,9 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
         restore_floating(thread, uc.context.fpstate)?;
     }
     thread.block.registers.gpr = uc.context.gpr();
-    const USER_FLAGS: u64 = 0x0024_0dd5; // what a program may set: CF..OF, DF, AC, ID, TF excluded
+    const USER_FLAGS: u64 = 0x0024_0dd5; // what a program may set: CF..OF, TF, DF, AC, ID
     thread.block.registers.rflags = uc.context.rflags & (USER_FLAGS | 2) | 0x202;
+    thread.traps.fresh = uc.context.rflags & TRAP_FLAG != 0;
     if uc.stack.flags & 1 == 0 {
         let flags = uc.stack.flags;
         thread.alt_stack = AltStack { flags: flags & !1, ..uc.stack };

@@ -6,6 +6,7 @@ pub mod errand;
 pub mod exe_link;
 pub mod exec;
 pub mod filters;
+pub mod listing;
 pub mod mapping;
 pub mod seccomp;
 
@@ -136,6 +137,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
         }
         nr::CLOSE_RANGE => close_range(args),
+        nr::GETDENTS | nr::GETDENTS64 => return listing::list(thread, number, args),
         nr::PRCTL | nr::SECCOMP => {
             if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
                 refuse_program(thread, thread.syscall_pc, what);
