@@ -38,7 +38,6 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         thread.block.registers.rflags |= TRAP_FLAG;
         // The kernel loads the flag in front of the next instruction.
         thread.traps.fresh |= kind == SYSCALL;
-        thread.traps.resumed = if kind == STORE { thread.block.resume } else { 0 };
     }
     match kind {
         MISS | RETURN_MISS => {

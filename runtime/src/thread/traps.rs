@@ -5,8 +5,8 @@
 pub struct Traps {
     /// It has not been started: the flag was loaded in front of it.
     pub fresh: bool,
-    /// The runtime has come back to this place in the midst of it, or 0.
-    pub resumed: u64,
+    /// Its original pc and where its code was entered, which more than one boundary may belong to.
+    pub within: (u64, u64),
     /// Where the last trap in translated code was: a repeated instruction raises one each time round.
     pub last: u64,
 }

@@ -247,9 +247,15 @@ pub fn trapped_in_runtime(mailbox: &Mailbox, at: &mut Interrupted) {
 pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
     let last = core::mem::replace(&mut thread.traps.last, at.pc());
     let entry = match place.boundary(at.pc()) {
-        Some(_) if core::mem::take(&mut thread.traps.fresh) => return,
-        Some(_) if core::mem::take(&mut thread.traps.resumed) == at.pc() => return,
-        Some(entry) => Some(entry),
+        Some(entry) => {
+            let here = (place.start() + u64::from(entry.original), at.pc());
+            let (rip, pc) = core::mem::replace(&mut thread.traps.within, here);
+            let goes_on = rip == here.0 && (pc + 1..pc + LONGEST_SNIPPET).contains(&here.1);
+            if core::mem::take(&mut thread.traps.fresh) || goes_on {
+                return;
+            }
+            Some(entry)
+        }
         // Once more round.
         None if last == at.pc() && is_repeated(&place.code()) => {
             place.recipe().and_then(|recipe| recipe.at(place.offset(at.pc())))
@@ -262,6 +268,9 @@ pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, pl
     thread.fault.note(at.context.trap, at.context.error, 0);
     resume(thread, SIGTRAP, info, Origin::Instruction, at, state);
 }
+
+/// No instruction has more code than this.
+const LONGEST_SNIPPET: u64 = 1024;
 
 fn is_repeated(code: &[u8; 15]) -> bool {
     let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();

@@ -5,6 +5,7 @@ use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext};
 use crate::kernel::signals::pressure;
+use crate::thread::traps::Traps;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 
@@ -27,7 +28,7 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     thread.block.registers.gpr = uc.context.gpr();
     const USER_FLAGS: u64 = 0x0024_0dd5; // what a program may set: CF..OF, TF, DF, AC, ID
     thread.block.registers.rflags = uc.context.rflags & (USER_FLAGS | 2) | 0x202;
-    thread.traps.fresh = uc.context.rflags & TRAP_FLAG != 0;
+    thread.traps = Traps { fresh: uc.context.rflags & TRAP_FLAG != 0, ..Traps::default() };
     if uc.stack.flags & 1 == 0 {
         let flags = uc.stack.flags;
         thread.alt_stack = AltStack { flags: flags & !1, ..uc.stack };
