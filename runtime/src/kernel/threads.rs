@@ -136,6 +136,14 @@ pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
 pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
+    if number == nr::CLONE3 {
+        // What the kernel looks at before it reads the arguments.
+        match args[1] as u64 {
+            ..64 => return sys::failed(sys::EINVAL),
+            size if size > PAGE => return sys::failed(sys::E2BIG),
+            _ => {}
+        }
+    }
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = block_all();
     let result = if request.flags & CLONE_VM == 0 {
@@ -166,10 +174,8 @@ fn fork(
     let stack = request.stack;
     // Our side of the child goes on where we are.
     let mut own = *args;
-    // Other sizes are refused by the kernel.
-    const SIZES: core::ops::RangeInclusive<usize> = 64..=PAGE as usize;
     let mut given = match number {
-        nr::CLONE3 if stack != 0 && SIZES.contains(&args[1]) => alloc::vec![0u8; args[1]],
+        nr::CLONE3 if stack != 0 => alloc::vec![0u8; args[1]],
         _ => Vec::new(),
     };
     if number == nr::CLONE {
@@ -295,6 +301,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     }
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
+    child.fault = thread.fault;
     child.mailbox.set_mask(thread.mailbox.mask());
     child.filter = thread.filter;
     child.kernel_filter = thread.kernel_filter;

@@ -392,6 +392,6 @@ fn entries() -> Entries {
         ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
-        restorer: stubs::restorer as *const () as u64,
+        restorer: stubs::restorers(),
     }
 }

@@ -5,7 +5,9 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod pressure;
 pub mod seek;
+pub mod traps;
 pub mod turns;
 
 use crate::base::control::Slot;
@@ -22,7 +24,9 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use pressure::Pressure;
 use seek::Seek;
+use traps::{Fetch, LastFault, Traps};
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -65,6 +69,14 @@ pub struct Thread {
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// The program has set the trap flag: how far the instruction that raises the next trap is.
+    pub traps: Traps,
+    /// What the kernel tells a handler of the last fault.
+    pub fault: LastFault,
+    /// What the processor is to raise for a fetch, with the program's state in the block.
+    pub fetching: Option<Fetch>,
+    /// How dense its signals are.
+    pub pressure: Pressure,
     /// Where it is, for whoever wants to stop it.
     pub slot: Slot,
     /// The generation of the code ([`crate::kernel::switch`]) that `block.resume` belongs to.
@@ -179,6 +191,10 @@ impl Thread {
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            traps: Traps::default(),
+            fault: LastFault::default(),
+            fetching: None,
+            pressure: Pressure::NONE,
             slot,
             seen: 0,
             plain: false,
