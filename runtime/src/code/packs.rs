@@ -88,7 +88,7 @@ pub struct Candidate {
 }
 
 impl Packs {
-    /// The packs of the output. `avx512vl`: the processor has it. `folders`: with further packs;
+    /// The packs of the output. `avx512vl`: the processor has it. `runs`: it has what all of them need. `folders`: with further packs;
     /// `None`: no folder is to be trusted.
     ///
     /// # Safety
@@ -97,6 +97,7 @@ impl Packs {
         header: &ImageHeader,
         window: u64,
         avx512vl: bool,
+        runs: bool,
         folders: Option<&[u8]>,
         rules: u64,
     ) -> Packs {
@@ -104,7 +105,7 @@ impl Packs {
             options: header.options,
             rules,
             avx512vl,
-            usable: header.flags & abi::image::flags::DYNAMIC == 0,
+            usable: runs && header.flags & abi::image::flags::DYNAMIC == 0,
             folders: absolute(folders.unwrap_or_default()),
             ..Packs::default()
         };

@@ -3,7 +3,7 @@
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
 use crate::base::own::{random, reserve};
-use crate::base::processor::{detect, has_avx512vl};
+use crate::base::processor::{detect, has_avx512vl, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::base::{census, control};
@@ -71,8 +71,11 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     let xsave = detect();
     let avx512vl = has_avx512vl();
-    let statics =
-        header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    let reaches_high = !options.process.high_tables || has_bmi2();
+    options.process.high_tables &= reaches_high;
+    let statics = header.tables.code_len > 0
+        && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl)
+        && reaches_high;
     if !avx512vl {
         options.process.pointers = Pointers::ThreadBlock;
     }
@@ -115,7 +118,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let packs =
+        unsafe { Packs::new(&header, window, avx512vl, reaches_high, folders, selected.rules) };
     let serial = is_serial(&start, options);
     let entries = entries();
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);

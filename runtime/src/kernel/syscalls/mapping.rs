@@ -16,7 +16,7 @@ use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
-use abi::layout::{page_up, TABLE_BASE, TABLE_END};
+use abi::layout::page_up;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -32,7 +32,7 @@ pub fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let ours = [facts.added.clone(), arena, TABLE_BASE..TABLE_END, log().memory()];
+    let ours = [facts.added.clone(), arena, facts.options.tables(), log().memory()];
     ours.iter().any(|r| start < r.end && r.start < end) || statics::code_in(start, end)
 }
 
