@@ -2,7 +2,7 @@
 
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
-use crate::base::own::{random, reserve};
+use crate::base::own::{keep_spare, random, reserve};
 use crate::base::processor::{detect, has_avx512vl, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
@@ -177,6 +177,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         false => vdso::add(&start),
     }
     let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
+    keep_spare();
     actions::install_handlers();
     let entry = enter_program(&start, &header, window, replay.as_ref());
     let main = if header.main == 0 { 0 } else { window + header.main };

@@ -12,8 +12,8 @@ use crate::base::sys::{self, nr};
 use crate::start::kernel_view;
 use crate::start::stack::Start;
 use abi::image::ImageHeader;
-use abi::layout::{page_down, page_up, AREA_STEP, PAGE, TABLE_END, WINDOW_SIZE};
 use abi::layout::tables;
+use abi::layout::{page_down, page_up, AREA_STEP, PAGE, TABLE_END, WINDOW_SIZE};
 use core::ops::Range;
 
 /// Windows below are not for programs: the look-up tables are there.
