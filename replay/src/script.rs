@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::event::{EventHeader, Kind, Position};
+use abi::layout::tables;
 use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
@@ -48,6 +49,10 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
         return Err(Error("where its parts lay is missing: the trace is damaged".into()));
     };
     let mut used = Used::default();
+    // The runtime's tables are there, high or low.
+    for tables in [tables(false), tables(true)] {
+        used.add(tables.start, tables.end - tables.start);
+    }
     lineage.traces().iter().for_each(|trace| used.add_trace(trace));
     let free = used.free().ok_or_else(|| {
         Error(
