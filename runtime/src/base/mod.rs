@@ -20,3 +20,4 @@ pub mod program;
 pub mod replaying;
 pub mod signal;
 pub mod sys;
+pub mod vectors;

@@ -131,6 +131,13 @@ pub fn keep_free_in_front(from: u64, area: &Area) {
     }
 }
 
+/// What is reserved and holds nothing of the program's.
+pub fn free_pieces() -> [core::ops::Range<u64>; 2] {
+    let [start, end] = &IN_FRONT;
+    let jit = jit();
+    [start.load(Relaxed)..end.load(Relaxed), jit.arena.range().end..jit.library_top]
+}
+
 /// Whether `address` lies in the reserved area, where nothing has been placed yet, or in what is kept free
 /// in front of it.
 pub fn is_free(address: u64) -> bool {

@@ -9,7 +9,7 @@ use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
 use crate::kernel::replay::script::{Input, Next, Script};
-use crate::kernel::replay::{install, steer, Replay};
+use crate::kernel::replay::{install, restore, steer, Replay};
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
@@ -114,6 +114,10 @@ const SEEK_END: usize = 2;
 
 /// What the call has mapped.
 fn mapped_by(event: &Input) -> Option<Range<u64>> {
+    if let Event::Region { start, len, kind, .. } = event {
+        let is_there = *kind == abi::event::RegionKind::Program;
+        return (!is_there).then(|| start.0..start.0.saturating_add(*len));
+    }
     let Event::Syscall { number, arguments: [_, length, third, ..], result } = event else {
         return None;
     };
@@ -197,7 +201,8 @@ impl Given {
         let mut mapped = Vec::new();
         let mut script = Script::new(self.entries);
         while let Next::Entry(entry) = script.peek() {
-            if let (Kind::Syscall, Some(event)) = (entry.kind(), entry.event()) {
+            let maps = matches!(entry.kind(), Kind::Syscall | Kind::Region);
+            if let (true, Some(event)) = (maps, entry.event()) {
                 let range = mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
                 mapped.extend(range.filter(|range| window < range.end));
             }
@@ -235,8 +240,14 @@ impl Given {
     }
 
     /// Gives the first thread the registers and the stack that it had.
-    pub fn start_thread(&self, thread: &mut Thread, entry: u64) {
+    /// Returns where it goes on: at the program's `entry`, unless a snapshot is where it begins.
+    pub fn start_thread(&self, thread: &mut Thread, entry: u64) -> u64 {
         let mut script = Script::new(self.entries);
+        if restore::begins(self.entries) {
+            let next = restore::restore(thread, &mut script, self.entries);
+            crate::kernel::replay::replay().script = script;
+            return next;
+        }
         let mut registers = None;
         while let Next::Entry(next) = script.peek() {
             if next.thread != 0
@@ -277,6 +288,7 @@ impl Given {
         thread.block.registers.rip = registers.rip;
         thread.block.registers.rflags = registers.rflags;
         crate::kernel::replay::replay().script = script;
+        entry
     }
 
     fn is_stack(&self, at: u64, bytes: &[u8]) -> bool {

@@ -11,7 +11,7 @@ use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
 use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{
-    coming, contexts, event_of, memory, next_entry, replay, take, write, Coming,
+    coming, contexts, event_of, memory, next_entry, replay, steer, take, write, Coming,
 };
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
@@ -64,6 +64,7 @@ enum Found {
 /// where the program goes on.
 pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> u64 {
     let pc = thread.syscall_pc;
+    steer::before_call(thread, number as u64);
     match number {
         nr::RT_SIGRETURN => {
             return sigreturn::sigreturn(thread).unwrap_or_else(|| {
@@ -109,6 +110,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
     make(thread, &call, result, &coming);
     write(thread, pc, &coming.written);
     take(&coming.entry);
+    steer::after_call(thread, number as u64);
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         goes_on_as_child(thread, number, args, next);
         return next;
@@ -165,7 +167,7 @@ fn let_others_run(thread: &mut Thread) {
             Kind::Runs | Kind::ThreadStart if entry.thread != thread.index => {}
             _ => return,
         }
-        contexts::others_run(thread, pc);
+        contexts::others_run(thread, pc, WHOLE_UNIT);
     }
 }
 

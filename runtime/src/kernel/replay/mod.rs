@@ -12,6 +12,7 @@
 //!
 //! Recorded threads are contexts on the one thread that the replay has.
 
+pub mod accesses;
 pub mod answers;
 pub mod arrive;
 pub mod calls;
@@ -19,6 +20,7 @@ pub mod contexts;
 pub mod memory;
 pub mod outcome;
 pub mod output;
+pub mod restore;
 pub mod script;
 pub mod steer;
 pub mod stepping;

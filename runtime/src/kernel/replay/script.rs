@@ -128,6 +128,10 @@ fn is_input(kind: Kind) -> bool {
             | Mapped
             | Unfollowed
             | Passed
+            | Snapshot
+            | Region
+            | State
+            | Actions
     )
 }
 
