@@ -218,6 +218,11 @@ impl<W: World> Jit<W> {
         self.executable.at(LiveAddr(address))
     }
 
+    /// All that the program may execute.
+    pub fn executable_ranges(&self) -> &[ExecRange] {
+        self.executable.ranges()
+    }
+
     /// `start..end` is a shared mapping now, or is not (any more).
     pub fn set_shared(&mut self, start: u64, end: u64, shared: bool) {
         self.executable.set_shared(Span::new(start, end), shared);

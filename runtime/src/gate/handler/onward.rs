@@ -17,7 +17,7 @@ use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, wait};
 use crate::kernel::signals::state::{interrupted, State};
-use crate::kernel::switch;
+use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
@@ -44,6 +44,10 @@ pub fn resume(
 
 /// The thread was brought out of generated code, to do what the way back from the runtime does.
 fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    if ring::is_active() && (baton::is_wanted() || ring::is_due()) {
+        // By way of the runtime: there the thread's whole state is the processor's, or in its block.
+        return go_round(thread, at, state);
+    }
     switch::arrive(thread, state);
     loop {
         go(thread, at, state);
@@ -52,6 +56,18 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
         }
         switch::settle(thread);
     }
+}
+
+/// The thread comes to the runtime, and goes on at `state` from there.
+fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    interrupted(thread, state);
+    thread.mailbox.set_stepping(false);
+    at.context.set_gpr(&state.gpr);
+    at.context.rflags = state.rflags & !TRAP_FLAG;
+    at.mask = thread.mailbox.real_mask();
+    thread.block.target = state.rip;
+    at.context.rip = facts().entries.arrive;
+    give_pointers(thread, at);
 }
 
 /// A thread in the runtime looks before it goes on.
