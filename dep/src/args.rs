@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{cache, compare, debug, prepare, recorder, replay};
+use crate::{ask, cache, compare, debug, prepare, recorder, replay};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
@@ -37,6 +37,10 @@ pub enum Command {
     /// The undo log: a line `TID PC ADDRESS SIZE OLDBYTES` for each store, and procedure entries with
     /// registers, and contents that could not be saved
     Undo(UndoSelection),
+    /// Of a recording of inputs: all that was loaded from a place and stored there, with the values
+    Values(Box<ask::values::Arguments>),
+    /// Of a recording of inputs: where a condition on pc, registers and memory holds
+    When(Box<ask::when::Arguments>),
     /// Accesses of different threads to the same bytes that nothing orders, of a recording of inputs;
     /// exit code 1 if there are any
     Races(Races),
@@ -248,6 +252,8 @@ impl Command {
             | Command::Ps(_)
             | Command::Replay(_)
             | Command::Debug(_)
+            | Command::Values(_)
+            | Command::When(_)
             | Command::Pack { .. }
             | Command::Unpack { .. }
             | Command::On(_)

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod ask;
 mod cache;
 pub mod caller;
 mod cleanup;
@@ -71,6 +72,11 @@ pub struct Warnings {
 impl Warnings {
     const SHOWN: u64 = 20;
 
+    /// Whether there were any.
+    pub fn any(&self) -> bool {
+        self.count > 0
+    }
+
     pub fn add(&mut self, what: &dyn std::fmt::Display) {
         self.count += 1;
         match self.count {
@@ -117,6 +123,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::On(what), _) => control::switch(true, what, out),
         (Command::Off(what), _) => control::switch(false, what, out),
         (Command::Mark(what), _) => control::mark(what, out),
+        (Command::Values(what), _) => ask::values::list(what, out),
+        (Command::When(what), _) => ask::when::list(what, out),
         (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
         (_, Some(common)) => trace_file(args, common, out),
         (_, None) => Ok(()),

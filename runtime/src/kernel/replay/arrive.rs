@@ -8,7 +8,7 @@ use crate::kernel::replay::steer::{self, Wish};
 use crate::kernel::replay::{
     coming, contexts, event_of, next_entry, replay, stepping, take, write,
 };
-use crate::kernel::signals::deliver::take_action;
+use crate::kernel::signals::actions::{self, Which};
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::logs::{log, moment};
@@ -377,7 +377,7 @@ fn start(
     registers: &RegisterState,
     written: &[(u64, &[u8])],
 ) -> State {
-    let action = take_action(thread, told.signal);
+    let action = actions::take(thread, told.signal, Which::Handler(registers.rip));
     if action.handler != registers.rip {
         differs(
             thread,

@@ -13,6 +13,7 @@ use crate::base::lock::Lock;
 use crate::base::own::anonymous;
 use crate::base::signal::set_real_mask;
 use crate::base::sys::{self, nr};
+use crate::base::vectors::{load_vectors, put_vectors, save_vectors, vectors_len};
 use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::script::Entry;
@@ -60,13 +61,6 @@ pub fn forked(forked: &crate::base::lock::Forked) {
 
 fn is_of(context: &Context, thread: &Thread) -> bool {
     context.thread == thread.block.this
-}
-
-/// Bytes of a vector state.
-fn vectors_len() -> u64 {
-    const LEGACY: u64 = 576;
-    let ends = facts().xsave.components.iter().map(|&(size, offset)| u64::from(size + offset));
-    ends.fold(LEGACY, u64::max)
 }
 
 impl Context {
@@ -129,6 +123,21 @@ pub fn add(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, tid
     }
     rest.push(context);
     *contexts = rest;
+}
+
+/// A thread that stands still where a snapshot was made, and goes on when the script says so.
+pub fn stands(thread: &mut Thread, child: &'static mut Thread, fs_base: u64, vectors: &[u8]) {
+    steer::leaves(child);
+    let mut context = Context::of(child);
+    context.fs_base = fs_base;
+    context.stack.store(first_stack(child), Relaxed);
+    // SAFETY: the area is large enough, and new.
+    unsafe { put_vectors(context.vectors, vectors) };
+    let mut contexts = CONTEXTS.lock();
+    if !contexts.iter().any(|context| is_of(context, thread)) {
+        contexts.push(Context::of(thread));
+    }
+    contexts.push(context);
 }
 
 /// The stack of a context that has not begun: as if it stood in front of its first instruction of ours.
@@ -346,47 +355,4 @@ unsafe extern "C" fn exchange_stacks(own: *mut u64, other: u64) {
         "pop rbx",
         "ret",
     )
-}
-
-/// The components of [`save_vectors`]: those that the system has enabled.
-fn components() -> u64 {
-    facts().xsave.xcr0
-}
-
-/// Stores the processor's vector and floating-point state.
-///
-/// # Safety
-/// `at` is a zeroed or used area, aligned to 64 bytes, for all components.
-unsafe fn save_vectors(at: u64) {
-    let all = components();
-    // SAFETY: as promised; a processor without XSAVE has no components.
-    unsafe {
-        match all {
-            0 => core::arch::asm!("fxsave64 [{}]", in(reg) at, options(nostack)),
-            _ => core::arch::asm!("xsave64 [{}]", in(reg) at, in("eax") all as u32,
-                in("edx") (all >> 32) as u32, options(nostack)),
-        }
-    }
-}
-
-/// Loads it again.
-///
-/// # Safety
-/// [`save_vectors`] has filled the area.
-unsafe fn load_vectors(at: u64) {
-    let all = components();
-    // SAFETY: as promised. The registers are the program's; what is the compiler's is named.
-    unsafe {
-        match all {
-            0 => core::arch::asm!("fxrstor64 [{}]", in(reg) at, out("xmm0") _, out("xmm1") _,
-                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
-            _ => core::arch::asm!("xrstor64 [{}]", in(reg) at, in("eax") all as u32,
-                in("edx") (all >> 32) as u32, out("xmm0") _, out("xmm1") _,
-                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
-        }
-    }
 }
