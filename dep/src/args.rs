@@ -213,6 +213,10 @@ pub struct Window {
     /// (0x...)
     #[arg(long, value_name = "SYMBOL|ADDRESS")]
     pub from: String,
+    /// How large a log of first loads of it is, as BugNet makes it: by stepping, some ten thousand
+    /// instructions a second
+    #[arg(long)]
+    pub log: bool,
 }
 
 #[derive(ClapArgs)]

@@ -1,7 +1,7 @@
 //! `dep debug`: a replay under gdb, forwards and backwards.
 
-mod machine;
-mod process;
+pub mod machine;
+pub mod process;
 mod registers;
 mod server;
 #[cfg(test)]

@@ -3,6 +3,9 @@
 //! If the instruction is where a program goes wrong and the end is its crash, that is how much of the run
 //! somebody needs who looks for the cause.
 
+mod coder;
+mod loads;
+
 use std::io::Write;
 
 use abi::ids::LiveAddr;
@@ -15,6 +18,8 @@ use crate::replay::Ready;
 use crate::row::{Form, Hex, Row};
 use crate::symbols::Symbols;
 use crate::Stop;
+use coder::Counts;
+use loads::{Logs, SIZES};
 
 /// What is between the two.
 #[derive(Serialize)]
@@ -31,6 +36,81 @@ struct WindowRow {
     /// Of the whole run.
     all_instructions: u64,
     all_turns: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    log: Option<LogRow>,
+}
+
+/// The log of first loads of the window, as BugNet makes it.
+#[derive(Serialize)]
+struct LogRow {
+    /// With a dictionary of 64 values.
+    log_bytes: u64,
+    /// Without one.
+    plain_log_bytes: u64,
+    intervals: u64,
+    /// Words of 32 bits that were loaded, and those of them that are in the log.
+    loads: u64,
+    logged: u64,
+    steps: u64,
+    left_out: u64,
+    dictionaries: Vec<DictionaryRow>,
+}
+
+#[derive(Serialize)]
+struct DictionaryRow {
+    values: usize,
+    log_bytes: u64,
+    /// Percent of the loads whose values it had, and of the log that it saves.
+    found: f64,
+    saved: f64,
+}
+
+impl LogRow {
+    fn new(logs: &Logs) -> LogRow {
+        let first = logs.counts.first().copied().unwrap_or_default();
+        let percent = |part: u64, of: u64| match of {
+            0 => 0.0,
+            of => (part as f64 * 1000.0 / of as f64).round() / 10.0,
+        };
+        let one = |(&values, counts): (&usize, &Counts)| DictionaryRow {
+            values,
+            log_bytes: counts.bits.div_ceil(8),
+            found: percent(counts.found, counts.loads),
+            saved: percent(counts.plain_bits.saturating_sub(counts.bits), counts.plain_bits),
+        };
+        let mut dictionaries: Vec<DictionaryRow> =
+            SIZES.iter().zip(&logs.counts).map(one).collect();
+        dictionaries.sort_by_key(|row| row.values);
+        LogRow {
+            log_bytes: first.bits.div_ceil(8),
+            plain_log_bytes: first.plain_bits.div_ceil(8),
+            intervals: first.intervals,
+            loads: first.loads,
+            logged: first.logged,
+            steps: logs.steps,
+            left_out: logs.left_out,
+            dictionaries,
+        }
+    }
+
+    fn text(&self, out: &mut Vec<u8>) {
+        let LogRow { log_bytes, plain_log_bytes, intervals, loads, logged, .. } = self;
+        let mut text = format!(
+            "\nfirst loads: {log_bytes} bytes ({plain_log_bytes} without a dictionary), {intervals} intervals, \
+             {logged} of {loads} words"
+        );
+        for row in &self.dictionaries {
+            let DictionaryRow { values, log_bytes, found, saved } = row;
+            let line = format!(
+                "\n  dictionary of {values}: {log_bytes} bytes, {found} % of the values, {saved} % saved"
+            );
+            text.push_str(&line);
+        }
+        if self.left_out > 0 {
+            text.push_str(&format!("\n  {} instructions are left out", self.left_out));
+        }
+        out.extend_from_slice(text.as_bytes());
+    }
 }
 
 impl Row for WindowRow {
@@ -44,6 +124,9 @@ impl Row for WindowRow {
             from.0
         );
         out.extend_from_slice(text.as_bytes());
+        if let Some(log) = &self.log {
+            log.text(out);
+        }
     }
 }
 
@@ -91,6 +174,10 @@ pub fn show(
         return Err(failed(format!("the instruction at {from} was not executed")).into());
     };
     let name = |thread: usize| trace.threads.get(thread).map_or(0, trace::Thread::name);
+    let log = match what.log {
+        true => Some(LogRow::new(&loads::logs(ready, from, turns).map_err(|e| failed(e.0))?)),
+        false => None,
+    };
     let row = WindowRow {
         from: from.into(),
         thread: name(thread),
@@ -100,6 +187,7 @@ pub fn show(
         turns: counter.turns - turns,
         all_instructions: counter.instructions,
         all_turns: counter.turns,
+        log,
     };
     Ok(Form::new(what.common.json).write(&row, out)?)
 }
