@@ -5,6 +5,7 @@ use core::arch::asm;
 pub type Result = core::result::Result<usize, i32>;
 
 pub const ENOENT: i32 = 2;
+pub const ESRCH: i32 = 3;
 pub const EINTR: i32 = 4;
 pub const ENOMEM: i32 = 12;
 pub const EACCES: i32 = 13;

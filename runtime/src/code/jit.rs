@@ -88,6 +88,7 @@ pub fn has_protected_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }
 
+#[link_section = ".data.at_fork"]
 static JIT: Once<Lock<Jit>> = Once::new();
 
 /// Puts the translator in place.
@@ -215,6 +216,11 @@ impl<W: World> Jit<W> {
 
     pub fn executable(&self, address: u64) -> Option<ExecRange> {
         self.executable.at(LiveAddr(address))
+    }
+
+    /// All that the program may execute.
+    pub fn executable_ranges(&self) -> &[ExecRange] {
+        self.executable.ranges()
     }
 
     /// `start..end` is a shared mapping now, or is not (any more).

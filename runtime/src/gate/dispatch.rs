@@ -87,9 +87,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let pc = thread.block.target;
             thread.block.target = facts().window;
             match ask::ask(thread, pc) {
-                Some(length) => {
-                    thread.resume_original = pc + length;
-                    thread.block.resume += length;
+                Some(answered) => {
+                    thread.resume_original = answered.next_ip();
+                    thread.block.resume = ask::behind(thread.block.resume, &answered);
                 }
                 None => {
                     // The processor raises what it raises.
@@ -267,6 +267,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     baton::entered(thread);
     prepare(thread, thread.resume_original);
     if is_replay() {
+        contexts::begun(thread);
         replayed(thread, true);
     }
     switch::settle(thread);

@@ -11,7 +11,7 @@ use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
-use crate::kernel::{baton, brk};
+use crate::kernel::{baton, brk, ring};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::log;
 use crate::recording::description::process_now;
@@ -29,6 +29,7 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Index of the next thread.
+#[link_section = ".data.at_fork"]
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
 /// Blocks of threads that have ended, to be used again: address of the first one.
 static SPARE: AtomicU64 = AtomicU64::new(0);
@@ -241,6 +242,7 @@ fn fork(
     thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
     baton::begins_again(thread);
+    ring::forked(thread, forked);
     0
 }
 
@@ -317,6 +319,18 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     Some(child)
 }
 
+/// A thread that is recorded as index `index`, and goes on when a replay says so.
+pub fn restored(first: &Thread, index: u32) -> Option<&'static mut Thread> {
+    let child = take_thread()?;
+    child.index = index;
+    child.block.window_high = first.block.window_high;
+    child.block.target = facts().window;
+    child.block.program_vectors = first.block.program_vectors;
+    NEXT_INDEX.fetch_max(index.saturating_add(1), Relaxed);
+    census::begins();
+    Some(child)
+}
+
 #[inline(never)]
 fn take_thread() -> Option<&'static mut Thread> {
     // Taken by one thread at a time (pushes need no lock).
@@ -361,6 +375,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     if census::live() > 1 {
         baton::before_end(thread);
     }
+    ring::leaves(thread);
     let last = census::ends();
     if last {
         end_recording(thread, End::Exit, status, 0);

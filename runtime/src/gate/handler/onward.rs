@@ -20,7 +20,7 @@ use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
-use crate::kernel::switch;
+use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::traps::{Fetch, Traps};
 use crate::thread::Thread;
@@ -53,6 +53,10 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
         thread.pressure.returned = sys::monotonic_ns();
         thread.pressure.returned_to = state.rip;
     }
+    if ring::is_active() && (baton::is_wanted() || ring::is_due()) {
+        // By way of the runtime: there the thread's whole state is the processor's, or in its block.
+        return go_round(thread, at, state);
+    }
     switch::arrive(thread, state);
     loop {
         go(thread, at, state);
@@ -61,6 +65,18 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
         }
         switch::settle(thread);
     }
+}
+
+/// The thread comes to the runtime, and goes on at `state` from there.
+fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    interrupted(thread, state);
+    thread.mailbox.set_stepping(false);
+    at.context.set_gpr(&state.gpr);
+    at.context.rflags = state.rflags & !TRAP_FLAG;
+    at.mask = thread.mailbox.real_mask();
+    thread.block.target = state.rip;
+    at.context.rip = facts().entries.arrive;
+    give_pointers(thread, at);
 }
 
 /// A thread in the runtime looks before it goes on.

@@ -175,7 +175,7 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     let next = coming_here(thread, pc);
     match next {
         Some(Following::Checked(registers)) => compare(thread, &mine, &registers),
-        Some(Following::Yields) => contexts::others_run(thread, pc),
+        Some(Following::Yields) => contexts::others_run(thread, pc, insn),
         Some(Following::Signal) => {
             let registers = &thread.block.registers;
             let state = State {

@@ -13,6 +13,7 @@ use crate::thread::Thread;
 use abi::control::KICK;
 use alloc::boxed::Box;
 
+#[link_section = ".data.at_fork"]
 static ACTIONS: Once<Lock<Table>> = Once::new();
 
 /// How many of a signal's actions are known: the one that holds, and those before it.
