@@ -41,6 +41,11 @@ pub enum Command {
     Values(Box<ask::values::Arguments>),
     /// Of a recording of inputs: where a condition on pc, registers and memory holds
     When(Box<ask::when::Arguments>),
+    /// Accesses of different threads to the same bytes that nothing orders, of a recording of inputs;
+    /// exit code 1 if there are any
+    Races(Races),
+    /// How much was executed from an instruction, when it was last executed, to the end
+    Window(Window),
     /// Check everything that the format promises, of each trace; a violation ends with exit code 1
     Verify(Common),
     /// Run a recording of inputs again, without the outside, and compare
@@ -187,6 +192,30 @@ pub struct CallSelection {
 }
 
 #[derive(ClapArgs)]
+pub struct Races {
+    #[command(flatten)]
+    pub common: Common,
+    /// List pairs of the C library's own instructions, too, and plain accesses to memory that is
+    /// synchronised with
+    #[arg(long)]
+    pub strict: bool,
+    /// Functions with this in their symbols synchronise with plain loads and stores, too (acquire and
+    /// release of C11); those of Rust's std::sync always do
+    #[arg(long, value_name = "TEXT")]
+    pub synchronising: Vec<String>,
+}
+
+#[derive(ClapArgs)]
+pub struct Window {
+    #[command(flatten)]
+    pub common: Common,
+    /// The instruction: a symbol of the program, or an address of the recorded process in hexadecimal
+    /// (0x...)
+    #[arg(long, value_name = "SYMBOL|ADDRESS")]
+    pub from: String,
+}
+
+#[derive(ClapArgs)]
 pub struct UndoSelection {
     #[command(flatten)]
     pub common: Common,
@@ -213,6 +242,8 @@ impl Command {
             Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
+            Command::Races(what) => Some(&what.common),
+            Command::Window(what) => Some(&what.common),
             Command::Record(_)
             | Command::Ps(_)
             | Command::Replay(_)

@@ -13,11 +13,13 @@ mod cleanup;
 mod compare;
 mod control;
 mod debug;
+mod feed;
 mod folder;
 mod info;
 mod list;
 mod prepare;
 mod ps;
+mod races;
 mod recorder;
 pub mod replay;
 mod row;
@@ -25,6 +27,7 @@ mod symbols;
 mod syscalls;
 mod text;
 mod undo;
+mod window;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -171,6 +174,7 @@ fn show_with(
         Command::Memrefs(what) => list::memrefs(trace, what, &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
         Command::Undo(what) => undo::list(trace, what, out),
+        Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),
         Command::Verify(_) => verify(trace, common.json, out),
         _ => Ok(()),
     };

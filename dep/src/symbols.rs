@@ -120,6 +120,34 @@ impl Symbols {
         })
     }
 
+    /// The file that is mapped at a live address, and the offset in it.
+    pub fn file(&self, address: LiveAddr) -> Option<(&Path, u64)> {
+        let module = self.modules.iter().rev().find(|m| m.live.contains(&address))?;
+        Some((&module.path, module.offset + address.from_start(module.live.start)))
+    }
+
+    /// Where the functions lie whose names are `wanted`, ascending.
+    pub fn ranges(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<Range<LiveAddr>> {
+        let mut ranges = Vec::new();
+        for module in &self.modules {
+            let path = module.path.clone();
+            let functions = self.files.entry(path).or_insert_with_key(|path| read(path));
+            let Some(functions) = functions.as_ref() else { continue };
+            let Some(mapped) = functions.mapped(module.offset) else { continue };
+            for (address, size, _) in functions.list.iter().filter(|f| wanted(&f.2)) {
+                let from = address.checked_sub(mapped);
+                let start = from.and_then(|from| module.live.start.0.checked_add(from));
+                let Some(start) = start.map(LiveAddr).filter(|s| module.live.contains(s)) else {
+                    continue;
+                };
+                ranges.push(start..start.plus(*size));
+            }
+        }
+        ranges.sort_by_key(|range| (range.start, range.end));
+        ranges.dedup();
+        ranges
+    }
+
     /// The function that contains a live address, as `name+0x12`.
     pub fn name(&mut self, address: LiveAddr) -> Option<String> {
         // The last mapping of a place counts.

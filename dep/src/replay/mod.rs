@@ -196,48 +196,58 @@ pub fn warn_of_damage(ready: &Ready) {
 /// Whether the command lists what a recording of inputs does not have.
 fn instrument(command: &Command) -> Option<&'static str> {
     match command {
-        Command::Blocks(_) | Command::Memrefs(_) => Some("dep"),
+        Command::Blocks(_) | Command::Memrefs(_) | Command::Races(_) | Command::Window(_) => {
+            Some("dep")
+        }
         Command::Undo(_) => Some("undo"),
         _ => None,
     }
 }
 
-/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs. `None`:
-/// it does not.
+/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs, `of` a
+/// recording or alone. `None`: it does not.
 pub fn show(
     trace: &Trace,
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     out: &mut impl Write,
 ) -> Option<Result<(), Stop>> {
     if !trace.options.recording.inputs() {
         return None;
     }
     if let Command::Syscalls(what) = &args.command {
-        return crate::ask::calls::list(trace, what, process, out);
+        return crate::ask::calls::list(trace, what, of.map(|(_, which)| which), out);
     }
     let instrument = instrument(&args.command)?;
-    Some(replayed(args, common, process, instrument, out))
+    Some(replayed(args, common, of, instrument, out))
 }
 
 fn replayed(
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     instrument: &str,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let file = common.file.display();
-    let ready = Ready::new(&Named {
+    let named = Named {
         file: &common.file,
-        process,
+        process: of.map(|(_, which)| which),
         program: common.program.as_deref(),
         output: common.output.as_deref(),
-    })?;
+    };
+    let ready = match of {
+        Some((recording, _)) => Ready::in_recording(&named, recording)?,
+        None => Ready::new(&named)?,
+    };
     warn_of_damage(&ready);
     let (trace, equal) = leave_trace(&ready, instrument, &file)?;
-    crate::show(&trace, args, common, out)?;
+    match &args.command {
+        Command::Races(what) => crate::races::list(&trace, &ready, what, out)?,
+        Command::Window(what) => crate::window::show(&trace, &ready, what, out)?,
+        _ => crate::show(&trace, args, common, out)?,
+    }
     if trace.is_lossy {
         let temporary = std::env::temp_dir();
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";

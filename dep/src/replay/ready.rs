@@ -148,7 +148,7 @@ impl Ready {
             .chain(further)
             .map(|&option| option.to_owned())
             .collect();
-        match prepare::for_replay(&self.original, &options, &self.folder) {
+        match prepare::for_replay(&self.original, &options, &self.script.code, &self.folder) {
             Ok(Prepared::Run(program)) => Ok(program.output),
             Ok(Prepared::Native { reason }) | Err(reason) => Err(Error(format!(
                 "{}: no output for a replay can be made of it: {reason}",
