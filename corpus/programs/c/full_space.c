@@ -48,7 +48,7 @@ int main(void) {
         }
         CHECK(errno == ENOMEM);
     }
-    while (malloc(100)) ;
+    while (malloc(1 << 20)) ;
     CHECK(errno == ENOMEM);
     CHECK(step3(5));
     child(step4);
