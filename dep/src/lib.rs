@@ -114,6 +114,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::On(what), _) => control::switch(true, what, out),
         (Command::Off(what), _) => control::switch(false, what, out),
         (Command::Mark(what), _) => control::mark(what, out),
+        (Command::Dump(what), _) => control::dump(what, out),
         (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
         (_, Some(common)) => trace_file(args, common, out),
         (_, None) => Ok(()),

@@ -25,6 +25,8 @@ pub struct Script {
     pub events: u64,
     /// Turns of all threads, up to their last entries.
     pub turns: u64,
+    /// Turns in front of the part that is kept.
+    pub before: u64,
     /// How far it goes.
     pub end: End,
     /// Kernel thread ids by the threads' indexes.
@@ -143,7 +145,7 @@ pub fn write(
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, end: ordered.end, threads, child })
+    Ok(Script { header, events, turns, before, end: ordered.end, threads, child })
 }
 
 /// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,
