@@ -7,6 +7,7 @@ use crate::base::signal::{
     SYNCHRONOUS,
 };
 use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::Interrupted;
@@ -22,7 +23,7 @@ use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
 use crate::thread::Thread;
 use abi::ids::OrigAddr;
-use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, PAGE, TABLE_BASE, TABLE_END};
 use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Kind};
@@ -153,8 +154,8 @@ fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
     if !jit().unprotect(address) {
         return false;
     }
-    let pages = page_down(place.start())..page_up(place.start() + u64::from(place.original_len()));
-    if pages.contains(&address) {
+    let end = place.start() + u64::from(place.original_len());
+    if jit().is_in(address, Span::new(place.start(), end).whole_pages()) {
         // What follows may have changed: only this instruction, and then a look at it.
         thread.seek.sought = Some(Sought { moment: None, first: false });
         thread.mailbox.set_stepping(true);

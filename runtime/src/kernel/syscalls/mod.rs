@@ -7,6 +7,7 @@ pub mod exe_link;
 pub mod exec;
 pub mod filters;
 pub mod mapping;
+pub mod objects;
 pub mod seccomp;
 
 use crate::base::descriptors;
@@ -72,6 +73,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     if has_protected_pages() {
         unprotect(&call.writes);
     }
+    objects::before_call(number, &args);
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
@@ -143,6 +145,15 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
                 Some(result) => result,
                 None => return plain(thread, number, args),
             }
+        }
+        nr::MEMFD_CREATE => {
+            let outcome = plain(thread, number, args);
+            if let Outcome::Done(result) = outcome {
+                if sys::check(result).is_ok() {
+                    objects::made(result);
+                }
+            }
+            return outcome;
         }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => match exe_link::call(thread, number, args) {
