@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "check.h"
-enum { PAGE = 4096, PLACES = 40, TIMES = 300 };
+enum { PAGE = 4096, PLACES = 40, TIMES = 30 };
 typedef long (*function)(long, void *);
 static unsigned char *places[PLACES];
 // lea value(%rdi),%rax; ret
