@@ -14,6 +14,7 @@ mod vector;
 
 pub use code::{closed_gate, gate_of, At, Code, GATE};
 pub use look_up::{LookUp, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX};
+pub use sequences::FarLink;
 
 #[cfg(test)]
 mod tests;

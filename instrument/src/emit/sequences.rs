@@ -4,7 +4,23 @@ use super::code::{At, Code};
 use abi::ids::CodeOff;
 use abi::layout::{SYNC_COUNT, SYNC_LOCK};
 use abi::thread;
-use lifter::regs::{RCX, RSP};
+use alloc::vec::Vec;
+use lifter::regs::{RAX, RCX, RSP};
+
+/// What [`Code::far_link`] is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct FarLink {
+    /// The original address whose translation is at `to`.
+    pub address: u64,
+    /// Its translation.
+    pub to: u64,
+    /// The link behind it.
+    pub next: Option<u64>,
+    /// The miss stub.
+    pub miss: u64,
+    /// What the high half of `target` is while translated code runs.
+    pub window_high: u32,
+}
 
 impl Code {
     /// Takes the lock at `lock` (below 2 GiB), waiting for it, and counts at `count`: rcx is the
@@ -59,6 +75,63 @@ impl Code {
         self.address_of(RCX, target);
         self.store(thread::TARGET, RCX);
         self.load(RCX, thread::SAVED_RCX);
+    }
+
+    /// Where transfers to addresses outside of the window go: to the chain of compares for the low 16
+    /// bits of `target`, which `slots` (8 bytes each) has the start of, or to the miss stub at `miss`. False if that is
+    /// out of reach. All registers and flags stay as they are; rcx is in the thread block.
+    #[must_use]
+    pub fn far_front(&mut self, slots: u64, miss: u64) -> bool {
+        self.store(thread::SAVED_RCX, RCX);
+        self.store(thread::JUMP, RAX);
+        self.raw(&[0x65, 0x0f, 0xb7, 0x0c, 0x25]); // movzx ecx, word gs:[target]
+        self.i32(thread::TARGET);
+        self.constant(RAX, slots);
+        self.raw(&[0x48, 0x8b, 0x0c, 0xc8]); // mov rcx, [rax + rcx*8]
+        self.load(RAX, thread::JUMP);
+        let nothing = self.jrcxz();
+        self.raw(&[0xff, 0xe1]); // jmp rcx
+        self.bind_short(nothing);
+        self.load(RCX, thread::SAVED_RCX);
+        let at = self.jump();
+        self.patch_rel32(at, miss)
+    }
+
+    /// One link of such a chain: goes to `to` if `target` is `address`, else on to `next`, and at the end
+    /// of the chain to the miss stub at `miss`, with the program's rcx. False if one of them is out of reach.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "the halves of an address")]
+    pub fn far_link(&mut self, far: FarLink) -> bool {
+        let halves = [
+            (thread::TARGET, far.address as u32),
+            (thread::TARGET + 4, (far.address >> 32) as u32),
+        ];
+        let mut others = Vec::new();
+        for (at, half) in halves {
+            self.constant(RCX, u64::from(half));
+            self.crc_rcx(at);
+            let same = self.jrcxz();
+            others.push(self.jump());
+            self.bind_short(same);
+        }
+        self.store_imm(thread::TARGET + 4, far.window_high);
+        self.load(RCX, thread::SAVED_RCX);
+        let at = self.jump();
+        let mut reaches = self.patch_rel32(at, far.to);
+        match far.next {
+            Some(next) => {
+                for at in others {
+                    reaches &= self.patch_rel32(at, next);
+                }
+            }
+            None => {
+                others.into_iter().for_each(|at| self.bind_here(at));
+                self.load(RCX, thread::SAVED_RCX);
+                let at = self.jump();
+                reaches &= self.patch_rel32(at, far.miss);
+            }
+        }
+        reaches
     }
 
     /// Lets the runtime save what the instruction at `pc`, which follows, is going to overwrite.

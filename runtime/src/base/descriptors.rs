@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// Descriptors in use by the runtime, -1: none.
 static HIDDEN: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
-const MOST: usize = 4;
+const MOST: usize = 12;
 
 const F_DUPFD_CLOEXEC: usize = 1030;
 
@@ -41,6 +41,18 @@ pub fn reveal(fd: i32) {
     for slot in &HIDDEN {
         let _ = slot.compare_exchange(fd, -1, Relaxed, Relaxed);
     }
+}
+
+/// Closes a descriptor of ours.
+pub fn close(fd: i32) {
+    reveal(fd);
+    // SAFETY: ours.
+    let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+}
+
+/// Whether a few more can be hidden.
+pub fn have_room() -> bool {
+    HIDDEN.iter().filter(|slot| slot.load(Relaxed) == -1).count() > 5
 }
 
 fn move_up(fd: i32) -> Option<i32> {

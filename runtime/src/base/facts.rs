@@ -34,6 +34,8 @@ pub struct Facts {
 #[derive(Clone, Copy)]
 pub struct Entries {
     pub miss: u64,
+    /// Where transfers out of the window go first.
+    pub far: u64,
     pub return_miss: u64,
     pub syscall: u64,
     pub exit: u64,

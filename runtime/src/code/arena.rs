@@ -6,6 +6,7 @@
 use crate::base::census;
 use crate::base::own::{not_in_dumps, own};
 use crate::base::sys::{self, nr};
+use crate::code::far::{FRONT, FRONT_LEN};
 use crate::code::world::CodeMemory;
 use abi::ids::{CodeAddr, CodeOff};
 use core::sync::atomic::{AtomicU64, Ordering::*};
@@ -26,8 +27,8 @@ pub struct Arena {
 const MADV_POPULATE_READ: usize = 22;
 const MADV_POPULATE_WRITE: usize = 23;
 
-/// The first bytes are not code.
-const FIRST: u32 = 64;
+/// What lies in front of the units: no code, and the look-up of far addresses.
+const FIRST: u32 = FRONT.0 + FRONT_LEN;
 
 impl Arena {
     /// Maps `len` bytes, to be executed at `at`.

@@ -8,9 +8,11 @@ use crate::base::once::Once;
 use crate::code::arena::Arena;
 use crate::code::breaks::Breaks;
 use crate::code::executable::{ExecRange, Executable};
+use crate::code::far::Far;
 use crate::code::found::Found;
 use crate::code::guarded::Guarded;
 use crate::code::links::{ExitId, Links, Site, UnitIndex};
+use crate::code::objects::Objects;
 use crate::code::packs::Packs;
 use crate::code::process::Process;
 use crate::code::selection::Selection;
@@ -39,8 +41,11 @@ pub struct Jit<W: World = Process> {
     world: W,
     pub arena: W::Code,
     pub tables: W::Tables,
+    /// What the tables do not have.
+    far: Option<Far>,
     executable: Executable,
     guarded: Guarded,
+    objects: Objects,
     units: Units,
     links: Links,
     translation: Translation,
@@ -109,12 +114,14 @@ impl Jit {
         selection: Selection,
         arena: Arena,
         tables: LookUps,
+        far: Option<Far>,
         library_top: u64,
     ) -> Jit {
         let guarded = Guarded::new(&PROTECTED);
         Jit {
             packs,
             selection,
+            far,
             library_top,
             ..Jit::in_world(Process, options, image, guarded, arena, tables)
         }
@@ -135,8 +142,10 @@ impl<W: World> Jit<W> {
             world,
             arena,
             tables,
+            far: None,
             executable: Executable::default(),
             guarded,
+            objects: Objects::default(),
             units: Units::default(),
             links: Links::default(),
             translation: Translation::new(options, image),
@@ -177,9 +186,7 @@ impl<W: World> Jit<W> {
             // Whoever waits for that is recorded now.
             self.watched = None;
         }
-        for range in self.executable.ranges() {
-            self.tables.cover(range.span);
-        }
+        self.all_miss();
     }
 
     /// Whoever comes to `address` in code that records nothing comes to the runtime first, until the
@@ -419,7 +426,11 @@ impl<W: World> Jit<W> {
     /// The entry of the table for `what`, if a look-up missed, is set.
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: LiveAddr, what: Option<For>) -> Option<CodeAddr> {
-        let range = self.executable.code_at(target, &self.world)?;
+        let mut range = self.executable.code_at(target, &self.world)?;
+        if range.shared {
+            self.take_back();
+            range = self.executable.code_at(target, &self.world)?;
+        }
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
@@ -436,6 +447,9 @@ impl<W: World> Jit<W> {
         };
         if let Some(what) = what {
             self.tables.set(what, target, code);
+            if let Some(far) = &mut self.far {
+                far.set(target, code, &mut self.arena);
+            }
         }
         Some(code)
     }
@@ -626,7 +640,15 @@ impl<W: World> Jit<W> {
     /// Write-protects the pages with `span`, if the program may write them: they stay so while
     /// units of theirs are open.
     fn guard(&mut self, span: Span, range: ExecRange) {
-        if range.is_guarded() && self.guarded.guard(span, range, &mut self.world).is_err() {
+        if !range.is_guarded() {
+            return;
+        }
+        let guarded = match self.guard_views(span, range) {
+            Ok(false) => self.guarded.guard(span, range, &mut self.world),
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if guarded.is_err() {
             crate::die!("code at {} cannot be protected against changes", range.span.start);
         }
     }
@@ -634,6 +656,9 @@ impl<W: World> Jit<W> {
     /// The program writes to executable memory at `address`: true if it may, and can now.
     pub fn unprotect(&mut self, address: u64) -> bool {
         let address = LiveAddr(address);
+        if let Some(done) = self.unprotect_view(address) {
+            return done;
+        }
         let Some(range) = self.executable.at(address).filter(|r| r.writable) else { return false };
         let page = Span::page_of(address);
         self.guarded.release(page);
@@ -687,8 +712,16 @@ impl<W: World> Jit<W> {
             jit.links.clear();
         });
         self.arena.restart();
+        self.all_miss();
+    }
+
+    /// No look-up finds anything.
+    fn all_miss(&mut self) {
         for range in self.executable.ranges() {
             self.tables.cover(range.span);
+        }
+        if let Some(far) = &mut self.far {
+            far.clear();
         }
     }
 }
@@ -731,5 +764,6 @@ impl<W: World> Ways<'_, W> {
     }
 }
 
+mod shared;
 #[cfg(test)]
 mod tests;

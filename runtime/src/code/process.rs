@@ -1,6 +1,7 @@
 //! The process around the code cache: its pages, its memory, its ahead-of-time code, its trace.
 
 use crate::base::census;
+use crate::base::descriptors;
 use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::sys;
@@ -76,6 +77,19 @@ impl World for Process {
 
     fn is_alone(&self) -> bool {
         census::live() == 1
+    }
+
+    fn is_over(&self, pipe: i32) -> bool {
+        const POLL: usize = 7;
+        const POLLHUP: u64 = 0x10;
+        let mut look = u64::from(pipe as u32);
+        // SAFETY: the kernel writes into the word, and does not wait.
+        let found = unsafe { sys::call(POLL, &[&raw mut look as usize, 1, 0]) };
+        let over = found == Ok(1) && look >> 48 & POLLHUP != 0;
+        if over {
+            descriptors::close(pipe);
+        }
+        over
     }
 
     fn announce(&self, units: &[u8]) {

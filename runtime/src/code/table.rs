@@ -28,11 +28,12 @@ const FILE_ENTRIES: u64 = 1 << 17;
 const PIECE: u64 = 64 << 10;
 
 /// Pieces that are mapped for look-ups of what is not in the window; more only miss by a fault.
-const MOST_PIECES: u32 = 256;
+const MOST_PIECES: u32 = 4096;
 /// Wild returns have any high half.
 const MOST_LANDINGS: usize = 64;
-/// Landing pages keep this far away from the stack, which grows.
-const STACK_ROOM: u64 = 16 << 30;
+/// Landing pages keep this far away from the stack, which grows, or as far as it may grow: in front of
+/// that the kernel itself places what is mapped.
+const STACK_ROOM: core::ops::RangeInclusive<u64> = 512 << 20..=16 << 30;
 
 /// What is not mapped of the tables is kept free: the program uses so much of the address space that the
 /// kernel has come to it.
@@ -192,7 +193,8 @@ impl LookUps {
     pub fn land(&mut self, address: u64) {
         let high = (address >> 32) as u32;
         let miss = self.return_miss;
-        let room = self.stack.saturating_sub(STACK_ROOM)..self.stack + PAGE;
+        let room = sys::limit(sys::RLIMIT_STACK).clamp(*STACK_ROOM.start(), *STACK_ROOM.end());
+        let room = self.stack.saturating_sub(room)..self.stack + PAGE;
         if address as u32 != miss as u32
             || room.contains(&address)
             || self.landings.contains(&high)

@@ -232,6 +232,8 @@ pub struct FakeWorld {
     /// Nor can anything else.
     pub sealed: bool,
     pub alone: bool,
+    /// A child has what was lent to it.
+    pub lent: bool,
     pub modules: Vec<FakeModule>,
     pub announced: RefCell<Vec<u8>>,
 }
@@ -247,6 +249,7 @@ impl FakeWorld {
             requests: 0,
             sealed: false,
             alone: true,
+            lent: true,
             modules: Vec::new(),
             announced: RefCell::new(Vec::new()),
         }
@@ -349,6 +352,10 @@ impl World for FakeWorld {
 
     fn is_alone(&self) -> bool {
         self.alone
+    }
+
+    fn is_over(&self, _pipe: i32) -> bool {
+        !self.lent
     }
 
     fn announce(&self, units: &[u8]) {

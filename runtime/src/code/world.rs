@@ -101,6 +101,8 @@ pub trait World: Protection + ProgramBytes + AheadOfTime {
 
     /// Whether the program has one thread only: nobody can be in the midst of translated code.
     fn is_alone(&self) -> bool;
+    /// Whether nobody has the other end of `pipe` any more, which is closed then.
+    fn is_over(&self, pipe: i32) -> bool;
     /// Writes encoded units to the trace, before they run.
     fn announce(&self, units: &[u8]);
 }

@@ -11,6 +11,7 @@ use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
+use crate::kernel::syscalls::objects;
 use crate::kernel::{baton, brk, ring};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::log;
@@ -223,6 +224,8 @@ fn fork(
     }
     let parent = sys::getpid();
     let mut jit = jit();
+    // First, as it closes units: from then on the code cache belongs to both.
+    let loan = objects::lend(&mut jit, request.flags & CLONE_FILES != 0);
     jit.forks();
     let held = trace().hold();
     let line = baton::hold();
@@ -230,6 +233,7 @@ fn fork(
     let result = unsafe { sys::raw(number, own) };
     if result != 0 {
         drop((line, held, jit));
+        objects::lent(loan);
         if let Ok(child) = sys::check(result) {
             thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
         }
@@ -253,6 +257,7 @@ fn fork(
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
     jit.forked(units.is_some());
+    objects::borrowed(&mut jit, loan);
     drop(jit);
     // Its files may be those of its parent: what is closed here would be closed there.
     let shares = request.flags & CLONE_FILES != 0;

@@ -9,6 +9,7 @@ use crate::base::sys::{self, address_space_is_limited};
 use crate::base::{census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
+use crate::code::far::{Far, FRONT};
 use crate::code::jit as translator;
 use crate::code::jit::{jit, Jit};
 use crate::code::packs::Packs;
@@ -17,6 +18,7 @@ use crate::code::statics::{self, Module};
 use crate::code::table::LookUps;
 use crate::code::translation::Image;
 use crate::code::window::{keep_free_in_front, Area};
+use crate::code::world::CodeMemory;
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
@@ -103,7 +105,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     if options.recording.inputs() {
         keep_free_in_front(page_up(window + header.runtime_end), &area);
     }
-    let Ok(arena) = Arena::new(area.start, ARENA_LEN) else {
+    let Ok(mut arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };
     let top = match replay {
@@ -129,11 +131,16 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         packs.replays(arena.range().end..area.end, mapped);
     }
     let serial = is_serial(&start, options);
-    let entries = entries();
+    let mut entries = entries();
+    // (A replay looks at what the script has each time.)
+    let far = match options.is_repeatable() {
+        true => None,
+        false => far(&mut arena, window, &mut entries),
+    };
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
     let tables = LookUps::new(window, options, entries, stack);
     let image = Image::new(&header, window, selected.reselected);
-    let all_code = Jit::new(options, image, packs, selected.selection, arena, tables, top);
+    let all_code = Jit::new(options, image, packs, selected.selection, arena, tables, far, top);
     if let Err(why) = log_of(options).start() {
         crate::die!("{why}");
     }
@@ -383,10 +390,20 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     unsafe { stubs::leave() }
 }
 
+/// Puts the look-up of far addresses in place.
+fn far(arena: &mut Arena, window: u64, entries: &mut Entries) -> Option<Far> {
+    let far = Far::new(window, entries.miss)?;
+    let at = arena.live(FRONT);
+    arena.write(FRONT.0, &far.front(at)?);
+    entries.far = at.0;
+    Some(far)
+}
+
 /// Where generated code and the kernel enter the runtime.
 fn entries() -> Entries {
     Entries {
         miss: stubs::stub_miss as *const () as u64,
+        far: stubs::stub_miss as *const () as u64,
         return_miss: stubs::stub_return_miss as *const () as u64,
         syscall: stubs::stub_syscall as *const () as u64,
         exit: stubs::stub_exit as *const () as u64,

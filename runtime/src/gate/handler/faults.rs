@@ -7,6 +7,7 @@ use crate::base::signal::{
     SYNCHRONOUS,
 };
 use crate::code::jit::jit;
+use crate::code::span::Span;
 use crate::gate::dispatch::{fetch_fault, may_fetch};
 use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
@@ -23,7 +24,7 @@ use crate::thread::seek::Sought;
 use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::ids::OrigAddr;
-use abi::layout::{page_down, page_up, PAGE};
+use abi::layout::{page_down, PAGE};
 use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Kind};
@@ -161,8 +162,8 @@ fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
     if !jit().unprotect(address) {
         return false;
     }
-    let pages = page_down(place.start())..page_up(place.start() + u64::from(place.original_len()));
-    if pages.contains(&address) {
+    let end = place.start() + u64::from(place.original_len());
+    if jit().is_in(address, Span::new(place.start(), end).whole_pages()) {
         // What follows may have changed: only this instruction, and then a look at it.
         thread.seek.sought = Some(Sought { moment: None, first: false });
         if !thread.mailbox.is_stepping() {

@@ -16,7 +16,7 @@ use crate::logs::log;
 use crate::recording::appender::put_event;
 use crate::thread::Thread;
 use abi::event::Event;
-use abi::layout::{page_down, page_up, TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, page_up};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -60,7 +60,7 @@ impl Copied {
             own_range(),
             facts.added.clone(),
             facts.runtime.clone(),
-            TABLE_BASE..TABLE_END,
+            facts.options.tables(),
             log().memory(),
             brk().room(),
         ]);

@@ -11,6 +11,7 @@ use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::table::keep_tables;
 use crate::code::window::{map_in_window, map_library};
+use crate::kernel::syscalls::objects;
 use crate::logs::dropped::drops;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
@@ -244,7 +245,17 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     let mut jit = jit();
     // A thread's stack that becomes executable holds what the kernel writes, too.
     const MAP_STACK: usize = 0x2_0000;
-    let unnoticed = flags & (sys::MAP_SHARED | MAP_STACK) != 0;
+    let shared = flags & sys::MAP_SHARED != 0;
+    let writable = prot & sys::PROT_WRITE != 0;
+    // (What is repeated has its code compared, as it was.)
+    let piece = match shared && !facts().options.is_repeatable() {
+        true if !file => jit.piece(None, 0),
+        true => objects::identity(fd as usize).and_then(|id| jit.piece(Some(id), offset)),
+        false => None,
+    };
+    jit.set_view(Span::new(start, start + len), piece, writable);
+    let own = jit.is_own(start);
+    let unnoticed = flags & MAP_STACK != 0 || shared && !own;
     jit.set_shared(start, start + len, unnoticed);
     jit.forget_file(start, start + len);
     if fixed {
@@ -256,11 +267,12 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     if exec {
         jit.add_executable(ExecRange {
             span: Span::new(start, start + len),
-            writable: prot & sys::PROT_WRITE != 0,
-            file,
+            // Through another mapping, maybe.
+            writable: writable || own,
+            file: file && !own,
             shared: unnoticed,
         });
-        if file {
+        if file && !own {
             let packed = prot & sys::PROT_WRITE == 0 && flags & sys::MAP_PRIVATE != 0;
             jit.add_file(start, start + len, fd, offset, packed && may_have_pack);
         }
@@ -296,6 +308,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
     if result == 0 {
         jit.packs.unmapped(start, start + len);
         jit.set_shared(start, start + len, false);
+        jit.set_view(Span::new(start, start + len), None, false);
         trace().unmapped(start, start + len);
         jit.forget_file(start, start + len);
     }
@@ -328,6 +341,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
             "makes code writable that other threads may be running (mprotect)",
         );
     }
+    jit.protect_view(Span::new(start, start.saturating_add(len)), prot & sys::PROT_WRITE != 0);
     // SAFETY: the program's own memory, without the right to execute.
     let result = unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
     if result != 0 {
@@ -350,7 +364,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     let file = old.is_some_and(|r| r.file);
     let shared = jit.is_shared(start);
     if prot & sys::PROT_EXEC != 0 {
-        let writable = prot & sys::PROT_WRITE != 0;
+        let writable = prot & sys::PROT_WRITE != 0 || jit.is_own(start);
         jit.add_executable(ExecRange {
             span: Span::new(start, start + len),
             writable,
@@ -383,6 +397,9 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     if replaces && jit.touches_code(start, start + len) {
         jit.code_may_change(start, start + len);
     }
+    if replaces {
+        jit.views_change(Span::new(start, start + len));
+    }
     result
 }
 
@@ -394,6 +411,9 @@ pub fn mremap(args: &[usize; 6]) -> usize {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
+    if jit.is_view(start, start.saturating_add(old.max(1))) {
+        objects::give_up(&mut jit);
+    }
     let range = jit.executable(start);
     // What has other rights in the middle cannot be moved.
     jit.unprotect_range(start, start.saturating_add(old));

@@ -8,6 +8,7 @@ pub mod exec;
 pub mod filters;
 pub mod listing;
 pub mod mapping;
+pub mod objects;
 pub mod seccomp;
 
 use crate::base::descriptors;
@@ -74,6 +75,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     if has_protected_pages() {
         unprotect(&call.writes);
     }
+    objects::before_call(number, &args);
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
@@ -151,6 +153,15 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             }
         }
         101 if thread.beside => threads::ptrace(args),
+        nr::MEMFD_CREATE => {
+            let outcome = plain(thread, number, args);
+            if let Outcome::Done(result) = outcome {
+                if sys::check(result).is_ok() {
+                    objects::made(result);
+                }
+            }
+            return outcome;
+        }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => match exe_link::call(thread, number, args) {
             Some(outcome) => return outcome,
