@@ -93,6 +93,8 @@ pub mod command {
     pub const OFF: u32 = 2;
     /// Note the text and the time.
     pub const MARK: u32 = 3;
+    /// Write what the ring has to a new file; the text is its path.
+    pub const DUMP: u32 = 4;
 }
 
 /// What became of it.
@@ -113,4 +115,8 @@ pub mod outcome {
     pub const BITS: u32 = 6;
     /// The program's inputs are recorded, which has no gaps.
     pub const INPUTS: u32 = 7;
+    /// There is no ring.
+    pub const NO_RING: u32 = 8;
+    /// It could not be written; the number of the error stands in place of that of interrupted threads.
+    pub const FAILED: u32 = 9;
 }

@@ -412,6 +412,61 @@ pub enum Event<B, R> {
         /// What it is.
         why: B,
     },
+    /// Inputs: what the kernel was given to read for the [`Event::Syscall`] or [`Event::Exec`] that comes
+    /// next in the thread, when the call began, for a replay to compare.
+    Passed {
+        /// How much it was, as far as it was there.
+        bytes: u64,
+        /// Digest of it.
+        digest: u64,
+    },
+    /// A ring of inputs, the last event of a snapshot: what is kept begins here, and all that comes before
+    /// it in Snapshot frames is what the process was then.
+    Snapshot {
+        /// Number of the first stretch ([`Event::Runs`]) that is kept.
+        stretch: u64,
+        /// End of the heap.
+        brk: LiveAddr,
+    },
+    /// Snapshot: memory that was mapped, of the file in the [`Event::Mapped`] right before if it is of one.
+    /// What it held that its file does not have follows in [`Event::Written`]; the rest of memory without
+    /// a file is zero.
+    Region {
+        /// First byte.
+        start: LiveAddr,
+        /// Bytes.
+        len: u64,
+        /// In the file.
+        offset: u64,
+        /// As the program asked for it.
+        protection: u32,
+        /// What it is.
+        kind: RegionKind,
+    },
+    /// Snapshot: a thread. The first one has the baton.
+    State {
+        /// Its index.
+        index: u32,
+        /// Kernel thread id.
+        tid: u32,
+        /// Index of the thread that started it.
+        parent: u32,
+        /// Turns that it had made.
+        turns: u64,
+        /// Signals that it blocks.
+        mask: u64,
+        /// Its alternate signal stack: address, flags, bytes.
+        alternate: [u64; 3],
+        /// The word that is cleared when it ends, or 0.
+        clear_tid: u64,
+        /// Its registers; rip is where it goes on.
+        registers: R,
+        /// Vector and floating-point state, as XSAVE stores it.
+        vectors: B,
+    },
+    /// Snapshot: what the program wants done when a signal comes, for the signals 1 to 64: handler, flags,
+    /// restorer, mask.
+    Actions(B),
 }
 
 /// An event that is about to be written: nothing in it is owned.
@@ -504,6 +559,11 @@ kinds! {
     Checked = 55 "CHECKED",
     Mapped = 56 "MAPPED",
     Unfollowed = 57 "UNFOLLOWED",
+    Passed = 62 "PASSED",
+    Snapshot = 58 "SNAPSHOT",
+    Region = 59 "REGION",
+    State = 60 "STATE",
+    Actions = 61 "ACTIONS",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
@@ -673,6 +733,36 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0]);
                 out.put(why.as_ref());
             }
+            Event::Passed { bytes, digest } => put_words(out, &[*bytes, *digest]),
+            Event::Snapshot { stretch, brk } => put_words(out, &[*stretch, brk.0]),
+            Event::Region { start, len, offset, protection, kind } => {
+                put_words(out, &[start.0, *len, *offset]);
+                out.put(&protection.to_le_bytes());
+                out.put(&kind.to_u32().to_le_bytes());
+            }
+            Event::State {
+                index,
+                tid,
+                parent,
+                turns,
+                mask,
+                alternate,
+                clear_tid,
+                registers,
+                vectors,
+            } => {
+                [*index, *tid, *parent, 0].iter().for_each(|half| out.put(&half.to_le_bytes()));
+                put_words(out, &[*turns, *mask]);
+                put_words(out, alternate);
+                put_words(out, &[*clear_tid]);
+                out.put(&registers.borrow().to_bytes());
+                put_words(out, &[vectors.as_ref().len() as u64]);
+                out.put(vectors.as_ref());
+            }
+            Event::Actions(all) => {
+                put_words(out, &[all.as_ref().len() as u64]);
+                out.put(all.as_ref());
+            }
         }
     }
 
@@ -802,6 +892,37 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Mapped { file, size, changed_ns, contents, path: f.text() }
             }
             Kind::Unfollowed => Event::Unfollowed { pc: f.live()?, why: f.text() },
+            Kind::Passed => Event::Passed { bytes: f.u64()?, digest: f.u64()? },
+            Kind::Snapshot => Event::Snapshot { stretch: f.u64()?, brk: f.live()? },
+            Kind::Region => Event::Region {
+                start: f.live()?,
+                len: f.u64()?,
+                offset: f.u64()?,
+                protection: f.u32()?,
+                kind: RegionKind::from_u32(f.u32()?),
+            },
+            Kind::State => {
+                let (index, tid, parent, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let (turns, mask, alternate) = (f.u64()?, f.u64()?, f.words()?);
+                let (clear_tid, registers) = (f.u64()?, f.registers()?);
+                let len = usize::try_from(f.u64()?).map_err(|_| BadEvent::Short)?;
+                let vectors = f.bytes(len)?.into();
+                Event::State {
+                    index,
+                    tid,
+                    parent,
+                    turns,
+                    mask,
+                    alternate,
+                    clear_tid,
+                    registers,
+                    vectors,
+                }
+            }
+            Kind::Actions => {
+                let len = usize::try_from(f.u64()?).map_err(|_| BadEvent::Short)?;
+                Event::Actions(f.bytes(len)?.into())
+            }
         })
     }
 }
@@ -998,6 +1119,20 @@ reasons! {
         Signal = 2,
         /// The runtime stopped the program because it met something that it does not support.
         Refused = 3,
+    }
+}
+
+reasons! {
+    /// What memory a snapshot has.
+    RegionKind {
+        /// Of no file.
+        Anonymous = 1,
+        /// Of a file.
+        File = 2,
+        /// Of the program or its interpreter: it is there before a replay begins.
+        Program = 3,
+        /// The first thread's stack, which grows.
+        Stack = 4,
     }
 }
 

@@ -21,6 +21,7 @@ pub mod image;
 pub mod layout;
 pub mod library;
 pub mod options;
+pub mod ring;
 pub mod script;
 pub mod selection;
 pub mod start;

@@ -25,6 +25,8 @@ pub enum FrameKind {
     Events = 3,
     /// Descriptions of units of the JIT ([`crate::unit::JitUnit`]).
     Units = 4,
+    /// What a process was when the part of a ring of inputs began that is kept.
+    Snapshot = 5,
 }
 
 impl FrameKind {
@@ -35,6 +37,7 @@ impl FrameKind {
             2 => FrameKind::Record,
             3 => FrameKind::Events,
             4 => FrameKind::Units,
+            5 => FrameKind::Snapshot,
             _ => return None,
         })
     }

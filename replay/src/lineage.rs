@@ -106,6 +106,9 @@ impl Lineage {
 
 /// Whether the trace has the start of a program, and not of a forked child: what the stack held.
 fn begins(trace: &Trace) -> bool {
+    if trace.first_stretch().is_some() {
+        return true;
+    }
     let layout = trace.process_events.iter().find_map(|placed| match placed.event {
         Some(Event::Layout { stack, .. }) => Some(stack.0),
         _ => None,

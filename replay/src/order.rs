@@ -106,7 +106,7 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
 
 fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> {
     let (pieces, whole) = pieces(trace)?;
-    let mut items = Vec::new();
+    let mut items = snapshot(trace);
     for Piece { thread, events } in pieces {
         let thread = &trace.threads[thread];
         items.extend(thread.events[events].iter().filter_map(|e| numbers.item(thread, e)));
@@ -121,6 +121,34 @@ fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> 
     Ok(Ordered { items, end, child: None })
 }
 
+/// What the process was where the part begins that is kept: as events of the thread that has the baton
+/// there.
+fn snapshot(trace: &Trace) -> Vec<Item<'_>> {
+    let events = || trace.snapshot.iter().filter_map(|placed| placed.event.as_ref());
+    let first = events().find_map(|event| match event {
+        Event::State { index, .. } => Some(*index),
+        _ => None,
+    });
+    let item = |event| Item {
+        thread: first.unwrap_or(0),
+        position: Position::NONE,
+        event: Cow::Borrowed(event),
+    };
+    events().map(item).collect()
+}
+
+/// Whether these events are the start of a thread, and nothing else.
+fn is_start(events: &[Placed]) -> bool {
+    let is_part = |placed: &Placed| {
+        matches!(
+            placed.event,
+            Some(Event::ThreadStart { .. } | Event::OwnProcess { .. } | Event::Written { .. })
+        )
+    };
+    let start = events.first().and_then(|placed| placed.event.as_ref());
+    matches!(start, Some(Event::ThreadStart { .. })) && events.iter().all(is_part)
+}
+
 /// Whether a thread's event is something that a replay has to be told.
 fn is_input(event: &Event) -> bool {
     !matches!(event, Event::ThreadStart { .. } | Event::ThreadEnd { .. } | Event::OwnProcess { .. })
@@ -132,10 +160,13 @@ fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
     let mut stretches: BTreeMap<u64, Piece> = BTreeMap::new();
     let mut unnumbered = Vec::new();
     let mut within = Vec::new();
+    let first = trace.first_stretch();
     for (index, thread) in trace.threads.iter().enumerate() {
         let runs: Vec<(usize, u64)> = thread.events.iter().enumerate().filter_map(runs).collect();
         let all = Piece { thread: index, events: 0..thread.events.len() };
         match runs.is_empty() {
+            // It has ended, or has not begun, where the part begins that is kept.
+            true if first.is_some() => {}
             true if thread.own_process().is_some() => within.push(all),
             true if !thread.events.iter().filter_map(|e| e.event.as_ref()).any(is_input) => {}
             true => unnumbered.push(all),
@@ -143,9 +174,15 @@ fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
         }
         let ends = runs.iter().skip(1).map(|&(at, _)| at).chain([thread.events.len()]);
         let mut start = 0;
-        for (&(_, number), end) in runs.iter().zip(ends) {
-            let piece = Piece { thread: index, events: start..end };
+        for (&(at, number), end) in runs.iter().zip(ends) {
+            let is_gone = first.is_some_and(|first| number < first);
+            // In front of the first one that is kept may be what is left of one that is not.
+            let is_rest = start < at && first.is_some() && !is_start(&thread.events[start..at]);
+            let piece = Piece { thread: index, events: if is_rest { at } else { start }..end };
             start = end;
+            if is_gone {
+                continue;
+            }
             if stretches.insert(number, piece).is_some() {
                 return Err(Error(format!(
                     "damaged: two stretches of the threads have the number {number}"
@@ -155,7 +192,7 @@ fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
     }
     let mut missing = Ok(());
     let mut pieces = Vec::new();
-    for (expected, (number, piece)) in (0..).zip(stretches) {
+    for (expected, (number, piece)) in (first.unwrap_or(0)..).zip(stretches) {
         if number != expected {
             missing = Err(expected);
             break;
@@ -333,6 +370,7 @@ impl Ordered<'_> {
                     | Event::Mapped { .. }
                     | Event::Arrived(_)
                     | Event::Fork { .. }
+                    | Event::Passed { .. }
             )
         };
         while self.items.last().is_some_and(is_half) {

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::event::{EventHeader, Kind};
+use abi::event::{EventHeader, Kind, Position};
 use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
@@ -31,6 +31,8 @@ pub struct Script {
     pub threads: Vec<Option<u32>>,
     /// Of a forked process: where it begins.
     pub child: Option<Child>,
+    /// The files of which code was mapped.
+    pub code: Vec<PathBuf>,
 }
 
 /// The start of the process, from the trace that has it.
@@ -86,7 +88,11 @@ pub fn write(
     out.write_all(&[0; HEADER_SIZE]).map_err(failed)?;
     let mut known: Vec<(Wanted, PathBuf)> = Vec::new();
     let mut turns: Vec<u64> = Vec::new();
+    // Those that are not replayed.
+    let mut before = 0u64;
     let mut threads: Vec<Option<u32>> = Vec::new();
+    let mut code = Code::default();
+    code.add(interpreter);
     for item in &ordered.items {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
         let thread = thread.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
@@ -94,10 +100,25 @@ pub fn write(
             turns.resize(thread + 1, 0);
             threads.resize(thread + 1, None);
         }
-        if let Event::ThreadStart { tid, .. } = *item.event {
-            threads[thread] = Some(tid);
+        match *item.event {
+            Event::ThreadStart { tid, .. } => threads[thread] = Some(tid),
+            Event::State { index, tid, turns: made, .. } => {
+                let index = usize::try_from(index).ok().filter(|&index| index < MOST_THREADS);
+                let index =
+                    index.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
+                if threads.len() <= index {
+                    turns.resize(index + 1, 0);
+                    threads.resize(index + 1, None);
+                }
+                threads[index] = Some(tid);
+                before = before.saturating_add(made);
+                turns[index] = made;
+            }
+            _ => {}
         }
-        turns[thread] = item.position.control_flow.0;
+        if item.position != Position::NONE {
+            turns[thread] = item.position.control_flow.0;
+        }
         let resolved = match Wanted::of(&item.event) {
             None => None,
             Some(wanted) => {
@@ -109,9 +130,11 @@ pub fn write(
                         path
                     }
                 };
+                code.is_mapped(item.thread, &path);
                 Some(in_place(&item.event, &path))
             }
         };
+        code.call(item);
         let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
         header.len += entry.len() as u64;
         out.write_all(&entry).map_err(failed)?;
@@ -120,19 +143,50 @@ pub fn write(
     out.write_all(&header.to_bytes()).map_err(failed)?;
     out.flush().map_err(failed)?;
     let turns = turns.iter().fold(0u64, |sum, &turns| sum.saturating_add(turns));
+    let turns = turns.saturating_sub(before);
     let (events, child) = (ordered.items.len() as u64, ordered.child);
     if let Some(Child { thread, tid, .. }) = child {
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, end: ordered.end, threads, child })
+    Ok(Script { header, events, turns, end: ordered.end, threads, child, code: code.files })
+}
+
+/// Which files the program had mapped code of.
+#[derive(Default)]
+struct Code {
+    files: Vec<PathBuf>,
+    /// The file that the next call of this thread maps.
+    next: Option<(u32, PathBuf)>,
+}
+
+impl Code {
+    fn add(&mut self, file: Option<&Path>) {
+        if let Some(file) = file.filter(|file| !self.files.iter().any(|one| one == file)) {
+            self.files.push(file.to_owned());
+        }
+    }
+
+    fn is_mapped(&mut self, thread: u32, path: &Path) {
+        self.next = Some((thread, path.to_owned()));
+    }
+
+    fn call(&mut self, item: &Item<'_>) {
+        const PROT_EXEC: u64 = 4;
+        let Event::Syscall { arguments, .. } = &*item.event else { return };
+        let Some((thread, path)) = self.next.take() else { return };
+        if thread == item.thread && arguments[2] & PROT_EXEC != 0 {
+            self.add(Some(&path));
+        }
+    }
 }
 
 /// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,
 /// in front of what the stack holds.
 fn name_interpreter(items: &mut Vec<Item<'_>>, path: &Path) {
-    let Some(start) = items.first().filter(|i| matches!(*i.event, Event::ThreadStart { .. }))
-    else {
+    let is_start =
+        |item: &&Item<'_>| matches!(*item.event, Event::ThreadStart { .. } | Event::Actions(_));
+    let Some(start) = items.first().filter(is_start) else {
         return;
     };
     if items.get(1).is_some_and(|item| matches!(*item.event, Event::Mapped { .. })) {
@@ -146,7 +200,9 @@ fn name_interpreter(items: &mut Vec<Item<'_>>, path: &Path) {
         path: path.as_os_str().as_bytes().into(),
     };
     let item = Item { thread: start.thread, position: start.position, event: Cow::Owned(event) };
-    items.insert(1, item);
+    // A snapshot begins with no start of a thread.
+    let place = usize::from(matches!(*start.event, Event::ThreadStart { .. }));
+    items.insert(place, item);
 }
 
 /// A process has fewer; a damaged trace may claim any number.

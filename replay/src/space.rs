@@ -60,7 +60,7 @@ impl Used {
     pub fn add_trace(&mut self, trace: &Trace) {
         let threads = trace.threads.iter().flat_map(|thread| &thread.events);
         let mut heap = None;
-        for placed in trace.process_events.iter().chain(threads) {
+        for placed in trace.process_events.iter().chain(threads).chain(&trace.snapshot) {
             match placed.event.as_ref() {
                 Some(Event::Layout { window, brk, interpreter, stack, stack_end }) => {
                     self.add(window.0, WINDOW);
@@ -71,6 +71,12 @@ impl Used {
                     heap = Some(brk.0);
                 }
                 Some(Event::Map { start, len, .. }) => self.add(start.0, *len),
+                Some(Event::Region { start, len, .. }) => self.add(start.0, *len),
+                Some(Event::Snapshot { brk, .. }) => {
+                    if let Some(start) = heap {
+                        self.add(start, brk.0.saturating_sub(start));
+                    }
+                }
                 Some(Event::Written { address, bytes }) => {
                     self.add(address.0, bytes.len() as u64);
                 }

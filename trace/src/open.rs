@@ -116,6 +116,9 @@ pub struct Trace {
     pub threads: Vec<Thread>,
     /// What happened to the process.
     pub process_events: Vec<Placed>,
+    /// A ring of inputs: what the process was where the part begins that is kept. The last event is a
+    /// SNAPSHOT. Empty: it is kept from the start.
+    pub snapshot: Vec<Placed>,
     /// The recording ended before the process: what is translated later is not described.
     pub is_lossy: bool,
     /// Of the file, when the process ended; 0 if it did not.
@@ -195,6 +198,7 @@ impl Trace {
             units: Units::default(),
             threads: Vec::new(),
             process_events: Vec::new(),
+            snapshot: Vec::new(),
             is_lossy: false,
             length: 0,
             damage: file.damage.clone(),
@@ -251,6 +255,13 @@ impl Trace {
                         self.report(frame, what);
                     }
                 }
+                FrameKind::Snapshot => {
+                    let (events, whole) = parse(&self.payload(frame)?);
+                    if !whole {
+                        self.report(frame, "an event is damaged; those behind it are lost");
+                    }
+                    self.snapshot.extend(events);
+                }
                 FrameKind::File | FrameKind::Events => {
                     let (events, whole) = parse(&self.payload(frame)?);
                     if !whole {
@@ -276,6 +287,7 @@ impl Trace {
                 }
             }
         }
+        self.keep_last_snapshot();
         if self.length > self.file.len {
             let missing = self.length - self.file.len;
             let what = format!("the last {missing} bytes of the file are missing");
@@ -286,10 +298,15 @@ impl Trace {
         let inputs = options.is_some_and(|options| options.recording.inputs());
         for (index, mut thread) in threads {
             thread.index = index;
-            thread.tid = thread.events.iter().find_map(|e| match e.event {
+            let states = self.snapshot.iter().filter_map(|e| match e.event {
+                Some(Event::State { index: of, tid, .. }) if of == index => Some(tid),
+                _ => None,
+            });
+            let mut starts = thread.events.iter().filter_map(|e| match e.event {
                 Some(Event::ThreadStart { tid, .. }) => Some(tid),
                 _ => None,
             });
+            thread.tid = starts.next().or_else(|| states.last());
             if !inputs {
                 thread.events.sort_by_key(|e| e.position.place());
             }
@@ -314,6 +331,10 @@ impl Trace {
     fn forget_what_gave_way(&mut self) {
         let gave_way = std::mem::take(&mut self.gave_way);
         self.damage.retain(|damage| !gave_way.contains(damage));
+        if self.options.recording.inputs() {
+            // Its events say themselves where they belong.
+            return;
+        }
         for thread in &mut self.threads {
             let first = thread.chunks.first().map_or(u32::MAX, |c| c.frame.header.seq);
             thread.events.retain(|e| {
@@ -353,12 +374,13 @@ impl Trace {
                 );
                 self.report(frame, &what);
                 // In a ring that is as it should be.
-                let first = match frame.kind {
-                    FrameKind::Record => 0,
-                    FrameKind::Events if thread != PROCESS => 1,
-                    _ => u32::MAX,
+                // (Of inputs not even the first frame of events stays.)
+                let may_be = match frame.kind {
+                    FrameKind::Record => next == 0,
+                    FrameKind::Events if thread != PROCESS => next <= 1,
+                    _ => false,
                 };
-                if next == first {
+                if may_be {
                     self.gave_way.extend(self.damage.last().cloned());
                 }
             } else if seq < next {
@@ -366,6 +388,25 @@ impl Trace {
                 self.report(frame, &what);
             }
             expected = (kind, thread, seq.saturating_add(1));
+        }
+    }
+
+    /// Of several snapshots the last one that is complete counts.
+    fn keep_last_snapshot(&mut self) {
+        let is_end = |e: &Placed| matches!(e.event, Some(Event::Snapshot { .. }));
+        let Some(last) = self.snapshot.iter().rposition(is_end) else {
+            return self.snapshot.clear();
+        };
+        self.snapshot.truncate(last + 1);
+        let before = self.snapshot[..last].iter().rposition(is_end);
+        self.snapshot.drain(..before.map_or(0, |before| before + 1));
+    }
+
+    /// A ring of inputs: number of the first stretch that is kept, if that is not the first of all.
+    pub fn first_stretch(&self) -> Option<u64> {
+        match self.snapshot.last().and_then(|placed| placed.event.as_ref()) {
+            Some(Event::Snapshot { stretch, .. }) => Some(*stretch),
+            _ => None,
         }
     }
 

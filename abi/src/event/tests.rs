@@ -64,6 +64,23 @@ fn sample(kind: Kind) -> Owned {
             Event::Mapped { file: [1, 2], size: 3, changed_ns: 4, contents: vec![5, 6, 0], path }
         }
         Kind::Unfollowed => Event::Unfollowed { pc, why: b"shared memory".to_vec() },
+        Kind::Passed => Event::Passed { bytes: 5, digest: 6 },
+        Kind::Snapshot => Event::Snapshot { stretch: 7, brk: at },
+        Kind::Region => {
+            Event::Region { start: at, len: 2, offset: 3, protection: 4, kind: RegionKind::Stack }
+        }
+        Kind::State => Event::State {
+            index: 1,
+            tid: 2,
+            parent: 3,
+            turns: 4,
+            mask: 5,
+            alternate: [6, 7, 8],
+            clear_tid: 9,
+            registers: registers(),
+            vectors: vec![1, 2, 0],
+        },
+        Kind::Actions => Event::Actions(vec![1, 2, 0]),
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::Switch => Event::Switch {
@@ -135,7 +152,8 @@ fn fixed_len(kind: Kind) -> usize {
         Event::Mark { text, .. } => text.len(),
         Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
-        Event::Written { bytes, .. } => bytes.len(),
+        Event::Written { bytes, .. } | Event::Actions(bytes) => bytes.len(),
+        Event::State { vectors, .. } => vectors.len(),
         Event::Mapped { contents, path, .. } => contents.len() + path.len(),
         Event::Unfollowed { why, .. } => why.len(),
         Event::Selected { pieces, .. } => pieces.len(),

@@ -8,7 +8,7 @@ use alloc::ffi::CString;
 use alloc::vec::Vec;
 
 /// The variables that belong to a recording, and not to the program that is recorded.
-pub const OF_RECORDING: [&str; 12] = [
+pub const OF_RECORDING: [&str; 13] = [
     "DEP_RECORDER",
     "DEP_RECORDING",
     "DEP_FILE",
@@ -16,6 +16,7 @@ pub const OF_RECORDING: [&str; 12] = [
     "DEP_LIBRARIES",
     "DEP_START",
     "DEP_SCHEDULE",
+    "DEP_RING",
     "DEP_ONLY",
     "DEP_SKIP",
     "DEP_CONTROL",

@@ -4,6 +4,7 @@
 pub mod census;
 pub mod control;
 pub mod descriptors;
+pub mod digest;
 pub mod facts;
 pub mod futex;
 pub mod heap;
@@ -19,3 +20,4 @@ pub mod program;
 pub mod replaying;
 pub mod signal;
 pub mod sys;
+pub mod vectors;

@@ -14,15 +14,21 @@ const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
 static START: AtomicU64 = AtomicU64::new(OWN.start);
 static END: AtomicU64 = AtomicU64::new(OWN.end);
 
-/// What is next, relative to the start of that.
-static NEXT_OWN: AtomicU64 = AtomicU64::new(0);
+/// What is next, relative to the start of that: of little memory, and of [much](MUCH).
+///
+/// What the runtime uses all the time is little, and lies side by side: a fork makes a page table for each
+/// 2 MiB in which something was written.
+static NEXT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// From so many bytes on it is much.
+const MUCH: u64 = 2 << 20;
 
 /// From here on the runtime's memory lies in `range`.
 pub fn choose(range: core::ops::Range<u64>) {
     if range != own_range() {
         START.store(range.start, Relaxed);
         END.store(range.end, Relaxed);
-        NEXT_OWN.store(0, Relaxed);
+        NEXT.iter().for_each(|next| next.store(0, Relaxed));
     }
 }
 
@@ -42,20 +48,22 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
     let range = own_range();
     let size = range.end - range.start;
     let len = page_up(len);
-    if NEXT_OWN.load(Relaxed) == 0 {
-        let first = random() % (size / 2 / PAGE) * PAGE;
-        let _ = NEXT_OWN.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
+    let [little, much] = &NEXT;
+    let (next, from) = if len < MUCH { (little, 0) } else { (much, size / 2) };
+    if next.load(Relaxed) == 0 {
+        let first = from + random() % (size / 4 / MUCH).max(1) * MUCH;
+        let _ = next.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
     }
     let anywhere = flags & !(sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE);
     let flags = anywhere | sys::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
-        let at = NEXT_OWN.fetch_add(len + PAGE, Relaxed) % size;
+        let at = next.fetch_add(len + PAGE, Relaxed) % size;
         if at + len > size {
             continue;
         }
         // SAFETY: NOREPLACE: nothing is there.
         match unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) } {
-            Err(sys::EEXIST) => NEXT_OWN.fetch_add(STEP, Relaxed),
+            Err(sys::EEXIST) => next.fetch_add(STEP, Relaxed),
             result => return result,
         };
     }

@@ -93,6 +93,7 @@ pub fn has_protected_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }
 
+#[link_section = ".data.at_fork"]
 static JIT: Once<Lock<Jit>> = Once::new();
 
 /// Puts the translator in place.
@@ -106,6 +107,7 @@ pub fn jit() -> Guard<'static, Jit> {
 }
 
 impl Jit {
+    #[allow(clippy::too_many_arguments, reason = "each of them is a piece that start-up has made")]
     pub fn new(
         options: Options,
         image: Image,
@@ -222,6 +224,11 @@ impl<W: World> Jit<W> {
 
     pub fn executable(&self, address: u64) -> Option<ExecRange> {
         self.executable.at(LiveAddr(address))
+    }
+
+    /// All that the program may execute.
+    pub fn executable_ranges(&self) -> &[ExecRange] {
+        self.executable.ranges()
     }
 
     /// `start..end` is a shared mapping now, or is not (any more).
@@ -420,10 +427,9 @@ impl<W: World> Jit<W> {
     /// The entry of the table for `what`, if a look-up missed, is set.
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: LiveAddr, what: Option<For>) -> Option<CodeAddr> {
-        let mut range = self.executable.at(target)?;
-        if range.shared {
-            self.take_back();
-            range = self.executable.at(target)?;
+        let mut range = self.executable.code_at(target, &self.world)?;
+        if range.shared && self.take_back() {
+            range = self.executable.code_at(target, &self.world)?;
         }
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
@@ -498,7 +504,9 @@ impl<W: World> Jit<W> {
     pub fn link(&mut self, id: ExitId) -> Linked {
         let exit = self.links.get(id);
         let linked = |code| Linked { target: exit.target, code };
-        let Some(range) = self.executable.at(exit.target) else { return linked(None) };
+        let Some(range) = self.executable.code_at(exit.target, &self.world) else {
+            return linked(None);
+        };
         if range.shared || self.is_watched(exit.target) {
             return linked(self.resolve(exit.target, None));
         }
@@ -742,7 +750,8 @@ impl<W: World> Ways<'_, W> {
 
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
-        let closed = self.executable.at(target).is_none_or(|range| range.shared);
+        let range = self.executable.code_at(target, self.world);
+        let closed = range.is_none_or(|range| range.shared);
         if closed || self.watched == Some(target) {
             return None;
         }

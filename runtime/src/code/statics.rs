@@ -265,6 +265,12 @@ pub fn find(pc: u64) -> Option<Found<'static>> {
     modules().find(|m| m.code().contains(&pc))?.find(pc)
 }
 
+/// Where the translated code of libraries lies.
+pub fn codes() -> impl Iterator<Item = Range<u64>> {
+    let window = facts().window;
+    modules().filter(move |m| m.base != window).map(Module::code)
+}
+
 /// Whether translated code of a library lies in part in `start..end`.
 pub fn code_in(start: u64, end: u64) -> bool {
     let window = facts().window;

@@ -31,6 +31,7 @@ use crate::base::control::Slot;
 use crate::base::facts::facts;
 use crate::base::futex::{wait, wake, ETIMEDOUT};
 use crate::base::lock::{Forked, Guard, Lock};
+use crate::kernel::ring;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
@@ -175,9 +176,21 @@ fn note(thread: &mut Thread, event: &EventRef<'_>) {
 }
 
 /// The thread has the baton, and the trace says so.
-fn note_runs(thread: &mut Thread) {
+pub fn note_runs(thread: &mut Thread) {
     let number = LINE.lock().number;
     note(thread, &Event::Runs(number));
+}
+
+/// The thread, which has the baton, lets others run and runs itself: the number of its next stretch.
+pub fn next_stretch(thread: &Thread) -> u64 {
+    let mut line = LINE.lock();
+    line.grant(thread.block.this, thread.slot);
+    line.number
+}
+
+/// Whether whoever has the baton is to let others run.
+pub fn is_wanted() -> bool {
+    WANTED.load(Relaxed)
 }
 
 /// Waits until the thread has the baton.
@@ -240,6 +253,7 @@ pub fn first(thread: &mut Thread) {
     if is_serial() {
         take(thread);
         note_runs(thread);
+        ring::enters(thread);
     }
 }
 
@@ -254,6 +268,7 @@ pub fn enter(thread: &Thread) {
 pub fn entered(thread: &mut Thread) {
     if is_serial() {
         note_runs(thread);
+        ring::enters(thread);
     }
 }
 
@@ -290,6 +305,7 @@ pub fn begins_again(thread: &mut Thread) {
 /// The thread makes a child of vfork, and stands still until that is gone.
 pub fn before_vfork(thread: &mut Thread) {
     if is_serial() {
+        ring::is_borrowed();
         note(thread, &Event::Yields);
         give();
     }
@@ -313,6 +329,8 @@ pub fn after_vfork(thread: &mut Thread, child: &Thread) {
     wakes.wake();
     take(thread);
     note_runs(thread);
+    ring::leaves(child);
+    ring::is_given_back();
 }
 
 // --- letting others run ---
@@ -343,6 +361,7 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
         let mut line = LINE.lock();
         line.schedule.gives()
     };
+    ring::stands_at(thread, thread.syscall_pc);
     let gives =
         calls::waits(number, args) || by_chance || others && calls::is_not_ready(number, args);
     if !gives {
@@ -382,6 +401,7 @@ pub fn let_others_run(thread: &mut Thread, valid: u64) {
         thread.event(WHOLE_UNIT, &Event::Arrived(&state));
         thread.event(WHOLE_UNIT, &Event::Yields);
     }
+    ring::stands_at(thread, thread.resume_original);
     let wakes = {
         let mut line = LINE.lock();
         line.stand_in(thread);

@@ -48,6 +48,14 @@ impl Brk {
         Brk { start, current: start, mapped, limit, reserved }
     }
 
+    /// What is reserved for it to grow into.
+    pub fn room(&self) -> core::ops::Range<u64> {
+        match self.reserved {
+            true => self.mapped..self.limit,
+            false => 0..0,
+        }
+    }
+
     /// The program looks at, or maps, memory that nothing but our reservation may be in: from now on
     /// nothing is there, as natively.
     pub fn uncover(&mut self, start: u64, end: u64) {

@@ -7,6 +7,7 @@ pub mod clone;
 pub mod headers;
 pub mod interruptible;
 pub mod replay;
+pub mod ring;
 pub mod signals;
 pub mod switch;
 pub mod syscalls;

@@ -19,9 +19,9 @@ use crate::base::lineage::lineage;
 use crate::base::lock::Forked;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
-use crate::kernel::baton;
 use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::state::{interrupted, State};
+use crate::kernel::{baton, ring};
 use crate::logs::log;
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file::trace;
@@ -34,14 +34,17 @@ use abi::start::Start;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// Counts switches, by twos; odd: one is under way.
+#[link_section = ".data.at_fork"]
 pub static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// What a thread has seen that is to look again: no generation that threads go on in.
 pub const NEVER: u32 = 1;
 /// Counts arrivals of threads that were kicked.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
 /// Not 0: a thread carries out a request of `dep`.
+#[link_section = ".data.at_fork"]
 static SERVING: AtomicU32 = AtomicU32::new(0);
 /// Not 0: recording is to begin, and why ([`Why`]).
+#[link_section = ".data.at_fork"]
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// The address of `main`, while recording is to begin there; else 0.
@@ -80,6 +83,7 @@ pub fn settle(thread: &mut Thread) {
 /// trace has them.
 fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     baton::let_others_run(thread, valid);
+    ring::look(thread, valid);
     loop {
         match WANTED.swap(0, AcqRel) {
             0 => {}
@@ -377,6 +381,15 @@ fn carry_out(request: &Request) -> Answer {
             let text = control::text(&mut text);
             trace().process_event(&Event::Mark { time_ns, on, text });
             done(outcome::DONE)
+        }
+        command::DUMP => {
+            let mut text = [0; TEXT_MOST];
+            let written = ring::write_to(control::text(&mut text));
+            match written {
+                Ok(_) => done(outcome::DONE),
+                Err(sys::EINVAL) if !ring::is_active() => done(outcome::NO_RING),
+                Err(errno) => Answer { interrupted: errno as u32, ..done(outcome::FAILED) },
+            }
         }
         _ => done(outcome::UNKNOWN),
     }

@@ -12,7 +12,7 @@ use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::kernel::syscalls::objects;
-use crate::kernel::{baton, brk};
+use crate::kernel::{baton, brk, ring};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::log;
 use crate::recording::description::process_now;
@@ -30,6 +30,7 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Index of the next thread.
+#[link_section = ".data.at_fork"]
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
 /// Blocks of threads that have ended, to be used again: address of the first one.
 static SPARE: AtomicU64 = AtomicU64::new(0);
@@ -136,6 +137,14 @@ pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
 pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
+    if number == nr::CLONE3 {
+        // What the kernel looks at before it reads the arguments.
+        match args[1] as u64 {
+            ..64 => return sys::failed(sys::EINVAL),
+            size if size > PAGE => return sys::failed(sys::E2BIG),
+            _ => {}
+        }
+    }
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = block_all();
     let result = if request.flags & CLONE_VM == 0 {
@@ -166,10 +175,8 @@ fn fork(
     let stack = request.stack;
     // Our side of the child goes on where we are.
     let mut own = *args;
-    // Other sizes are refused by the kernel.
-    const SIZES: core::ops::RangeInclusive<usize> = 64..=PAGE as usize;
     let mut given = match number {
-        nr::CLONE3 if stack != 0 && SIZES.contains(&args[1]) => alloc::vec![0u8; args[1]],
+        nr::CLONE3 if stack != 0 => alloc::vec![0u8; args[1]],
         _ => Vec::new(),
     };
     if number == nr::CLONE {
@@ -240,6 +247,7 @@ fn fork(
     thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
     log().chunk_starts(thread);
     baton::begins_again(thread);
+    ring::forked(thread, forked);
     0
 }
 
@@ -298,6 +306,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     }
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
+    child.fault = thread.fault;
     child.mailbox.set_mask(thread.mailbox.mask());
     child.filter = thread.filter;
     child.kernel_filter = thread.kernel_filter;
@@ -312,6 +321,18 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     if !child.vfork_child {
         census::begins();
     }
+    Some(child)
+}
+
+/// A thread that is recorded as index `index`, and goes on when a replay says so.
+pub fn restored(first: &Thread, index: u32) -> Option<&'static mut Thread> {
+    let child = take_thread()?;
+    child.index = index;
+    child.block.window_high = first.block.window_high;
+    child.block.target = facts().window;
+    child.block.program_vectors = first.block.program_vectors;
+    NEXT_INDEX.fetch_max(index.saturating_add(1), Relaxed);
+    census::begins();
     Some(child)
 }
 
@@ -359,6 +380,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
     if census::live() > 1 {
         baton::before_end(thread);
     }
+    ring::leaves(thread);
     let last = census::ends();
     if last {
         end_recording(thread, End::Exit, status, 0);

@@ -483,9 +483,10 @@ impl Recorder {
     fn seal_events(&self, trace: &TraceFile, events: Appender) {
         let place = events.place;
         events.seal();
-        // The first one says which thread this is, and stays.
-        if self.events_seq > 1 && self.epoch == trace.epoch() {
-            let (kind, chunk) = (FrameKind::Events, self.seq.saturating_sub(1));
+        // The first one says which thread this is, and stays; with inputs a snapshot says that, too.
+        if (self.counts || self.events_seq > 1) && self.epoch == trace.epoch() {
+            let chunk = if self.counts { trace.interval() } else { self.seq.saturating_sub(1) };
+            let kind = FrameKind::Events;
             trace.sealed(Sealed { kind, thread: self.thread.index, chunk, place });
         }
     }

@@ -35,6 +35,8 @@ pub struct TraceFile {
     /// Most bytes of the threads' frames.
     limit: u64,
     ring: bool,
+    /// Of a ring of inputs: the part that is being recorded, from 0.
+    interval: AtomicU32,
     /// How a child's trace is named; none: children are not recorded.
     naming: Option<Naming>,
 }
@@ -127,7 +129,8 @@ pub struct Held(Guard<'static, Frames>);
 pub struct Sealed {
     pub kind: FrameKind,
     pub thread: u32,
-    /// Its number, or that of the last chunk that its events belong to.
+    /// Its number, or that of the last chunk that its events belong to; in a recording of inputs the
+    /// [`TraceFile::interval`].
     pub chunk: u32,
     pub place: Place,
 }
@@ -142,6 +145,7 @@ const LAST_WORDS: u64 = 320;
 /// before it.
 const AHEAD: u64 = SMALL_FRAME + (36 << 10);
 
+#[link_section = ".data.at_fork"]
 static TRACE: Once<TraceFile> = Once::new();
 
 /// Puts the trace in place.
@@ -160,6 +164,7 @@ impl TraceFile {
         TraceFile {
             limit: options.recording.log_bytes().unwrap_or(u64::MAX),
             ring: options.recording.ring,
+            interval: AtomicU32::new(0),
             life: Lifecycle::new(options.recording.records()),
             fd: AtomicI32::new(-1),
             state: Lock::new(Frames::new()),
@@ -418,6 +423,46 @@ impl TraceFile {
         unsafe { sys::call(nr::FALLOCATE, &args) }?;
         state.log -= place.len;
         Ok(())
+    }
+
+    /// Of a ring of inputs: the part that is being recorded.
+    pub fn interval(&self) -> u32 {
+        self.interval.load(Relaxed)
+    }
+
+    /// Another part of a ring of inputs begins. Returns the bytes of events that are kept.
+    pub fn next_interval(&self, interval: u32) -> u64 {
+        self.interval.store(interval, Relaxed);
+        self.log()
+    }
+
+    /// Bytes of the threads' frames that are in the file.
+    pub fn log(&self) -> u64 {
+        self.state.lock().log
+    }
+
+    /// Gives up what was recorded in parts in front of `interval` alone. False if the file system cannot.
+    pub fn drop_before(&self, interval: u32) -> bool {
+        let mut state = self.state.lock();
+        while let Some(oldest) = state.sealed.iter().position(|s| s.chunk < interval) {
+            let Some(frame) = state.sealed.remove(oldest) else { break };
+            if self.drop_frame(&mut state, &frame).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Where the next frame would go, for somebody else to append some.
+    pub fn end_of_frames(&self) -> u64 {
+        self.state.lock().end
+    }
+
+    /// Somebody else has appended frames, up to `end`.
+    pub fn appended(&self, end: u64) {
+        let mut state = self.state.lock();
+        state.end = state.end.max(page_up(end));
+        state.reserved = state.reserved.max(state.end);
     }
 
     /// A thread's frame is complete.

@@ -20,7 +20,6 @@ use crate::code::translation::Image;
 use crate::code::window::{keep_free_in_front, Area};
 use crate::code::world::CodeMemory;
 use crate::gate::{dispatch, handler, stubs};
-use crate::kernel::baton;
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::replay::arrive;
@@ -29,7 +28,9 @@ use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
+use crate::kernel::{baton, ring};
 use crate::logs::{log, log_of};
+use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file;
 use crate::start::replay::Given;
 use crate::start::stack::{at, program_path, Start};
@@ -41,6 +42,7 @@ use abi::ids::LiveAddr;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
 use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::options::{torture, Options, Pointers};
+use abi::ring::Ring;
 use core::ffi::CStr;
 use core::ops::Range;
 
@@ -89,7 +91,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
     let behind = window + header.runtime_end;
-    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
+    let behind =
+        replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
     let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
@@ -107,17 +111,21 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     control::start(options.recording.records());
     let when = begins(&start, &header);
+    let ring = ring_of(&start, options);
+    let started_ns = sys::now_ns();
+    options.recording.ring |= ring.is_some();
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        // A replay's libraries lie where those of the recording did, with room for other translations.
-        _ if replay.is_some() => None,
         Some(0) | None => {
             Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
         }
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let mut packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    if replay.is_some() {
+        packs.replays(arena.range().end..area.end, mapped);
+    }
     let serial = is_serial(&start, options);
     let mut entries = entries();
     // (A replay looks at what the script has each time.)
@@ -195,7 +203,26 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
             stack_end: LiveAddr(stack.end),
         });
     }
+    if let Some(ring) = ring.filter(|_| trace_file::trace().phase() == Phase::Open) {
+        ring::start(ring::Settings {
+            ring,
+            interpreter: start.get(at::BASE).unwrap_or(0),
+            area: area.start..area.end,
+            since_ns: started_ns,
+        });
+    }
     first_thread(stack, entry, replay.as_ref())
+}
+
+/// How much of a recording of inputs is kept, if not all.
+fn ring_of(start: &Start, options: Options) -> Option<Ring> {
+    let secure = start.get(at::SECURE).unwrap_or(0) != 0;
+    let kept = options.recording.inputs() && !options.process.replays && !secure;
+    let wanted = start.environment("DEP_RING").filter(|text| kept && !text.is_empty())?;
+    match wanted.to_str().ok().and_then(Ring::parse) {
+        Some(ring) => Some(ring),
+        None => crate::die!("DEP_RING: expected {}", abi::ring::EXPECTED),
+    }
 }
 
 /// Whether one thread runs at a time, and in which order then.
@@ -335,10 +362,13 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     thread.block.registers.gpr[4] = stack.start;
     thread.block.registers.rip = entry;
     thread.block.registers.rflags = 0x202;
-    match replay {
+    let entry = match replay {
         Some(given) => given.start_thread(thread, entry),
-        None => thread.mailbox.set_mask(current_mask()),
-    }
+        None => {
+            thread.mailbox.set_mask(current_mask());
+            entry
+        }
+    };
     // Whoever started us may have blocked what our own faults raise.
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
@@ -379,6 +409,6 @@ fn entries() -> Entries {
         ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
-        restorer: stubs::restorer as *const () as u64,
+        restorer: stubs::restorers(),
     }
 }

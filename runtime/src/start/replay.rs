@@ -9,7 +9,7 @@ use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
 use crate::kernel::replay::script::{Input, Next, Script};
-use crate::kernel::replay::{install, steer, Replay};
+use crate::kernel::replay::{install, restore, steer, Replay};
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
@@ -114,6 +114,10 @@ const SEEK_END: usize = 2;
 
 /// What the call has mapped.
 fn mapped_by(event: &Input) -> Option<Range<u64>> {
+    if let Event::Region { start, len, kind, .. } = event {
+        let is_there = *kind == abi::event::RegionKind::Program;
+        return (!is_there).then(|| start.0..start.0.saturating_add(*len));
+    }
     let Event::Syscall { number, arguments: [_, length, third, ..], result } = event else {
         return None;
     };
@@ -192,18 +196,27 @@ impl Given {
         None
     }
 
-    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
-    /// mapped nothing there.
-    pub fn room_for_code(&self, window: u64, from: u64) -> u64 {
-        let last = window + ARENA_END - ARENA_LEN;
-        let mut used = Vec::new();
+    /// What the recorded program has mapped in its window at any time.
+    pub fn mapped(&self, window: u64) -> Vec<Range<u64>> {
+        let mut mapped = Vec::new();
         let mut script = Script::new(self.entries);
         while let Next::Entry(entry) = script.peek() {
-            if let (Kind::Syscall, Some(event)) = (entry.kind(), entry.event()) {
-                used.extend(mapped_by(&event).filter(|range| range.start < window + ARENA_END));
+            let maps = matches!(entry.kind(), Kind::Syscall | Kind::Region);
+            if let (true, Some(event)) = (maps, entry.event()) {
+                let range = mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
+                mapped.extend(range.filter(|range| window < range.end));
             }
             script.take(&entry);
         }
+        mapped.sort_unstable_by_key(|range| (range.start, range.end));
+        mapped.dedup();
+        mapped
+    }
+
+    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
+    /// mapped nothing there.
+    pub fn room_for_code(&self, window: u64, from: u64, used: &[Range<u64>]) -> u64 {
+        let last = window + ARENA_END - ARENA_LEN;
         let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
         let is_free =
             |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);
@@ -227,8 +240,14 @@ impl Given {
     }
 
     /// Gives the first thread the registers and the stack that it had.
-    pub fn start_thread(&self, thread: &mut Thread, entry: u64) {
+    /// Returns where it goes on: at the program's `entry`, unless a snapshot is where it begins.
+    pub fn start_thread(&self, thread: &mut Thread, entry: u64) -> u64 {
         let mut script = Script::new(self.entries);
+        if restore::begins(self.entries) {
+            let next = restore::restore(thread, &mut script, self.entries);
+            crate::kernel::replay::replay().script = script;
+            return next;
+        }
         let mut registers = None;
         while let Next::Entry(next) = script.peek() {
             if next.thread != 0
@@ -269,6 +288,7 @@ impl Given {
         thread.block.registers.rip = registers.rip;
         thread.block.registers.rflags = registers.rflags;
         crate::kernel::replay::replay().script = script;
+        entry
     }
 
     fn is_stack(&self, at: u64, bytes: &[u8]) -> bool {

@@ -3,6 +3,15 @@
 use crate::recording::trace_file::trace;
 use crate::thread::Thread;
 use abi::event::{End, Event, WHOLE_UNIT};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What is done in front of the last words of a trace; 0: nothing.
+static BEFORE_LAST_WORDS: AtomicUsize = AtomicUsize::new(0);
+
+/// `hook` is called when all events of a process that ends are in its trace.
+pub fn set_before_last_words(hook: fn()) {
+    BEFORE_LAST_WORDS.store(hook as usize, Relaxed);
+}
 
 /// The program does `what` at `pc`, which is not supported.
 pub fn refuse_program(thread: &mut Thread, pc: u64, what: &str) -> ! {
@@ -30,5 +39,11 @@ pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: 
     let noted = thread.recorder.to_file() || !thread.recorder.active();
     thread.event(insn, &end);
     thread.recorder.close_at_end(&pointers);
+    let hook = BEFORE_LAST_WORDS.load(Relaxed);
+    if hook != 0 {
+        // SAFETY: `set_before_last_words` stored a function of this type.
+        let hook: fn() = unsafe { core::mem::transmute(hook) };
+        hook();
+    }
     trace().seal(&end, noted);
 }

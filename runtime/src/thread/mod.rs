@@ -5,10 +5,13 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod pressure;
 pub mod seek;
+pub mod traps;
 pub mod turns;
 
 use crate::base::control::Slot;
+use crate::base::digest::Digest;
 use crate::base::facts::facts;
 use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
@@ -21,7 +24,9 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use pressure::Pressure;
 use seek::Seek;
+use traps::{Fetch, LastFault, Traps};
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -57,11 +62,21 @@ pub struct Thread {
     /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
     /// been delivered, or 0: it would raise it there again.
     pub raised: i32,
+    /// What the program has passed to the kernel for the call that is being made, if that is recorded.
+    pub passed: Digest,
     /// System calls that the log has counted.
     pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// The program has set the trap flag: how far the instruction that raises the next trap is.
+    pub traps: Traps,
+    /// What the kernel tells a handler of the last fault.
+    pub fault: LastFault,
+    /// What the processor is to raise for a fetch, with the program's state in the block.
+    pub fetching: Option<Fetch>,
+    /// How dense its signals are.
+    pub pressure: Pressure,
     /// Where it is, for whoever wants to stop it.
     pub slot: Slot,
     /// The generation of the code ([`crate::kernel::switch`]) that `block.resume` belongs to.
@@ -87,9 +102,21 @@ pub struct Thread {
     pub for_exec: ForExec,
     /// In a replay: how far it is.
     pub seek: Seek,
+    /// While it lets others run: what they have to know of it to copy it.
+    pub standing: Standing,
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
+}
+
+/// What belongs to the processor while a thread runs, once the thread lets others run.
+#[derive(Default)]
+pub struct Standing {
+    /// Original address where it goes on.
+    pub pc: u64,
+    pub fs_base: u64,
+    /// Memory with its vector state, or 0.
+    pub vectors: u64,
 }
 
 const STACK: u64 = 512 << 10;
@@ -160,9 +187,14 @@ impl Thread {
             resume_original: 0,
             transfer_undone: false,
             raised: 0,
+            passed: Digest::default(),
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            traps: Traps::default(),
+            fault: LastFault::default(),
+            fetching: None,
+            pressure: Pressure::NONE,
             slot,
             seen: 0,
             plain: false,
@@ -178,6 +210,7 @@ impl Thread {
             own_actions: None,
             for_exec: ForExec::default(),
             seek: Seek::new(),
+            standing: Standing::default(),
             next_spare: 0,
             handler_stack,
         }
@@ -187,7 +220,10 @@ impl Thread {
     pub fn reset(&mut self) {
         self.mailbox.reset();
         let (stack, handler_stack) = (self.block.runtime_stack, self.handler_stack);
+        // The memory for its vectors stays with it.
+        let standing = Standing { vectors: self.standing.vectors, ..Standing::default() };
         *self = Thread::new(self.block.this, self.mailbox, self.slot, stack, handler_stack);
+        self.standing = standing;
     }
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.

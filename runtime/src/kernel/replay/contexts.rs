@@ -13,6 +13,7 @@ use crate::base::lock::Lock;
 use crate::base::own::anonymous;
 use crate::base::signal::set_real_mask;
 use crate::base::sys::{self, nr};
+use crate::base::vectors::{load_vectors, put_vectors, save_vectors, vectors_len};
 use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::script::Entry;
@@ -60,13 +61,6 @@ pub fn forked(forked: &crate::base::lock::Forked) {
 
 fn is_of(context: &Context, thread: &Thread) -> bool {
     context.thread == thread.block.this
-}
-
-/// Bytes of a vector state.
-fn vectors_len() -> u64 {
-    const LEGACY: u64 = 576;
-    let ends = facts().xsave.components.iter().map(|&(size, offset)| u64::from(size + offset));
-    ends.fold(LEGACY, u64::max)
 }
 
 impl Context {
@@ -129,6 +123,21 @@ pub fn add(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, tid
     }
     rest.push(context);
     *contexts = rest;
+}
+
+/// A thread that stands still where a snapshot was made, and goes on when the script says so.
+pub fn stands(thread: &mut Thread, child: &'static mut Thread, fs_base: u64, vectors: &[u8]) {
+    steer::leaves(child);
+    let mut context = Context::of(child);
+    context.fs_base = fs_base;
+    context.stack.store(first_stack(child), Relaxed);
+    // SAFETY: the area is large enough, and new.
+    unsafe { put_vectors(context.vectors, vectors) };
+    let mut contexts = CONTEXTS.lock();
+    if !contexts.iter().any(|context| is_of(context, thread)) {
+        contexts.push(Context::of(thread));
+    }
+    contexts.push(context);
 }
 
 /// The stack of a context that has not begun: as if it stood in front of its first instruction of ours.
@@ -198,7 +207,7 @@ pub fn is_gone(thread: &mut Thread) -> ! {
     set_real_mask(0);
     let pc = thread.resume_original;
     loop {
-        others_run(thread, pc);
+        others_run(thread, pc, WHOLE_UNIT);
     }
 }
 
@@ -227,12 +236,17 @@ pub fn others(thread: &Thread) -> Vec<Standing> {
 
 // --- contexts run in turn ---
 
-/// Others run, until the script says that the thread, which is at `pc`, goes on.
-pub fn others_run(thread: &mut Thread, pc: u64) {
+/// Others run, until the script says that the thread, which is at `pc`, goes on. `insn`: how far its last
+/// unit came, for the trace.
+pub fn others_run(thread: &mut Thread, pc: u64, insn: u32) {
+    let mut stood = false;
     loop {
         let entry = next_entry(thread, pc);
         let is_live = thread.slot.place() != place::GONE;
         if entry.thread == thread.index && is_live {
+            if stood {
+                note_runs(thread, insn);
+            }
             return;
         }
         if !matches!(entry.kind(), Kind::Runs | Kind::ThreadStart) {
@@ -248,7 +262,20 @@ pub fn others_run(thread: &mut Thread, pc: u64) {
             impossible(thread, pc, format_args!("thread {other} runs, which nobody has started"))
         };
         go_on_with(thread, pc, next);
+        stood = true;
     }
+}
+
+/// Whoever goes on has a number in the order of all stretches.
+fn note_runs(thread: &mut Thread, insn: u32) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Relaxed).wrapping_add(1);
+    thread.event(insn, &Event::Runs(number));
+}
+
+/// The thread, which has just begun, is recorded from here on.
+pub fn begun(thread: &mut Thread) {
+    note_runs(thread, WHOLE_UNIT);
 }
 
 /// The thread that the entry is about, by its place among the contexts. If it starts there it gets its
@@ -328,47 +355,4 @@ unsafe extern "C" fn exchange_stacks(own: *mut u64, other: u64) {
         "pop rbx",
         "ret",
     )
-}
-
-/// The components of [`save_vectors`]: those that the system has enabled.
-fn components() -> u64 {
-    facts().xsave.xcr0
-}
-
-/// Stores the processor's vector and floating-point state.
-///
-/// # Safety
-/// `at` is a zeroed or used area, aligned to 64 bytes, for all components.
-unsafe fn save_vectors(at: u64) {
-    let all = components();
-    // SAFETY: as promised; a processor without XSAVE has no components.
-    unsafe {
-        match all {
-            0 => core::arch::asm!("fxsave64 [{}]", in(reg) at, options(nostack)),
-            _ => core::arch::asm!("xsave64 [{}]", in(reg) at, in("eax") all as u32,
-                in("edx") (all >> 32) as u32, options(nostack)),
-        }
-    }
-}
-
-/// Loads it again.
-///
-/// # Safety
-/// [`save_vectors`] has filled the area.
-unsafe fn load_vectors(at: u64) {
-    let all = components();
-    // SAFETY: as promised. The registers are the program's; what is the compiler's is named.
-    unsafe {
-        match all {
-            0 => core::arch::asm!("fxrstor64 [{}]", in(reg) at, out("xmm0") _, out("xmm1") _,
-                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
-            _ => core::arch::asm!("xrstor64 [{}]", in(reg) at, in("eax") all as u32,
-                in("edx") (all >> 32) as u32, out("xmm0") _, out("xmm1") _,
-                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
-                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::base::own::own_range;
 use crate::base::sys::{self, nr};
+use crate::code::window::{library_at, placed};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::{replay, steer, Mapped};
@@ -9,6 +10,7 @@ use crate::kernel::syscalls::mapping::{self, Placed};
 use crate::logs::dropped::drops;
 use crate::thread::Thread;
 use abi::layout::page_up;
+use core::ops::Range;
 
 const MADV_DONTNEED: usize = 4;
 const MADV_FREE: usize = 8;
@@ -144,11 +146,60 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         ),
     }
     if area.contains(&start) {
-        crate::code::window::placed(start);
+        placed(start);
+    }
+    let library = file && flags & (sys::MAP_PRIVATE | sys::MAP_FIXED) == sys::MAP_PRIVATE;
+    if library && offset == 0 && fd >= 0 {
+        library_at(fd, start, len);
     }
     let path = mapped.map_or(&b""[..], |mapped| mapped.path);
     let offset = offset as u64;
-    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, false, Some(path));
+    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, true, Some(path));
+    if fd >= 0 {
+        // SAFETY: opened here.
+        let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+    }
+}
+
+/// Maps what a snapshot has, writable for now.
+pub(super) fn region(
+    thread: &mut Thread,
+    range: Range<u64>,
+    prot: usize,
+    grows: bool,
+    file: Option<(&Mapped, u64)>,
+) {
+    let pc = thread.resume_original;
+    let (start, len) = (range.start, range.end - range.start);
+    keep_out(thread, start, len);
+    let (fd, from) = match file {
+        Some((mapped, offset)) => open(thread, mapped, offset),
+        None => (-1, 0),
+    };
+    let mut flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
+    if grows {
+        flags |= MAP_GROWSDOWN;
+    }
+    if fd < 0 {
+        flags |= sys::MAP_ANONYMOUS;
+    }
+    let writable = mapping::real_protection(prot) | sys::PROT_READ | sys::PROT_WRITE;
+    // SAFETY: at the place where the program had it, and nothing of the runtime's is there.
+    let result = unsafe { sys::mmap(start, len, writable, flags | sys::MAP_FIXED, fd, from) };
+    if let Err(errno) = result {
+        impossible(
+            thread,
+            pc,
+            format_args!("{len} bytes cannot be mapped at {start:#x} (error {errno})"),
+        )
+    }
+    let area = replay().area.clone();
+    if area.contains(&start) {
+        crate::code::window::placed(start);
+    }
+    let path = file.map_or(&b""[..], |(mapped, _)| mapped.path);
+    let placed = Placed { start, len, prot, flags, fd, offset: from, fixed: true };
+    mapping::note(&placed, false, Some(path));
     if fd >= 0 {
         // SAFETY: opened here.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
@@ -163,6 +214,8 @@ fn open(thread: &mut Thread, mapped: &Mapped, offset: u64) -> (i32, u64) {
     }
 }
 
+/// (By itself: a path is no part of the stack of every call.)
+#[inline(never)]
 fn open_file(thread: &mut Thread, path: &[u8]) -> i32 {
     let pc = thread.syscall_pc;
     let mut zero_terminated = [0u8; 4096];

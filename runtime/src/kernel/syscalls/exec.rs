@@ -9,6 +9,7 @@ use crate::base::lineage::{lineage, EXE, EXECFN, NAME};
 use crate::base::program::{read_program_string, read_program_words, try_read_program_bytes};
 use crate::base::signal;
 use crate::base::sys::{self, nr};
+use crate::kernel::ring;
 use crate::kernel::syscalls::{errand, exe_link, seccomp, Outcome};
 use crate::thread::for_exec::ForExec;
 use crate::thread::Thread;
@@ -139,6 +140,9 @@ pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Out
     // Many paths are tried in turn.
     if thread.filter != 0 && request.is_there() {
         seccomp::before_exec(thread);
+    }
+    if request.is_there() {
+        ring::before_exec(thread);
     }
     if matches!(choice, Choice::Instead) {
         let errno = execute(thread, &request);

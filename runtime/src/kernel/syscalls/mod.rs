@@ -6,6 +6,7 @@ pub mod errand;
 pub mod exe_link;
 pub mod exec;
 pub mod filters;
+pub mod listing;
 pub mod mapping;
 pub mod objects;
 pub mod seccomp;
@@ -20,7 +21,7 @@ use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
-use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
+use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::logs::log;
 use crate::logs::moment::Call;
@@ -43,6 +44,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     if is_replay() {
         return calls::handle(thread, number, &args, next);
     }
+    pressure::before_call(thread, number);
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
@@ -137,6 +139,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
         }
         nr::CLOSE_RANGE => close_range(args),
+        nr::GETDENTS | nr::GETDENTS64 => return listing::list(thread, number, args),
         nr::PRCTL | nr::SECCOMP => {
             if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
                 refuse_program(thread, thread.syscall_pc, what);
@@ -181,14 +184,24 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let lent = baton::before_call(thread, number, args);
     // SAFETY: the program's own call with the program's own arguments.
-    let result = thread.with_true_mask(|thread| unsafe {
-        interruptible(thread.mailbox.pending_word(), number, args)
-    });
+    let result = match thread.mailbox.is_pending() && pressure::has_kept(thread) {
+        true => {
+            let sets_mask = temporary_mask(number, args).is_some();
+            // SAFETY: as above.
+            unsafe { pressure::start_anyway(thread, number, args, sets_mask) }
+        }
+        // SAFETY: as above.
+        false => thread.with_true_mask(|thread| unsafe {
+            interruptible(thread.mailbox.pending_word(), number, args)
+        }),
+    };
     let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
     baton::after_call(thread, lent);
     if result == NOT_STARTED {
+        pressure::keeps(thread);
         return Outcome::Again;
     }
+    pressure::made(thread);
     if is_ended {
         thread.handler_mask = temporary_mask(number, args);
     }

@@ -57,6 +57,18 @@ fn has(kind: Kind) -> bool {
     SPECIAL.lock().iter().any(|special| special.kind == kind)
 }
 
+/// Why a copy of the process would not have the memory that the process has now, or has it when it is
+/// looked at later.
+pub fn cannot_be_copied() -> Option<&'static str> {
+    [
+        (Kind::Shared, "memory is shared (mmap with MAP_SHARED)"),
+        (Kind::Missing, "memory is not inherited (madvise with MADV_DONTFORK)"),
+        (Kind::Wiped, "memory is wiped in a child (madvise with MADV_WIPEONFORK)"),
+    ]
+    .into_iter()
+    .find_map(|(kind, why)| has(kind).then_some(why))
+}
+
 /// A child is made that has a copy of all other memory: in both.
 fn shared_with_child(thread: &mut Thread) {
     if has(Kind::Shared) {
@@ -210,17 +222,18 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>) {
 }
 
 /// What `fstat` says of a file, as far as it is needed.
-struct Stat([u64; 18]);
+pub struct Stat([u64; 18]);
 
 impl Stat {
-    fn of(fd: usize) -> Option<Stat> {
+    /// Of an open file.
+    pub fn of(fd: usize) -> Option<Stat> {
         let mut words = [0u64; 18];
         // SAFETY: the kernel writes `struct stat`, which has this size.
         unsafe { sys::call(nr::FSTAT, &[fd, words.as_mut_ptr() as usize]) }.ok()?;
         Some(Stat(words))
     }
 
-    fn is_regular(&self) -> bool {
+    pub fn is_regular(&self) -> bool {
         const FORMAT: u64 = 0o170000;
         const REGULAR: u64 = 0o100000;
         self.0[3] & FORMAT == REGULAR
@@ -234,11 +247,19 @@ impl Stat {
         self.0[2] != 0
     }
 
-    fn size(&self) -> u64 {
+    pub fn device(&self) -> u64 {
+        self.0[0]
+    }
+
+    pub fn inode(&self) -> u64 {
+        self.0[1]
+    }
+
+    pub fn size(&self) -> u64 {
         self.0[6]
     }
 
-    fn changed_ns(&self) -> u64 {
+    pub fn changed_ns(&self) -> u64 {
         self.0[11].wrapping_mul(1_000_000_000).wrapping_add(self.0[12])
     }
 }

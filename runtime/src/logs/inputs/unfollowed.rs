@@ -14,6 +14,14 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
 const REFUSED: [i32; 4] = [1, 9, 25, 38];
 
+/// It has been noted.
+static HAPPENED: AtomicBool = AtomicBool::new(false);
+
+/// Whether something could not be followed.
+pub fn has_happened() -> bool {
+    HAPPENED.load(Relaxed)
+}
+
 /// The user has been told.
 static SAID: AtomicBool = AtomicBool::new(false);
 
@@ -26,6 +34,7 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
     if !SAID.swap(true, Relaxed) {
         crate::say!("{why} (at {pc:#x}): the recording cannot be replayed from there on");
     }
+    HAPPENED.store(true, Relaxed);
     thread.event(WHOLE_UNIT, &Event::Unfollowed { pc: LiveAddr(pc), why: why.as_bytes() });
 }
 

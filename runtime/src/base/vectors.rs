@@ -1,0 +1,72 @@
+//! The processor's vector and floating-point state, all of it.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+
+use crate::base::facts::facts;
+
+/// Bytes of a vector state.
+pub fn vectors_len() -> u64 {
+    const LEGACY: u64 = 576;
+    let ends = facts().xsave.components.iter().map(|&(size, offset)| u64::from(size + offset));
+    ends.fold(LEGACY, u64::max)
+}
+
+/// The components of [`save_vectors`]: those that the system has enabled.
+fn components() -> u64 {
+    facts().xsave.xcr0
+}
+
+/// Stores the processor's vector and floating-point state.
+///
+/// # Safety
+/// `at` is a zeroed or used area, aligned to 64 bytes, for all components.
+pub unsafe fn save_vectors(at: u64) {
+    let all = components();
+    // SAFETY: as promised; a processor without XSAVE has no components.
+    unsafe {
+        match all {
+            0 => core::arch::asm!("fxsave64 [{}]", in(reg) at, options(nostack)),
+            _ => core::arch::asm!("xsave64 [{}]", in(reg) at, in("eax") all as u32,
+                in("edx") (all >> 32) as u32, options(nostack)),
+        }
+    }
+}
+
+/// Loads it again.
+///
+/// # Safety
+/// [`save_vectors`] has filled the area.
+pub unsafe fn load_vectors(at: u64) {
+    let all = components();
+    // SAFETY: as promised. The registers are the program's; what is the compiler's is named.
+    unsafe {
+        match all {
+            0 => core::arch::asm!("fxrstor64 [{}]", in(reg) at, out("xmm0") _, out("xmm1") _,
+                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
+            _ => core::arch::asm!("xrstor64 [{}]", in(reg) at, in("eax") all as u32,
+                in("edx") (all >> 32) as u32, out("xmm0") _, out("xmm1") _,
+                out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _,
+                out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _, options(nostack)),
+        }
+    }
+}
+
+/// Puts a stored state into an area that is as large as one.
+///
+/// # Safety
+/// `at` is an area for all components, which nobody else uses.
+pub unsafe fn put_vectors(at: u64, saved: &[u8]) {
+    const STATE: usize = 512;
+    let len = vectors_len() as usize;
+    // SAFETY: as promised.
+    let area = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) };
+    area.fill(0);
+    area.iter_mut().zip(saved).for_each(|(to, &from)| *to = from);
+    // What this processor does not have it cannot load.
+    let mask = components().to_le_bytes();
+    area.iter_mut().skip(STATE).zip(mask).for_each(|(byte, mask)| *byte &= mask);
+    area.iter_mut().skip(STATE + 8).take(56).for_each(|byte| *byte = 0);
+}
