@@ -107,6 +107,7 @@ pub fn jit() -> Guard<'static, Jit> {
 }
 
 impl Jit {
+    #[allow(clippy::too_many_arguments, reason = "each of them is a piece that start-up has made")]
     pub fn new(
         options: Options,
         image: Image,
@@ -427,8 +428,7 @@ impl<W: World> Jit<W> {
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: LiveAddr, what: Option<For>) -> Option<CodeAddr> {
         let mut range = self.executable.code_at(target, &self.world)?;
-        if range.shared {
-            self.take_back();
+        if range.shared && self.take_back() {
             range = self.executable.code_at(target, &self.world)?;
         }
         if range.shared {

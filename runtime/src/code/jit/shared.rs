@@ -142,12 +142,14 @@ impl<W: World> Jit<W> {
         self.objects.give_up()
     }
 
-    /// If something is lent: looks whether it is still.
-    pub(super) fn take_back(&mut self) {
+    /// If something is lent: looks whether it is still. True if nothing is any more.
+    pub(super) fn take_back(&mut self) -> bool {
         let world = &self.world;
-        if self.objects.are_lent() && self.objects.take_back(|pipe| world.is_over(*pipe)) {
+        let all = self.objects.are_lent() && self.objects.take_back(|pipe| world.is_over(*pipe));
+        if all {
             self.make_shared(false);
         }
+        all
     }
 
     /// Whether what is written at `address` may be in `span`, too.

@@ -90,7 +90,7 @@ fn hands_over(at: u64) -> bool {
         while from + 16 <= len {
             let piece = control.wrapping_add(from);
             let (size, kind) = (word(piece)?, word(piece.wrapping_add(8))?);
-            if size < 16 || size > MOST {
+            if !(16..=MOST).contains(&size) {
                 return None;
             }
             if kind == RIGHTS {
