@@ -1,4 +1,4 @@
-//! How much of a recording of inputs is kept (`dep record --ring`, `DEP_RING`).
+//! How much of a recording of inputs is kept (`dep record --keep-last`, `DEP_RING`).
 
 /// How much is kept at least, of what happened last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,6 +74,8 @@ pub enum Command {
     Off(SwitchArguments),
     /// Note this moment in the trace of a program that runs
     Mark(MarkArguments),
+    /// Write what the ring of a program has that runs (`dep record --keep-last`) to a trace of its own
+    Dump(DumpArguments),
     /// What recording costs: a program native, rewritten ahead of time, and at run time, in turn
     Compare(Box<compare::Arguments>),
     /// Rewritten programs and libraries that are kept: list them, or remove them
@@ -150,6 +152,18 @@ pub struct MarkArguments {
     pub pid: u32,
     /// What the moment is called
     pub text: String,
+    /// JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ClapArgs)]
+pub struct DumpArguments {
+    /// Its process id
+    pub pid: u32,
+    /// The trace to write; without it PID.dump.dep in the working directory
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// JSON instead of text
     #[arg(long)]
     pub json: bool,
@@ -259,6 +273,7 @@ impl Command {
             | Command::On(_)
             | Command::Off(_)
             | Command::Mark(_)
+            | Command::Dump(_)
             | Command::Compare(_)
             | Command::Cache(_)
             | Command::Prepare(_) => None,

@@ -1,4 +1,4 @@
-//! `dep on`, `dep off`, `dep mark`: requests to a program that runs.
+//! `dep on`, `dep off`, `dep mark`, `dep dump`: requests to a program that runs.
 //!
 //! [`abi::control`] says how the program is reached. It carries a request out by itself when one of its
 //! threads goes back to generated code; one that is there is sent a signal.
@@ -18,7 +18,7 @@ use rustix::process::{kill_process, pidfd_open, pidfd_send_signal, Pid, PidfdFla
 use serde::Serialize;
 use trace::Error;
 
-use crate::args::{MarkArguments, SwitchArguments};
+use crate::args::{DumpArguments, MarkArguments, SwitchArguments};
 use crate::row::{Form, Row};
 use crate::Stop;
 
@@ -51,6 +51,7 @@ impl Row for Done {
             (_, false) => {
                 format!("{command}: {pid}: when the first of its threads, which all wait, goes on")
             }
+            _ if *command == "dump" => format!("{command}: {pid}: written"),
             _ if *command == "mark" => format!("{command}: {pid}: noted"),
             _ => format!(
                 "{command}: {pid}: {threads} threads, {interrupted} of them interrupted, {:.3} ms",
@@ -74,6 +75,22 @@ pub fn mark(what: &MarkArguments, out: &mut impl Write) -> Result<(), Stop> {
         return Err(Error(format!("the text has {len} bytes, at most {TEXT_MOST} fit")).into());
     }
     let done = request("mark", command::MARK, what.pid, text)?;
+    Ok(Form::new(what.json).write(&done, out)?)
+}
+
+pub fn dump(what: &DumpArguments, out: &mut impl Write) -> Result<(), Stop> {
+    let default = || PathBuf::from(format!("{}.dump.dep", what.pid));
+    let path = what.output.clone().unwrap_or_else(default);
+    // The program runs elsewhere.
+    let path = std::path::absolute(&path).map_err(|e| Error(format!("{}: {e}", path.display())))?;
+    let text = path.as_os_str().as_encoded_bytes();
+    if text.len() > TEXT_MOST {
+        return Err(Error(format!("{}: the path is too long", path.display())).into());
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(Error(format!("{}: it is there already", path.display())).into());
+    }
+    let done = request("dump", command::DUMP, what.pid, text)?;
     Ok(Form::new(what.json).write(&done, out)?)
 }
 
@@ -136,6 +153,16 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
             let what = "it records in the format bits, which cannot be switched: rewrite it with \
                         --control-flow tags";
             return Err(page.error(what));
+        }
+        outcome::NO_RING => {
+            return Err(
+                page.error("it has no ring: record it with `dep record --replayable --keep-last`")
+            )
+        }
+        outcome::FAILED => {
+            let errno = page.word(at::INTERRUPTED)?.cast_signed();
+            let why = std::io::Error::from_raw_os_error(errno);
+            return Err(page.error(&format!("the ring cannot be written: {why}")));
         }
         outcome::TOO_MANY => return Err(page.error("it has too many threads")),
         _ => return Err(page.error("it was rewritten by another version of deprewrite")),

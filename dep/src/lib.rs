@@ -125,6 +125,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::Mark(what), _) => control::mark(what, out),
         (Command::Values(what), _) => ask::values::list(what, out),
         (Command::When(what), _) => ask::when::list(what, out),
+        (Command::Dump(what), _) => control::dump(what, out),
         (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
         (_, Some(common)) => trace_file(args, common, out),
         (_, None) => Ok(()),

@@ -39,8 +39,13 @@ impl Lineage {
         let trace = Trace::open_alone(path)?;
         let mut at = path.to_owned();
         Lineage::from(trace, |child| {
-            at = beside(&at, child.pid, child.parent?)?;
-            Trace::open_alone(&at).ok().filter(|parent| forked(parent, child))
+            let candidates = beside(&at, child.pid, child.parent?)?;
+            let opened = candidates
+                .filter_map(|path| Some((Trace::open_alone(&path).ok()?, path)))
+                .filter(|(parent, _)| forked(parent, child));
+            let (parent, path) = opened.max_by_key(|(parent, _)| parent.start_ns)?;
+            at = path;
+            Some(parent)
         })
         .map_err(|e| Error(format!("{}: {e}", path.display())))
     }
@@ -133,14 +138,23 @@ fn forked(parent: &Trace, child: &Trace) -> bool {
     parent.start_ns <= child.start_ns && parent.children().any(|pid| pid == child.pid)
 }
 
-/// The path with another process id in its name.
-fn beside(path: &Path, pid: u64, other: u64) -> Option<PathBuf> {
+/// The paths with another process id in their names: what the process was first, and behind each `exec`.
+fn beside(path: &Path, pid: u64, other: u64) -> Option<impl Iterator<Item = PathBuf> + use<>> {
     let name = path.file_name()?.to_str()?;
     let parts: Vec<String> = name.split('.').map(str::to_owned).collect();
     let at = parts.iter().rposition(|part| *part == pid.to_string())?;
     let mut parts = parts;
     parts[at] = other.to_string();
-    // What it was after an exec has a number behind; its parent's was made by another.
+    // What it was behind an exec has a number behind.
     parts.truncate(at + 2);
-    Some(path.with_file_name(parts.join(".")))
+    let first = path.with_file_name(parts.join("."));
+    let behind_exec = {
+        let first = first.clone();
+        (1..MOST).map(move |number| {
+            let mut name = first.as_os_str().to_owned();
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        })
+    };
+    Some(std::iter::once(first).chain(behind_exec.take_while(|path| path.exists())))
 }

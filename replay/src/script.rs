@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::event::{EventHeader, Kind, Position};
+use abi::layout::tables;
 use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
@@ -25,6 +26,8 @@ pub struct Script {
     pub events: u64,
     /// Turns of all threads, up to their last entries.
     pub turns: u64,
+    /// Turns in front of the part that is kept.
+    pub before: u64,
     /// How far it goes.
     pub end: End,
     /// Kernel thread ids by the threads' indexes.
@@ -48,6 +51,10 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
         return Err(Error("where its parts lay is missing: the trace is damaged".into()));
     };
     let mut used = Used::default();
+    // The runtime's tables are there, high or low.
+    for tables in [tables(false), tables(true)] {
+        used.add(tables.start, tables.end - tables.start);
+    }
     lineage.traces().iter().for_each(|trace| used.add_trace(trace));
     let free = used.free().ok_or_else(|| {
         Error(
@@ -149,7 +156,7 @@ pub fn write(
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, end: ordered.end, threads, child, code: code.files })
+    Ok(Script { header, events, turns, before, end: ordered.end, threads, child, code: code.files })
 }
 
 /// Which files the program had mapped code of.
@@ -173,9 +180,13 @@ impl Code {
 
     fn call(&mut self, item: &Item<'_>) {
         const PROT_EXEC: u64 = 4;
-        let Event::Syscall { arguments, .. } = &*item.event else { return };
+        let protection = match &*item.event {
+            Event::Syscall { arguments, .. } => arguments[2],
+            Event::Region { protection, .. } => u64::from(*protection),
+            _ => return,
+        };
         let Some((thread, path)) = self.next.take() else { return };
-        if thread == item.thread && arguments[2] & PROT_EXEC != 0 {
+        if thread == item.thread && protection & PROT_EXEC != 0 {
             self.add(Some(&path));
         }
     }

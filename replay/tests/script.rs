@@ -354,6 +354,29 @@ fn the_interpreter_is_named_in_front_of_the_stack() {
     assert!(matches!(event, Event::Mapped { path, .. } if *path == *b"/lib/ld.so"));
 }
 
+/// A trace has its number behind an exec, and of several that one is its parent's that says so.
+#[test]
+fn the_parent_of_a_trace_may_have_executed_programs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let forks = vec![start(7, 0), stack(), (2, Event::Fork { pid: 8 }), call(2, FORK, 8)];
+    let before = one(vec![start(7, 0), stack(), call(1, GETPID, 7)]);
+    let parent = Process { pid: 7, threads: vec![forks], ..Process::default() };
+    let child = Process { pid: 8, parent: Some(7), forked: true, threads: vec![vec![start(8, 0)]] };
+    let path = |number: &str| folder.path().join(format!("program.7.dep{number}"));
+    for (number, process) in [("", &before), (".1", &parent), (".2", &before)] {
+        std::fs::write(path(number), process.trace()).expect("written");
+    }
+    let last = child.path(folder.path());
+    std::fs::write(&last, child.trace()).expect("written");
+    let lineage = Lineage::of_file(&last).expect("a lineage");
+    let pids: Vec<u64> = lineage.traces().iter().map(|trace| trace.pid).collect();
+    assert_eq!(pids, [7, 8]);
+    assert!(lineage.first().children().any(|pid| pid == 8));
+    std::fs::remove_file(path(".1")).expect("removed");
+    let why = Lineage::of_file(&last).expect_err("its parent is gone").to_string();
+    assert!(why.contains("nor that of process 7"), "{why}");
+}
+
 #[test]
 fn what_is_no_recording_of_inputs_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

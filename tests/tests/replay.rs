@@ -379,6 +379,7 @@ int main(void) {
     read(0, text, sizeof text);
     memcpy(copy, text, sizeof copy);
     writev(1, pieces, 2);
+    write(1, "!", 1);
     pause();
 }
 "#;
@@ -391,7 +392,8 @@ int main(void) {
     record.args(["record", "--replayable", "-o", "rec", "./program"]);
     record.stdin(fs::File::open(here.join("given")).expect("written just now"));
     let mut recorder = record.stdout(Stdio::piped()).spawn().expect("it runs");
-    let mut written = [0; 305];
+    // The first call is over when the second has written.
+    let mut written = [0; 306];
     recorder.stdout.take().expect("a pipe").read_exact(&mut written).expect("it writes");
     // What nobody has ended has no checksums.
     kill_recorded(&here.join("rec"));
@@ -399,7 +401,7 @@ int main(void) {
     let replay = || output(dep(here).args(["replay", "--output", "rec"]));
     let equal = replay();
     is_equal(&equal).expect("nothing has changed");
-    assert_eq!(equal.stdout, written);
+    assert!(equal.stdout.starts_with(&written[..305]), "{}", text(&equal.stdout));
 
     let traces = fs::read_dir(here.join("rec/traces")).expect("a folder");
     let traces: Vec<PathBuf> = traces.map(|entry| entry.expect("an entry").path()).collect();

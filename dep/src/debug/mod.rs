@@ -16,7 +16,7 @@ mod wire;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use trace::Error;
 
 use crate::args::{which, Which};
 use crate::caller;
+use crate::cleanup::Guard;
 use crate::replay::{Named, Ready};
 pub use machine::{Calls, Failed, Goal, Machine, Points, Watch};
 pub use process::Steered;
@@ -91,10 +92,16 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
     let output = ready.output_with("none", &["--translate", "dynamic"])?;
     let timeline = Timeline::new(Steered::start(&ready, &output)?)?;
     let program = ready.original.display().to_string();
-    let mut server = Server::new(timeline, &program, Some(ready.script.turns));
+    let (before, turns) = (ready.script.before, ready.script.turns);
+    let is_cut = ready.lineage.first().first_stretch().is_some();
+    if is_cut {
+        eprintln!("dep: a ring: what was recorded before turn {before} was not kept");
+    }
+    let stack = is_cut.then_some(ready.script.header.stack);
+    let mut server = Server::new(timeline, &program, Some(before + turns), stack);
     match &arguments.listen {
         Some(address) => {
-            let stream = wait_at(address, &program)?;
+            let stream = wait_at(address, &program, ready.guard.as_ref())?;
             server.serve(Wire::new(stream))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -103,16 +110,19 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 /// Waits for a debugger at `address`.
-fn wait_at(address: &str, program: &str) -> Result<Stream, Error> {
+fn wait_at(address: &str, program: &str, guard: Option<&Guard>) -> Result<Stream, Error> {
     let failed = |e: std::io::Error| Error(format!("{address}: {e}"));
     let say = || {
         eprintln!("dep: gdb -ex 'set sysroot /' -ex 'target remote {address}' {program}");
     };
     if address.contains('/') {
-        let listener = UnixListener::bind(address).map_err(failed)?;
+        let socket = Path::new(address);
+        let listener = UnixListener::bind(socket).map_err(failed)?;
+        guard.inspect(|guard| guard.removes(socket));
         say();
         let accepted = listener.accept();
-        let _ = std::fs::remove_file(address);
+        let _ = std::fs::remove_file(socket);
+        guard.inspect(|guard| guard.forgets(socket));
         return Ok(Stream::Unix(accepted.map_err(failed)?.0));
     }
     let listener = TcpListener::bind(address).map_err(failed)?;
@@ -143,9 +153,7 @@ fn with_gdb(
     arguments: &[String],
 ) -> Result<ExitCode, Error> {
     let failed = |what: &'static str| move |e: std::io::Error| Error(format!("{what}: {e}"));
-    let folder = tempfile::Builder::new().prefix("dep.").tempdir();
-    let folder = folder.map_err(failed("cannot make a folder for gdb"))?;
-    let (socket, script) = (folder.path().join("gdb"), folder.path().join("commands"));
+    let (socket, script) = (ready.folder.join("gdb"), ready.folder.join("commands"));
     std::fs::write(&script, SCRIPT).map_err(failed("cannot write gdb's commands"))?;
     let listener = UnixListener::bind(&socket).map_err(failed("cannot make a socket for gdb"))?;
     let mut gdb = Command::new("gdb")

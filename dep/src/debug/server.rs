@@ -64,8 +64,14 @@ pub struct Server<M> {
 }
 
 impl<M: Machine + 'static> Server<M> {
-    pub fn new(timeline: Timeline<M>, program: &str, turns: Option<u64>) -> Server<M> {
-        let auxv = auxiliary_vector(timeline.now());
+    /// `stack`: rsp at the program's first instruction, if the recording does not begin there.
+    pub fn new(
+        timeline: Timeline<M>,
+        program: &str,
+        turns: Option<u64>,
+        stack: Option<u64>,
+    ) -> Server<M> {
+        let auxv = auxiliary_vector(timeline.now(), stack);
         Server {
             timeline,
             wanted: Wanted::Continue,
@@ -310,8 +316,8 @@ fn tid_of(stop: &Stop) -> Tid {
 }
 
 /// What the kernel put above the environment, read where the program begins.
-fn auxiliary_vector(machine: &impl Machine) -> Vec<u8> {
-    let mut at = machine.stop().gpr[4];
+fn auxiliary_vector(machine: &impl Machine, stack: Option<u64>) -> Vec<u8> {
+    let mut at = stack.unwrap_or(machine.stop().gpr[4]);
     let word = |at: u64| {
         let mut bytes = [0; 8];
         (machine.read(at, &mut bytes) == 8).then_some(u64::from_le_bytes(bytes))

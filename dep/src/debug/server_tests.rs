@@ -23,7 +23,7 @@ fn gdb(rounds: u64, commands: &[&str]) -> String {
     let server = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let timeline: Timeline<Simulated> = Timeline::new(counting(rounds)).unwrap();
-        let mut server = Server::new(timeline.with_distances(100, 10), "", Some(rounds));
+        let mut server = Server::new(timeline.with_distances(100, 10), "", Some(rounds), None);
         server.serve(Wire::new(Stream::Unix(stream))).unwrap();
     });
     let out = gdb.wait_with_output().unwrap();

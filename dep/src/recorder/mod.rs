@@ -58,11 +58,20 @@ pub struct Arguments {
     /// Record what a replay needs: what the programs could not compute themselves (--instrument inputs)
     #[arg(long, conflicts_with = "instrument")]
     replayable: bool,
+    /// Keep the newest part only, of each process: a number of turns (100M), a size (64MiB) or a time (10s)
+    #[arg(long, value_name = "PART", requires = "replayable", value_parser = part)]
+    keep_last: Option<String>,
     #[command(flatten)]
     how: How,
     /// The program, searched in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_names = ["PROGRAM", "ARGS"])]
     command: Vec<OsString>,
+}
+
+/// How much of a recording is kept.
+fn part(text: &str) -> Result<String, String> {
+    let known = abi::ring::Ring::parse(text);
+    known.map(|_| text.to_owned()).ok_or_else(|| format!("expected {}", abi::ring::EXPECTED))
 }
 
 impl Arguments {
@@ -78,6 +87,9 @@ impl Arguments {
     fn flags(&self) -> Vec<String> {
         let mut flags = self.how.flags();
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
+        if let Some(part) = &self.keep_last {
+            flags.extend(["--keep-last".to_owned(), part.clone()]);
+        }
         flags
     }
 
@@ -107,6 +119,10 @@ impl Arguments {
         }
         if let Some(size) = std::env::var_os("DEP_CACHE_SIZE") {
             set("DEP_CACHE_SIZE", size);
+        }
+        if let Some(part) = &self.keep_last {
+            all.retain(|(other, _)| other != "DEP_RING");
+            all.push(("DEP_RING".into(), part.into()));
         }
         if self.no_follow {
             all.retain(|(other, _)| other != "DEP_FOLLOW");

@@ -353,7 +353,10 @@ pub fn completeness(
         Err(error) => return Some(format!("no: {error}")),
     };
     let end = match replay::order::order(&lineage.traces()) {
-        Ok(ordered) => ordered.end,
+        Ok(ordered) => match lineage.first().first_stretch() {
+            Some(_) => format!("{}, from where the part begins that was kept", ordered.end),
+            None => ordered.end.to_string(),
+        },
         Err(error) => return Some(format!("no: {error}")),
     };
     let originals = match recording {
@@ -365,7 +368,7 @@ pub fn completeness(
         Err(error) => vec![error],
     };
     Some(match obstacles.first() {
-        None => end.to_string(),
+        None => end,
         Some(first) => format!("{end}, but not here: {first}"),
     })
 }

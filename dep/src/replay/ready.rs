@@ -42,7 +42,8 @@ pub struct Ready {
     /// For what goes away with this value.
     pub folder: PathBuf,
     // In this order: the folders go last.
-    guard: Option<Guard>,
+    /// What looks after the folder, unless somebody else does.
+    pub guard: Option<Guard>,
     _own: TempDir,
     _recording: Option<Recording>,
 }

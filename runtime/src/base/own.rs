@@ -37,6 +37,60 @@ pub fn own_range() -> core::ops::Range<u64> {
     START.load(Relaxed)..END.load(Relaxed)
 }
 
+/// Memory from which requests are met when the kernel has none: as a program has used up its address space,
+/// its mappings or its limits. Start of what is left, and end.
+static SPARE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// As much as all requests of a program that cannot get memory itself take.
+const SPARE_LEN: u64 = 16 << 20;
+
+/// Keeps memory for when there is none any more. To be called before the program starts.
+pub fn keep_spare() {
+    let len = if sys::address_space_is_limited() { SPARE_LEN / 4 } else { SPARE_LEN };
+    if let Ok(at) = anonymous(len) {
+        SPARE[1].store(at + len, Relaxed);
+        SPARE[0].store(at, Relaxed);
+    }
+}
+
+fn spare(len: u64) -> Option<u64> {
+    let [start, end] = &SPARE;
+    let end = end.load(Relaxed);
+    let fits = |at: u64| at.checked_add(len).filter(|&next| next <= end);
+    start.fetch_update(Relaxed, Relaxed, fits).ok()
+}
+
+/// Room that is kept free for the runtime, once the program has come to where its memory lies: the start of what
+/// is left, and the end.
+static KEPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// More than threads, traces and translations of libraries need.
+const MOST_KEPT: u64 = 32 << 30;
+
+/// Where room is kept free for the runtime, if it is.
+pub fn kept() -> core::ops::Range<u64> {
+    KEPT[0].load(Relaxed)..KEPT[1].load(Relaxed)
+}
+
+/// Keeps room free for the runtime: the kernel places the program's memory among its own. False if there is
+/// some already.
+pub fn keep_room() -> bool {
+    if !kept().is_empty() || is_replay() {
+        return false;
+    }
+    let range = own_range();
+    let mut len = MOST_KEPT;
+    while len >= 64 << 20 {
+        for at in (range.start..range.end - len).step_by(len as usize) {
+            if reserve(at, len) {
+                KEPT[0].store(at, Relaxed);
+                KEPT[1].store(at + len, Relaxed);
+                return true;
+            }
+        }
+        len /= 2;
+    }
+    false
+}
+
 /// Flags of memory that is anonymous and private, and counts when it is used.
 pub const KEPT_FREE: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
 
@@ -55,6 +109,16 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
         let _ = next.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
     }
     let anywhere = flags & !(sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE);
+    if !kept().is_empty() {
+        let [start, end] = &KEPT;
+        let end = end.load(Relaxed);
+        let fits = |at: u64| at.checked_add(len + PAGE).filter(|&next| next <= end);
+        if let Ok(at) = start.fetch_update(Relaxed, Relaxed, fits) {
+            // SAFETY: kept free, and nobody else has got it.
+            let map = || unsafe { sys::mmap(at, len, prot, anywhere | sys::MAP_FIXED, fd, offset) };
+            return sys::beyond_limits(map).or_else(|errno| instead(len, prot, flags, errno));
+        }
+    }
     let flags = anywhere | sys::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
         let at = next.fetch_add(len + PAGE, Relaxed) % size;
@@ -62,9 +126,10 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
             continue;
         }
         // SAFETY: NOREPLACE: nothing is there.
-        match unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) } {
+        let map = || unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) };
+        match sys::beyond_limits(map) {
             Err(sys::EEXIST) => next.fetch_add(STEP, Relaxed),
-            result => return result,
+            result => return result.or_else(|errno| instead(len, prot, flags, errno)),
         };
     }
     if is_replay() {
@@ -73,6 +138,17 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
     }
     // SAFETY: new memory at a place that the kernel chooses.
     unsafe { sys::mmap(0, len, prot, anywhere, fd, offset) }
+}
+
+/// The spare memory serves for what would be like it.
+fn instead(len: u64, prot: usize, flags: usize, errno: i32) -> Result<u64, i32> {
+    const WHICH: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_SHARED;
+    let alike = prot == sys::PROT_READ | sys::PROT_WRITE
+        && flags & WHICH == sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    match errno {
+        sys::ENOMEM if alike => spare(len).ok_or(errno),
+        _ => Err(errno),
+    }
 }
 
 /// Anonymous private memory for the runtime.
@@ -100,6 +176,17 @@ pub fn reserve(start: u64, len: u64) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Keeps all of `range` free of anything else that is free of it now; what is there stays.
+pub fn reserve_gaps(range: core::ops::Range<u64>) {
+    let len = range.end - range.start;
+    if len == 0 || reserve(range.start, len) || len <= PAGE {
+        return;
+    }
+    let middle = range.start + page_up(len / 2);
+    reserve_gaps(range.start..middle);
+    reserve_gaps(middle..range.end);
 }
 
 pub fn random() -> u64 {

@@ -208,6 +208,7 @@ pub fn exit_group(status: i32) -> ! {
 }
 
 pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_DATA: usize = 2;
 pub const RLIMIT_STACK: usize = 3;
 pub const RLIMIT_NOFILE: usize = 7;
 pub const RLIMIT_AS: usize = 9;
@@ -266,4 +267,32 @@ pub fn gettid() -> u32 {
 /// Whether what is only reserved counts, too.
 pub fn address_space_is_limited() -> bool {
     limit(RLIMIT_AS) != u64::MAX
+}
+
+/// Asks the kernel for memory of the runtime's own, again beyond the program's limits if they are the
+/// reason that there is none: as far as the process may go beyond them.
+pub fn beyond_limits<T>(
+    ask: impl Fn() -> core::result::Result<T, i32>,
+) -> core::result::Result<T, i32> {
+    match ask() {
+        Err(ENOMEM) => {}
+        result => return result,
+    }
+    let raised = [RLIMIT_DATA, RLIMIT_AS].map(|resource| {
+        let old = limits(resource);
+        let [soft, hard] = old;
+        let set = soft != u64::MAX
+            && [[u64::MAX; 2], [hard, hard]].iter().any(|new| set_limits(resource, new).is_ok());
+        set.then_some((resource, old))
+    });
+    let result = ask();
+    for (resource, old) in raised.into_iter().flatten() {
+        let _ = set_limits(resource, &old);
+    }
+    result
+}
+
+fn set_limits(resource: usize, limit: &[u64; 2]) -> Result {
+    // SAFETY: the kernel reads two words.
+    unsafe { call(nr::PRLIMIT64, &[0, resource, limit.as_ptr() as usize, 0]) }
 }

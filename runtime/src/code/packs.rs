@@ -106,7 +106,7 @@ pub struct Candidate {
 }
 
 impl Packs {
-    /// The packs of the output. `avx512vl`: the processor has it. `folders`: with further packs;
+    /// The packs of the output. `avx512vl`: the processor has it. `runs`: it has what all of them need. `folders`: with further packs;
     /// `None`: no folder is to be trusted.
     ///
     /// # Safety
@@ -115,6 +115,7 @@ impl Packs {
         header: &ImageHeader,
         window: u64,
         avx512vl: bool,
+        runs: bool,
         folders: Option<&[u8]>,
         rules: u64,
     ) -> Packs {
@@ -124,7 +125,7 @@ impl Packs {
             avx512vl,
             leaves_spare_room: Options::from_word(header.options)
                 .is_some_and(|options| options.recording.inputs()),
-            usable: header.flags & abi::image::flags::DYNAMIC == 0,
+            usable: runs && header.flags & abi::image::flags::DYNAMIC == 0,
             folders: absolute(folders.unwrap_or_default()),
             ..Packs::default()
         };

@@ -9,6 +9,7 @@
 mod forks;
 
 use crate::base::facts::Entries;
+use crate::base::own::{reserve, reserve_gaps};
 use crate::base::sys::{self, nr};
 use crate::code::span::Span;
 use crate::code::world::{For, LookUpTables};
@@ -18,7 +19,7 @@ use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use instrument::emit::{LookUp, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
@@ -32,6 +33,19 @@ const MOST_PIECES: u32 = 256;
 const MOST_LANDINGS: usize = 64;
 /// Landing pages keep this far away from the stack, which grows.
 const STACK_ROOM: u64 = 16 << 30;
+
+/// What is not mapped of the tables is kept free: the program uses so much of the address space that the
+/// kernel has come to it.
+static ARE_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the places of the tables free. False if they are already.
+pub fn keep_tables(tables: core::ops::Range<u64>) -> bool {
+    if ARE_KEPT.swap(true, Relaxed) {
+        return false;
+    }
+    reserve_gaps(tables);
+    true
+}
 
 /// All tables of the process.
 pub struct LookUps {
@@ -143,6 +157,15 @@ impl LookUps {
             return false;
         }
         self.pieces += 1;
+        if ARE_KEPT.load(Relaxed) {
+            let (at, flags) = (page_down(address), sys::MAP_PRIVATE | sys::MAP_NORESERVE);
+            let prot = sys::PROT_READ | sys::PROT_WRITE;
+            // SAFETY: this part of the address space is the table's. The page was kept free; if it has
+            // entries by now, they miss once more.
+            let map =
+                || unsafe { sys::mmap(at, PAGE, prot, flags | sys::MAP_FIXED, self.fd, place) };
+            return sys::beyond_limits(map).is_ok();
+        }
         // All of the file, or one page between others.
         let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
         [len, PAGE].into_iter().any(|len| {
@@ -325,12 +348,15 @@ impl Table {
             let mapped = match fd {
                 -1 => Err(0),
                 // SAFETY: this part of the address space is the table's.
-                fd => unsafe { sys::mmap(at, len, prot, flags, fd, self.place) },
+                fd => sys::beyond_limits(|| unsafe {
+                    sys::mmap(at, len, prot, flags, fd, self.place)
+                }),
             };
             if mapped.is_err() {
                 // SAFETY: as above.
-                let anonymous =
-                    unsafe { sys::mmap(at, len, prot, flags | sys::MAP_ANONYMOUS, -1, 0) };
+                let anonymous = sys::beyond_limits(|| unsafe {
+                    sys::mmap(at, len, prot, flags | sys::MAP_ANONYMOUS, -1, 0)
+                });
                 if anonymous.is_err() {
                     crate::die!("no address space for the table of translations");
                 }
@@ -346,6 +372,9 @@ impl Table {
         let (at, len) = (self.shape.entry_of(start), self.shape.entry * (end - start));
         // SAFETY: this part of the address space is the table's.
         let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+        if ARE_KEPT.load(Relaxed) {
+            reserve(page_down(at), page_up(at + len) - page_down(at));
+        }
     }
 
     fn set(&self, address: u64, code: u64) {

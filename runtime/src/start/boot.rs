@@ -2,8 +2,8 @@
 
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
-use crate::base::own::{random, reserve};
-use crate::base::processor::{detect, has_avx512vl};
+use crate::base::own::{keep_spare, random, reserve};
+use crate::base::processor::{detect, has_avx512vl, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::base::{census, control};
@@ -73,8 +73,11 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     let xsave = detect();
     let avx512vl = has_avx512vl();
-    let statics =
-        header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    let reaches_high = !options.process.high_tables || has_bmi2();
+    options.process.high_tables &= reaches_high;
+    let statics = header.tables.code_len > 0
+        && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl)
+        && reaches_high;
     if !avx512vl {
         options.process.pointers = Pointers::ThreadBlock;
     }
@@ -120,7 +123,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let mut packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let mut packs =
+        unsafe { Packs::new(&header, window, avx512vl, reaches_high, folders, selected.rules) };
     if replay.is_some() {
         packs.replays(arena.range().end..area.end, mapped);
     }
@@ -181,6 +185,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         false => vdso::add(&start),
     }
     let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
+    keep_spare();
     actions::install_handlers();
     let entry = enter_program(&start, &header, window, replay.as_ref());
     let main = if header.main == 0 { 0 } else { window + header.main };

@@ -15,9 +15,7 @@ use crate::start::{place, vdso};
 use crate::thread::Thread;
 use abi::event::{Event, Kind};
 use abi::image::ImageHeader;
-use abi::layout::{
-    page_down, page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, TABLE_BASE, TABLE_END, WINDOW_SIZE,
-};
+use abi::layout::{page_down, page_up, tables, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::script::{Header, HEADER_SIZE};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -87,8 +85,7 @@ fn check(header: &Header) {
     if !ordered || !aligned || !header.window.is_multiple_of(WINDOW_SIZE) {
         impossible_at_start(format_args!("the script is damaged"));
     }
-    let tables = TABLE_BASE..TABLE_END;
-    if free < tables.end && tables.start < free_end {
+    if [tables(false), tables(true)].iter().any(|t| free < t.end && t.start < free_end) {
         impossible_at_start(format_args!("the script gives the runtime no room"));
     }
 }

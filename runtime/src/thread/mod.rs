@@ -91,6 +91,8 @@ pub struct Thread {
     pub turns_end: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
+    /// As such a child, but nobody waits for it: it is counted among the threads, as its memory is in use.
+    pub beside: bool,
     /// The word that the kernel clears when the thread ends, or 0.
     pub clear_tid: u64,
     /// Number of the last filter of system calls (see [`crate::kernel::syscalls::seccomp`]), or 0.
@@ -204,6 +206,7 @@ impl Thread {
             recorder: Recorder::default(),
             turns_end: turns::NEVER,
             vfork_child: false,
+            beside: false,
             clear_tid: 0,
             filter: 0,
             kernel_filter: 0,

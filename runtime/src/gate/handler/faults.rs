@@ -23,7 +23,7 @@ use crate::thread::seek::Sought;
 use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::ids::OrigAddr;
-use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, page_up, PAGE};
 use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Kind};
@@ -97,7 +97,7 @@ pub fn fault(
     if signal == SIGSEGV
         && entry.kind == Kind::SavedRcx
         && offset > entry.code
-        && (TABLE_BASE..TABLE_END).contains(&address)
+        && facts().options.tables().contains(&address)
         && finish_look_up(at, place, address)
     {
         return;

@@ -53,6 +53,8 @@ struct Steer {
     last: Position,
     /// From there one instruction is executed, and then comes the next visit.
     steps: bool,
+    /// The place in front of the last one, if one step led from there.
+    earlier: Position,
     /// What the other side was told last.
     said: Stop,
     /// Breakpoints and watchpoints that were passed: how many, and the last.
@@ -98,6 +100,13 @@ impl Watch {
 static STEER: Once<Lock<Steer>> = Once::new();
 
 const TRAP_FLAG: u64 = 0x100;
+/// Bytes of `syscall`.
+const CALL_LEN: u64 = 2;
+
+/// Whether the goal is a system call that the instruction at `here` is about to make.
+fn is_call_at(goal: Position, here: Position) -> bool {
+    goal.rcx == goal.pc.wrapping_add(CALL_LEN) && Position { rcx: goal.rcx, ..here } == goal
+}
 
 /// Commands come from `fd`.
 pub fn start(fd: i32) {
@@ -108,6 +117,7 @@ pub fn start(fd: i32) {
         start: Position::default(),
         last: Position::default(),
         steps: false,
+        earlier: Position::default(),
         said: Stop::default(),
         hits: 0,
         hit: (Why::Goal, Position::default(), 0),
@@ -168,6 +178,8 @@ pub fn at_boundary(thread: &mut Thread) -> Wish {
         jit().lift_breaks(here.pc);
     }
     let wish = if over { Wish::Step } else { wish };
+    steer.earlier =
+        if steer.steps && steer.last != here { steer.last } else { Position::default() };
     (steer.last, steer.steps) = (here, wish == Wish::Step);
     steer.references = match wish {
         Wish::Step => steer.referenced(thread, here.pc),
@@ -223,29 +235,34 @@ pub fn before_signal(thread: &mut Thread, state: &State, signal: i32) {
     (steer.last, steer.steps) = (here, true);
 }
 
-/// The thread is about to make the system call `number`; nothing of it has happened yet.
+/// The thread is about to make the system call `number`; nothing of it has happened yet. The place is that of the
+/// instruction, with rcx as it is in the call: as such it is a goal, too.
 pub fn before_call(thread: &mut Thread, number: u64) {
     let Some(mut steer) = steer() else { return };
-    if steer.is_caught(number).is_none() {
+    if !steer.goes {
         return;
     }
-    jit().place_breaks();
     let registers = Registers { rip: thread.syscall_pc, ..thread.block.registers };
-    let here = steer.place(thread, &registers);
-    if !steer.goes || here == steer.start {
-        return;
-    }
-    match steer.command.hits {
-        Hits::Ignore => {}
-        Hits::Last => steer.met(Why::Call, here, number),
-        Hits::Stop => {
-            let mut stop = steer.stop(thread, here, &registers, None, Why::Call, number);
-            steer.finish(&mut stop);
-            steer.ask(thread, stop);
-            steer.start = here;
-            (steer.last, steer.steps) = (here, true);
-        }
-    }
+    let here = Position {
+        rcx: thread.syscall_pc.wrapping_add(CALL_LEN),
+        ..steer.place(thread, &registers)
+    };
+    let Command { action, hits, position: goal, .. } = steer.command;
+    let caught = steer.is_caught(number).is_some() && here != steer.start;
+    let (why, detail) = match hits {
+        _ if action == Action::RunTo && here == goal => (Why::Goal, 0),
+        Hits::Stop if caught => (Why::Call, number),
+        Hits::Last if caught => return steer.met(Why::Call, here, number),
+        _ => return,
+    };
+    jit().place_breaks();
+    let mut stop = steer.stop(thread, here, &registers, None, why, detail);
+    // In front of the instruction is no other place.
+    stop.before = if steer.steps { steer.earlier } else { Position::default() };
+    steer.finish(&mut stop);
+    steer.ask(thread, stop);
+    steer.start = here;
+    (steer.last, steer.steps) = (here, true);
 }
 
 /// The thread's system call `number` has returned.
@@ -352,7 +369,9 @@ impl Steer {
             }
             Action::RunTo if here == goal => return Some((Why::Goal, 0)),
             // It has come past it.
-            Action::RunTo if here > goal => return Some((Why::Refused, 0)),
+            Action::RunTo if here > goal && !is_call_at(goal, here) => {
+                return Some((Why::Refused, 0))
+            }
             Action::Step if here != self.start => {
                 return Some((Why::Goal, self.references_at_break(thread, here.pc)))
             }

@@ -231,7 +231,10 @@ pub fn look(thread: &mut Thread, valid: u64) {
 
 /// Whether nothing is under way that a copy would not have, or would have half.
 fn can_begin(thread: &Thread) -> bool {
-    let is_quiet = !thread.mailbox.is_pending()
+    // A filter of system calls might end the program for what a copy does.
+    let is_free = thread.filter == 0 && thread.kernel_filter == 0;
+    let is_quiet = is_free
+        && !thread.mailbox.is_pending()
         && thread.raised == 0
         && thread.handler_mask.is_none()
         && !thread.vfork_child

@@ -126,6 +126,9 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::MPROTECT | nr::PKEY_MPROTECT => mapping::mprotect(thread, number, args),
         nr::MADVISE => mapping::madvise(args),
         nr::MREMAP => mapping::mremap(args),
+        // SAFETY: the program's own call.
+        nr::SHMAT => mapping::shmat(args, || unsafe { sys::raw(number, *args) }),
+        67 => mapping::shmdt(args),
         nr::BRK => brk().set(args[0] as u64) as usize,
         nr::ARCH_PRCTL => arch_prctl(thread, args),
         nr::RSEQ => failed(sys::ENOSYS),
@@ -147,6 +150,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
                 None => return plain(thread, number, args),
             }
         }
+        101 if thread.beside => threads::ptrace(args),
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => match exe_link::call(thread, number, args) {
             Some(outcome) => return outcome,
@@ -221,6 +225,7 @@ pub(in crate::kernel) fn temporary_mask(number: usize, args: &[usize; 6]) -> Opt
 
 fn exit_group(thread: &mut Thread, status: i32) -> usize {
     if thread.vfork_child {
+        signal::block_all();
         threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
     }
     signal::block_all();
