@@ -227,7 +227,7 @@ pub struct Window {
     /// (0x...)
     #[arg(long, value_name = "SYMBOL|ADDRESS")]
     pub from: String,
-    /// How large a log of first loads of it is, as BugNet makes it: by stepping, some ten thousand
+    /// How large a log of first loads of it is, as BugNet makes it: by stepping, some thousand
     /// instructions a second
     #[arg(long)]
     pub log: bool,

@@ -174,7 +174,7 @@ pub fn pieces(address: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
         }
         let granule = at & !7;
         let (from, to) = (at - granule, (end - granule).min(8));
-        at = granule.checked_add(8)?;
+        at = granule.saturating_add(8);
         let mask = (0xffu64 >> (8 - (to - from))) << from;
         Some((granule, mask.to_le_bytes()[0]))
     })

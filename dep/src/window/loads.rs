@@ -66,7 +66,7 @@ pub fn logs(ready: &Ready, from: LiveAddr, turn: u64) -> Result<Logs, Error> {
 impl Stepper {
     /// One step; false: it was the last.
     fn step(&mut self) -> Result<bool, Error> {
-        let before = self.machine.stop().clone();
+        let before = *self.machine.stop();
         let (insn, touched) = self.about_to_do(&before);
         let values: Vec<Vec<(u64, Option<u32>)>> =
             touched.iter().map(|touched| self.words(touched)).collect();
