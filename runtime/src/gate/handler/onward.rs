@@ -72,6 +72,9 @@ fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
     interrupted(thread, state);
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&state.gpr);
+    let traps = state.rflags & TRAP_FLAG != 0;
+    thread.mailbox.keep_trap_flag(traps);
+    thread.traps = Traps { fresh: traps, ..Traps::default() };
     at.context.rflags = state.rflags & !TRAP_FLAG;
     at.mask = thread.mailbox.real_mask();
     thread.block.target = state.rip;
