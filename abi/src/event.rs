@@ -412,6 +412,14 @@ pub enum Event<B, R> {
         /// What it is.
         why: B,
     },
+    /// Inputs: what the kernel was given to read for the [`Event::Syscall`] or [`Event::Exec`] that comes
+    /// next in the thread, when the call began, for a replay to compare.
+    Passed {
+        /// How much it was, as far as it was there.
+        bytes: u64,
+        /// Digest of it.
+        digest: u64,
+    },
     /// A ring of inputs, the last event of a snapshot: what is kept begins here, and all that comes before
     /// it in Snapshot frames is what the process was then.
     Snapshot {
@@ -551,6 +559,7 @@ kinds! {
     Checked = 55 "CHECKED",
     Mapped = 56 "MAPPED",
     Unfollowed = 57 "UNFOLLOWED",
+    Passed = 62 "PASSED",
     Snapshot = 58 "SNAPSHOT",
     Region = 59 "REGION",
     State = 60 "STATE",
@@ -724,6 +733,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0]);
                 out.put(why.as_ref());
             }
+            Event::Passed { bytes, digest } => put_words(out, &[*bytes, *digest]),
             Event::Snapshot { stretch, brk } => put_words(out, &[*stretch, brk.0]),
             Event::Region { start, len, offset, protection, kind } => {
                 put_words(out, &[start.0, *len, *offset]);
@@ -882,6 +892,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 Event::Mapped { file, size, changed_ns, contents, path: f.text() }
             }
             Kind::Unfollowed => Event::Unfollowed { pc: f.live()?, why: f.text() },
+            Kind::Passed => Event::Passed { bytes: f.u64()?, digest: f.u64()? },
             Kind::Snapshot => Event::Snapshot { stretch: f.u64()?, brk: f.live()? },
             Kind::Region => Event::Region {
                 start: f.live()?,

@@ -6,11 +6,18 @@
 //! address that the hardware pushed, with a constant known when the file was rewritten, although
 //! the window itself is placed at random at run time (non-PIE programs: at 0).
 
+use core::ops::Range;
+
 /// Size and alignment of the code window.
 pub const WINDOW_SIZE: u64 = 1 << 32;
 
-/// Where the look-up tables start: below 2 GiB, so that `[rcx*8 + disp32]` works.
+/// Where the look-up tables start if they lie low: below 2 GiB, so that `[rcx*8 + disp32]` works.
 pub const TABLE_BASE: u64 = 0x7fff_f000;
+
+/// Where the look-up tables start if they lie high: below all that the kernel chooses, where programs
+/// have their libraries. Nobody else wants to be there: programs that choose addresses themselves have low
+/// ones (emulators, Wine), and sanitizers, whose shadows take nearly all else, leave it to libraries.
+pub const HIGH_BASE: u64 = 0x7ec0_0000_0000;
 
 /// A look-up table: the entry at `base + entry * (low half of an original code address)` leads to
 /// its translation, or to the miss stub. Mapped are the pieces that belong to executable original
@@ -44,16 +51,28 @@ pub const RETURN_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 4 };
 pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SIZE, entry: 8 };
 /// What is added to the low half, so that a displacement below 2 GiB reaches [`JUMP_TABLE`].
 pub const JUMP_BIAS: i32 = 0x7fff_ffff;
+/// As [`RETURN_TABLE`], high.
+pub const HIGH_RETURN_TABLE: TableShape = TableShape { base: HIGH_BASE, entry: 4 };
+/// As [`JUMP_TABLE`] and [`ONLY_TABLE`], high: a multiple of [`WINDOW_SIZE`] entries from 0.
+pub const HIGH_JUMP_TABLE: TableShape = TableShape { base: HIGH_BASE + 8 * WINDOW_SIZE, entry: 8 };
 
-/// Undo log: one page in front of the tables, reached without a base register. Threads take the
+/// Where all tables lie, low or high.
+pub const fn tables(high: bool) -> Range<u64> {
+    match high {
+        true => HIGH_BASE..HIGH_BASE + 16 * WINDOW_SIZE,
+        false => TABLE_BASE..TABLE_END,
+    }
+}
+
+/// Undo log: one page below 2 GiB, reached without a base register. Threads take the
 /// lock (zero: free) around each synchronising instruction, and count them.
-pub const SYNC_PAGE: u64 = TABLE_BASE - PAGE;
+pub const SYNC_PAGE: u64 = AREA_END_FIXED;
 /// The lock.
 pub const SYNC_LOCK: u64 = SYNC_PAGE;
 /// The count, in a cache line of its own.
 pub const SYNC_COUNT: u64 = SYNC_PAGE + 64;
 
-/// First address behind the tables.
+/// First address behind the tables that lie low.
 pub const TABLE_END: u64 = TABLE_BASE + (4 + 8) * WINDOW_SIZE;
 
 /// The segments that the rewriter adds to a position-independent program start here at the

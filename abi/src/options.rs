@@ -1,6 +1,9 @@
 //! What the user asked to be recorded, as the rewriter writes it and the runtime and reader read it.
 
-use crate::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use crate::layout::{
+    tables, TableShape, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+};
+use core::ops::Range;
 
 /// Control-flow format (`--control-flow`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -112,6 +115,8 @@ pub struct ProcessOptions {
     pub switchable: bool,
     /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
     pub replays: bool,
+    /// The look-up tables lie high ([`crate::layout::HIGH_BASE`]): low addresses are the program's.
+    pub high_tables: bool,
 }
 
 /// What code does at a turn (see `lifter::flow::Flow::is_turn`), in front of its instruction.
@@ -217,15 +222,22 @@ impl Options {
     /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
         let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
-        merges.then_some(RETURN_TABLE)
+        let table = if self.process.high_tables { HIGH_RETURN_TABLE } else { RETURN_TABLE };
+        merges.then_some(table)
     }
 
     /// The table for indirect calls and jumps, and for all that have none of their own.
     pub fn jump_table(self) -> TableShape {
         match self.return_table() {
+            _ if self.process.high_tables => HIGH_JUMP_TABLE,
             Some(_) => JUMP_TABLE,
             None => ONLY_TABLE,
         }
+    }
+
+    /// Where the tables lie.
+    pub fn tables(self) -> Range<u64> {
+        tables(self.process.high_tables)
     }
 
     /// Packs the options into one word; [`Options::from_word`] is the inverse.
@@ -235,6 +247,7 @@ impl Options {
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
             | u64::from(process.pointers as u8) << 24
+            | u64::from(process.high_tables) << 28
             | u64::from(process.switchable) << 29
             | u64::from(process.replays) << 30
             | u64::from(recording.selective) << 31
@@ -248,7 +261,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0x1f {
+            pointers: match pointers & 0xf {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 _ => return None,
@@ -260,6 +273,7 @@ impl Options {
             },
             switchable: pointers & 0x20 != 0,
             replays: pointers & 0x40 != 0,
+            high_tables: pointers & 0x10 != 0,
         };
         let recording = RecordingOptions {
             instrument: match instrument {
@@ -310,6 +324,7 @@ mod tests {
             dead_registers: DeadRegisters::Preserve,
             switchable: false,
             replays: false,
+            high_tables: false,
         };
         let options = Options { process, recording };
         assert_eq!(Options::from_word(options.to_word()), Some(options));
@@ -326,6 +341,9 @@ mod tests {
         let process = ProcessOptions { replays: true, switchable: false, ..process };
         let replays = Options { process, ..options };
         assert_eq!(Options::from_word(replays.to_word()), Some(replays));
+        let process = ProcessOptions { high_tables: true, ..process };
+        let high = Options { process, ..options };
+        assert_eq!(Options::from_word(high.to_word()), Some(high));
         assert_eq!(Options::from_word(4), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
         assert_eq!(RecordingOptions::default().log_bytes(), None);

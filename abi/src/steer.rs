@@ -99,6 +99,13 @@ words! {
         Quit = 11,
         /// `address` is not 0: nobody tells of watchpoints; each instruction is looked behind.
         WatchByStepping = 12,
+        /// System calls are stops from here on, those with the number `address` ([`EVERY_CALL`]: all), in front
+        /// of them if `len` is 1, and behind them, too, if it is 2. `len` is 0: none any more.
+        Catch = 13,
+        /// Breakpoints are met only where the instruction references one of `len` bytes at `address`
+        /// ([`Stop::detail`] has how many references do, also where a step or a run to a turn has come to a
+        /// breakpoint). `len` is 0: everywhere again.
+        Only = 14,
     }
 }
 
@@ -135,7 +142,7 @@ words! {
         /// breakpoints are: one at the very goal is not met.
         #[default]
         Goal = 1,
-        /// At a breakpoint. One at which a command begins is not met by it.
+        /// At a breakpoint. One at which a command begins is not met by it. `detail`: see [`Action::Only`].
         Breakpoint = 2,
         /// Behind an instruction (or a system call) that met a watchpoint; `detail`: its address. It is
         /// looked at before a goal is.
@@ -149,6 +156,10 @@ words! {
         Failed = 6,
         /// What was asked for is not possible here.
         Refused = 7,
+        /// In front of a system call; `detail`: its number.
+        Call = 8,
+        /// Behind a system call; `detail`: its number.
+        CallReturn = 9,
     }
 }
 
@@ -168,6 +179,9 @@ pub struct Command {
     /// Of a watchpoint.
     pub len: u64,
 }
+
+/// In place of the number of a system call: all of them.
+pub const EVERY_CALL: u64 = u64::MAX;
 
 /// Bytes of a [`Command`].
 pub const COMMAND_SIZE: usize = 9 * 8;

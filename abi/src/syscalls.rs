@@ -12,7 +12,7 @@ mod resolve;
 mod table;
 
 pub use commands::{ioctl_effect, IoctlEffect};
-pub use resolve::{described, effects, may_write, MayWrite};
+pub use resolve::{described, effects, may_read, may_write, MayWrite};
 
 /// A system call of x86-64 Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::{cache, compare, debug, prepare, recorder, replay};
+use crate::{ask, cache, compare, debug, prepare, recorder, replay};
 
 /// Records programs, shows what a recording holds, and what recording costs.
 ///
@@ -37,6 +37,15 @@ pub enum Command {
     /// The undo log: a line `TID PC ADDRESS SIZE OLDBYTES` for each store, and procedure entries with
     /// registers, and contents that could not be saved
     Undo(UndoSelection),
+    /// Of a recording of inputs: all that was loaded from a place and stored there, with the values
+    Values(Box<ask::values::Arguments>),
+    /// Of a recording of inputs: where a condition on pc, registers and memory holds
+    When(Box<ask::when::Arguments>),
+    /// Accesses of different threads to the same bytes that nothing orders, of a recording of inputs;
+    /// exit code 1 if there are any
+    Races(Races),
+    /// How much was executed from an instruction, when it was last executed, to the end
+    Window(Window),
     /// Check everything that the format promises, of each trace; a violation ends with exit code 1
     Verify(Common),
     /// Run a recording of inputs again, without the outside, and compare
@@ -197,6 +206,30 @@ pub struct CallSelection {
 }
 
 #[derive(ClapArgs)]
+pub struct Races {
+    #[command(flatten)]
+    pub common: Common,
+    /// List pairs of the C library's own instructions, too, and plain accesses to memory that is
+    /// synchronised with
+    #[arg(long)]
+    pub strict: bool,
+    /// Functions with this in their symbols synchronise with plain loads and stores, too (acquire and
+    /// release of C11); those of Rust's std::sync always do
+    #[arg(long, value_name = "TEXT")]
+    pub synchronising: Vec<String>,
+}
+
+#[derive(ClapArgs)]
+pub struct Window {
+    #[command(flatten)]
+    pub common: Common,
+    /// The instruction: a symbol of the program, or an address of the recorded process in hexadecimal
+    /// (0x...)
+    #[arg(long, value_name = "SYMBOL|ADDRESS")]
+    pub from: String,
+}
+
+#[derive(ClapArgs)]
 pub struct UndoSelection {
     #[command(flatten)]
     pub common: Common,
@@ -223,10 +256,14 @@ impl Command {
             Command::Memrefs(what) => Some(&what.common),
             Command::Syscalls(what) => Some(&what.common),
             Command::Undo(what) => Some(&what.common),
+            Command::Races(what) => Some(&what.common),
+            Command::Window(what) => Some(&what.common),
             Command::Record(_)
             | Command::Ps(_)
             | Command::Replay(_)
             | Command::Debug(_)
+            | Command::Values(_)
+            | Command::When(_)
             | Command::Pack { .. }
             | Command::Unpack { .. }
             | Command::On(_)

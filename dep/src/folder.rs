@@ -83,7 +83,7 @@ fn one(
 ) -> Result<(), Stop> {
     let trace = recording.trace(name, common.output.as_deref())?;
     let which = Which { pid: name.pid, image: Some(name.image) };
-    if let Some(shown) = replay::show(&trace, args, common, Some(which), out) {
+    if let Some(shown) = replay::show(&trace, args, common, Some((recording, which)), out) {
         return shown;
     }
     let replayable = || replay::completeness(&trace, Some((recording, name)), common);

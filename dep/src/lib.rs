@@ -6,17 +6,20 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod ask;
 mod cache;
 pub mod caller;
 mod cleanup;
 mod compare;
 mod control;
 mod debug;
+mod feed;
 mod folder;
 mod info;
 mod list;
 mod prepare;
 mod ps;
+mod races;
 mod recorder;
 pub mod replay;
 mod row;
@@ -24,6 +27,7 @@ mod symbols;
 mod syscalls;
 mod text;
 mod undo;
+mod window;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -67,6 +71,11 @@ pub struct Warnings {
 
 impl Warnings {
     const SHOWN: u64 = 20;
+
+    /// Whether there were any.
+    pub fn any(&self) -> bool {
+        self.count > 0
+    }
 
     pub fn add(&mut self, what: &dyn std::fmt::Display) {
         self.count += 1;
@@ -115,6 +124,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::Off(what), _) => control::switch(false, what, out),
         (Command::Mark(what), _) => control::mark(what, out),
         (Command::Dump(what), _) => control::dump(what, out),
+        (Command::Values(what), _) => ask::values::list(what, out),
+        (Command::When(what), _) => ask::when::list(what, out),
         (_, Some(common)) if Recording::is_one(&common.file) => folder::run(args, common, out),
         (_, Some(common)) => trace_file(args, common, out),
         (_, None) => Ok(()),
@@ -164,6 +175,7 @@ fn show_with(
         Command::Memrefs(what) => list::memrefs(trace, what, &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
         Command::Undo(what) => undo::list(trace, what, out),
+        Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),
         Command::Verify(_) => verify(trace, common.json, out),
         _ => Ok(()),
     };

@@ -15,7 +15,7 @@ use crate::text::{decimal, hex};
 use crate::Stop;
 
 /// The call's name; those that the table does not have are named by their number.
-fn name(number: u64) -> Cow<'static, str> {
+pub fn name(number: u64) -> Cow<'static, str> {
     match find(number) {
         Some(call) => Cow::Borrowed(call.name),
         None => Cow::Owned(format!("syscall_{number}")),
@@ -71,12 +71,18 @@ pub fn tally_object<S: Serializer>(tally: &Tally, serializer: S) -> Result<S::Ok
 
 /// A system call.
 #[derive(Serialize)]
-struct CallRow {
+pub struct CallRow {
     tid: u32,
     number: u64,
     name: Cow<'static, str>,
     arguments: [Hex; 6],
     result: i64,
+}
+
+impl CallRow {
+    pub fn new(tid: u32, number: u64, arguments: &[u64; 6], result: i64) -> CallRow {
+        CallRow { tid, number, name: name(number), arguments: arguments.map(Hex), result }
+    }
 }
 
 impl Row for CallRow {
@@ -110,13 +116,7 @@ pub fn list(trace: &Trace, what: &CallSelection, out: &mut impl Write) -> Result
                 return Ok(());
             }
             left -= 1;
-            let row = CallRow {
-                tid: thread.name(),
-                number: *number,
-                name: name(*number),
-                arguments: arguments.map(Hex),
-                result: *result,
-            };
+            let row = CallRow::new(thread.name(), *number, arguments, *result);
             form.write(&row, out)?;
         }
     }

@@ -1,7 +1,7 @@
 //! What to run instead of a path.
 
 use crate::program::Program;
-use crate::{keep, script};
+use crate::{keep, libraries, script};
 use clap::Parser;
 use rewriter::error::Error;
 use rewriter::options::Arguments;
@@ -319,13 +319,28 @@ pub fn for_recording_with(
 }
 
 /// What to run to replay a recording of `original`: out of the cache, or, if that cannot be used, made in
-/// `own`, a folder of the caller's.
-pub fn for_replay(original: &Path, options: &[String], own: &Path) -> Result<Prepared, String> {
+/// `own`, a folder of the caller's. `code`: the files with code that the recorded program had mapped;
+/// they need not be what the program would find here.
+pub fn for_replay(
+    original: &Path,
+    options: &[String],
+    code: &[PathBuf],
+    own: &Path,
+) -> Result<Prepared, String> {
+    let made = |store: Store| {
+        let prepared = prepare(original, options, &store)?;
+        let shares = arguments_for(options, original).is_ok_and(|how| how.shares_libraries());
+        if shares {
+            // What cannot be translated, or stored, is translated when it runs.
+            let _ = libraries::translate(&store, options, code, &BTreeMap::new());
+        }
+        Ok(prepared)
+    };
     let limit = store::limit().unwrap_or(store::DEFAULT_LIMIT);
     let usual = store::root().and_then(|root| Store::open(&root, rewriter::BUILD, limit));
-    usual.and_then(|store| prepare(original, options, &store)).or_else(|_| {
+    usual.and_then(made).or_else(|_: Trouble| {
         let own = Store::open(&own.join("cache"), rewriter::BUILD, u64::MAX);
-        own.and_then(|store| prepare(original, options, &store)).map_err(|e| e.to_string())
+        own.and_then(made).map_err(|e| e.to_string())
     })
 }
 

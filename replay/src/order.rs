@@ -370,6 +370,7 @@ impl Ordered<'_> {
                     | Event::Mapped { .. }
                     | Event::Arrived(_)
                     | Event::Fork { .. }
+                    | Event::Passed { .. }
             )
         };
         while self.items.last().is_some_and(is_half) {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::event::{EventHeader, Kind, Position};
+use abi::layout::tables;
 use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
@@ -33,6 +34,8 @@ pub struct Script {
     pub threads: Vec<Option<u32>>,
     /// Of a forked process: where it begins.
     pub child: Option<Child>,
+    /// The files of which code was mapped.
+    pub code: Vec<PathBuf>,
 }
 
 /// The start of the process, from the trace that has it.
@@ -48,6 +51,10 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
         return Err(Error("where its parts lay is missing: the trace is damaged".into()));
     };
     let mut used = Used::default();
+    // The runtime's tables are there, high or low.
+    for tables in [tables(false), tables(true)] {
+        used.add(tables.start, tables.end - tables.start);
+    }
     lineage.traces().iter().for_each(|trace| used.add_trace(trace));
     let free = used.free().ok_or_else(|| {
         Error(
@@ -91,6 +98,8 @@ pub fn write(
     // Those that are not replayed.
     let mut before = 0u64;
     let mut threads: Vec<Option<u32>> = Vec::new();
+    let mut code = Code::default();
+    code.add(interpreter);
     for item in &ordered.items {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
         let thread = thread.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
@@ -128,9 +137,11 @@ pub fn write(
                         path
                     }
                 };
+                code.is_mapped(item.thread, &path);
                 Some(in_place(&item.event, &path))
             }
         };
+        code.call(item);
         let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
         header.len += entry.len() as u64;
         out.write_all(&entry).map_err(failed)?;
@@ -145,7 +156,36 @@ pub fn write(
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, before, end: ordered.end, threads, child })
+    Ok(Script { header, events, turns, before, end: ordered.end, threads, child, code: code.files })
+}
+
+/// Which files the program had mapped code of.
+#[derive(Default)]
+struct Code {
+    files: Vec<PathBuf>,
+    /// The file that the next call of this thread maps.
+    next: Option<(u32, PathBuf)>,
+}
+
+impl Code {
+    fn add(&mut self, file: Option<&Path>) {
+        if let Some(file) = file.filter(|file| !self.files.iter().any(|one| one == file)) {
+            self.files.push(file.to_owned());
+        }
+    }
+
+    fn is_mapped(&mut self, thread: u32, path: &Path) {
+        self.next = Some((thread, path.to_owned()));
+    }
+
+    fn call(&mut self, item: &Item<'_>) {
+        const PROT_EXEC: u64 = 4;
+        let Event::Syscall { arguments, .. } = &*item.event else { return };
+        let Some((thread, path)) = self.next.take() else { return };
+        if thread == item.thread && arguments[2] & PROT_EXEC != 0 {
+            self.add(Some(&path));
+        }
+    }
 }
 
 /// Says which file the interpreter is, as if it had been mapped by a call: behind the first thread's start,

@@ -94,6 +94,10 @@ pub struct How {
     /// When code is translated: ahead of time, or only when it runs.
     #[arg(long, value_enum, default_value = "static")]
     translate: TranslateArg,
+    /// Where the look-up tables lie: `high` leaves addresses from 2 GiB on to the program; `low` is a
+    /// little faster.
+    #[arg(long, value_enum, default_value = "high")]
+    tables: TablesArg,
     /// Where the buffer pointers live; `vector` needs AVX-512VL.
     #[arg(long, value_enum, default_value = "vector")]
     pointers: PointersArg,
@@ -169,6 +173,12 @@ enum LibrariesArg {
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
+enum TablesArg {
+    High,
+    Low,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
 enum PointersArg {
     Vector,
     ThreadBlock,
@@ -229,6 +239,7 @@ impl How {
             log_size,
             ring,
             translate,
+            tables,
             pointers,
             torture,
             only,
@@ -244,6 +255,7 @@ impl How {
         add("--memory", typed(*memory));
         add("--dead-registers", typed(*dead_registers));
         add("--translate", typed(*translate));
+        add("--tables", typed(*tables));
         add("--pointers", typed(*pointers));
         if *start != Start::Entry {
             add("--start", start.to_string());
@@ -357,6 +369,7 @@ impl How {
             switchable: (self.switchable || self.start != Start::Entry)
                 && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
+            high_tables: matches!(self.tables, TablesArg::High),
         };
         let recording = RecordingOptions {
             instrument: match self.instrument {

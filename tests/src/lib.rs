@@ -16,4 +16,5 @@ pub mod operands;
 pub mod step;
 pub mod sys;
 pub mod undone;
+pub mod window;
 pub mod xstate;

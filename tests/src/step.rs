@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{Error, Result, Write};
+use std::ops::Range;
 
 use iced_x86::{Instruction, Mnemonic};
 
@@ -17,8 +18,10 @@ use crate::xstate::Layout;
 
 mod code;
 mod maps;
+mod values;
 
 use code::Code;
+use values::Values;
 
 /// The stop at the entry or exit of a system call.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
@@ -31,6 +34,8 @@ pub struct Options<'a> {
     pub blocks: Option<Box<dyn Write + 'a>>,
     /// What became of the address space, for the comparison.
     pub maps: Option<Box<dyn Write + 'a>>,
+    /// Each access to some bytes, with what they were and are.
+    pub values: Option<(Range<u64>, Box<dyn Write + 'a>)>,
     /// Instructions to execute before the run is ended by SIGKILL.
     pub limit: u64,
     /// Instructions (first, number) that are listed.
@@ -60,6 +65,7 @@ impl Default for Options<'_> {
             memrefs: None,
             blocks: None,
             maps: None,
+            values: None,
             limit: u64::MAX,
             window: (0, u64::MAX),
             children: None,
@@ -98,6 +104,8 @@ struct Thread {
     insn: Option<Instruction>,
     refs: Vec<MemRef>,
     starts_block: bool,
+    /// The bytes whose values are listed, if the instruction may change them.
+    old: Option<Vec<u8>>,
 }
 
 struct Oracle<'a> {
@@ -107,6 +115,7 @@ struct Oracle<'a> {
     memrefs: Option<Lines<Box<dyn Write + 'a>>>,
     blocks: Option<Lines<Box<dyn Write + 'a>>>,
     maps: Option<maps::Log<Box<dyn Write + 'a>>>,
+    values: Option<Values<'a>>,
     window: (u64, u64),
     instructions: u64,
     records: u64,
@@ -142,6 +151,7 @@ pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
     let end = options.limit.min(options.window.0.saturating_add(options.window.1));
     let mut oracle = Oracle::new(pid, [options.memrefs, options.blocks], options.window)?;
     oracle.maps = options.maps.map(|out| maps::Log::start(out, pid)).transpose()?;
+    oracle.values = options.values.map(|(range, out)| Values::new(range, out));
     oracle.add_thread(pid)?;
     let mut tree = Tree {
         processes: vec![oracle],
@@ -176,7 +186,8 @@ pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
     tree.end_all();
     let (children, instructions) = (std::mem::take(&mut tree.children), tree.instructions());
     let (records, threads) = (tree.processes[0].records, tree.processes[0].seen);
-    for Oracle { memrefs, blocks, maps, .. } in tree.processes {
+    for Oracle { memrefs, blocks, maps, values, .. } in tree.processes {
+        values.map_or(Ok(()), Values::finish)?;
         memrefs.map_or(Ok(()), Lines::finish)?;
         blocks.map_or(Ok(()), Lines::finish)?;
         maps.map_or(Ok(()), maps::Log::finish)?;
@@ -272,6 +283,7 @@ impl<'a> Oracle<'a> {
             memrefs,
             blocks,
             maps: None,
+            values: None,
             window,
             instructions: 0,
             records: 0,
@@ -282,7 +294,8 @@ impl<'a> Oracle<'a> {
     fn add_thread(&mut self, tid: Pid) -> Result<()> {
         let regs = sys::registers(tid)?;
         let doing = Doing::Step;
-        let thread = Thread { doing, regs, insn: None, refs: Vec::new(), starts_block: true };
+        let refs = Vec::new();
+        let thread = Thread { doing, regs, insn: None, refs, starts_block: true, old: None };
         self.threads.insert(tid, thread);
         self.seen += 1;
         self.step(tid, 0)
@@ -381,6 +394,9 @@ impl<'a> Oracle<'a> {
                 }
             }
         }
+        if let (Some(values), Some(old)) = (&mut self.values, thread.old.take()) {
+            values.after(tid, thread.regs.rip, &insn, &thread.refs, &old)?;
+        }
         let before = std::mem::replace(&mut thread.regs, after);
         thread.starts_block = operands::ends_block(insn.mnemonic());
         match insn.mnemonic() {
@@ -464,6 +480,10 @@ impl<'a> Oracle<'a> {
             let state =
                 operands::State { regs: &thread.regs, layout: &self.layout, xstate: &xstate };
             operands::references(insn, &state, &mut thread.refs);
+            thread.old = match &self.values {
+                Some(values) => values.before(tid, insn, &thread.refs)?,
+                None => None,
+            };
             if insn.mnemonic() == Mnemonic::Syscall {
                 thread.doing = Doing::Syscall { entered: false };
                 return sys::to_syscall_stop(tid, signal);

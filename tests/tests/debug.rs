@@ -55,8 +55,12 @@ struct Recorded {
 }
 
 fn recorded(flags: &[&str]) -> Recorded {
+    recorded_of(PROGRAM, flags)
+}
+
+fn recorded_of(source: &str, flags: &[&str]) -> Recorded {
     let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("crash.c"), PROGRAM).unwrap();
+    std::fs::write(here.path().join("crash.c"), source).unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-g", "-O0", "-o", "crash", "crash.c"]).args(flags).current_dir(here.path());
     assert!(cc.status().expect("a C compiler").success());
@@ -300,5 +304,109 @@ fn system_calls_write_to_what_is_watched_and_nothing_else_does() {
     let said = gdb.until("@\"turn");
     assert!(said.contains(" of "), "{said}");
     gdb.until("^done");
+    gdb.end();
+}
+
+#[test]
+fn system_calls_are_caught_both_ways() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(&[]);
+    let mut gdb = Gdb::new(&recorded);
+    gdb.ask("-break-insert -t main");
+    gdb.go("-exec-continue");
+    gdb.ask("-interpreter-exec console \"catch syscall read write\"");
+    let mut forwards = Vec::new();
+    loop {
+        let stopped = gdb.go("-exec-continue");
+        if !stopped.contains("syscall-") {
+            assert!(stopped.contains("SIGSEGV"), "{stopped}");
+            break;
+        }
+        let returned = stopped.contains("syscall-return");
+        let name = if stopped.contains("\"write\"") { "write" } else { "read" };
+        forwards.push((name, returned, gdb.pc(), gdb.value("word")));
+    }
+    let kinds: Vec<(&str, bool)> = forwards.iter().map(|&(name, back, ..)| (name, back)).collect();
+    assert_eq!(kinds, [("write", false), ("write", true), ("read", false), ("read", true)]);
+    assert!(forwards[3].3.contains("pipe") && !forwards[2].3.contains("pipe"), "{forwards:?}");
+    for (name, returned, pc, word) in forwards.iter().rev() {
+        let stopped = gdb.go("-exec-continue --reverse");
+        let kind = if *returned { "syscall-return" } else { "syscall-entry" };
+        assert!(stopped.contains(kind) && stopped.contains(name), "{stopped}");
+        assert_eq!((gdb.pc(), &gdb.value("word")), (*pc, word));
+    }
+    gdb.end();
+}
+
+#[test]
+fn accesses_are_watched_both_ways() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded(&[]);
+    let mut gdb = Gdb::new(&recorded);
+    gdb.ask("-break-insert -t main");
+    gdb.go("-exec-continue");
+    // It is read and stored to three times.
+    gdb.ask("-break-watch -a handled");
+    let mut forwards = Vec::new();
+    loop {
+        let stopped = gdb.go("-exec-continue");
+        if !stopped.contains("access-watchpoint-trigger") {
+            assert!(stopped.contains("SIGSEGV"), "{stopped}");
+            break;
+        }
+        assert!(stopped.contains("func=\"on\""), "{stopped}");
+        forwards.push(gdb.value("handled"));
+    }
+    // A load leaves what is there, and a store makes it one more.
+    assert_eq!(forwards, ["0", "1", "1", "2", "2", "3"]);
+    for _ in &forwards {
+        let stopped = gdb.go("-exec-continue --reverse");
+        assert!(stopped.contains("access-watchpoint-trigger"), "{stopped}");
+        assert!(stopped.contains("func=\"on\""), "{stopped}");
+    }
+    assert_eq!(gdb.value("handled"), "0");
+    let stopped = gdb.go("-exec-continue --reverse");
+    assert!(is_an_end(&stopped), "{stopped}");
+    gdb.end();
+}
+
+/// Ends in its second thread, while the first one waits.
+const THREADS: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static void *work(void *of) {
+  *(volatile int *)of = 1; /* crash */
+  return of;
+}
+int main(void) {
+  pthread_t thread;
+  pthread_create(&thread, 0, work, 0);
+  pthread_join(thread, 0);
+  return 0;
+}
+"#;
+
+#[test]
+fn the_end_is_in_the_thread_that_ends() {
+    if !gdb_is_there() {
+        return;
+    }
+    let recorded = recorded_of(THREADS, &["-pthread"]);
+    let mut gdb = Gdb::new(&recorded);
+    gdb.tell("-interpreter-exec console \"seek end\"");
+    gdb.until("*stopped");
+    assert!(gdb.value("$_thread") == "2", "{}", gdb.said);
+    assert!(gdb.ask("-stack-info-frame").contains("func=\"work\""), "{}", gdb.said);
+    gdb.tell("-interpreter-exec console \"monitor when\"");
+    let said = gdb.until("@\"turn");
+    assert!(said.contains(" of ") && !said.contains("input"), "{said}");
+    gdb.until("^done");
+    gdb.tell("-interpreter-exec console \"seek begin\"");
+    gdb.until("*stopped");
+    assert!(gdb.value("$_thread") == "1", "{}", gdb.said);
     gdb.end();
 }

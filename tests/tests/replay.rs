@@ -350,6 +350,120 @@ fn damage_is_never_passed_over() {
     assert!(replayed.status.success(), "{}", text(&replayed.stderr));
 }
 
+/// Kills the first process of a recording that goes on.
+fn kill_recorded(recording: &Path) {
+    // The recorder says which process it is, a moment after it has started it.
+    let pid = loop {
+        let manifest = fs::read(recording.join("recording.json")).expect("JSON");
+        let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
+        if let Some(pid) = manifest["pid"].as_i64() {
+            break i32::try_from(pid).expect("a pid");
+        }
+        std::thread::yield_now();
+    };
+    // SAFETY: no memory is involved.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+}
+
+/// A program that hands on what it was given without looking at it: only what it writes tells that it was
+/// given something else.
+#[test]
+fn a_replay_that_writes_something_else_differs() {
+    const C: &str = r#"
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+int main(void) {
+    static char text[300], copy[300];
+    struct iovec pieces[2] = {{"got: ", 5}, {copy, sizeof copy}};
+    read(0, text, sizeof text);
+    memcpy(copy, text, sizeof copy);
+    writev(1, pieces, 2);
+    pause();
+}
+"#;
+    const GIVEN: [u8; 300] = [b'a'; 300];
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    fs::write(here.join("given"), GIVEN).expect("written");
+    let mut record = dep(here);
+    record.args(["record", "--replayable", "-o", "rec", "./program"]);
+    record.stdin(fs::File::open(here.join("given")).expect("written just now"));
+    let mut recorder = record.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut written = [0; 305];
+    recorder.stdout.take().expect("a pipe").read_exact(&mut written).expect("it writes");
+    // What nobody has ended has no checksums.
+    kill_recorded(&here.join("rec"));
+    assert!(!recorder.wait().expect("it ends").success());
+    let replay = || output(dep(here).args(["replay", "--output", "rec"]));
+    let equal = replay();
+    is_equal(&equal).expect("nothing has changed");
+    assert_eq!(equal.stdout, written);
+
+    let traces = fs::read_dir(here.join("rec/traces")).expect("a folder");
+    let traces: Vec<PathBuf> = traces.map(|entry| entry.expect("an entry").path()).collect();
+    let [trace] = &traces[..] else { panic!("{traces:?}") };
+    let mut bytes = fs::read(trace).expect("a trace");
+    let places: Vec<usize> =
+        (0..bytes.len() - GIVEN.len()).filter(|&at| bytes[at..].starts_with(&GIVEN)).collect();
+    let [at] = places[..] else { panic!("{places:?}") };
+    bytes[at + 299] ^= 1;
+    fs::write(trace, bytes).expect("written");
+    let Output { status, stderr, .. } = replay();
+    let (line, _) = said(&stderr);
+    assert_eq!(status.code(), Some(1), "{line}");
+    assert!(
+        line.contains("differs from the recording at turn")
+            && line.contains("writev (20) with 0x1, ")
+            && line
+                .contains("passes 337 bytes to the kernel that are not the 337 of the recording"),
+        "{line}"
+    );
+}
+
+/// Libraries are translated once, for all replays, also those that were opened in the midst of it.
+#[test]
+fn a_replay_uses_the_translations_of_libraries() {
+    const C: &str = r#"
+#include <dlfcn.h>
+int main(void) {
+    void *library = dlopen("./plugin.so", RTLD_NOW);
+    void (*talk)(void) = library ? (void (*)(void))dlsym(library, "talk") : 0;
+    if (!talk) return 1;
+    talk();
+}
+"#;
+    const PLUGIN: &str = r#"
+#include <stdio.h>
+void talk(void) { for (int i = 0; i < 100000; i++) puts("more than a pipe has room for"); }
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &["-ldl"]);
+    compile(here, PLUGIN, "plugin.so", &["-shared", "-fPIC"]);
+    let recorded = record(here, "rec", &["./program"]);
+    assert!(recorded.status.success(), "{}", text(&recorded.stderr));
+    let mut replay = dep(here);
+    replay.args(["replay", "--output", "rec"]);
+    let mut running = replay.stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut out = running.stdout.take().expect("a pipe");
+    // It waits for somebody to read.
+    let mut written = vec![0];
+    out.read_exact(&mut written).expect("it writes");
+    let id = running.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+    let child = children.expect("a list").trim().to_owned();
+    let maps = fs::read_to_string(format!("/proc/{child}/maps")).expect("one child, which runs");
+    let packs =
+        maps.lines().filter(|l| l.ends_with(".dep-library") && l.contains(" r-xp ")).count();
+    // ld.so, libc, the plugin.
+    assert!(packs >= 3, "{maps}");
+    out.read_to_end(&mut written).expect("it writes");
+    assert!(running.wait().expect("it ends").success());
+    assert_eq!(written, recorded.stdout);
+}
+
 /// What a process has recorded that somebody kills replays up to there.
 #[test]
 fn a_prefix_replays() {
@@ -366,17 +480,7 @@ fn a_prefix_replays() {
         for _ in 0..lines {
             written.read_until(b'\n', &mut recorded).expect("it writes");
         }
-        // The recorder says which process it is, a moment after it has started it.
-        let pid = loop {
-            let manifest = fs::read(here.join(&recording).join("recording.json")).expect("JSON");
-            let manifest: Value = serde_json::from_slice(&manifest).expect("JSON");
-            if let Some(pid) = manifest["pid"].as_i64() {
-                break i32::try_from(pid).expect("a pid");
-            }
-            std::thread::yield_now();
-        };
-        // SAFETY: no memory is involved.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        kill_recorded(&here.join(&recording));
         written.read_to_end(&mut recorded).expect("it has written");
         assert!(!recorder.wait().expect("it ends").success());
 

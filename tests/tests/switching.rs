@@ -1,7 +1,7 @@
 //! A recording that is switched on and off while the program runs: the program does not notice, and
 //! what was recorded is, stretch by stretch, what was executed.
 //!
-//! SWITCHES=N switches N times on and off.
+//! SWITCHES=N switches N times on and off, in every way.
 
 mod common;
 
@@ -15,8 +15,10 @@ use tests::harness::{Tally, Tools};
 
 const WORKERS: usize = 4;
 
-fn count() -> u64 {
-    std::env::var("SWITCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
+/// How often a program is switched on and off: one way shows that it may be often.
+fn count(way: &Way) -> u64 {
+    let given = std::env::var("SWITCHES").ok().and_then(|n| n.parse().ok());
+    given.unwrap_or(if way.often { 1000 } else { 100 })
 }
 
 /// The program `c/switched`, which runs until its standard input ends.
@@ -131,14 +133,19 @@ struct Way {
     flags: &'static [&'static str],
     /// Signals come in, too.
     signals: bool,
+    often: bool,
     /// What else leaves gaps.
     has_other_gaps: bool,
 }
 
 /// Notes how long each took.
-fn switch_on_and_off(running: &Running, times: &mut [Vec<u64>; 2]) -> Result<(), String> {
+fn switch_on_and_off(
+    running: &Running,
+    count: u64,
+    times: &mut [Vec<u64>; 2],
+) -> Result<(), String> {
     running.tell(&["off"])?;
-    for n in 0..count() {
+    for n in 0..count {
         for (command, times) in ["on", "off"].into_iter().zip(&mut *times) {
             let answer = running.tell(&[command])?;
             if answer["done"] != true || answer["already"] != false {
@@ -152,13 +159,14 @@ fn switch_on_and_off(running: &Running, times: &mut [Vec<u64>; 2]) -> Result<(),
 
 fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, String> {
     const LENGTH: u64 = 4 << 20;
+    let count = count(way);
     let rewritten = dir.join(format!("switched.{}", way.name));
     Tools::get().rewrite(program, &rewritten, way.flags)?;
     let length = LENGTH.to_string();
     let signals = if way.signals { "signals" } else { "none" };
     let running = Running::start(&rewritten, dir, &[&length, signals], &[])?;
     let mut times: [Vec<u64>; 2] = Default::default();
-    let answered = switch_on_and_off(&running, &mut times);
+    let answered = switch_on_and_off(&running, count, &mut times);
     if answered.is_err() {
         // What the program says is more to the point.
         running.finish()?;
@@ -170,8 +178,8 @@ fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, S
     let mut seen = 0;
     for (tid, start) in arrays {
         let (gaps, elements) = gaps_of(&trace, &rewritten, tid, start, LENGTH)?;
-        if gaps > count() && !way.has_other_gaps {
-            return Err(format!("thread {tid}: {gaps} gaps for {} switches", count()));
+        if gaps > count && !way.has_other_gaps {
+            return Err(format!("thread {tid}: {gaps} gaps for {count} switches"));
         }
         seen += elements;
     }
@@ -187,7 +195,7 @@ fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, S
     let info: serde_json::Value =
         serde_json::from_slice(&info.stdout).map_err(|e| e.to_string())?;
     let listed = info["switches"].as_array().map_or(0, Vec::len) as u64;
-    if listed != 2 * count() + 1 || info["marks"][0]["text"] != "the last one" {
+    if listed != 2 * count + 1 || info["marks"][0]["text"] != "the last one" {
         return Err(format!("{listed} switches are listed, and marks {}", info["marks"]));
     }
     std::fs::remove_file(&trace).map_err(|e| e.to_string())?;
@@ -203,10 +211,11 @@ fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, S
 #[test]
 fn each_stretch_is_what_was_executed() {
     let mut tally = Tally::start("each stretch is what was executed");
-    let plain = Way { name: "plain", flags: &[], signals: false, has_other_gaps: false };
+    let plain =
+        Way { name: "plain", flags: &[], signals: false, often: false, has_other_gaps: false };
     let ways = [
         Way { ..plain },
-        Way { name: "signals", signals: true, ..plain },
+        Way { name: "signals", signals: true, often: true, ..plain },
         Way { name: "dynamic", flags: &["--translate", "dynamic"], ..plain },
         Way {
             name: "full-pc",
@@ -233,6 +242,7 @@ fn each_stretch_is_what_was_executed() {
             flags: &["--torture", "tiny-buffers,pauses"],
             signals: true,
             has_other_gaps: true,
+            ..plain
         },
     ];
     let dir = tempfile::tempdir().expect("a folder");

@@ -5,7 +5,7 @@
 
 use abi::ids::{Gpr, LiveAddr, OrigAddr, UnitId};
 use abi::unit::What;
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use lifter::flow::Flow;
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
@@ -35,6 +35,10 @@ pub struct CompiledUnit {
     pub exit: Exit,
     /// The last instruction transfers control, so that a block starts behind it.
     pub transfers: bool,
+    /// The last instruction is a turn ([`Flow::is_turn`]).
+    pub turns: bool,
+    /// Offsets of the instructions that read and write memory at once (locked ones).
+    pub atomic: Vec<u16>,
 }
 
 /// Where an instruction starts.
@@ -202,7 +206,8 @@ impl Compiler {
         let mut decoder = Decoder::with_ip(64, &unit.code, unit.address.0, DecoderOptions::NONE);
         let (mut starts, mut inner_blocks) = (Vec::new(), Vec::new());
         let mut refs = Vec::new();
-        let mut last = Flow::Next;
+        let (mut last, mut turns) = (Flow::Next, false);
+        let mut atomic = Vec::new();
         while decoder.can_decode() {
             let offset = u16::try_from(decoder.position()).map_err(|_| "it is too long")?;
             let insn = decoder.decode();
@@ -222,7 +227,11 @@ impl Compiler {
                 operands::references(&insn, &mut factory, &mut refs);
                 self.instruction(unit, &insn, (starts.len() - 1, offset), &refs, &mut factory)?;
             }
+            if is_atomic(&insn) {
+                atomic.push(offset);
+            }
             last = Flow::of(&insn);
+            turns = last.is_turn(OrigAddr(insn.ip()));
         }
         if starts.is_empty() {
             return Err("it has no code".into());
@@ -243,6 +252,8 @@ impl Compiler {
             starts,
             exit: exit(last, end),
             transfers: last.ends_block(),
+            turns,
+            atomic,
         })
     }
 
@@ -399,6 +410,12 @@ fn simple(r: &Reference, offset: u16) -> Option<Simple> {
         segment: r.segment,
         address32: r.address32,
     })
+}
+
+/// Whether the instruction reads and writes memory with nobody in between.
+fn is_atomic(insn: &Instruction) -> bool {
+    let memory = (0..insn.op_count()).any(|op| insn.op_kind(op) == OpKind::Memory);
+    insn.has_lock_prefix() || insn.mnemonic() == Mnemonic::Xchg && memory
 }
 
 /// A unit is decoded at its live address, so that this is what its instructions name.

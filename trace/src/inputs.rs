@@ -61,7 +61,12 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
                 | Event::Unfollowed { .. },
                 Announced::Arrived,
             ) => return wrong(format!("{name} behind ARRIVED")),
-            (Event::Unfollowed { .. } | Event::Fork { .. }, announced) => announced,
+            (Event::Passed { .. }, Announced::Arrived) => {
+                return wrong(format!("{name} behind ARRIVED"))
+            }
+            (Event::Unfollowed { .. } | Event::Fork { .. } | Event::Passed { .. }, announced) => {
+                announced
+            }
             (
                 Event::Syscall { .. }
                 | Event::Answer { .. }

@@ -64,6 +64,7 @@ fn sample(kind: Kind) -> Owned {
             Event::Mapped { file: [1, 2], size: 3, changed_ns: 4, contents: vec![5, 6, 0], path }
         }
         Kind::Unfollowed => Event::Unfollowed { pc, why: b"shared memory".to_vec() },
+        Kind::Passed => Event::Passed { bytes: 5, digest: 6 },
         Kind::Snapshot => Event::Snapshot { stretch: 7, brk: at },
         Kind::Region => {
             Event::Region { start: at, len: 2, offset: 3, protection: 4, kind: RegionKind::Stack }

@@ -85,6 +85,22 @@ pub fn may_write(
     resolver.certain
 }
 
+/// What the kernel may read for a call that is about to be made: tells `each` every range, none smaller than
+/// what will be read. False: it may read elsewhere, too.
+pub fn may_read(
+    call: &Syscall,
+    args: &[u64; 6],
+    read_memory: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    each: &mut dyn FnMut(u64, u64),
+) -> bool {
+    let each = &mut |_, address, length, _| each(address, length);
+    let result = i64::from(u32::MAX);
+    let mut resolver =
+        Resolver { call, args, result, read_memory, each, certain: true, ahead: true, unit: 0 };
+    resolver.all(Access::Read, call.reads);
+    resolver.certain
+}
+
 /// Whether the table is certain about a call, as [`effects`] says it, without the program's memory.
 pub fn described(call: &Syscall, args: &[u64; 6], result: i64) -> bool {
     let mut zeros = |_: u64, out: &mut [u8]| {

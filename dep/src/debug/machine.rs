@@ -20,6 +20,21 @@ pub struct Points {
     /// Addresses of instructions.
     pub breaks: BTreeSet<u64>,
     pub watches: BTreeSet<Watch>,
+    pub calls: Calls,
+    /// The breakpoints are met only where an instruction references these bytes: address, length.
+    pub only: Option<(u64, u64)>,
+}
+
+/// Which system calls are stops, in front of them and behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    #[default]
+    None,
+    All,
+    /// With these numbers.
+    These(BTreeSet<u64>),
+    /// The same, but not behind them.
+    InFront(BTreeSet<u64>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -28,8 +28,8 @@ use trace::Error;
 use crate::args::{which, Which};
 use crate::caller;
 use crate::replay::{Named, Ready};
-use machine::Failed;
-use process::Steered;
+pub use machine::{Calls, Failed, Goal, Machine, Points, Watch};
+pub use process::Steered;
 use server::Server;
 use timeline::Timeline;
 use wire::{Stream, Wire};
@@ -134,10 +134,8 @@ fn wait_at(address: &str, program: &str) -> Result<Stream, Error> {
 /// Commands of ours for gdb.
 const SCRIPT: &str = "\
 define seek
-  monitor seek $arg0
-  maintenance flush register-cache
-  maintenance flush dcache
-  frame 0
+  monitor ahead $arg0
+  stepi
 end
 document seek
 Go to a place of the recording: seek TURN, seek PERCENT%, seek begin, seek end.

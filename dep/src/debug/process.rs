@@ -11,7 +11,7 @@ use std::process::{Command as Process, Stdio};
 use std::rc::Rc;
 
 use abi::script::{Outcome, OUTCOME_SIZE};
-use abi::steer::{Action, Command, Hits, Stop, Watched, Why, STOP_SIZE};
+use abi::steer::{Action, Command, Hits, Stop, Watched, Why, EVERY_CALL, STOP_SIZE};
 use nix::sys::ptrace;
 use nix::sys::wait::{waitpid, WaitPidFlag};
 use nix::unistd::Pid;
@@ -20,7 +20,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-use crate::debug::machine::{Failed, Goal, Machine, Points, Watch};
+use crate::debug::machine::{Calls, Failed, Goal, Machine, Points, Watch};
 use crate::replay::Ready;
 
 /// The processor's registers for watchpoints.
@@ -180,11 +180,30 @@ impl Steered {
             for (these, action) in
                 [(&self.points.watches, Action::Unwatch), (&points.watches, Action::Watch)]
             {
-                for (address, len) in pieces(these) {
-                    self.expect(&Command { action, address, len, ..Command::default() })?;
+                for (address, len, watched) in pieces(these) {
+                    let command = Command { action, watched, address, len, ..Command::default() };
+                    self.expect(&command)?;
                 }
             }
             self.watch(&points.watches)?;
+        }
+        if self.points.calls != points.calls {
+            let catch = |address, len| {
+                let action = Action::Catch;
+                self.expect(&Command { action, address, len, ..Command::default() })
+            };
+            catch(0, 0)?;
+            match &points.calls {
+                Calls::None => {}
+                Calls::All => catch(EVERY_CALL, 2)?,
+                Calls::These(numbers) => numbers.iter().try_for_each(|&n| catch(n, 2))?,
+                Calls::InFront(numbers) => numbers.iter().try_for_each(|&n| catch(n, 1))?,
+            }
+        }
+        if self.points.only != points.only {
+            let (address, len) = points.only.unwrap_or_default();
+            let action = Action::Only;
+            self.expect(&Command { action, address, len, ..Command::default() })?;
         }
         self.points = points.clone();
         Ok(())
@@ -213,7 +232,7 @@ impl Steered {
         self.expect(&Command { action: Action::WatchByStepping, address, ..Command::default() })
     }
 
-    fn set_debug_registers(&self, all: &[(u64, u64)]) -> Result<(), nix::Error> {
+    fn set_debug_registers(&self, all: &[Piece]) -> Result<(), nix::Error> {
         ptrace::seize(self.pid, ptrace::Options::empty())?;
         let set = self.write_debug_registers(all);
         // What was set stays.
@@ -221,13 +240,13 @@ impl Steered {
         set.and(left)
     }
 
-    fn write_debug_registers(&self, all: &[(u64, u64)]) -> Result<(), nix::Error> {
+    fn write_debug_registers(&self, all: &[Piece]) -> Result<(), nix::Error> {
         ptrace::interrupt(self.pid)?;
         waitpid(self.pid, Some(WaitPidFlag::__WALL))?;
         let register = |i: usize| (offset_of!(nix::libc::user, u_debugreg) + 8 * i) as *mut _;
         ptrace::write_user(self.pid, register(7), 0)?;
         let mut control = 0u64;
-        for (i, &(address, len)) in all.iter().enumerate() {
+        for (i, &(address, len, watched)) in all.iter().enumerate() {
             ptrace::write_user(self.pid, register(i), address.cast_signed())?;
             let size = match len {
                 1 => 0,
@@ -235,23 +254,28 @@ impl Steered {
                 4 => 3,
                 _ => 2,
             };
-            // Writes (1) of so many bytes, in this thread.
-            control |= 1 << (2 * i) | (1 | size << 2) << (16 + 4 * i);
+            // The processor tells of writes (1), or of reads and writes.
+            let accesses = if watched == Watched::Write { 1 } else { 3 };
+            // Of so many bytes, in this thread.
+            control |= 1 << (2 * i) | (accesses | size << 2) << (16 + 4 * i);
         }
         ptrace::write_user(self.pid, register(7), control.cast_signed())
     }
 }
 
+/// Address, length, accesses.
+type Piece = (u64, u64, Watched);
+
 /// What is watched in pieces that the processor can watch: of 1, 2, 4 or 8 bytes, at multiples of that.
-fn pieces(watches: &BTreeSet<Watch>) -> Vec<(u64, u64)> {
+fn pieces(watches: &BTreeSet<Watch>) -> Vec<Piece> {
     let mut all = Vec::new();
     for watch in watches {
         let (mut at, end) = (watch.address, watch.address.saturating_add(watch.len));
         while at < end && all.len() <= REGISTERS {
             let len = [8, 4, 2, 1].into_iter().find(|len| at % len == 0 && at + len <= end);
             let len = len.unwrap_or(1);
-            if !all.contains(&(at, len)) {
-                all.push((at, len));
+            if !all.contains(&(at, len, watch.kind())) {
+                all.push((at, len, watch.kind()));
             }
             at += len;
         }
@@ -305,9 +329,9 @@ impl Machine for Steered {
         let stop = stop.ok_or_else(|| self.gone("the new process says nothing"))?;
         let pid = Pid::from_raw(stop.pid as i32);
         // The processor's registers are not copied.
-        let points = Points { breaks: self.points.breaks.clone(), ..Points::default() };
+        let points = Points { watches: BTreeSet::new(), ..self.points.clone() };
         let mut new = Steered::at(socket, pid, points, self.shared.clone())?;
-        for (address, len) in pieces(&self.points.watches) {
+        for (address, len, _) in pieces(&self.points.watches) {
             new.expect(&Command { action: Action::Unwatch, address, len, ..Command::default() })?;
         }
         new.stop = Stop { why: self.stop.why, detail: self.stop.detail, ..stop };
@@ -329,8 +353,9 @@ impl Machine for Steered {
     }
 
     fn can_watch(watches: &BTreeSet<Watch>) -> bool {
+        // What was met is told by changes. Of accesses the processor does not tell us which: of one only.
         let writes = watches.iter().all(|watch| watch.kind() == Watched::Write);
-        writes && pieces(watches).len() <= REGISTERS
+        (writes || watches.len() == 1) && pieces(watches).len() <= REGISTERS
     }
 }
 

@@ -21,11 +21,14 @@ use gdbstub::target::ext::breakpoints::{
     Breakpoints, BreakpointsOps, HwBreakpoint, HwBreakpointOps, HwWatchpoint, HwWatchpointOps,
     SwBreakpoint, SwBreakpointOps, WatchKind,
 };
+use gdbstub::target::ext::catch_syscalls::{
+    CatchSyscallPosition, CatchSyscalls, CatchSyscallsOps, SyscallNumbers,
+};
 use gdbstub::target::ext::exec_file::{ExecFile, ExecFileOps};
 use gdbstub::target::ext::monitor_cmd::{outputln, ConsoleOutput, MonitorCmd, MonitorCmdOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
 
-use crate::debug::machine::{Failed, Machine, Watch};
+use crate::debug::machine::{Calls, Failed, Machine, Watch};
 use crate::debug::registers::{Amd64, Amd64Registers};
 use crate::debug::timeline::{Event, Timeline};
 use crate::debug::wire::Wire;
@@ -55,6 +58,9 @@ pub struct Server<M> {
     turns: Option<u64>,
     /// That the past cannot be written was said.
     said_read_only: bool,
+    /// The next movement, whichever it is, goes to the first place behind so many turns. The inner `None`:
+    /// nowhere.
+    ahead: Option<Option<u64>>,
 }
 
 impl<M: Machine + 'static> Server<M> {
@@ -73,6 +79,7 @@ impl<M: Machine + 'static> Server<M> {
             program: program.as_bytes().to_vec(),
             turns,
             said_read_only: false,
+            ahead: None,
         }
     }
 
@@ -96,6 +103,9 @@ impl<M: Machine + 'static> Server<M> {
     /// Does what is wanted. `None`: somebody has interrupted it.
     fn go(&mut self, wire: &mut Wire) -> Option<MultiThreadStopReason<u64>> {
         let interrupt: &mut dyn FnMut() -> bool = &mut || wire.has_news();
+        if let Some(to) = self.ahead.take() {
+            return self.seek(to, interrupt);
+        }
         let moved = match self.wanted {
             Wanted::Continue => self.timeline.forward(interrupt),
             Wanted::Step => self.timeline.step(),
@@ -121,7 +131,8 @@ impl<M: Machine + 'static> Server<M> {
             Event::Breakpoint => MultiThreadStopReason::SwBreak(tid),
             Event::Watchpoint(addr) => {
                 let watches = &self.timeline.points.watches;
-                let kind = watches.iter().find(|w| w.address == addr).map(Watch::kind);
+                let met = |w: &&Watch| addr.wrapping_sub(w.address) < w.len;
+                let kind = watches.iter().find(met).map(Watch::kind);
                 let kind = match kind {
                     Some(Watched::Read) => WatchKind::Read,
                     Some(Watched::Access) => WatchKind::ReadWrite,
@@ -132,6 +143,16 @@ impl<M: Machine + 'static> Server<M> {
             Event::Signal(number) => {
                 MultiThreadStopReason::SignalWithThread { tid, signal: signal_of(number) }
             }
+            Event::Call(number) => MultiThreadStopReason::CatchSyscall {
+                tid: Some(tid),
+                number,
+                position: CatchSyscallPosition::Entry,
+            },
+            Event::CallReturn(number) => MultiThreadStopReason::CatchSyscall {
+                tid: Some(tid),
+                number,
+                position: CatchSyscallPosition::Return,
+            },
             Event::Begin => {
                 MultiThreadStopReason::ReplayLog { tid: Some(tid), pos: ReplayLogPosition::Begin }
             }
@@ -140,6 +161,32 @@ impl<M: Machine + 'static> Server<M> {
             }
             Event::Interrupted => return None,
         })
+    }
+
+    /// Goes to a turn in place of a movement of gdb's, so that gdb asks for everything anew: which thread is
+    /// there, too.
+    fn seek(
+        &mut self,
+        to: Option<u64>,
+        interrupt: &mut dyn FnMut() -> bool,
+    ) -> Option<MultiThreadStopReason<u64>> {
+        let before = self.tid();
+        if let Some(turn) = to {
+            match self.timeline.seek_turn(turn, interrupt) {
+                Ok(Event::Interrupted) => return None,
+                Ok(_) => {}
+                Err(Failed(why)) => {
+                    eprintln!("dep: {why}");
+                    if let Err(Failed(why)) = self.timeline.recover() {
+                        eprintln!("dep: {why}");
+                    }
+                }
+            }
+        }
+        let tid = self.tid();
+        // For gdb another thread than the one that it has stepped stands for no reason.
+        let signal = if tid == before { Signal::SIGTRAP } else { Signal(0) };
+        Some(MultiThreadStopReason::SignalWithThread { tid, signal })
     }
 
     fn step_range(
@@ -194,6 +241,14 @@ impl<M: Machine + 'static> Server<M> {
                     self.timeline.kept().map(|place| place.turns.to_string()).collect();
                 outputln!(out, "{}", turns.join(" "));
             }
+            // What `seek` says in front of its step.
+            (Some("ahead"), Some(to), None) => match self.turn(to) {
+                Ok(turn) => self.ahead = Some(Some(turn)),
+                Err(why) => {
+                    self.ahead = Some(None);
+                    outputln!(out, "{why}");
+                }
+            },
             (Some("seek"), Some(to), None) => match self.turn(to) {
                 Ok(turn) => {
                     self.timeline.seek_turn(turn, &mut || false)?;
@@ -234,7 +289,12 @@ impl<M: Machine + 'static> Server<M> {
         let stop = self.timeline.stop();
         let here = stop.position;
         let of = self.turns.map_or(String::new(), |turns| format!(" of {turns}"));
-        outputln!(out, "turn {}{of}, input {}, pc {:#x}", here.turns, here.entry, here.pc);
+        // At the end everything has happened.
+        let input = match here.entry {
+            u64::MAX => String::new(),
+            entry => format!(", input {entry}"),
+        };
+        outputln!(out, "turn {}{of}{input}, pc {:#x}", here.turns, here.pc);
         if stop.why == Why::End {
             outputln!(out, "the recording ends here");
         }
@@ -334,6 +394,10 @@ impl<M: Machine + 'static> Target for Server<M> {
     }
 
     fn support_auxv(&mut self) -> Option<AuxvOps<'_, Self>> {
+        Some(self)
+    }
+
+    fn support_catch_syscalls(&mut self) -> Option<CatchSyscallsOps<'_, Self>> {
         Some(self)
     }
 
@@ -529,6 +593,24 @@ impl<M: Machine + 'static> HwWatchpoint for Server<M> {
 impl<M: Machine + 'static> Auxv for Server<M> {
     fn get_auxv(&self, offset: u64, length: usize, buf: &mut [u8]) -> TargetResult<usize, Self> {
         Ok(part(&self.auxv, offset, length, buf))
+    }
+}
+
+impl<M: Machine + 'static> CatchSyscalls for Server<M> {
+    fn enable_catch_syscalls(
+        &mut self,
+        filter: Option<SyscallNumbers<'_, u64>>,
+    ) -> TargetResult<(), Self> {
+        self.timeline.points.calls = match filter {
+            None => Calls::All,
+            Some(numbers) => Calls::These(numbers.collect()),
+        };
+        Ok(())
+    }
+
+    fn disable_catch_syscalls(&mut self) -> TargetResult<(), Self> {
+        self.timeline.points.calls = Calls::None;
+        Ok(())
     }
 }
 

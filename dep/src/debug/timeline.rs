@@ -26,6 +26,10 @@ pub enum Event {
     Watchpoint(u64),
     /// The program is about to get this signal.
     Signal(u64),
+    /// In front of a system call with this number.
+    Call(u64),
+    /// Behind it.
+    CallReturn(u64),
     /// Nothing was recorded before.
     Begin,
     /// Nothing was recorded behind; what [`Why::End`] says of it.
@@ -121,6 +125,8 @@ impl<M: Machine> Timeline<M> {
             Why::Breakpoint => Ok(Event::Breakpoint),
             Why::Watchpoint => Ok(Event::Watchpoint(stop.detail)),
             Why::Signal => Ok(Event::Signal(stop.detail)),
+            Why::Call => Ok(Event::Call(stop.detail)),
+            Why::CallReturn => Ok(Event::CallReturn(stop.detail)),
             Why::End => Ok(Event::End(stop.detail)),
             Why::Failed => Err(Failed("the replay has failed".into())),
             Why::Refused => Err(Failed("the replay refuses to go on".into())),
@@ -297,6 +303,10 @@ impl<M: Machine> Timeline<M> {
                 _ if stop.hits == 0 => {}
                 Why::Watchpoint => {
                     last = Some((Event::Watchpoint(stop.hit_detail), stop.hit_position));
+                }
+                Why::Call => last = Some((Event::Call(stop.hit_detail), stop.hit_position)),
+                Why::CallReturn => {
+                    last = Some((Event::CallReturn(stop.hit_detail), stop.hit_position));
                 }
                 _ => last = Some((Event::Breakpoint, stop.hit_position)),
             }

@@ -188,7 +188,7 @@ fn is_damaged(ready: &Ready) -> bool {
     ready.lineage.traces().iter().any(|trace| !trace.damage.is_empty())
 }
 
-fn warn_of_damage(ready: &Ready) {
+pub fn warn_of_damage(ready: &Ready) {
     let mut warnings = crate::Warnings::default();
     ready.lineage.traces().iter().flat_map(|t| &t.damage).for_each(|d| warnings.add(d));
 }
@@ -196,57 +196,58 @@ fn warn_of_damage(ready: &Ready) {
 /// Whether the command lists what a recording of inputs does not have.
 fn instrument(command: &Command) -> Option<&'static str> {
     match command {
-        Command::Blocks(_) | Command::Memrefs(_) => Some("dep"),
+        Command::Blocks(_) | Command::Memrefs(_) | Command::Races(_) | Command::Window(_) => {
+            Some("dep")
+        }
         Command::Undo(_) => Some("undo"),
         _ => None,
     }
 }
 
-/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs. `None`:
-/// it does not.
+/// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs, `of` a
+/// recording or alone. `None`: it does not.
 pub fn show(
     trace: &Trace,
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     out: &mut impl Write,
 ) -> Option<Result<(), Stop>> {
-    let instrument = instrument(&args.command).filter(|_| trace.options.recording.inputs())?;
-    Some(replayed(args, common, process, instrument, out))
+    if !trace.options.recording.inputs() {
+        return None;
+    }
+    if let Command::Syscalls(what) = &args.command {
+        return crate::ask::calls::list(trace, what, of.map(|(_, which)| which), out);
+    }
+    let instrument = instrument(&args.command)?;
+    Some(replayed(args, common, of, instrument, out))
 }
 
 fn replayed(
     args: &Args,
     common: &Common,
-    process: Option<Which>,
+    of: Option<(&Recording, Which)>,
     instrument: &str,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let file = common.file.display();
-    let ready = Ready::new(&Named {
+    let named = Named {
         file: &common.file,
-        process,
+        process: of.map(|(_, which)| which),
         program: common.program.as_deref(),
         output: common.output.as_deref(),
-    })?;
+    };
+    let ready = match of {
+        Some((recording, _)) => Ready::in_recording(&named, recording)?,
+        None => Ready::new(&named)?,
+    };
     warn_of_damage(&ready);
-    let output = ready.output(instrument)?;
-    let path = ready.folder.join("replay.dep");
-    let besides = Besides { output: false, trace: Some(path.clone()) };
-    let finished = process::run(&ready, &output, &besides)?;
-    let equal = finished.is_equal(&ready);
-    if !equal || ready.script.end != replay::End::Whole {
-        eprintln!("dep: warning: {}", finished.line(&ready));
+    let (trace, equal) = leave_trace(&ready, instrument, &file)?;
+    match &args.command {
+        Command::Races(what) => crate::races::list(&trace, &ready, what, out)?,
+        Command::Window(what) => crate::window::show(&trace, &ready, what, out)?,
+        _ => crate::show(&trace, args, common, out)?,
     }
-    if finished.outcome.verdict == Verdict::Impossible {
-        return Err(Error(format!("{file}: it cannot be replayed")).into());
-    }
-    let mut trace = Trace::open_with(&path, Some(&output))?;
-    only_the_process(&mut trace, &ready)?;
-    for thread in &mut trace.threads {
-        thread.tid = Some(ready.thread_name(thread.index));
-    }
-    crate::show(&trace, args, common, out)?;
     if trace.is_lossy {
         let temporary = std::env::temp_dir();
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";
@@ -256,6 +257,62 @@ fn replayed(
         true => Ok(()),
         false => Err(Error(format!("{file}: this is not what was recorded")).into()),
     }
+}
+
+/// Replays with an instrument; the trace of that, and whether the replay did what was recorded.
+fn leave_trace(
+    ready: &Ready,
+    instrument: &str,
+    file: &impl std::fmt::Display,
+) -> Result<(Trace, bool), Error> {
+    let (mut trace, equal) = whole_trace(ready, instrument, file)?;
+    only_the_process(&mut trace, ready)?;
+    for thread in &mut trace.threads {
+        thread.tid = Some(ready.thread_name(thread.index));
+    }
+    Ok((trace, equal))
+}
+
+/// The same, with what the processes did that forked the one that is replayed.
+fn whole_trace(
+    ready: &Ready,
+    instrument: &str,
+    file: &impl std::fmt::Display,
+) -> Result<(Trace, bool), Error> {
+    let output = ready.output(instrument)?;
+    let path = ready.folder.join("replay.dep");
+    let besides = Besides { output: false, trace: Some(path.clone()) };
+    let finished = process::run(ready, &output, &besides)?;
+    let equal = finished.is_equal(ready);
+    if !equal || ready.script.end != replay::End::Whole {
+        eprintln!("dep: warning: {}", finished.line(ready));
+    }
+    if finished.outcome.verdict == Verdict::Impossible {
+        return Err(Error(format!("{file}: it cannot be replayed")));
+    }
+    Ok((Trace::open_with(&path, Some(&output))?, equal))
+}
+
+/// What `look` finds in the trace that a replay leaves which lists memory references.
+pub fn listed<T>(
+    ready: &Ready,
+    warnings: &mut crate::Warnings,
+    look: impl FnOnce(&Trace, &mut crate::Warnings) -> T,
+) -> Result<T, Error> {
+    let (trace, equal) = whole_trace(ready, "dep", &"the recording")?;
+    if !equal {
+        warnings.add(&"the replay is not what was recorded");
+    }
+    if trace.is_lossy {
+        let temporary = std::env::temp_dir();
+        let why = "no room for the trace of the replay in TMPDIR";
+        return Err(Error(format!("{why} ({})", temporary.display())));
+    }
+    trace.damage.iter().for_each(|damage| warnings.add(damage));
+    let found = look(&trace, warnings);
+    // It is large, and was needed for this.
+    let _ = std::fs::remove_file(ready.folder.join("replay.dep"));
+    Ok(found)
 }
 
 /// Leaves out what the processes did that forked the one that was replayed: in its trace their calls

@@ -5,7 +5,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use record::prepare::{self, Prepared};
-use recording::originals::Originals;
+use recording::originals::{Originals, Wanted};
 use recording::Recording;
 use replay::{Lineage, Script};
 use tempfile::TempDir;
@@ -37,6 +37,8 @@ pub struct Ready {
     pub script_path: PathBuf,
     /// The program that was recorded.
     pub original: PathBuf,
+    /// Files that were mapped, and what stands for them.
+    files: Vec<(PathBuf, PathBuf)>,
     /// For what goes away with this value.
     pub folder: PathBuf,
     // In this order: the folders go last.
@@ -110,7 +112,13 @@ impl Ready {
         let script_path = folder.join("script");
         let failed = |e: std::io::Error| Error(format!("{}: {e}", script_path.display()));
         let mut file = BufWriter::new(File::create(&script_path).map_err(failed)?);
-        let mut resolve = |wanted: &_| originals.file(wanted);
+        let recorded = recording::originals::interpreter(lineage.first()).map(|(path, _)| path);
+        let mut files: Vec<_> = recorded.zip(interpreter.clone()).into_iter().collect();
+        let mut resolve = |wanted: &Wanted| {
+            let path = originals.file(wanted)?;
+            files.push((wanted.path.clone(), path.clone()));
+            Ok(path)
+        };
         let interpreter = interpreter.as_deref();
         let script = replay::script::write(&lineage, interpreter, &mut resolve, &mut file)
             .map_err(in_file)?;
@@ -120,6 +128,7 @@ impl Ready {
             script,
             script_path,
             original,
+            files,
             folder,
             guard,
             _own: own,
@@ -139,13 +148,19 @@ impl Ready {
             .chain(further)
             .map(|&option| option.to_owned())
             .collect();
-        match prepare::for_replay(&self.original, &options, &self.folder) {
+        match prepare::for_replay(&self.original, &options, &self.script.code, &self.folder) {
             Ok(Prepared::Run(program)) => Ok(program.output),
             Ok(Prepared::Native { reason }) | Err(reason) => Err(Error(format!(
                 "{}: no output for a replay can be made of it: {reason}",
                 self.original.display()
             ))),
         }
+    }
+
+    /// The file that stands for one that was mapped.
+    pub fn file(&self, recorded: &Path) -> PathBuf {
+        let found = self.files.iter().find(|(path, _)| path == recorded);
+        found.map_or(recorded, |(_, path)| path).to_owned()
     }
 
     /// Kernel thread id of the thread with this index.

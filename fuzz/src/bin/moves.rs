@@ -8,7 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use abi::ids::{Gpr, OrigAddr, UnitId};
-use abi::layout::{TableShape, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use abi::layout::{
+    TableShape, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+};
 use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
     RecordingOptions, Turns,
@@ -39,8 +41,13 @@ const EXITS: Area = Area { start: 0x5800_0000, len: PAGE, executable: true };
 const FOUND: Area = Area { start: 0x5900_0000, len: NEAR.code.len, executable: true };
 /// The entries of the look-up tables for the near original code. There are no others: a look-up of
 /// another address faults.
-const TABLES: [(TableShape, Area); 3] =
-    [entries(ONLY_TABLE), entries(RETURN_TABLE), entries(JUMP_TABLE)];
+const TABLES: [(TableShape, Area); 5] = [
+    entries(ONLY_TABLE),
+    entries(RETURN_TABLE),
+    entries(JUMP_TABLE),
+    entries(HIGH_RETURN_TABLE),
+    entries(HIGH_JUMP_TABLE),
+];
 /// The entry for targets outside of the window.
 const STUB_MISS: u64 = EXITS.start + 0xf00;
 /// The entry for a turn that was waited for.
@@ -126,6 +133,7 @@ fn way(byte: u8, state: u64) -> Way {
                 },
                 replays,
                 switchable: false,
+                high_tables: state.is_multiple_of(7),
             },
         },
         placement: Placement {
@@ -890,7 +898,7 @@ fn translated_end(
         // A return looks at the high half of its address first.
         stop.address = registers.rsp;
     }
-    let jumps = [ONLY_TABLE, JUMP_TABLE];
+    let jumps = [ONLY_TABLE, JUMP_TABLE, HIGH_JUMP_TABLE];
     let nothing = |&table: &TableShape| missed(&stop, registers, table).is_some();
     if entry.kind == Kind::SavedRcx && jumps.iter().any(nothing) {
         return Ok((target(), Some(entry)));

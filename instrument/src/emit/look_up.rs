@@ -1,7 +1,7 @@
 //! Look-ups in the tables of translations, and what a merged return does with their result.
 
 use super::code::Code;
-use abi::layout::{TableShape, JUMP_BIAS, ONLY_TABLE};
+use abi::layout::{TableShape, JUMP_BIAS};
 use abi::thread::SAVED_RCX;
 
 /// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
@@ -18,12 +18,28 @@ pub const PUTS_BACK: [u8; 8] = [0x62, 0x61, 0x7c, 0x08, 0x17, 0x74, 0x24, 0xff];
 impl Code {
     /// Takes the entry of the low half in rcx out of `table`.
     pub fn look_up(&mut self, look_up: LookUp, table: TableShape) {
-        if look_up.bias(table) != 0 {
-            self.raw(&[0x48, 0x8d, 0x89]); // lea rcx, [rcx + bias]
-            self.i32(look_up.bias(table));
+        match bias(table) {
+            Bias::None => {}
+            Bias::Low(bias) => self.add_to_rcx(bias),
+            Bias::High(bias) => {
+                self.exchange_halves();
+                self.add_to_rcx(bias);
+                self.exchange_halves();
+            }
         }
         self.raw(look_up.opcode());
-        self.i32(look_up.displacement(table));
+        self.i32(displacement(table));
+    }
+
+    /// `lea rcx, [rcx + bias]`
+    fn add_to_rcx(&mut self, bias: i32) {
+        self.raw(&[0x48, 0x8d, 0x89]);
+        self.i32(bias);
+    }
+
+    /// `rorx rcx, rcx, 32`
+    fn exchange_halves(&mut self) {
+        self.raw(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, 0x20]);
     }
 
     /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
@@ -80,26 +96,12 @@ impl LookUp {
         }
     }
 
-    /// What is added to rcx in front of it, as the table lies out of reach of a displacement.
-    fn bias(self, table: TableShape) -> i32 {
-        if self == LookUp::Whole && table != ONLY_TABLE {
-            JUMP_BIAS
-        } else {
-            0
-        }
-    }
-
-    #[allow(clippy::cast_possible_truncation, reason = "the tables lie where 32 bits reach them")]
-    fn displacement(self, table: TableShape) -> i32 {
-        (table.base as i64 - table.entry as i64 * i64::from(self.bias(table))) as i32
-    }
-
     /// The look-up in `table` that `code` starts with.
     pub fn decode(code: &[u8], table: TableShape) -> Option<LookUp> {
         let mut fitting = LookUp::ALL.into_iter().filter(|l| l.entry() == table.entry);
         fitting.find(|look_up| {
             let rest = code.strip_prefix(look_up.opcode());
-            rest.is_some_and(|rest| rest.starts_with(&look_up.displacement(table).to_le_bytes()))
+            rest.is_some_and(|rest| rest.starts_with(&displacement(table).to_le_bytes()))
         })
     }
 
@@ -110,7 +112,41 @@ impl LookUp {
 
     /// Address of the entry that it takes out of `table`, with this rcx.
     pub fn place(self, table: TableShape, rcx: u64) -> u64 {
-        let displacement = i64::from(self.displacement(table)) as u64;
+        let displacement = i64::from(displacement(table)) as u64;
         displacement.wrapping_add(rcx.wrapping_mul(table.entry))
     }
+}
+
+/// What is added to rcx in front of a look-up, as the table lies out of reach of a displacement.
+enum Bias {
+    None,
+    Low(i32),
+    /// To the high half.
+    High(i32),
+}
+
+impl Bias {
+    fn value(&self) -> u64 {
+        match *self {
+            Bias::None => 0,
+            Bias::Low(bias) => bias as u64,
+            Bias::High(bias) => (bias as u64) << 32,
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "canonical addresses have 47 bits")]
+fn bias(table: TableShape) -> Bias {
+    let reached = |bias: u64| table.base.wrapping_sub(table.entry * bias) < 1 << 31;
+    let bias = JUMP_BIAS as u64;
+    match table.base {
+        base if base < 1 << 31 => Bias::None,
+        _ if reached(bias) => Bias::Low(JUMP_BIAS),
+        base => Bias::High((base / table.entry >> 32) as i32),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "what a bias does not reach is below 2 GiB")]
+fn displacement(table: TableShape) -> i32 {
+    (table.base - table.entry * bias(table).value()) as i32
 }

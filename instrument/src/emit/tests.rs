@@ -1,6 +1,6 @@
 use super::*;
 use abi::ids::Gpr;
-use abi::layout::{JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use abi::layout::{HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
 use alloc::string::String;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -55,6 +55,12 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("mov rcx,[rcx*8+7FFFF000h]", &|c| c.look_up(LookUp::Whole, ONLY_TABLE)),
         ("lea rcx,[rcx+7FFFFFFFh]; mov rcx,[rcx*8+7FFFF008h]", &|c| {
             c.look_up(LookUp::Whole, JUMP_TABLE)
+        }),
+        ("rorx rcx,rcx,20h; lea rcx,[rcx+0FD9h]; rorx rcx,rcx,20h; mov rcx,[rcx*8]", &|c| {
+            c.look_up(LookUp::Whole, HIGH_JUMP_TABLE)
+        }),
+        ("rorx rcx,rcx,20h; lea rcx,[rcx+1FB0h]; rorx rcx,rcx,20h; mov ecx,[rcx*4]", &|c| {
+            c.look_up(LookUp::LowHalf, HIGH_RETURN_TABLE)
         }),
         ("mov ecx,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalf, RETURN_TABLE)),
         ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToVector, RETURN_TABLE)),

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
+#[link_section = ".data.at_fork"]
 static LIVE: AtomicU32 = AtomicU32::new(0);
 
 /// A thread of the program begins.

@@ -23,6 +23,7 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 const OWN_KICK: u64 = u64::from_le_bytes(*b"depkick!");
 const SI_USER: i32 = 0;
 const SI_QUEUE: i32 = -1;
+const SI_TIMER: i32 = -2;
 const SI_TKILL: i32 = -6;
 
 /// Who has sent a kick.
@@ -308,6 +309,43 @@ pub fn is_own_kick(signal: i32, info: &SigInfo) -> bool {
     signal == KICK && info.code() == SI_QUEUE && u64::from_le_bytes(field(info, 24)) == OWN_KICK
 }
 
+/// Whether the signal is a kick that a timer of the thread's has sent ([`timer_of_kicks`]).
+pub fn is_timed_kick(signal: i32, info: &SigInfo) -> bool {
+    signal == KICK && info.code() == SI_TIMER && u64::from_le_bytes(field(info, 24)) == OWN_KICK
+}
+
+/// A timer that kicks the calling thread after `first` nanoseconds, and every `then` from there on (0: not
+/// again). `None` if the kernel has none to give.
+pub fn timer_of_kicks(first: u64, then: u64) -> Option<i32> {
+    const SIGEV_THREAD_ID: u32 = 4;
+    // struct sigevent: value, signal, how, thread
+    let mut event = [0u64; 8];
+    event[0] = OWN_KICK;
+    event[1] = u64::from(KICK.cast_unsigned()) | u64::from(SIGEV_THREAD_ID) << 32;
+    event[2] = u64::from(sys::gettid());
+    let mut timer = 0i32;
+    let args = [sys::CLOCK_MONOTONIC, event.as_ptr() as usize, &raw mut timer as usize];
+    // SAFETY: the kernel reads the event and writes the timer's number.
+    unsafe { sys::call(nr::TIMER_CREATE, &args) }.ok()?;
+    const SECOND: u64 = 1_000_000_000;
+    let times = [then / SECOND, then % SECOND, first / SECOND, first % SECOND];
+    let args = [timer as usize, 0, times.as_ptr() as usize, 0];
+    // SAFETY: the kernel reads the times.
+    match unsafe { sys::call(nr::TIMER_SETTIME, &args) } {
+        Ok(_) => Some(timer),
+        Err(_) => {
+            end_timer(timer);
+            None
+        }
+    }
+}
+
+/// The timer kicks no more, once the caller has KICK unblocked.
+pub fn end_timer(timer: i32) {
+    // SAFETY: no memory involved.
+    let _ = unsafe { sys::call(nr::TIMER_DELETE, &[timer as usize]) };
+}
+
 /// Whether the signal is a kick, which has arrived at the thread of `slot`: then `info` is that of
 /// our own from now on.
 pub fn take_kick(slot: Slot, signal: i32, info: &mut SigInfo) -> bool {
@@ -316,6 +354,11 @@ pub fn take_kick(slot: Slot, signal: i32, info: &mut SigInfo) -> bool {
     }
     if is_own_kick(signal, info) {
         slot.arrived(Kicker::Own);
+        return true;
+    }
+    if is_timed_kick(signal, info) {
+        // Nobody waits for it.
+        *info = own_kick();
         return true;
     }
     let from = match info.code() {

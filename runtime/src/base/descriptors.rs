@@ -44,7 +44,9 @@ pub fn reveal(fd: i32) {
 }
 
 fn move_up(fd: i32) -> Option<i32> {
-    let top = sys::limit(sys::RLIMIT_NOFILE).min(4096) as usize;
+    // A fork copies the table of descriptors, up to the highest one.
+    const MOST: u64 = 1024;
+    let top = sys::limit(sys::RLIMIT_NOFILE).min(MOST) as usize;
     for from in (3..top).rev() {
         // SAFETY: no memory involved.
         if let Ok(new) = unsafe { sys::call(nr::FCNTL, &[fd as usize, F_DUPFD_CLOEXEC, from]) } {

@@ -41,6 +41,10 @@ impl Heap {
 }
 
 /// A forked child often ends soon: it gets its pages one by one.
+//
+// What a fork writes to costs a page fault in the parent and one in the child. So such statics have a
+// section of their own, here and elsewhere, rather than lie on the pages of all others.
+#[link_section = ".data.at_fork"]
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// What unlocks the heap in a forked child; set by the blob, which owns the allocator.

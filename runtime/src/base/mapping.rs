@@ -106,7 +106,8 @@ impl Mapping {
     ) -> Result<(), i32> {
         self.place::<u8>(at, len);
         // SAFETY: inside of memory that is ours, and that nobody has a reference to.
-        unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }.map(drop)
+        let map = || unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) };
+        sys::beyond_limits(map).map(drop)
     }
 
     fn is_of_file(&mut self, at: u64, len: u64) {

@@ -4,6 +4,7 @@
 pub mod census;
 pub mod control;
 pub mod descriptors;
+pub mod digest;
 pub mod facts;
 pub mod futex;
 pub mod heap;

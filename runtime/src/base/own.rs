@@ -14,21 +14,81 @@ const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
 static START: AtomicU64 = AtomicU64::new(OWN.start);
 static END: AtomicU64 = AtomicU64::new(OWN.end);
 
-/// What is next, relative to the start of that.
-static NEXT_OWN: AtomicU64 = AtomicU64::new(0);
+/// What is next, relative to the start of that: of little memory, and of [much](MUCH).
+///
+/// What the runtime uses all the time is little, and lies side by side: a fork makes a page table for each
+/// 2 MiB in which something was written.
+static NEXT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// From so many bytes on it is much.
+const MUCH: u64 = 2 << 20;
 
 /// From here on the runtime's memory lies in `range`.
 pub fn choose(range: core::ops::Range<u64>) {
     if range != own_range() {
         START.store(range.start, Relaxed);
         END.store(range.end, Relaxed);
-        NEXT_OWN.store(0, Relaxed);
+        NEXT.iter().for_each(|next| next.store(0, Relaxed));
     }
 }
 
 /// Where the runtime's own memory lies.
 pub fn own_range() -> core::ops::Range<u64> {
     START.load(Relaxed)..END.load(Relaxed)
+}
+
+/// Memory from which requests are met when the kernel has none: as a program has used up its address space,
+/// its mappings or its limits. Start of what is left, and end.
+static SPARE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// As much as all requests of a program that cannot get memory itself take.
+const SPARE_LEN: u64 = 16 << 20;
+
+/// Keeps memory for when there is none any more. To be called before the program starts.
+pub fn keep_spare() {
+    let len = if sys::address_space_is_limited() { SPARE_LEN / 4 } else { SPARE_LEN };
+    if let Ok(at) = anonymous(len) {
+        SPARE[1].store(at + len, Relaxed);
+        SPARE[0].store(at, Relaxed);
+    }
+}
+
+fn spare(len: u64) -> Option<u64> {
+    let [start, end] = &SPARE;
+    let end = end.load(Relaxed);
+    let fits = |at: u64| at.checked_add(len).filter(|&next| next <= end);
+    start.fetch_update(Relaxed, Relaxed, fits).ok()
+}
+
+/// Room that is kept free for the runtime, once the program has come to where its memory lies: the start of what
+/// is left, and the end.
+static KEPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// More than threads, traces and translations of libraries need.
+const MOST_KEPT: u64 = 32 << 30;
+
+/// Where room is kept free for the runtime, if it is.
+pub fn kept() -> core::ops::Range<u64> {
+    KEPT[0].load(Relaxed)..KEPT[1].load(Relaxed)
+}
+
+/// Keeps room free for the runtime: the kernel places the program's memory among its own. False if there is
+/// some already.
+pub fn keep_room() -> bool {
+    if !kept().is_empty() || is_replay() {
+        return false;
+    }
+    let range = own_range();
+    let mut len = MOST_KEPT;
+    while len >= 64 << 20 {
+        for at in (range.start..range.end - len).step_by(len as usize) {
+            if reserve(at, len) {
+                KEPT[0].store(at, Relaxed);
+                KEPT[1].store(at + len, Relaxed);
+                return true;
+            }
+        }
+        len /= 2;
+    }
+    false
 }
 
 /// Flags of memory that is anonymous and private, and counts when it is used.
@@ -42,21 +102,34 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
     let range = own_range();
     let size = range.end - range.start;
     let len = page_up(len);
-    if NEXT_OWN.load(Relaxed) == 0 {
-        let first = random() % (size / 2 / PAGE) * PAGE;
-        let _ = NEXT_OWN.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
+    let [little, much] = &NEXT;
+    let (next, from) = if len < MUCH { (little, 0) } else { (much, size / 2) };
+    if next.load(Relaxed) == 0 {
+        let first = from + random() % (size / 4 / MUCH).max(1) * MUCH;
+        let _ = next.compare_exchange(0, first + PAGE, Relaxed, Relaxed);
     }
     let anywhere = flags & !(sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE);
+    if !kept().is_empty() {
+        let [start, end] = &KEPT;
+        let end = end.load(Relaxed);
+        let fits = |at: u64| at.checked_add(len + PAGE).filter(|&next| next <= end);
+        if let Ok(at) = start.fetch_update(Relaxed, Relaxed, fits) {
+            // SAFETY: kept free, and nobody else has got it.
+            let map = || unsafe { sys::mmap(at, len, prot, anywhere | sys::MAP_FIXED, fd, offset) };
+            return sys::beyond_limits(map).or_else(|errno| instead(len, prot, flags, errno));
+        }
+    }
     let flags = anywhere | sys::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
-        let at = NEXT_OWN.fetch_add(len + PAGE, Relaxed) % size;
+        let at = next.fetch_add(len + PAGE, Relaxed) % size;
         if at + len > size {
             continue;
         }
         // SAFETY: NOREPLACE: nothing is there.
-        match unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) } {
-            Err(sys::EEXIST) => NEXT_OWN.fetch_add(STEP, Relaxed),
-            result => return result,
+        let map = || unsafe { sys::mmap(range.start + at, len, prot, flags, fd, offset) };
+        match sys::beyond_limits(map) {
+            Err(sys::EEXIST) => next.fetch_add(STEP, Relaxed),
+            result => return result.or_else(|errno| instead(len, prot, flags, errno)),
         };
     }
     if is_replay() {
@@ -65,6 +138,17 @@ pub fn own(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) -> Result<
     }
     // SAFETY: new memory at a place that the kernel chooses.
     unsafe { sys::mmap(0, len, prot, anywhere, fd, offset) }
+}
+
+/// The spare memory serves for what would be like it.
+fn instead(len: u64, prot: usize, flags: usize, errno: i32) -> Result<u64, i32> {
+    const WHICH: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_SHARED;
+    let alike = prot == sys::PROT_READ | sys::PROT_WRITE
+        && flags & WHICH == sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    match errno {
+        sys::ENOMEM if alike => spare(len).ok_or(errno),
+        _ => Err(errno),
+    }
 }
 
 /// Anonymous private memory for the runtime.
@@ -92,6 +176,17 @@ pub fn reserve(start: u64, len: u64) -> bool {
         }
         Err(_) => false,
     }
+}
+
+/// Keeps all of `range` free of anything else that is free of it now; what is there stays.
+pub fn reserve_gaps(range: core::ops::Range<u64>) {
+    let len = range.end - range.start;
+    if len == 0 || reserve(range.start, len) || len <= PAGE {
+        return;
+    }
+    let middle = range.start + page_up(len / 2);
+    reserve_gaps(range.start..middle);
+    reserve_gaps(middle..range.end);
 }
 
 pub fn random() -> u64 {

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 static FEATURES: AtomicU32 = AtomicU32::new(0);
 const SSE42: u32 = 1;
 const AVX512VL: u32 = 2;
+const BMI2: u32 = 4;
 
 pub fn has_sse42() -> bool {
     FEATURES.load(Relaxed) & SSE42 != 0
@@ -13,6 +14,11 @@ pub fn has_sse42() -> bool {
 
 pub fn has_avx512vl() -> bool {
     FEATURES.load(Relaxed) & AVX512VL != 0
+}
+
+/// Whether it exchanges halves of a register without touching a flag: look-ups in high tables do.
+pub fn has_bmi2() -> bool {
+    FEATURES.load(Relaxed) & BMI2 != 0
 }
 
 /// XCR0, and where XSAVE puts what.
@@ -55,6 +61,10 @@ pub fn detect() -> XsaveLayout {
             }
         }
         let leaf7 = __cpuid_count(7, 0);
+        // Encoded as AVX is.
+        if layout.xcr0 & 6 == 6 && leaf7.ebx & 1 << 8 != 0 {
+            features |= BMI2;
+        }
         // AVX512F, AVX512DQ, AVX512VL: none has the last one without the second.
         let wanted = 1 << 16 | 1 << 17 | 1 << 31;
         if layout.xcr0 & 0xe6 == 0xe6 && leaf7.ebx & wanted == wanted {

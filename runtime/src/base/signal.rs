@@ -143,6 +143,10 @@ pub fn die_of(signal: i32) -> ! {
 #[derive(Clone, Copy)]
 pub struct SigInfo(pub [u8; 128]);
 
+/// What stands in front of a registration.
+const REGISTERED: [u8; 3] = *b"dep";
+const KEPT: u8 = 0x80;
+
 impl SigInfo {
     /// A fault at `address`.
     pub fn fault(signal: i32, code: i32, address: u64) -> SigInfo {
@@ -165,6 +169,38 @@ impl SigInfo {
 
     pub fn set_code(&mut self, code: i32) {
         self.0[8..12].copy_from_slice(&code.to_le_bytes());
+    }
+
+    /// The registration ([`crate::kernel::signals::actions`]) under which the kernel has delivered it: told
+    /// in bytes that nobody uses, which the kernel keeps when the signal is sent again.
+    pub fn registration(&self) -> Option<u8> {
+        (self.0[12..15] == REGISTERED).then_some(self.0[15] & !KEPT)
+    }
+
+    /// Whether the kernel's action is kept for it.
+    pub fn is_kept(&self) -> bool {
+        self.registration().is_some() && self.0[15] & KEPT != 0
+    }
+
+    pub fn set_registration(&mut self, registration: u8) {
+        self.0[12..15].copy_from_slice(&REGISTERED);
+        self.0[15] = registration & !KEPT;
+    }
+
+    /// The kernel's action is kept for it, or is not any more.
+    pub fn set_kept(&mut self, kept: bool) {
+        if self.registration().is_some() {
+            self.0[15] = self.0[15] & !KEPT | if kept { KEPT } else { 0 };
+        }
+    }
+
+    /// As the kernel tells it to a program.
+    pub fn told(&self) -> SigInfo {
+        let mut info = *self;
+        if self.registration().is_some() {
+            info.0[12..16].fill(0);
+        }
+        info
     }
 
     pub fn set_address(&mut self, address: u64) {

@@ -12,6 +12,7 @@ pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const EEXIST: i32 = 17;
 pub const ENOTDIR: i32 = 20;
+pub const E2BIG: i32 = 7;
 pub const EINVAL: i32 = 22;
 pub const ENFILE: i32 = 23;
 pub const EMFILE: i32 = 24;
@@ -59,6 +60,7 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const TRUNCATE: usize = 76;
     pub const FTRUNCATE: usize = 77;
+    pub const GETDENTS: usize = 78;
     pub const GETCWD: usize = 79;
     pub const CREAT: usize = 85;
     pub const UNLINK: usize = 87;
@@ -77,6 +79,9 @@ pub mod nr {
     pub const GETXATTR: usize = 191;
     pub const FUTEX: usize = 202;
     pub const SET_TID_ADDRESS: usize = 218;
+    pub const TIMER_CREATE: usize = 222;
+    pub const TIMER_SETTIME: usize = 223;
+    pub const TIMER_DELETE: usize = 226;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
@@ -89,6 +94,7 @@ pub mod nr {
     pub const EPOLL_PWAIT: usize = 281;
     pub const FALLOCATE: usize = 285;
     pub const DUP3: usize = 292;
+    pub const GETDENTS64: usize = 217;
     pub const RT_TGSIGQUEUEINFO: usize = 297;
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
@@ -202,6 +208,7 @@ pub fn exit_group(status: i32) -> ! {
 }
 
 pub const RLIMIT_FSIZE: usize = 1;
+pub const RLIMIT_DATA: usize = 2;
 pub const RLIMIT_STACK: usize = 3;
 pub const RLIMIT_NOFILE: usize = 7;
 pub const RLIMIT_AS: usize = 9;
@@ -225,9 +232,20 @@ fn limits(resource: usize) -> [u64; 2] {
 
 /// Nanoseconds since the epoch.
 pub fn now_ns() -> u64 {
+    clock_ns(0)
+}
+
+/// Nanoseconds since some moment; nobody sets this clock.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(CLOCK_MONOTONIC)
+}
+
+pub const CLOCK_MONOTONIC: usize = 1;
+
+fn clock_ns(clock: usize) -> u64 {
     let mut now = [0u64; 2];
     // SAFETY: the kernel writes two words.
-    let _ = unsafe { call(nr::CLOCK_GETTIME, &[0, now.as_mut_ptr() as usize]) };
+    let _ = unsafe { call(nr::CLOCK_GETTIME, &[clock, now.as_mut_ptr() as usize]) };
     now[0] * 1_000_000_000 + now[1]
 }
 
@@ -249,4 +267,32 @@ pub fn gettid() -> u32 {
 /// Whether what is only reserved counts, too.
 pub fn address_space_is_limited() -> bool {
     limit(RLIMIT_AS) != u64::MAX
+}
+
+/// Asks the kernel for memory of the runtime's own, again beyond the program's limits if they are the
+/// reason that there is none: as far as the process may go beyond them.
+pub fn beyond_limits<T>(
+    ask: impl Fn() -> core::result::Result<T, i32>,
+) -> core::result::Result<T, i32> {
+    match ask() {
+        Err(ENOMEM) => {}
+        result => return result,
+    }
+    let raised = [RLIMIT_DATA, RLIMIT_AS].map(|resource| {
+        let old = limits(resource);
+        let [soft, hard] = old;
+        let set = soft != u64::MAX
+            && [[u64::MAX; 2], [hard, hard]].iter().any(|new| set_limits(resource, new).is_ok());
+        set.then_some((resource, old))
+    });
+    let result = ask();
+    for (resource, old) in raised.into_iter().flatten() {
+        let _ = set_limits(resource, &old);
+    }
+    result
+}
+
+fn set_limits(resource: usize, limit: &[u64; 2]) -> Result {
+    // SAFETY: the kernel reads two words.
+    unsafe { call(nr::PRLIMIT64, &[0, resource, limit.as_ptr() as usize, 0]) }
 }

@@ -6,6 +6,9 @@ use crate::code::world::ProgramBytes;
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, page_up, PAGE};
 use alloc::vec::Vec;
+use iced_x86::{Decoder, DecoderOptions};
+
+const LONGEST_INSN: u64 = 15;
 
 /// Executable memory of the program, as the program believes it to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +53,7 @@ impl ExecRange {
         if near && !memory.is_readable(next) {
             span.end = next;
         }
-        if self.shared {
+        if self.shared && span.start < LiveAddr(page_down(target.0)) {
             // Nor may there be anything in front of it, if it is a stack.
             span.start = LiveAddr(page_down(target.0));
         }
@@ -73,6 +76,30 @@ impl Executable {
     /// The range that `address` lies in.
     pub fn at(&self, address: LiveAddr) -> Option<ExecRange> {
         self.ranges.iter().copied().find(|r| r.span.contains(address))
+    }
+
+    /// As [`Executable::at`], for code at `address`. An instruction that lies in two ranges has a range of its
+    /// own, whose bytes are compared each time: a part of it may be writable.
+    pub fn code_at(&self, address: LiveAddr, memory: &impl ProgramBytes) -> Option<ExecRange> {
+        let range = self.at(address)?;
+        let rest = range.span.end.0 - address.0;
+        if rest >= LONGEST_INSN || range.shared {
+            return Some(range);
+        }
+        let Some(next) = self.at(range.span.end) else { return Some(range) };
+        let (border, end) = (range.span.end, next.span.end.0.min(address.0 + LONGEST_INSN));
+        let span = Span { start: address, end: LiveAddr(end) };
+        if !memory.is_readable(address) || !memory.is_readable(border) {
+            return Some(range);
+        }
+        // SAFETY: both pages can be read, and are the program's: what it unmaps it does not execute.
+        let bytes = unsafe { memory.bytes(span) };
+        let insn = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+        if insn.is_invalid() || insn.len() as u64 <= rest {
+            return Some(range);
+        }
+        let span = Span { start: address, end: address.plus(insn.len() as u64) };
+        Some(ExecRange { span, writable: true, file: false, shared: true })
     }
 
     pub fn ranges(&self) -> &[ExecRange] {

@@ -88,6 +88,7 @@ pub fn has_protected_pages() -> bool {
     PROTECTED.load(Relaxed) != 0
 }
 
+#[link_section = ".data.at_fork"]
 static JIT: Once<Lock<Jit>> = Once::new();
 
 /// Puts the translator in place.
@@ -418,7 +419,7 @@ impl<W: World> Jit<W> {
     /// The entry of the table for `what`, if a look-up missed, is set.
     /// `None`: the program may not execute there.
     pub fn resolve(&mut self, target: LiveAddr, what: Option<For>) -> Option<CodeAddr> {
-        let range = self.executable.at(target)?;
+        let range = self.executable.code_at(target, &self.world)?;
         if range.shared {
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
@@ -489,7 +490,9 @@ impl<W: World> Jit<W> {
     pub fn link(&mut self, id: ExitId) -> Linked {
         let exit = self.links.get(id);
         let linked = |code| Linked { target: exit.target, code };
-        let Some(range) = self.executable.at(exit.target) else { return linked(None) };
+        let Some(range) = self.executable.code_at(exit.target, &self.world) else {
+            return linked(None);
+        };
         if range.shared || self.is_watched(exit.target) {
             return linked(self.resolve(exit.target, None));
         }
@@ -714,7 +717,8 @@ impl<W: World> Ways<'_, W> {
 
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
-        let closed = self.executable.at(target).is_none_or(|range| range.shared);
+        let range = self.executable.code_at(target, self.world);
+        let closed = range.is_none_or(|range| range.shared);
         if closed || self.watched == Some(target) {
             return None;
         }

@@ -20,6 +20,7 @@ use abi::library::{
     flags, key, PackHeader, Thunks, DIRECT_THUNK, HEAD, HEADER_SIZE, INDIRECT_THUNK,
 };
 use abi::library::{END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, THUNK_ADDRESS};
+use abi::options::Options;
 use abi::selection::Ranges;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -35,6 +36,12 @@ struct Pack {
 }
 
 impl Pack {
+    /// Where its code lies.
+    fn place(&self) -> Option<Range<u64>> {
+        let start = self.home? + self.header.code_distance;
+        Some(start..start + page_up(self.header.code_len()))
+    }
+
     /// Tells the code that records nothing where it lies, if it is in place. (Most processes never need
     /// it, and each page that is written is a page of their own.)
     fn prepare_plain(&self) {
@@ -75,7 +82,16 @@ pub struct Packs {
     usable: bool,
     /// The code that records nothing is used, too.
     plain: bool,
+    /// Inputs are recorded.
+    leaves_spare_room: bool,
+    /// In a replay: [`Packs::replays`].
+    reserved: Range<u64>,
+    mapped: Vec<Range<u64>>,
 }
+
+/// A replay's translation of a library may be larger by so many times the size of what it was recorded with:
+/// turns are counted in more instructions, and references are recorded.
+const SPARE: u64 = 3;
 
 /// What is known about a library before it is mapped.
 #[derive(Clone, Copy)]
@@ -83,12 +99,14 @@ pub struct Candidate {
     pack: Option<usize>,
     /// Bytes to keep free behind the library's `len`: its translation belongs there.
     pub room: u64,
+    /// More of them, if there is much room: a replay's translation is larger.
+    pub spare: u64,
     /// Where it was mapped before, if it was.
     pub home: Option<u64>,
 }
 
 impl Packs {
-    /// The packs of the output. `avx512vl`: the processor has it. `folders`: with further packs;
+    /// The packs of the output. `avx512vl`: the processor has it. `runs`: it has what all of them need. `folders`: with further packs;
     /// `None`: no folder is to be trusted.
     ///
     /// # Safety
@@ -97,6 +115,7 @@ impl Packs {
         header: &ImageHeader,
         window: u64,
         avx512vl: bool,
+        runs: bool,
         folders: Option<&[u8]>,
         rules: u64,
     ) -> Packs {
@@ -104,7 +123,9 @@ impl Packs {
             options: header.options,
             rules,
             avx512vl,
-            usable: header.flags & abi::image::flags::DYNAMIC == 0,
+            leaves_spare_room: Options::from_word(header.options)
+                .is_some_and(|options| options.recording.inputs()),
+            usable: runs && header.flags & abi::image::flags::DYNAMIC == 0,
             folders: absolute(folders.unwrap_or_default()),
             ..Packs::default()
         };
@@ -145,14 +166,44 @@ impl Packs {
             return (!self.cache.is_empty()).then_some(Candidate {
                 pack: None,
                 room: 0,
+                spare: 0,
                 home: None,
             });
         };
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
-        let room = between + page_up(header.code_len());
-        Some(Candidate { pack: Some(pack), room, home: *home })
+        let code = page_up(header.code_len());
+        let spare = if self.leaves_spare_room { code * SPARE } else { 0 };
+        Some(Candidate { pack: Some(pack), room: between + code, spare, home: *home })
+    }
+
+    /// As [`Packs::candidate`], of a library that is to lie at `base`, in a replay: only if the recorded
+    /// program never had anything where its translation belongs, and it is reserved.
+    pub fn candidate_at(&mut self, fd: i32, base: u64, len: u64) -> Option<Candidate> {
+        let candidate = self.candidate(fd, len).filter(|c| c.pack.is_some())?;
+        let room = base + len..base + len + candidate.room;
+        let overlaps = |other: &Range<u64>| room.start < other.end && other.start < room.end;
+        let inside = self.reserved.start <= room.start && room.end <= self.reserved.end;
+        let taken = self.mapped.iter().any(overlaps)
+            || self
+                .list
+                .iter()
+                .filter(|p| p.home != Some(base))
+                .filter_map(Pack::place)
+                .any(|p| overlaps(&p));
+        (inside && !taken).then_some(candidate)
+    }
+
+    /// The process is a replay: `reserved` is where the runtime may put translations, but where the
+    /// recorded program has `mapped` something at any time.
+    pub fn replays(&mut self, reserved: Range<u64>, mapped: Vec<Range<u64>>) {
+        (self.reserved, self.mapped) = (reserved, mapped);
+    }
+
+    /// The recorded program had something there besides.
+    pub fn had_besides(&mut self, range: Range<u64>) {
+        self.mapped.push(range);
     }
 
     /// The library of `candidate` is mapped at `base`, `len` bytes for now.

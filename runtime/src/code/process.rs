@@ -22,7 +22,7 @@ impl Protection for Process {
         let args = [span.start.0 as usize, span.len() as usize, prot];
         // SAFETY: the program's own pages, which stay readable, with no more rights than it asked
         // for.
-        unsafe { sys::call(sys::nr::MPROTECT, &args) }.map(|_| ())
+        sys::beyond_limits(|| unsafe { sys::call(sys::nr::MPROTECT, &args) }).map(|_| ())
     }
 }
 

@@ -6,7 +6,10 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+mod forks;
+
 use crate::base::facts::Entries;
+use crate::base::own::{reserve, reserve_gaps};
 use crate::base::sys::{self, nr};
 use crate::code::span::Span;
 use crate::code::world::{For, LookUpTables};
@@ -16,7 +19,7 @@ use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use instrument::emit::{LookUp, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
@@ -30,6 +33,19 @@ const MOST_PIECES: u32 = 256;
 const MOST_LANDINGS: usize = 64;
 /// Landing pages keep this far away from the stack, which grows.
 const STACK_ROOM: u64 = 16 << 30;
+
+/// What is not mapped of the tables is kept free: the program uses so much of the address space that the
+/// kernel has come to it.
+static ARE_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// Keeps the places of the tables free. False if they are already.
+pub fn keep_tables(tables: core::ops::Range<u64>) -> bool {
+    if ARE_KEPT.swap(true, Relaxed) {
+        return false;
+    }
+    reserve_gaps(tables);
+    true
+}
 
 /// All tables of the process.
 pub struct LookUps {
@@ -50,8 +66,11 @@ pub struct LookUps {
     return_miss: u64,
     /// Times that the process has forked, or has tried to.
     forks: u32,
-    /// Pages of the tables that entries were set in; some of them more than once.
+    /// Pages of the tables that have been written to, and are not what is mapped there; some of them
+    /// more than once.
     written: RefCell<Vec<u64>>,
+    /// Pages that have entries in the tables' [own file](forks).
+    filed: Vec<u64>,
 }
 
 impl LookUps {
@@ -76,6 +95,7 @@ impl LookUps {
             return_miss: entries.return_miss,
             forks: 0,
             written: RefCell::default(),
+            filed: Vec::new(),
         };
         tables.fd = tables.file().unwrap_or(-1);
         tables
@@ -83,31 +103,25 @@ impl LookUps {
 
     /// All entries of the file, as they are before they are set.
     fn file(&self) -> Result<i32, i32> {
-        let len: u64 = self.each().map(Table::file_len).sum();
-        if sys::limit(sys::RLIMIT_FSIZE) < len {
-            return Err(sys::ENOMEM);
-        }
-        let name = c"deprewrite-table";
-        const MFD_CLOEXEC: usize = 1;
-        // SAFETY: the kernel reads the name.
-        let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
+        let parts: Vec<_> = self.each().map(|table| (table, table.file_len())).collect();
+        let fill = |from: &[u64]| {
+            let parts = parts.iter().zip(from);
+            parts.flat_map(|((_, len), &from)| part_of(from, *len)).collect()
+        };
+        Ok(crate::base::descriptors::hide(self.make_file(fill)?))
+    }
+
+    /// A file, of the parts of memory that `parts` gives, which is told where [`PIECE`] bytes of each
+    /// table lie as they are before entries are set.
+    fn make_file(&self, parts: impl FnOnce(&[u64]) -> Vec<[u64; 2]>) -> Result<i32, i32> {
         // Written rather than mapped and filled: that would cost a page fault each.
         let at = crate::base::own::anonymous(2 * PIECE)?;
-        let mut parts = Vec::new();
-        for (from, table) in [at, at + PIECE].into_iter().zip(self.each()) {
-            table.fill(from, PIECE);
-            parts.extend((0..table.file_len() / PIECE).map(|_| [from, PIECE]));
-        }
-        // SAFETY: the kernel reads the parts.
-        let written = unsafe { sys::call(nr::WRITEV, &[fd, parts.as_ptr() as usize, parts.len()]) };
+        let places = [at, at + PIECE];
+        places.into_iter().zip(self.each()).for_each(|(at, table)| table.fill(at, PIECE));
+        let file = write_file(&parts(&places));
         // SAFETY: mapped above.
         unsafe { sys::call(nr::MUNMAP, &[at as usize, 2 * PIECE as usize]) }?;
-        if written != Ok(len as usize) {
-            // SAFETY: made above.
-            let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
-            return Err(sys::ENOMEM);
-        }
-        Ok(crate::base::descriptors::hide(fd as i32))
+        file
     }
 
     fn each(&self) -> impl Iterator<Item = &Table> {
@@ -143,6 +157,15 @@ impl LookUps {
             return false;
         }
         self.pieces += 1;
+        if ARE_KEPT.load(Relaxed) {
+            let (at, flags) = (page_down(address), sys::MAP_PRIVATE | sys::MAP_NORESERVE);
+            let prot = sys::PROT_READ | sys::PROT_WRITE;
+            // SAFETY: this part of the address space is the table's. The page was kept free; if it has
+            // entries by now, they miss once more.
+            let map =
+                || unsafe { sys::mmap(at, PAGE, prot, flags | sys::MAP_FIXED, self.fd, place) };
+            return sys::beyond_limits(map).is_ok();
+        }
         // All of the file, or one page between others.
         let flags = sys::MAP_PRIVATE | sys::MAP_NORESERVE;
         [len, PAGE].into_iter().any(|len| {
@@ -182,81 +205,10 @@ impl LookUps {
     }
 }
 
-/// A fork copies what is mapped of a piece of a table as soon as one page of it was written, and that is
-/// mostly pages of the file: a look-up maps those around it, too. A process that forks again and again
-/// gets rid of those, and has the pages that were written, and those only.
-impl LookUps {
-    /// From this one on.
-    const FORKS: u32 = 3;
-    /// More pages are not worth copying.
-    const MOST_KEPT: usize = 1 << 10;
-
-    fn note_written(&self, page: u64) {
-        let written = &mut *self.written.borrow_mut();
-        if written.last() == Some(&page) {
-            return;
-        }
-        if written.len() == written.capacity() {
-            written.sort_unstable();
-            written.dedup();
-        }
-        if written.len() > written.capacity() / 2 {
-            written.reserve(written.len().max(Self::MORE));
-        }
-        written.push(page);
-    }
-
-    /// Room that a child has without asking for memory.
-    const MORE: usize = 128;
-
-    /// The pieces of both tables for `spans`.
-    fn pieces<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = core::ops::Range<u64>> + 'a {
-        let parts = spans.iter().filter_map(|&span| self.part_in_window(span));
-        parts.flat_map(|(start, end)| {
-            self.each()
-                .map(move |t| t.shape.entry_of(start)..t.shape.entry_of(end - 1) + t.shape.entry)
-        })
-    }
-
-    fn keep_written(&mut self, spans: &[Span]) {
-        let mut pages = core::mem::take(self.written.get_mut());
-        pages.sort_unstable();
-        pages.dedup();
-        pages.retain(|page| self.pieces(spans).any(|piece| piece.contains(page)));
-        if pages.len() <= Self::MOST_KEPT {
-            let words = |page: u64| (0..PAGE / 8).map(move |i| page + 8 * i);
-            let mut kept = Vec::with_capacity(pages.len() * PAGE as usize / 8);
-            for at in pages.iter().copied().flat_map(words) {
-                // SAFETY: mapped, as a piece of a table; entries are read as other threads do.
-                kept.push(unsafe { (*(at as *const AtomicU64)).load(Relaxed) });
-            }
-            for piece in self.pieces(spans) {
-                const DONTNEED: usize = 4;
-                let (start, end) = (page_down(piece.start), page_up(piece.end));
-                let args = [start as usize, (end - start) as usize, DONTNEED];
-                // SAFETY: mapped from the file, which is what is there then. A look-up finds either
-                // of two entries that are right: the one that was set, and the one that misses.
-                let _ = unsafe { sys::call(nr::MADVISE, &args) };
-            }
-            for (at, word) in pages.iter().copied().flat_map(words).zip(kept) {
-                // SAFETY: mapped, as above; other threads read it as one word.
-                unsafe { (*(at as *const AtomicU64)).store(word, Release) };
-            }
-        }
-        *self.written.get_mut() = pages;
-    }
-}
-
 /// Only addresses in the window have entries.
 impl LookUpTables for LookUps {
     fn forks(&mut self, spans: impl Iterator<Item = Span>) {
-        self.forks = self.forks.saturating_add(1);
-        if self.jumps.is_filled.get() || self.returns.as_ref().is_some_and(|t| t.is_filled.get()) {
-            return;
-        }
-        if self.forks == Self::FORKS || self.forks > Self::FORKS && self.forks.is_power_of_two() {
-            self.keep_written(&spans.collect::<Vec<_>>());
-        }
+        self.before_fork(spans);
     }
 
     fn cover(&self, span: Span) {
@@ -286,7 +238,10 @@ impl LookUpTables for LookUps {
 
     fn clear(&self, address: LiveAddr) {
         if self.in_window(address) {
-            self.each().for_each(|table| table.set(address.0, table.miss));
+            for table in self.each() {
+                table.set(address.0, table.miss);
+                self.note_written(page_down(table.shape.entry_of(address.0)));
+            }
         }
     }
 
@@ -314,6 +269,37 @@ fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
         sys::call(nr::MPROTECT, &[page as usize, len as usize, prot])?;
     }
     Ok(())
+}
+
+/// `len` bytes that repeat the [`PIECE`] at `from`.
+fn part_of(from: u64, len: u64) -> impl Iterator<Item = [u64; 2]> {
+    let rest = (!len.is_multiple_of(PIECE)).then_some([from, len % PIECE]);
+    (0..len / PIECE).map(move |_| [from, PIECE]).chain(rest)
+}
+
+/// A file of nothing but `parts`, each an address and a length.
+fn write_file(parts: &[[u64; 2]]) -> Result<i32, i32> {
+    /// That the kernel takes at once.
+    const MOST_PARTS: usize = 1024;
+    let len: u64 = parts.iter().map(|part| part[1]).sum();
+    if sys::limit(sys::RLIMIT_FSIZE) < len {
+        return Err(sys::ENOMEM);
+    }
+    let name = c"deprewrite-table";
+    const MFD_CLOEXEC: usize = 1;
+    // SAFETY: the kernel reads the name.
+    let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
+    for some in parts.chunks(MOST_PARTS) {
+        let len: u64 = some.iter().map(|part| part[1]).sum();
+        // SAFETY: the kernel reads the parts.
+        let written = unsafe { sys::call(nr::WRITEV, &[fd, some.as_ptr() as usize, some.len()]) };
+        if written != Ok(len as usize) {
+            // SAFETY: made above.
+            let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+            return Err(sys::ENOMEM);
+        }
+    }
+    Ok(fd as i32)
 }
 
 /// Maps `start..start + len`, readable and writable, where nothing is.
@@ -349,7 +335,11 @@ impl Table {
     /// Makes entries for `start..end`: all of them miss.
     fn cover(&self, fd: i32, start: u64, end: u64) {
         let first = self.shape.entry_of(start);
-        let last = first + self.shape.entry * (end - start);
+        self.map(fd, first, first + self.shape.entry * (end - start));
+    }
+
+    /// Maps `first..last` of the table: all entries miss.
+    fn map(&self, fd: i32, first: u64, last: u64) {
         let mut at = first;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         while at < last {
@@ -358,12 +348,15 @@ impl Table {
             let mapped = match fd {
                 -1 => Err(0),
                 // SAFETY: this part of the address space is the table's.
-                fd => unsafe { sys::mmap(at, len, prot, flags, fd, self.place) },
+                fd => sys::beyond_limits(|| unsafe {
+                    sys::mmap(at, len, prot, flags, fd, self.place)
+                }),
             };
             if mapped.is_err() {
                 // SAFETY: as above.
-                let anonymous =
-                    unsafe { sys::mmap(at, len, prot, flags | sys::MAP_ANONYMOUS, -1, 0) };
+                let anonymous = sys::beyond_limits(|| unsafe {
+                    sys::mmap(at, len, prot, flags | sys::MAP_ANONYMOUS, -1, 0)
+                });
                 if anonymous.is_err() {
                     crate::die!("no address space for the table of translations");
                 }
@@ -379,6 +372,9 @@ impl Table {
         let (at, len) = (self.shape.entry_of(start), self.shape.entry * (end - start));
         // SAFETY: this part of the address space is the table's.
         let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+        if ARE_KEPT.load(Relaxed) {
+            reserve(page_down(at), page_up(at + len) - page_down(at));
+        }
     }
 
     fn set(&self, address: u64, code: u64) {

@@ -5,6 +5,7 @@
 use crate::base::own::reserve;
 use crate::base::sys;
 use crate::code::jit::jit;
+use crate::code::packs::Candidate;
 use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -55,12 +56,26 @@ pub fn map_library(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) ->
     });
     let at = match again {
         Some(at) => at,
-        None => map_in_window(len, candidate.map_or(0, |c| c.room), prot, flags, fd, offset)?,
+        None => {
+            let room = candidate.map_or(0, |c| room_for(&c, len));
+            map_in_window(len, room, prot, flags, fd, offset)?
+        }
     };
     if let Some(candidate) = candidate {
         jit().packs.expect(candidate, at, len);
     }
     Ok(at)
+}
+
+/// Bytes to keep free behind a library of `len` bytes. Spare room is left only as long as most of the area is
+/// free: others need it.
+pub fn room_for(candidate: &Candidate, len: u64) -> u64 {
+    let jit = jit();
+    let left = jit.library_top.saturating_sub(jit.arena.range().end);
+    match candidate.spare {
+        spare if len + candidate.room + spare <= left / 4 => candidate.room + spare,
+        _ => candidate.room,
+    }
 }
 
 /// Maps `len` bytes in the reserved area, from its top down, with `prot`, `flags`, `fd` and
@@ -83,6 +98,15 @@ pub fn map_in_window(
     let at = unsafe { sys::mmap(top - len, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
     jit.library_top = at;
     Ok(at)
+}
+
+/// A replay maps the file of a library, all `len` bytes of it, at `at`: its translation will be put where it
+/// belongs, if it can be.
+pub fn library_at(fd: i32, at: u64, len: u64) {
+    let packs = &mut jit().packs;
+    if let Some(candidate) = packs.candidate_at(fd, at, len) {
+        packs.expect(candidate, at, len);
+    }
 }
 
 /// A replay has put something at `at` in the reserved area: where the recorded runtime did, which went

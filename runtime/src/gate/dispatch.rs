@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::facts::facts;
+use crate::base::own::own_range;
 use crate::base::signal::{self, SigInfo};
 use crate::base::{program, sys};
 use crate::code::jit::jit;
@@ -16,19 +17,28 @@ use crate::kernel::brk::is_reserved;
 use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
-use crate::kernel::syscalls;
+use crate::kernel::syscalls::{self, mapping};
 use crate::kernel::threads::begin_recording;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
+use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::control::place;
 use abi::ids::LiveAddr;
+use abi::layout::page_down;
 use abi::thread::refuse;
+
+const TRAP_FLAG: u64 = 0x100;
 
 /// Called by the entry stubs; the thread block holds the program's registers. On return `resume`
 /// and `resume_original` are set.
 pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     thread.transfer_undone = false;
+    if thread.mailbox.take_trap_flag() {
+        thread.block.registers.rflags |= TRAP_FLAG;
+        // The kernel loads the flag in front of the next instruction.
+        thread.traps.fresh |= kind == SYSCALL;
+    }
     match kind {
         MISS | RETURN_MISS => {
             let target = thread.block.target;
@@ -77,9 +87,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let pc = thread.block.target;
             thread.block.target = facts().window;
             match ask::ask(thread, pc) {
-                Some(length) => {
-                    thread.resume_original = pc + length;
-                    thread.block.resume += length;
+                Some(answered) => {
+                    thread.resume_original = answered.next_ip();
+                    thread.block.resume = ask::behind(thread.block.resume, &answered);
                 }
                 None => {
                     // The processor raises what it raises.
@@ -144,25 +154,48 @@ fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
 /// The program jumped where it may not execute: the fault that the processor would raise.
 fn not_executable(thread: &mut Thread, target: u64) {
     thread.resume_original = target;
-    let (signal, info) = match is_canonical(target) {
-        true => fetch_fault(target),
-        false => {
-            undo_transfer(thread, target);
-            (signal::SIGSEGV, SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0))
-        }
-    };
+    if !is_canonical(target) {
+        undo_transfer(thread, target);
+        thread.fault.note(GENERAL_PROTECTION, 0, 0);
+        let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
+        return pending::raise(thread, signal::SIGSEGV, info);
+    }
+    if may_fetch(target) {
+        // The processor raises it: it knows what is there.
+        thread.block.resume = target;
+        thread.fetching = Some(Fetch { address: target, inside: None });
+        return;
+    }
+    let (signal, info) = fetch_fault(target, None);
+    thread.fault.note(PAGE_FAULT, BY_FETCH, target);
     pending::raise(thread, signal, info);
 }
 
-/// What fetching code at `address` raises, where none can be executed.
-pub fn fetch_fault(address: u64) -> (i32, SigInfo) {
+/// Whether nothing can happen at `address`, where the program may not execute, but what natively would.
+pub fn may_fetch(address: u64) -> bool {
+    const VSYSCALL: u64 = 0xffff_ffff_ff60_0000;
+    !is_replay() && !is_own(address) && page_down(address) != VSYSCALL
+}
+
+/// Whether memory of the runtime's lies at `address`.
+fn is_own(address: u64) -> bool {
+    let own = facts().runtime.contains(&address) || own_range().contains(&address);
+    own || mapping::is_ours(address, 1)
+}
+
+/// What fetching code at `address` raises, where none can be executed; `told`: what the processor has raised
+/// there, natively for the most part.
+pub fn fetch_fault(address: u64, told: Option<(i32, SigInfo)>) -> (i32, SigInfo) {
     const BUS_ADRERR: i32 = 2;
     let is_executable = jit().executable(address).is_some();
-    let is_mapped = program::is_mapped(address) && !is_reserved(address);
-    let (signal, code) = match (is_mapped, is_executable) {
+    let is_mapped = || program::is_mapped(address) && !is_own(address);
+    let (signal, code) = match (!is_reserved(address) && is_mapped(), is_executable) {
         // Behind the end of the file that is mapped there.
         (true, true) => (signal::SIGBUS, BUS_ADRERR),
-        (true, false) => (signal::SIGSEGV, signal::SEGV_ACCERR),
+        (true, false) => match told {
+            Some(told) => return told,
+            None => (signal::SIGSEGV, signal::SEGV_ACCERR),
+        },
         (false, _) => (signal::SIGSEGV, signal::SEGV_MAPERR),
     };
     (signal, SigInfo::fault(signal, code, address))
@@ -234,6 +267,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     baton::entered(thread);
     prepare(thread, thread.resume_original);
     if is_replay() {
+        contexts::begun(thread);
         replayed(thread, true);
     }
     switch::settle(thread);

@@ -19,6 +19,7 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::kernel::signals::actions::REGISTRATIONS;
 use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::control::{at, place, slot};
 use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
@@ -296,11 +297,25 @@ pub unsafe extern "C" fn new_thread() -> ! {
     )
 }
 
-/// Where a signal handler of the runtime returns to.
+/// Where a signal handler of the runtime returns to: one place for each registration, 8 bytes apart, so
+/// that the frame says under which one the kernel has delivered the signal.
 ///
 /// # Safety
 /// Only the kernel's signal return gets here, with its frame at rsp.
 #[unsafe(naked)]
 pub unsafe extern "C" fn restorer() -> ! {
-    naked_asm!("mov eax, 15", "syscall")
+    naked_asm!(
+        ".p2align 3",
+        ".rept {count}",
+        ".p2align 3",
+        "mov eax, 15",
+        "syscall",
+        ".endr",
+        count = const REGISTRATIONS as usize,
+    )
+}
+
+/// The first of the places.
+pub fn restorers() -> u64 {
+    (restorer as *const () as u64).next_multiple_of(8)
 }

@@ -29,16 +29,47 @@ static REFUSED: AtomicU32 = AtomicU32::new(0);
 /// What an instruction that asks says, as [`abi::event::Event::Answer`] has it.
 pub type Values = [u64; 4];
 
-/// The instruction at `pc` asks the machine: is answered. Returns its length; `None`: it is to be
-/// executed where it stands, and faults.
-pub fn ask(thread: &mut Thread, pc: u64) -> Option<u64> {
+/// The instruction at `pc` asks the machine: is answered, and returned. `None`: it is to be executed where it
+/// stands, and faults.
+pub fn ask(thread: &mut Thread, pc: u64) -> Option<Instruction> {
     let insn = instruction(pc);
     let values = match is_replay() {
         true => recorded(thread, pc)?,
         false => answer(thread, &insn)?,
     };
     log().answered(thread, pc, &values);
-    give(thread, &insn, &values).then_some(insn.len() as u64)
+    give(thread, &insn, &values).then_some(insn)
+}
+
+/// Where code goes on that has the answered instruction at `at`. It stands there as it is, unless its memory
+/// operand is pc-relative and far away: then a register is borrowed for the address, and given back
+/// behind it.
+pub fn behind(at: u64, answered: &Instruction) -> u64 {
+    /// No more instructions put an address into a register.
+    const MOST: usize = 4;
+    let mut next = instruction_or(at, answered);
+    if next.mnemonic() == answered.mnemonic() {
+        return next.next_ip();
+    }
+    for _ in 0..MOST {
+        next = instruction(next.next_ip());
+        if next.mnemonic() == answered.mnemonic() {
+            return instruction(next.next_ip()).next_ip();
+        }
+    }
+    crate::die!(
+        "internal error: an instruction that asks is not where it is translated to ({at:#x})"
+    )
+}
+
+/// The instruction at `at` in translated code: `answered`, if that can only have been copied.
+fn instruction_or(at: u64, answered: &Instruction) -> Instruction {
+    if answered.is_ip_rel_memory_operand() {
+        return instruction(at);
+    }
+    let mut copied = *answered;
+    copied.set_ip(at);
+    copied
 }
 
 /// The instruction at `pc`, which has just been executed.

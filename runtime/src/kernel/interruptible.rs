@@ -45,6 +45,46 @@ pub unsafe extern "C" fn interruptible(
     )
 }
 
+/// What [`forced`] returns of a call that waited, and that the kernel would start again after a signal.
+pub const BROKEN_OFF: usize = -513isize as usize;
+
+/// A system call that starts in any case. A kick breaks it off if it waits: the kernel returns to `insn`
+/// then, with rcx as the instruction has left it.
+///
+/// # Safety
+/// As for [`crate::base::sys::raw`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn forced(n: usize, args: *const [usize; 6]) -> usize {
+    naked_asm!(
+        ".globl deprewrite_forced_insn",
+        ".globl deprewrite_forced_broken_off",
+        "mov rax, rdi",
+        "mov r11, rsi",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov r10, [r11 + 24]",
+        "mov r8, [r11 + 32]",
+        "mov r9, [r11 + 40]",
+        "xor ecx, ecx",
+        "deprewrite_forced_insn:",
+        "syscall",
+        "ret",
+        "deprewrite_forced_broken_off:",
+        "mov rax, {broken_off}",
+        "ret",
+        broken_off = const BROKEN_OFF as isize,
+    )
+}
+
+/// If a thread at `pc`, with `rcx`, is about to start a forced call once more: where it gives up.
+pub fn broken_off(pc: u64, rcx: u64) -> Option<u64> {
+    const SYSCALL_LEN: u64 = 2;
+    let insn = deprewrite_forced_insn as *const () as u64;
+    (pc == insn && rcx == insn + SYSCALL_LEN)
+        .then_some(deprewrite_forced_broken_off as *const () as u64)
+}
+
 /// If `pc` lies where an interruptible call has not started: where it gives up.
 pub fn abort_of(pc: u64) -> Option<u64> {
     let start = deprewrite_interruptible_start as *const () as u64;
@@ -56,4 +96,6 @@ extern "C" {
     fn deprewrite_interruptible_start();
     fn deprewrite_interruptible_insn();
     fn deprewrite_interruptible_abort();
+    fn deprewrite_forced_insn();
+    fn deprewrite_forced_broken_off();
 }

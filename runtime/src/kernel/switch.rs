@@ -34,14 +34,17 @@ use abi::start::Start;
 use core::sync::atomic::{fence, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// Counts switches, by twos; odd: one is under way.
+#[link_section = ".data.at_fork"]
 pub static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// What a thread has seen that is to look again: no generation that threads go on in.
 pub const NEVER: u32 = 1;
 /// Counts arrivals of threads that were kicked.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
 /// Not 0: a thread carries out a request of `dep`.
+#[link_section = ".data.at_fork"]
 static SERVING: AtomicU32 = AtomicU32::new(0);
 /// Not 0: recording is to begin, and why ([`Why`]).
+#[link_section = ".data.at_fork"]
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// The address of `main`, while recording is to begin there; else 0.

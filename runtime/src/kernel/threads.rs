@@ -29,12 +29,14 @@ use core::arch::naked_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Index of the next thread.
+#[link_section = ".data.at_fork"]
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(0);
 /// Blocks of threads that have ended, to be used again: address of the first one.
 static SPARE: AtomicU64 = AtomicU64::new(0);
 
 const CLONE_VM: u64 = 0x100;
 const CLONE_FILES: u64 = 0x400;
+const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x10000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
@@ -135,11 +137,19 @@ pub fn stack_of_child(number: usize, args: &[usize; 6]) -> Option<u64> {
 
 /// clone, clone3, fork, vfork. Returns what the program's parent side gets.
 pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> usize {
+    if number == nr::CLONE3 {
+        // What the kernel looks at before it reads the arguments.
+        match args[1] as u64 {
+            ..64 => return sys::failed(sys::EINVAL),
+            size if size > PAGE => return sys::failed(sys::E2BIG),
+            _ => {}
+        }
+    }
     let Some(request) = request(number, args) else { return sys::failed(sys::EFAULT) };
     let before = block_all();
     let result = if request.flags & CLONE_VM == 0 {
         fork(thread, number, args, &request, next)
-    } else if request.flags & CLONE_THREAD != 0 || request.flags & CLONE_VFORK != 0 {
+    } else if request.flags & (CLONE_THREAD | CLONE_VFORK) != 0 || may_go_beside() {
         share(thread, number, args, &request, next)
     } else {
         refuse_program(
@@ -150,6 +160,38 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     };
     set_real_mask(before);
     result
+}
+
+/// `ptrace` by a process that shares this memory: who is stopped by it stands still outside of the
+/// locks that it will need.
+pub fn ptrace(args: &[usize; 6]) -> usize {
+    const PTRACE: usize = 101;
+    const ATTACH: usize = 16;
+    const WAITID: usize = 247;
+    const BY_PID: usize = 1;
+    const HAS_STOPPED: usize = 2;
+    const LEAVE: usize = 0x100_0000;
+    const ANY_THREAD: usize = 0x4000_0000;
+    if args[0] != ATTACH {
+        // SAFETY: the program's own call.
+        return unsafe { sys::raw(PTRACE, *args) };
+    }
+    let held = (jit(), trace().hold());
+    // SAFETY: the program's own call.
+    let result = unsafe { sys::raw(PTRACE, *args) };
+    if result == 0 {
+        let stopped = [BY_PID, args[1], 0, HAS_STOPPED | LEAVE | ANY_THREAD, 0];
+        // SAFETY: waits, and takes nothing.
+        while unsafe { sys::call(WAITID, &stopped) } == Err(sys::EINTR) {}
+    }
+    drop(held);
+    result
+}
+
+/// Whether a process that shares this one's memory can run beside it: where one thread runs at a time, that
+/// process would have to be one of them.
+fn may_go_beside() -> bool {
+    !facts().serial && !facts().options.is_repeatable()
 }
 
 /// A child with a copy of all memory, which goes on at `next`, on the program's stack of the request,
@@ -165,10 +207,8 @@ fn fork(
     let stack = request.stack;
     // Our side of the child goes on where we are.
     let mut own = *args;
-    // Other sizes are refused by the kernel.
-    const SIZES: core::ops::RangeInclusive<usize> = 64..=PAGE as usize;
     let mut given = match number {
-        nr::CLONE3 if stack != 0 && SIZES.contains(&args[1]) => alloc::vec![0u8; args[1]],
+        nr::CLONE3 if stack != 0 => alloc::vec![0u8; args[1]],
         _ => Vec::new(),
     };
     if number == nr::CLONE {
@@ -223,6 +263,7 @@ fn fork(
     NEXT_INDEX.store(1, Relaxed);
     (thread.index, thread.parent, thread.tid) = (0, 0, sys::gettid());
     (thread.vfork_child, thread.clear_tid) = (false, request.clear_tid);
+    thread.beside = false;
     let registers = &mut thread.block.registers;
     registers.gpr[0] = 0;
     if stack != 0 {
@@ -255,24 +296,26 @@ fn share(
         unfollowed(thread, "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)");
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
-    if child.vfork_child {
+    let waits = request.flags & CLONE_VFORK != 0;
+    if waits {
         baton::before_vfork(thread);
     }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
     let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
-    if child.vfork_child {
+    if waits {
         baton::after_vfork(thread, child);
     }
-    if let (true, Ok(pid)) = (child.vfork_child, sys::check(result)) {
+    let is_process = request.flags & CLONE_THREAD == 0;
+    if let (true, Ok(pid)) = (is_process, sys::check(result)) {
         thread.event(WHOLE_UNIT, &Event::Fork { pid: pid as u64 });
     }
-    if sys::check(result).is_err() || child.vfork_child {
+    if sys::check(result).is_err() || waits {
         // A vfork child is gone, or runs another program: what it recorded is complete.
         let pointers = child.block.pointers;
         child.recorder.close(&pointers);
         child.own_actions = None;
         child.slot.set_place(place::GONE);
-        if !child.vfork_child {
+        if !waits {
             census::ends();
         }
         give_back(child);
@@ -294,18 +337,24 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     }
     child.block.registers.rip = next;
     child.xmm = thread.xmm;
+    child.fault = thread.fault;
     child.mailbox.set_mask(thread.mailbox.mask());
     child.filter = thread.filter;
     child.kernel_filter = thread.kernel_filter;
     child.parent = thread.index;
     child.resume_original = next;
     child.clear_tid = request.clear_tid;
-    child.vfork_child = request.flags & CLONE_VFORK != 0;
-    child.own_actions = match child.vfork_child {
+    // A process, or a thread of one that is.
+    let is_process = request.flags & CLONE_THREAD == 0;
+    let waits = request.flags & CLONE_VFORK != 0;
+    child.vfork_child = is_process || waits || thread.vfork_child;
+    child.beside = child.vfork_child && !waits;
+    let shares_actions = request.flags & CLONE_SIGHAND != 0 && thread.own_actions.is_none();
+    child.own_actions = match child.vfork_child && !(child.beside && shares_actions) {
         true => Some(Box::new(actions::of(thread))),
         false => None,
     };
-    if !child.vfork_child {
+    if !waits {
         census::begins();
     }
     Some(child)
@@ -389,6 +438,16 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
 pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
     end_recording(thread, End::Exit, status, 0);
+    if thread.beside {
+        let pointers = thread.block.pointers;
+        thread.recorder.close(&pointers);
+        census::ends();
+        thread.slot.set_place(place::GONE);
+        const NEXT: usize = core::mem::offset_of!(Thread, next_spare);
+        // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push. (Each
+        // thread of such a process ends for itself, as far as that can be told apart.)
+        unsafe { push_and_exit(SPARE.as_ptr(), thread, NEXT, status) }
+    }
     loop {
         // SAFETY: ends this process only.
         let _ = unsafe { sys::call(number, &[status as usize]) };

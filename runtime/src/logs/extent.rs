@@ -1,4 +1,4 @@
-//! What a store overwrites whose extent only registers tell.
+//! Where an operand lies whose extent only registers tell: what a store overwrites.
 
 use crate::base::facts::facts;
 use crate::thread::Thread;
@@ -26,7 +26,8 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
             }
             sum = sum.wrapping_add(bit_word_offset(get(number), operand_bytes));
         }
-        Index::LowByte { .. } | Index::Vector { .. } | Index::None => {}
+        Index::LowByte { number } => sum = sum.wrapping_add(get(number) & 0xff),
+        Index::Vector { .. } | Index::None => {}
     }
     let segment = match r.segment {
         Segment::Fs => thread.fs_base(),

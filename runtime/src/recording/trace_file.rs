@@ -145,6 +145,7 @@ const LAST_WORDS: u64 = 320;
 /// before it.
 const AHEAD: u64 = SMALL_FRAME + (36 << 10);
 
+#[link_section = ".data.at_fork"]
 static TRACE: Once<TraceFile> = Once::new();
 
 /// Puts the trace in place.

@@ -2,8 +2,8 @@
 
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
-use crate::base::own::{random, reserve};
-use crate::base::processor::{detect, has_avx512vl};
+use crate::base::own::{keep_spare, random, reserve};
+use crate::base::processor::{detect, has_avx512vl, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::base::{census, control};
@@ -73,8 +73,11 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     };
     let xsave = detect();
     let avx512vl = has_avx512vl();
-    let statics =
-        header.tables.code_len > 0 && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl);
+    let reaches_high = !options.process.high_tables || has_bmi2();
+    options.process.high_tables &= reaches_high;
+    let statics = header.tables.code_len > 0
+        && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl)
+        && reaches_high;
     if !avx512vl {
         options.process.pointers = Pointers::ThreadBlock;
     }
@@ -89,7 +92,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
     let behind = window + header.runtime_end;
-    let behind = replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind));
+    let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
+    let behind =
+        replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
     let area = || Area::reserve(window, behind, area_end);
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
@@ -112,15 +117,17 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     options.recording.ring |= ring.is_some();
     let (trace, file) = new_trace(&start, options);
     let folders = match start.get(at::SECURE) {
-        // A replay's libraries lie where those of the recording did, with room for other translations.
-        _ if replay.is_some() => None,
         Some(0) | None => {
             Some(start.environment("DEP_LIBRARIES").map_or(&[][..], |f| f.to_bytes()))
         }
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let packs = unsafe { Packs::new(&header, window, avx512vl, folders, selected.rules) };
+    let mut packs =
+        unsafe { Packs::new(&header, window, avx512vl, reaches_high, folders, selected.rules) };
+    if replay.is_some() {
+        packs.replays(arena.range().end..area.end, mapped);
+    }
     let serial = is_serial(&start, options);
     let entries = entries();
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
@@ -178,6 +185,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         false => vdso::add(&start),
     }
     let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
+    keep_spare();
     actions::install_handlers();
     let entry = enter_program(&start, &header, window, replay.as_ref());
     let main = if header.main == 0 { 0 } else { window + header.main };
@@ -389,6 +397,6 @@ fn entries() -> Entries {
         ask: stubs::stub_ask as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
-        restorer: stubs::restorer as *const () as u64,
+        restorer: stubs::restorers(),
     }
 }

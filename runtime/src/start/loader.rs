@@ -4,7 +4,7 @@ use crate::base::sys::{self, nr};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::span::Span;
-use crate::code::window::{map_in_window, placed};
+use crate::code::window::{map_in_window, placed, room_for};
 use crate::kernel::syscalls::mapping::report_file;
 use abi::layout::{page_down, page_up};
 use goblin::elf64::header::{Header, ELFMAG, EM_X86_64, ET_DYN};
@@ -60,15 +60,21 @@ pub fn load(path: &core::ffi::CStr, wanted: Option<u64>) -> Result<Loaded, i32> 
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let len = page_up(end) - low;
     let candidate = match wanted {
-        Some(_) => None,
+        Some(base) => jit().packs.candidate_at(fd, base + low, len),
         None => jit().packs.candidate(fd, len),
     };
     let place = match wanted {
         // SAFETY: nothing is there but the window's reservation.
         Some(base) => unsafe { sys::mmap(base + low, len, 0, flags | sys::MAP_FIXED, -1, 0) }?,
-        None => map_in_window(len, candidate.map_or(0, |c| c.room), 0, flags, -1, 0)?,
+        None => {
+            let room = candidate.map_or(0, |c| room_for(&c, len));
+            map_in_window(len, room, 0, flags, -1, 0)?
+        }
     };
     placed(place);
+    if wanted.is_some() {
+        jit().packs.had_besides(place..place + len);
+    }
     let base = place - low;
     if let Some(candidate) = candidate {
         jit().packs.expect(candidate, base, len);

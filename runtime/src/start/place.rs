@@ -12,6 +12,7 @@ use crate::base::sys::{self, nr};
 use crate::start::kernel_view;
 use crate::start::stack::Start;
 use abi::image::ImageHeader;
+use abi::layout::tables;
 use abi::layout::{page_down, page_up, AREA_STEP, PAGE, TABLE_END, WINDOW_SIZE};
 use core::ops::Range;
 
@@ -200,7 +201,8 @@ fn free_window(at: u64) -> Option<u64> {
     let near = at / WINDOW_SIZE;
     let below = (LOWEST / WINDOW_SIZE..near).rev();
     let above = near + 1..HIGHEST / WINDOW_SIZE;
-    below.chain(above).map(|number| number * WINDOW_SIZE).find(|&window| is_free(window))
+    let windows = below.chain(above).map(|number| number * WINDOW_SIZE);
+    windows.filter(|window| !tables(true).contains(window)).find(|&window| is_free(window))
 }
 
 /// Whether nothing is in a window, as far as it belongs to programs.

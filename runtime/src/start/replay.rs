@@ -15,9 +15,7 @@ use crate::start::{place, vdso};
 use crate::thread::Thread;
 use abi::event::{Event, Kind};
 use abi::image::ImageHeader;
-use abi::layout::{
-    page_down, page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, TABLE_BASE, TABLE_END, WINDOW_SIZE,
-};
+use abi::layout::{page_down, page_up, tables, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::script::{Header, HEADER_SIZE};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -87,8 +85,7 @@ fn check(header: &Header) {
     if !ordered || !aligned || !header.window.is_multiple_of(WINDOW_SIZE) {
         impossible_at_start(format_args!("the script is damaged"));
     }
-    let tables = TABLE_BASE..TABLE_END;
-    if free < tables.end && tables.start < free_end {
+    if [tables(false), tables(true)].iter().any(|t| free < t.end && t.start < free_end) {
         impossible_at_start(format_args!("the script gives the runtime no room"));
     }
 }
@@ -196,19 +193,27 @@ impl Given {
         None
     }
 
-    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
-    /// mapped nothing there.
-    pub fn room_for_code(&self, window: u64, from: u64) -> u64 {
-        let last = window + ARENA_END - ARENA_LEN;
-        let mut used = Vec::new();
+    /// What the recorded program has mapped in its window at any time.
+    pub fn mapped(&self, window: u64) -> Vec<Range<u64>> {
+        let mut mapped = Vec::new();
         let mut script = Script::new(self.entries);
         while let Next::Entry(entry) = script.peek() {
             let maps = matches!(entry.kind(), Kind::Syscall | Kind::Region);
             if let (true, Some(event)) = (maps, entry.event()) {
-                used.extend(mapped_by(&event).filter(|range| range.start < window + ARENA_END));
+                let range = mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
+                mapped.extend(range.filter(|range| window < range.end));
             }
             script.take(&entry);
         }
+        mapped.sort_unstable_by_key(|range| (range.start, range.end));
+        mapped.dedup();
+        mapped
+    }
+
+    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
+    /// mapped nothing there.
+    pub fn room_for_code(&self, window: u64, from: u64, used: &[Range<u64>]) -> u64 {
+        let last = window + ARENA_END - ARENA_LEN;
         let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
         let is_free =
             |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);

@@ -45,6 +45,10 @@ pub struct Mailbox {
     /// A record is being stored with the program's alignment check off.
     unaligned: AtomicBool,
     mask_of_unaligned: AtomicU64,
+    /// The program's own trap flag, while the processor's is not what the program has set.
+    trap_flag: AtomicBool,
+    /// Signals are held back for a while; a kick ends that.
+    in_spell: AtomicBool,
     /// How the thread stands in the line for the baton, if one thread runs at a time: it waits here.
     pub baton: AtomicU32,
 }
@@ -63,6 +67,8 @@ impl Mailbox {
             stepping: AtomicBool::new(false),
             unaligned: AtomicBool::new(false),
             mask_of_unaligned: AtomicU64::new(0),
+            trap_flag: AtomicBool::new(false),
+            in_spell: AtomicBool::new(false),
             baton: AtomicU32::new(0),
         }
     }
@@ -77,6 +83,8 @@ impl Mailbox {
         self.let_in.store(0, Relaxed);
         self.stepping.store(false, Relaxed);
         self.unaligned.store(false, Relaxed);
+        self.trap_flag.store(false, Relaxed);
+        self.in_spell.store(false, Relaxed);
         self.baton.store(0, Relaxed);
     }
 
@@ -183,6 +191,15 @@ impl Mailbox {
         self.let_in.store(signal, Relaxed);
     }
 
+    /// Whether signals are held back for a while.
+    pub fn is_in_spell(&self) -> bool {
+        self.in_spell.load(Relaxed)
+    }
+
+    pub fn set_in_spell(&self, in_spell: bool) {
+        self.in_spell.store(in_spell, Relaxed);
+    }
+
     // --- steps ---
 
     /// Whether the thread is stepped to an instruction boundary.
@@ -193,6 +210,21 @@ impl Mailbox {
     /// The thread is stepped, or is not any more.
     pub fn set_stepping(&self, stepping: bool) {
         self.stepping.store(stepping, Relaxed);
+    }
+
+    /// Keeps the program's trap flag, while the processor's says something else.
+    pub fn keep_trap_flag(&self, set: bool) {
+        self.trap_flag.store(set, Relaxed);
+    }
+
+    /// Whether the program has set the trap flag that was kept.
+    pub fn has_trap_flag(&self) -> bool {
+        self.trap_flag.load(Relaxed)
+    }
+
+    /// The same, and it is not kept any more.
+    pub fn take_trap_flag(&self) -> bool {
+        self.trap_flag.swap(false, Relaxed)
     }
 
     /// One instruction is stepped without the alignment check; the interrupted mask was `mask`.

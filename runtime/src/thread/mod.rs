@@ -5,10 +5,13 @@
 pub mod ending;
 pub mod for_exec;
 pub mod mailbox;
+pub mod pressure;
 pub mod seek;
+pub mod traps;
 pub mod turns;
 
 use crate::base::control::Slot;
+use crate::base::digest::Digest;
 use crate::base::facts::facts;
 use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
@@ -21,7 +24,9 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
+use pressure::Pressure;
 use seek::Seek;
+use traps::{Fetch, LastFault, Traps};
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -57,11 +62,21 @@ pub struct Thread {
     /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
     /// been delivered, or 0: it would raise it there again.
     pub raised: i32,
+    /// What the program has passed to the kernel for the call that is being made, if that is recorded.
+    pub passed: Digest,
     /// System calls that the log has counted.
     pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
     pub syscall_pc: u64,
     pub alt_stack: AltStack,
+    /// The program has set the trap flag: how far the instruction that raises the next trap is.
+    pub traps: Traps,
+    /// What the kernel tells a handler of the last fault.
+    pub fault: LastFault,
+    /// What the processor is to raise for a fetch, with the program's state in the block.
+    pub fetching: Option<Fetch>,
+    /// How dense its signals are.
+    pub pressure: Pressure,
     /// Where it is, for whoever wants to stop it.
     pub slot: Slot,
     /// The generation of the code ([`crate::kernel::switch`]) that `block.resume` belongs to.
@@ -76,6 +91,8 @@ pub struct Thread {
     pub turns_end: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
+    /// As such a child, but nobody waits for it: it is counted among the threads, as its memory is in use.
+    pub beside: bool,
     /// The word that the kernel clears when the thread ends, or 0.
     pub clear_tid: u64,
     /// Number of the last filter of system calls (see [`crate::kernel::syscalls::seccomp`]), or 0.
@@ -172,9 +189,14 @@ impl Thread {
             resume_original: 0,
             transfer_undone: false,
             raised: 0,
+            passed: Digest::default(),
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
+            traps: Traps::default(),
+            fault: LastFault::default(),
+            fetching: None,
+            pressure: Pressure::NONE,
             slot,
             seen: 0,
             plain: false,
@@ -184,6 +206,7 @@ impl Thread {
             recorder: Recorder::default(),
             turns_end: turns::NEVER,
             vfork_child: false,
+            beside: false,
             clear_tid: 0,
             filter: 0,
             kernel_filter: 0,

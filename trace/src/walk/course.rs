@@ -185,6 +185,7 @@ impl<'a> Course<'a> {
                 break;
             }
             self.events = rest;
+            placed.event.iter().for_each(|event| sink.event(event));
             match &placed.event {
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
                 Some(Event::Interrupted(state)) => self.cursor.set(state),
@@ -323,6 +324,7 @@ impl<'a> Course<'a> {
         if stop < last {
             self.stream.skip(claimed);
         }
+        sink.executed(unit, stop);
         self.leave(unit, stop, stop == last);
         if self.end.units & 0xfff == 0 && !sink.go_on() {
             self.end.stopped = true;

@@ -4,6 +4,7 @@ use abi::event::Loss;
 use abi::ids::LiveAddr;
 
 use crate::compile::CompiledUnit;
+use crate::events::Event;
 
 /// A memory reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,10 @@ pub trait Sink {
     const REFERENCES: bool;
     /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
     fn unit(&mut self, _unit: &CompiledUnit, _partial: bool) {}
+    /// So many of the unit's instructions were executed.
+    fn executed(&mut self, _unit: &CompiledUnit, _count: usize) {}
+    /// Something happened, behind what was told before.
+    fn event(&mut self, _event: &Event) {}
     /// A block starts. `uncertain`: at the start of a chunk it may continue the last block of the
     /// previous one, see [`ChunkEnd::falls`](super::ChunkEnd::falls).
     fn block(&mut self, _pc: LiveAddr, _uncertain: bool) {}

@@ -24,6 +24,7 @@ pub fn is_for_debugger(info: &SigInfo) -> bool {
 /// Behind an instruction that has accessed what is watched: the thread comes to the runtime in front of the
 /// next one, where that is looked at.
 pub fn watched(thread: &mut Thread, at: &mut Interrupted) {
+    steer::touched();
     if thread.mailbox.is_stepping() {
         return;
     }

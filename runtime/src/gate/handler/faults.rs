@@ -7,10 +7,10 @@ use crate::base::signal::{
     SYNCHRONOUS,
 };
 use crate::code::jit::jit;
-use crate::gate::dispatch::fetch_fault;
+use crate::gate::dispatch::{fetch_fault, may_fetch};
 use crate::gate::handler::buffers::{give_pointers, make_room};
-use crate::gate::handler::interrupted::Interrupted;
-use crate::gate::handler::onward::{lost, resume};
+use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
+use crate::gate::handler::onward::{fetch_at, lost, resume};
 use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
@@ -20,9 +20,10 @@ use crate::kernel::signals::deliver::Origin;
 use crate::logs::log;
 use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
+use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::ids::OrigAddr;
-use abi::layout::{page_down, page_up, PAGE, TABLE_BASE, TABLE_END};
+use abi::layout::{page_down, page_up, PAGE};
 use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Kind};
@@ -96,7 +97,7 @@ pub fn fault(
     if signal == SIGSEGV
         && entry.kind == Kind::SavedRcx
         && offset > entry.code
-        && (TABLE_BASE..TABLE_END).contains(&address)
+        && facts().options.tables().contains(&address)
         && finish_look_up(at, place, address)
     {
         return;
@@ -122,11 +123,14 @@ pub fn fault(
     let (trap, error) = (at.context.trap, &mut at.context.error);
     log().faulted(thread, &mut Fault { trap, error, reads_ahead });
     let mut state = state_at(thread, at, place, &entry);
+    let mut address = address;
     if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(place) {
         // The program's return reads eight bytes from rsp on.
         let in_page = address % PAGE;
-        info.set_address(address - in_page.min(4));
+        address -= in_page.min(4);
+        info.set_address(address);
     }
+    thread.fault.note(at.context.trap, at.context.error, address);
     if signal == SIGSEGV && info.code() == SEGV_ACCERR && is_reserved(address) {
         info.set_code(SEGV_MAPERR);
     }
@@ -141,7 +145,11 @@ pub fn fault(
     }
     if signal == SIGILL {
         if let Some(page) = cut_off(state.rip) {
-            (signal, *info) = fetch_fault(page);
+            if may_fetch(page) {
+                return fetch_at(thread, page, at, &state);
+            }
+            (signal, *info) = fetch_fault(page, None);
+            thread.fault.note(PAGE_FAULT, BY_FETCH, page);
         }
     }
     resume(thread, signal, info, Origin::Instruction, at, state);
@@ -157,6 +165,9 @@ fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
     if pages.contains(&address) {
         // What follows may have changed: only this instruction, and then a look at it.
         thread.seek.sought = Some(Sought { moment: None, first: false });
+        if !thread.mailbox.is_stepping() {
+            thread.mailbox.keep_trap_flag(at.context.rflags & TRAP_FLAG != 0);
+        }
         thread.mailbox.set_stepping(true);
         at.step();
     }

@@ -38,6 +38,13 @@ impl<'a> Interrupted<'a> {
         Interrupted { uc, fpstate }
     }
 
+    /// Where our handler returns to.
+    pub fn restorer(&self) -> u64 {
+        let at = (&raw const *self.uc).cast::<u64>().wrapping_sub(1);
+        // SAFETY: the kernel's frame begins with that, in front of the context.
+        unsafe { at.read() }
+    }
+
     /// Where the thread was, or where it goes on.
     pub fn pc(&self) -> u64 {
         self.uc.context.rip

@@ -33,13 +33,14 @@ use crate::gate::handler::buffers::take_pointers;
 use crate::gate::handler::faults::{fault, is_behind, is_fault};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{
-    after_step_unaligned, deliver_in_tail, in_runtime, kicked_in_runtime, lost, resume, step_on,
-    step_unaligned, stepped,
+    after_step_unaligned, at_fetch, deliver_in_tail, in_runtime, kicked_in_runtime, lost, resume,
+    step_on, step_unaligned, stepped, trapped, trapped_in_runtime,
 };
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::leave_window;
 use crate::gate::stubs;
+use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
 use crate::thread::Thread;
@@ -59,13 +60,19 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         unsafe { (Thread::mailbox_here(), &mut *info, Interrupted::new(&mut *uc)) };
     let at = &mut at;
     let pc = at.pc();
+    if info.registration().is_none() {
+        info.set_registration(actions::registration(at.restorer()));
+    }
     let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
     if trace && !after_step_unaligned(mailbox, at) {
         return;
     }
-    if trace && mailbox.is_stepping() && stubs::in_tail(pc) {
-        // A replay steps on its way back to the program.
+    if trace && stubs::in_tail(pc) {
+        // A replay steps on its way back to the program, or the program has set the trap flag itself.
         return;
+    }
+    if trace && !mailbox.is_stepping() && facts().runtime.contains(&pc) {
+        return trapped_in_runtime(mailbox, at);
     }
     if signal == SIGTRAP && debugged::is_for_debugger(info) {
         if stubs::in_tail(pc) || facts().runtime.contains(&pc) {
@@ -90,7 +97,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {
         if kick {
-            return kicked_in_runtime(at);
+            return kicked_in_runtime(mailbox, at);
         }
         if blocked {
             mailbox.let_in(signal);
@@ -118,6 +125,9 @@ fn in_translated(
         return;
     }
     let (mailbox, pc) = (thread.mailbox, at.pc());
+    if thread.fetching.is_some_and(|fetch| fetch.address == pc) {
+        return at_fetch(thread, signal, info, at, raised);
+    }
     // What is reported behind itself may be in the next unit already.
     let behind = is_behind(signal, info, at);
     let place = locate(pc - u64::from(behind));
@@ -125,7 +135,12 @@ fn in_translated(
     if outside && signal == SIGSEGV && info.code() > 0 {
         return leave_window(thread, at);
     }
+    let traps = signal == SIGTRAP && info.code() == TRAP_TRACE && !mailbox.is_stepping() && raised;
     let Some(place) = place else {
+        if traps {
+            // On to an instruction.
+            return;
+        }
         if mailbox.is_stepping() || !raised {
             // Cold code between units: on to the next boundary.
             return step_on(mailbox, signal, info, at);
@@ -139,6 +154,9 @@ fn in_translated(
     take_pointers(thread, at, &place);
     if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
         return stepped(thread, at, &place);
+    }
+    if traps {
+        return trapped(thread, info, at, &place);
     }
     if raised {
         return fault(thread, signal, info, at, &place, behind);

@@ -4,24 +4,29 @@
 use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
+use crate::base::sys;
 use crate::code::jit::jit;
+use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::state_at;
 use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
-use crate::kernel::interruptible::abort_of;
+use crate::kernel::interruptible::{abort_of, broken_off};
 use crate::kernel::replay::strings::hurry;
 use crate::kernel::replay::{is_replay, stepping};
 use crate::kernel::signals::deliver::{deliver, Origin};
-use crate::kernel::signals::pending::{queue, queue_held, wait};
+use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
+use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
+use crate::thread::traps::{Fetch, Traps};
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
+use iced_x86::{Decoder, DecoderOptions};
 use lifter::regs::GprSet;
 
 // --- to the program ---
@@ -44,6 +49,10 @@ pub fn resume(
 
 /// The thread was brought out of generated code, to do what the way back from the runtime does.
 fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+    if pressure::end_spell(thread) {
+        thread.pressure.returned = sys::monotonic_ns();
+        thread.pressure.returned_to = state.rip;
+    }
     if ring::is_active() && (baton::is_wanted() || ring::is_due()) {
         // By way of the runtime: there the thread's whole state is the processor's, or in its block.
         return go_round(thread, at, state);
@@ -71,7 +80,14 @@ fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
 }
 
 /// A thread in the runtime looks before it goes on.
-pub fn kicked_in_runtime(at: &mut Interrupted) {
+pub fn kicked_in_runtime(mailbox: &Mailbox, at: &mut Interrupted) {
+    if mailbox.is_in_spell() {
+        // It is over: signals are let in on the way back.
+        mailbox.set_pending();
+    }
+    if let Some(broken_off) = broken_off(at.pc(), at.context.rcx) {
+        at.context.rip = broken_off;
+    }
     if let Some(late) = stubs::late_of(at.pc()) {
         at.context.rip = late;
     }
@@ -81,9 +97,11 @@ pub fn kicked_in_runtime(at: &mut Interrupted) {
 pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&next.gpr);
-    at.context.rflags = next.rflags & !TRAP_FLAG;
+    at.context.rflags = next.rflags;
+    thread.traps = Traps { fresh: next.rflags & TRAP_FLAG != 0, ..Traps::default() };
     at.mask = thread.mailbox.real_mask();
     if is_replay() {
+        at.context.rflags &= !TRAP_FLAG;
         // By way of the runtime, which sees what the script has next.
         thread.block.target = next.rip;
         thread.seek.insn = Some(next.insn);
@@ -103,7 +121,56 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
     give_pointers(thread, at);
+    if let Some(waiting) = thread.mailbox.waiting.take() {
+        // The instruction to which it was to be brought has faulted.
+        send_again(thread, waiting);
+    }
     queue_held(thread.mailbox);
+}
+
+/// The processor was to fetch code where the program has none, and has (`raised`), or something was sent
+/// first. The block is the program's state.
+pub fn at_fetch(
+    thread: &mut Thread,
+    mut signal: i32,
+    info: &mut SigInfo,
+    at: &mut Interrupted,
+    raised: bool,
+) {
+    let inside = thread.fetching.take().and_then(|fetch| fetch.inside);
+    let boundary = if thread.transfer_undone { LAST_NOT_DONE } else { WHOLE_UNIT };
+    let (insn, valid) = inside.unwrap_or((boundary, 0xffff));
+    let state = State {
+        gpr: thread.block.registers.gpr,
+        rip: thread.resume_original,
+        rflags: thread.block.registers.rflags,
+        insn,
+        valid,
+    };
+    thread.transfer_undone = false;
+    let mut origin = Origin::Outside;
+    if raised {
+        origin = Origin::Instruction;
+        let registration = info.registration();
+        thread.fault.note(at.context.trap, at.context.error, info.address());
+        (signal, *info) = fetch_fault(info.address(), Some((signal, *info)));
+        if let Some(registration) = registration {
+            info.set_registration(registration);
+        }
+    }
+    resume(thread, signal, info, origin, at, state);
+}
+
+/// An instruction of the program's, at `state`, goes on in a page from which nothing can be fetched: the
+/// processor is to raise what it raises there.
+pub fn fetch_at(thread: &mut Thread, page: u64, at: &mut Interrupted, state: &State) {
+    thread.block.registers.gpr = state.gpr;
+    thread.block.registers.rflags = state.rflags;
+    thread.resume_original = state.rip;
+    thread.transfer_undone = false;
+    thread.fetching = Some(Fetch { address: page, inside: Some((state.insn, state.valid)) });
+    at.context.set_gpr(&state.gpr);
+    at.context.rip = page;
 }
 
 /// The thread was at the tail of the way back: its block is the program's state.
@@ -164,6 +231,7 @@ pub fn in_runtime(
 /// Lets the thread run to the next instruction, and looks again.
 pub fn step_on(mailbox: &Mailbox, signal: i32, info: &SigInfo, at: &mut Interrupted) {
     if !mailbox.is_stepping() {
+        mailbox.keep_trap_flag(at.context.rflags & TRAP_FLAG != 0);
         let signal = PendingSignal { number: signal, info: *info };
         if !mailbox.waiting.put(signal) {
             queue(&signal);
@@ -175,20 +243,69 @@ pub fn step_on(mailbox: &Mailbox, signal: i32, info: &SigInfo, at: &mut Interrup
 
 /// A record is not aligned, and the program has alignment checked: one step without.
 pub fn step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) {
+    if !mailbox.is_stepping() {
+        mailbox.keep_trap_flag(at.context.rflags & TRAP_FLAG != 0);
+    }
     mailbox.step_unaligned(at.mask);
     at.context.rflags &= !ALIGNMENT_FLAG;
     at.step();
+}
+
+/// The program's trap flag has led into the runtime, which keeps it for the way back. (The entry saves the
+/// flags behind its first instructions.)
+pub fn trapped_in_runtime(mailbox: &Mailbox, at: &mut Interrupted) {
+    mailbox.keep_trap_flag(true);
+    at.context.rflags &= !TRAP_FLAG;
+}
+
+/// The program has set the trap flag, and an instruction of `place` was executed: a trap, if it is the last
+/// one of the program's instruction.
+pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
+    let last = core::mem::replace(&mut thread.traps.last, at.pc());
+    let entry = match place.boundary(at.pc()) {
+        Some(entry) => {
+            let here = (place.start() + u64::from(entry.original), at.pc());
+            let (rip, pc) = core::mem::replace(&mut thread.traps.within, here);
+            let goes_on = rip == here.0 && (pc + 1..pc + LONGEST_SNIPPET).contains(&here.1);
+            if core::mem::take(&mut thread.traps.fresh) || goes_on {
+                return;
+            }
+            Some(entry)
+        }
+        // Once more round.
+        None if last == at.pc() && is_repeated(&place.code()) => {
+            place.recipe().and_then(|recipe| recipe.at(place.offset(at.pc())))
+        }
+        None => None,
+    };
+    let Some(entry) = entry else { return };
+    let state = state_at(thread, at, place, &entry);
+    info.set_address(state.rip);
+    thread.fault.note(at.context.trap, at.context.error, 0);
+    resume(thread, SIGTRAP, info, Origin::Instruction, at, state);
+}
+
+/// No instruction has more code than this.
+const LONGEST_SNIPPET: u64 = 1024;
+
+fn is_repeated(code: &[u8; 15]) -> bool {
+    let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
+    insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix())
 }
 
 /// That step is over, if there was one. False if nothing else is to be done.
 pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
     let Some(mask) = mailbox.take_unaligned() else { return true };
     at.context.rflags |= ALIGNMENT_FLAG;
-    if !mailbox.is_stepping() {
-        at.context.rflags &= !TRAP_FLAG;
-        at.mask = mask;
+    if mailbox.is_stepping() {
+        return true;
     }
-    mailbox.is_stepping()
+    at.mask = mask;
+    if mailbox.take_trap_flag() {
+        return true;
+    }
+    at.context.rflags &= !TRAP_FLAG;
+    false
 }
 
 /// A step has led to an instruction of `place`.
@@ -206,6 +323,9 @@ pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
         }
     }
     at.context.rflags &= !TRAP_FLAG;
+    if thread.mailbox.take_trap_flag() {
+        at.context.rflags |= TRAP_FLAG;
+    }
     thread.mailbox.set_stepping(false);
     let state = state_at(thread, at, place, &entry);
     let Some(waiting) = thread.mailbox.waiting.take() else {

@@ -36,9 +36,19 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
     State {
         gpr,
         rip: place.start() + u64::from(entry.original),
-        rflags: at.context.rflags & !TRAP_FLAG,
+        rflags: program_flags(thread, at),
         insn: if place.is_outside() { WHOLE_UNIT } else { entry.insn },
         valid,
+    }
+}
+
+/// The flags as the program has them: the trap flag may be ours.
+fn program_flags(thread: &Thread, at: &Interrupted) -> u64 {
+    let flags = at.context.rflags;
+    match thread.mailbox.is_stepping() {
+        true if thread.mailbox.has_trap_flag() => flags | TRAP_FLAG,
+        true => flags & !TRAP_FLAG,
+        false => flags,
     }
 }
 

@@ -8,7 +8,7 @@ use crate::kernel::replay::steer::{self, Wish};
 use crate::kernel::replay::{
     coming, contexts, event_of, next_entry, replay, stepping, take, write,
 };
-use crate::kernel::signals::deliver::take_action;
+use crate::kernel::signals::actions::{self, Which};
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::logs::{log, moment};
@@ -175,7 +175,7 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     let next = coming_here(thread, pc);
     match next {
         Some(Following::Checked(registers)) => compare(thread, &mine, &registers),
-        Some(Following::Yields) => contexts::others_run(thread, pc),
+        Some(Following::Yields) => contexts::others_run(thread, pc, insn),
         Some(Following::Signal) => {
             let registers = &thread.block.registers;
             let state = State {
@@ -377,7 +377,7 @@ fn start(
     registers: &RegisterState,
     written: &[(u64, &[u8])],
 ) -> State {
-    let action = take_action(thread, told.signal);
+    let action = actions::take(thread, told.signal, Which::Handler(registers.rip));
     if action.handler != registers.rip {
         differs(
             thread,

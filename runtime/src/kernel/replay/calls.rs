@@ -1,6 +1,7 @@
 //! System calls of a replay: answered as they were; what changes the address space, the signal state or the
 //! thread itself is made again.
 
+use crate::base::digest::Digest;
 use crate::base::last_words::Line;
 use crate::base::program::read_program_value;
 use crate::base::signal::{self, SigInfo};
@@ -10,11 +11,12 @@ use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
 use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{
-    coming, contexts, event_of, memory, next_entry, replay, take, write, Coming,
+    coming, contexts, event_of, memory, next_entry, replay, steer, take, write, Coming,
 };
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
 use crate::kernel::threads;
+use crate::logs::inputs::passed::passed;
 use crate::logs::inputs::written::Image;
 use crate::logs::writes::Writes;
 use crate::logs::{log, moment};
@@ -30,6 +32,26 @@ use core::fmt::Write;
 const ARCH_SET_FS: usize = 0x1002;
 const SETRLIMIT: usize = 160;
 
+/// Ends the replay if what the program passes to the kernel is not what it passed in the recording.
+fn compare_passed(
+    thread: &mut Thread,
+    number: usize,
+    args: &[usize; 6],
+    here: Digest,
+    recorded: Option<Digest>,
+) {
+    let Some(recorded) = recorded.filter(|recorded| *recorded != here) else { return };
+    let (pc, turns) = (thread.syscall_pc, thread.turns());
+    let arguments = args.map(|arg| arg as u64);
+    let call = Call { number: number as u64, arguments: &arguments };
+    let (bytes, theirs) = (here.bytes, recorded.bytes);
+    differs(
+        thread,
+        pc,
+        format_args!("{call} at {pc:#x}, turn {turns}, passes {bytes} bytes to the kernel that are not the {theirs} of the recording"),
+    )
+}
+
 /// What the script has for a call.
 enum Found {
     /// It returned this.
@@ -42,6 +64,7 @@ enum Found {
 /// where the program goes on.
 pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> u64 {
     let pc = thread.syscall_pc;
+    steer::before_call(thread, number as u64);
     match number {
         nr::RT_SIGRETURN => {
             return sigreturn::sigreturn(thread).unwrap_or_else(|| {
@@ -51,14 +74,18 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
             });
         }
         nr::EXIT_GROUP | nr::EXIT => exits(thread, number, args),
-        nr::EXECVE | nr::EXECVEAT => executes(thread),
+        nr::EXECVE | nr::EXECVEAT => executes(thread, number, args),
         _ => {}
     }
+    let passed = passed(number, args);
     contexts::before_vfork(thread, number, args, next);
     let coming = coming_in_call(thread);
     contexts::after_vfork(thread);
     let result = match found(thread, &coming, number, args) {
-        Found::Result(result) => result,
+        Found::Result(result) => {
+            compare_passed(thread, number, args, passed, coming.passed);
+            result
+        }
         Found::Interrupted => {
             thread.block.registers.gpr[1] = next;
             thread.transfer_undone = true;
@@ -83,6 +110,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
     make(thread, &call, result, &coming);
     write(thread, pc, &coming.written);
     take(&coming.entry);
+    steer::after_call(thread, number as u64);
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         goes_on_as_child(thread, number, args, next);
         return next;
@@ -139,7 +167,7 @@ fn let_others_run(thread: &mut Thread) {
             Kind::Runs | Kind::ThreadStart if entry.thread != thread.index => {}
             _ => return,
         }
-        contexts::others_run(thread, pc);
+        contexts::others_run(thread, pc, WHOLE_UNIT);
     }
 }
 
@@ -352,9 +380,17 @@ fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
 }
 
 /// `execve`: if that succeeded, what is replayed has come to its end.
-fn executes(thread: &mut Thread) {
+fn executes(thread: &mut Thread, number: usize, args: &[usize; 6]) {
     let pc = thread.syscall_pc;
-    let entry = next_entry(thread, pc);
+    let mut entry = next_entry(thread, pc);
+    if entry.thread == thread.index && entry.kind() == Kind::Passed {
+        if let Event::Passed { bytes, digest: value } = event_of(thread, pc, &entry) {
+            let here = passed(number, args);
+            compare_passed(thread, number, args, here, Some(Digest { bytes, value }));
+        }
+        take(&entry);
+        entry = next_entry(thread, pc);
+    }
     if entry.thread != thread.index || entry.kind() != Kind::Exec {
         return;
     }

@@ -207,7 +207,7 @@ pub fn is_gone(thread: &mut Thread) -> ! {
     set_real_mask(0);
     let pc = thread.resume_original;
     loop {
-        others_run(thread, pc);
+        others_run(thread, pc, WHOLE_UNIT);
     }
 }
 
@@ -236,12 +236,17 @@ pub fn others(thread: &Thread) -> Vec<Standing> {
 
 // --- contexts run in turn ---
 
-/// Others run, until the script says that the thread, which is at `pc`, goes on.
-pub fn others_run(thread: &mut Thread, pc: u64) {
+/// Others run, until the script says that the thread, which is at `pc`, goes on. `insn`: how far its last
+/// unit came, for the trace.
+pub fn others_run(thread: &mut Thread, pc: u64, insn: u32) {
+    let mut stood = false;
     loop {
         let entry = next_entry(thread, pc);
         let is_live = thread.slot.place() != place::GONE;
         if entry.thread == thread.index && is_live {
+            if stood {
+                note_runs(thread, insn);
+            }
             return;
         }
         if !matches!(entry.kind(), Kind::Runs | Kind::ThreadStart) {
@@ -257,7 +262,20 @@ pub fn others_run(thread: &mut Thread, pc: u64) {
             impossible(thread, pc, format_args!("thread {other} runs, which nobody has started"))
         };
         go_on_with(thread, pc, next);
+        stood = true;
     }
+}
+
+/// Whoever goes on has a number in the order of all stretches.
+fn note_runs(thread: &mut Thread, insn: u32) {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Relaxed).wrapping_add(1);
+    thread.event(insn, &Event::Runs(number));
+}
+
+/// The thread, which has just begun, is recorded from here on.
+pub fn begun(thread: &mut Thread) {
+    note_runs(thread, WHOLE_UNIT);
 }
 
 /// The thread that the entry is about, by its place among the contexts. If it starts there it gets its

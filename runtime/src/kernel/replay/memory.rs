@@ -2,6 +2,7 @@
 
 use crate::base::own::own_range;
 use crate::base::sys::{self, nr};
+use crate::code::window::{library_at, placed};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::{replay, steer, Mapped};
@@ -145,11 +146,15 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         ),
     }
     if area.contains(&start) {
-        crate::code::window::placed(start);
+        placed(start);
+    }
+    let library = file && flags & (sys::MAP_PRIVATE | sys::MAP_FIXED) == sys::MAP_PRIVATE;
+    if library && offset == 0 && fd >= 0 {
+        library_at(fd, start, len);
     }
     let path = mapped.map_or(&b""[..], |mapped| mapped.path);
     let offset = offset as u64;
-    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, false, Some(path));
+    mapping::note(&Placed { start, len, prot, flags, fd, offset, fixed: true }, true, Some(path));
     if fd >= 0 {
         // SAFETY: opened here.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
@@ -209,6 +214,8 @@ fn open(thread: &mut Thread, mapped: &Mapped, offset: u64) -> (i32, u64) {
     }
 }
 
+/// (By itself: a path is no part of the stack of every call.)
+#[inline(never)]
 fn open_file(thread: &mut Thread, path: &[u8]) -> i32 {
     let pc = thread.syscall_pc;
     let mut zero_terminated = [0u8; 4096];

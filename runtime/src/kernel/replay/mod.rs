@@ -12,6 +12,7 @@
 //!
 //! Recorded threads are contexts on the one thread that the replay has.
 
+pub mod accesses;
 pub mod answers;
 pub mod arrive;
 pub mod calls;
@@ -25,6 +26,7 @@ pub mod steer;
 pub mod stepping;
 pub mod strings;
 
+use crate::base::digest::Digest;
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::code::writing::write_program;
@@ -75,6 +77,8 @@ struct Coming {
     written: Vec<(u64, &'static [u8])>,
     /// The file that a call maps.
     mapped: Option<Mapped>,
+    /// What the program passed to the kernel for a call.
+    passed: Option<Digest>,
     entry: Entry,
     event: Input,
 }
@@ -117,7 +121,7 @@ fn take(entry: &Entry) {
 
 /// What comes next, which is left, with what the kernel had written and mapped for it, which is taken.
 fn coming(thread: &mut Thread, pc: u64) -> Coming {
-    let (mut written, mut mapped) = (Vec::new(), None);
+    let (mut written, mut mapped, mut passed) = (Vec::new(), None, None);
     loop {
         let entry = next_entry(thread, pc);
         let event = event_of(thread, pc, &entry);
@@ -126,6 +130,7 @@ fn coming(thread: &mut Thread, pc: u64) -> Coming {
             Event::Mapped { size, contents, path, .. } => {
                 mapped = Some(Mapped { size, contents, path });
             }
+            Event::Passed { bytes, digest: value } => passed = Some(Digest { bytes, value }),
             Event::Runs(_) if entry.thread == thread.index => {}
             Event::Unfollowed { pc: there, why } => {
                 let why = core::str::from_utf8(why).unwrap_or("?");
@@ -138,7 +143,7 @@ fn coming(thread: &mut Thread, pc: u64) -> Coming {
                     ),
                 )
             }
-            _ => return Coming { written, mapped, entry, event },
+            _ => return Coming { written, mapped, passed, entry, event },
         }
         take(&entry);
     }

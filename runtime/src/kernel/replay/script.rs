@@ -127,6 +127,7 @@ fn is_input(kind: Kind) -> bool {
             | Checked
             | Mapped
             | Unfollowed
+            | Passed
             | Snapshot
             | Region
             | State

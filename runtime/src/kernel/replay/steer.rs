@@ -11,15 +11,17 @@ use crate::base::once::Once;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
+use crate::kernel::replay::accesses;
 use crate::kernel::replay::contexts::{self, Standing};
 use crate::kernel::replay::replay;
 use crate::kernel::signals::state::State;
 use crate::thread::seek::Moment;
 use crate::thread::Thread;
 use abi::script::{Outcome, Verdict};
-use abi::steer::{Action, Command, Hits, Position, Stop, Watched, Why, COMMAND_SIZE};
+use abi::steer::{Action, Command, Hits, Position, Stop, Watched, Why, COMMAND_SIZE, EVERY_CALL};
 use abi::thread::Registers;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How far a thread goes before it asks again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,13 +63,25 @@ struct Steer {
     watches_need_steps: bool,
     /// What has to be added to the turns of the thread: those of all others.
     turns_before: u64,
+    /// Numbers of system calls that are stops, and whether they are behind, too.
+    caught: Vec<(u64, bool)>,
+    /// Calls that have returned, and nobody was told: the thread's index, and the number.
+    returned: Vec<(u32, u64)>,
+    /// Breakpoints count only where these bytes are referenced: address, length.
+    only: Option<(u64, u64)>,
+    /// What is executed at `last`, step by step, references this watchpoint.
+    references: Option<u64>,
 }
+
+/// The processor has told of an access to what is watched, and nobody has looked yet.
+static TOUCHED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that are looked at, and what they were.
 struct Watch {
     address: u64,
     len: usize,
     was: [u8; 8],
+    watched: Watched,
 }
 
 impl Watch {
@@ -100,6 +114,10 @@ pub fn start(fd: i32) {
         watches: Vec::new(),
         watches_need_steps: false,
         turns_before: 0,
+        caught: Vec::new(),
+        returned: Vec::new(),
+        only: None,
+        references: None,
     }));
 }
 
@@ -151,6 +169,10 @@ pub fn at_boundary(thread: &mut Thread) -> Wish {
     }
     let wish = if over { Wish::Step } else { wish };
     (steer.last, steer.steps) = (here, wish == Wish::Step);
+    steer.references = match wish {
+        Wish::Step => steer.referenced(thread, here.pc),
+        _ => None,
+    };
     wish
 }
 
@@ -201,6 +223,44 @@ pub fn before_signal(thread: &mut Thread, state: &State, signal: i32) {
     (steer.last, steer.steps) = (here, true);
 }
 
+/// The thread is about to make the system call `number`; nothing of it has happened yet.
+pub fn before_call(thread: &mut Thread, number: u64) {
+    let Some(mut steer) = steer() else { return };
+    if steer.is_caught(number).is_none() {
+        return;
+    }
+    jit().place_breaks();
+    let registers = Registers { rip: thread.syscall_pc, ..thread.block.registers };
+    let here = steer.place(thread, &registers);
+    if !steer.goes || here == steer.start {
+        return;
+    }
+    match steer.command.hits {
+        Hits::Ignore => {}
+        Hits::Last => steer.met(Why::Call, here, number),
+        Hits::Stop => {
+            let mut stop = steer.stop(thread, here, &registers, None, Why::Call, number);
+            steer.finish(&mut stop);
+            steer.ask(thread, stop);
+            steer.start = here;
+            (steer.last, steer.steps) = (here, true);
+        }
+    }
+}
+
+/// The thread's system call `number` has returned.
+pub fn after_call(thread: &Thread, number: u64) {
+    let Some(mut steer) = steer() else { return };
+    if steer.is_caught(number) == Some(true) {
+        steer.returned.push((thread.index, number));
+    }
+}
+
+/// The processor says that what is watched was accessed.
+pub fn touched() {
+    TOUCHED.store(true, Relaxed);
+}
+
 /// The replay ends here: its state can be looked at for a last time.
 pub fn at_end(thread: &mut Thread, outcome: &Outcome) {
     let Some(mut steer) = steer() else { return };
@@ -248,12 +308,12 @@ impl Steer {
         registers: &Registers,
         vectors: Option<(u64, u64)>,
     ) {
-        let changed = self.changed();
-        let mut asked = false;
+        let mut met = self.accessed(here);
+        let mut returned = self.has_returned(thread.index);
         loop {
             let (why, detail) = match self.goes {
                 false => (Why::Goal, 0),
-                true => match self.reason(here, changed.filter(|_| !asked)) {
+                true => match self.reason(thread, here, met.take(), returned.take()) {
                     Some(reason) => reason,
                     None => return,
                 },
@@ -261,37 +321,100 @@ impl Steer {
             let mut stop = self.stop(thread, here, registers, vectors, why, detail);
             self.finish(&mut stop);
             self.ask(thread, stop);
-            asked = true;
+            met = None;
             self.start = here;
         }
     }
 
     /// Why the thread is to stop at `here`, if it is.
-    fn reason(&mut self, here: Position, changed: Option<u64>) -> Option<(Why, u64)> {
+    fn reason(
+        &mut self,
+        thread: &Thread,
+        here: Position,
+        accessed: Option<u64>,
+        returned: Option<u64>,
+    ) -> Option<(Why, u64)> {
         let Command { action, hits, position: goal, .. } = self.command;
-        if let Some(address) = changed {
+        let accessed = accessed.map(|address| (Why::Watchpoint, address));
+        // What is behind a call is no part of what leads there.
+        let leads_here = hits == Hits::Last && action == Action::RunTo && here == goal;
+        let returned = returned.filter(|_| !leads_here).map(|number| (Why::CallReturn, number));
+        for (why, detail) in [returned, accessed].into_iter().flatten() {
             match hits {
                 Hits::Ignore => {}
-                Hits::Stop => return Some((Why::Watchpoint, address)),
-                Hits::Last => self.met(Why::Watchpoint, here, address),
+                Hits::Stop => return Some((why, detail)),
+                Hits::Last => self.met(why, here, detail),
             }
         }
         match action {
-            Action::RunToTurn if here.turns >= goal.turns => return Some((Why::Goal, 0)),
+            Action::RunToTurn if here.turns >= goal.turns => {
+                return Some((Why::Goal, self.references_at_break(thread, here.pc)))
+            }
             Action::RunTo if here == goal => return Some((Why::Goal, 0)),
             // It has come past it.
             Action::RunTo if here > goal => return Some((Why::Refused, 0)),
-            Action::Step if here != self.start => return Some((Why::Goal, 0)),
+            Action::Step if here != self.start => {
+                return Some((Why::Goal, self.references_at_break(thread, here.pc)))
+            }
             _ => {}
         }
         if here != self.start && jit().is_break(here.pc) {
+            let references = self.references_at_break(thread, here.pc);
             match hits {
                 Hits::Ignore => {}
-                Hits::Stop => return Some((Why::Breakpoint, 0)),
-                Hits::Last => self.met(Why::Breakpoint, here, 0),
+                _ if self.only.is_some() && references == 0 => {}
+                Hits::Stop => return Some((Why::Breakpoint, references)),
+                Hits::Last => self.met(Why::Breakpoint, here, references),
             }
         }
         None
+    }
+
+    /// Of [`Action::Only`]: how many references count of the instruction at `pc`.
+    fn references_at_break(&self, thread: &Thread, pc: u64) -> u64 {
+        match self.only.filter(|_| jit().is_break(pc)) {
+            Some((address, len)) => accesses::count(thread, pc, address, len),
+            None => 0,
+        }
+    }
+
+    /// Whether the call is a stop; and behind it, too?
+    fn is_caught(&self, number: u64) -> Option<bool> {
+        let mut all = self.caught.iter();
+        all.find(|&&(caught, _)| caught == number || caught == EVERY_CALL)
+            .map(|&(_, behind)| behind)
+    }
+
+    /// The call of the thread that has returned since anybody looked.
+    fn has_returned(&mut self, thread: u32) -> Option<u64> {
+        let at = self.returned.iter().position(|&(index, _)| index == thread)?;
+        Some(self.returned.remove(at).1)
+    }
+
+    /// The watchpoint that the instruction at `pc`, which comes next, references, of those that mean more than
+    /// changes.
+    fn referenced(&self, thread: &Thread, pc: u64) -> Option<u64> {
+        let wanted = self.watches.iter().filter(|watch| watch.watched != Watched::Write);
+        let mut touched =
+            wanted.filter(|watch| accesses::count(thread, pc, watch.address, watch.len as u64) > 0);
+        touched.next().map(|watch| watch.address)
+    }
+
+    /// The watchpoint that was met by what led to `here`.
+    fn accessed(&mut self, here: Position) -> Option<u64> {
+        let told = TOUCHED.swap(false, Relaxed);
+        let stepped = self.references.take().filter(|_| here != self.last);
+        let changed = self.changed();
+        let kind = |address: u64| {
+            let watch = self.watches.iter().find(|watch| watch.address == address);
+            watch.map(|watch| watch.watched)
+        };
+        // What has changed was stored to.
+        let changed_and_wanted = changed.filter(|&at| kind(at) != Some(Watched::Read));
+        let more = self.watches.iter().find(|watch| watch.watched != Watched::Write);
+        let touched = stepped.or(more.map(|watch| watch.address).filter(|_| told));
+        changed_and_wanted
+            .or(touched.filter(|&at| changed.is_none() || kind(at) == Some(Watched::Access)))
     }
 
     fn met(&mut self, why: Why, here: Position, detail: u64) {
@@ -406,16 +529,22 @@ impl Steer {
             Action::Watch | Action::Unwatch => {
                 let (address, len) = (command.address, command.len as usize);
                 self.watches.retain(|w| (w.address, w.len) != (address, len));
-                if command.watched != Watched::Write || len > 8 {
+                if len > 8 {
                     return self.say(Why::Refused);
                 }
                 if command.action == Action::Watch {
-                    let mut watch = Watch { address, len, was: [0; 8] };
+                    let watched = command.watched;
+                    let mut watch = Watch { address, len, was: [0; 8], watched };
                     watch.was = watch.now();
                     self.watches.push(watch);
                 }
             }
             Action::WatchByStepping => self.watches_need_steps = command.address != 0,
+            Action::Catch if command.len == 0 => self.caught.clear(),
+            Action::Catch => self.caught.push((command.address, command.len > 1)),
+            Action::Only => {
+                self.only = Some((command.address, command.len)).filter(|&(_, len)| len > 0);
+            }
             Action::Thread => return self.say_of(thread, command.address),
         }
         self.say(Why::Goal);

@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_value;
 use crate::base::signal::{
     bit, block_all, die_of, set_default_action, Action, AltStack, PendingSignal, SigInfo,
-    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SIGSEGV, SIG_DFL, SIG_IGN, SI_KERNEL, SS_AUTODISARM,
+    SA_NODEFER, SA_ONSTACK, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN, SI_KERNEL, SS_AUTODISARM,
     SS_DISABLE, SYNCHRONOUS,
 };
 use crate::base::sys;
@@ -12,9 +12,10 @@ use crate::code::writing::{write_program, write_program_value};
 use crate::kernel::headers::show_output_headers;
 use crate::kernel::replay::arrive::faulted;
 use crate::kernel::replay::is_replay;
-use crate::kernel::signals::actions;
+use crate::kernel::signals::actions::{self, Which};
 use crate::kernel::signals::frame::{Context, Frame, UContext};
 use crate::kernel::signals::pending::queue;
+use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
 use crate::logs::{log, moment};
@@ -65,9 +66,14 @@ pub fn deliver(
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
     let mut info = *info;
+    if info.is_kept() {
+        info.set_kept(false);
+        actions::release(thread, signal);
+    }
     let mut arrived = false;
     loop {
-        let action = take_action(thread, signal);
+        let which = info.registration().map_or(Which::Now, Which::Registered);
+        let action = actions::take(thread, signal, which);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
         let blocked = thread.mailbox.blocks(signal);
         let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
@@ -81,6 +87,11 @@ pub fn deliver(
             if !arrived {
                 note(thread, origin, &state);
             }
+            if stops_by_default(signal) && !forced {
+                // It comes by way of us although the kernel would stop us.
+                stop();
+                return state;
+            }
             fatal(thread, signal, &info, &state, kernel);
         }
         if !arrived && origin == Origin::Outside {
@@ -92,6 +103,9 @@ pub fn deliver(
             let own = if action.flags & SA_NODEFER != 0 { 0 } else { bit(signal) };
             thread.mailbox.set_mask(mask | action.mask | own);
             record(thread, signal, &info, &state, &next);
+            if origin == Origin::Outside {
+                pressure::delivered(thread, signal, &info, state.rip);
+            }
             return next;
         }
         info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
@@ -118,15 +132,16 @@ fn note(thread: &mut Thread, origin: Origin, state: &State) {
     }
 }
 
-/// The action that `signal` has now; a handler that is good for one time is used up.
-pub(in crate::kernel) fn take_action(thread: &mut Thread, signal: i32) -> Action {
-    actions::with(thread, signal, |slot| {
-        let action = *slot;
-        if action.flags & SA_RESETHAND != 0 && action.handler > SIG_IGN {
-            slot.handler = SIG_DFL;
-        }
-        action
-    })
+/// SIGTSTP, SIGTTIN, SIGTTOU.
+fn stops_by_default(signal: i32) -> bool {
+    matches!(signal, 20..=22)
+}
+
+/// Stops the process until it is told to go on.
+fn stop() {
+    const KILL: usize = 62;
+    // SAFETY: no memory involved.
+    let _ = unsafe { sys::call(KILL, &[sys::getpid() as usize, SIGSTOP as usize]) };
 }
 
 /// SIGCHLD, SIGURG, SIGWINCH, SIGCONT.
@@ -150,7 +165,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
         show_output_headers();
     }
     set_default_action(signal);
-    let queued = queue(&PendingSignal { number: signal, info: *info });
+    let queued = queue(&PendingSignal { number: signal, info: info.told() });
     if !queued || sys::getpid() == FIRST_PROCESS {
         die_of(signal);
     }
@@ -161,11 +176,12 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     context.set_gpr(&state.gpr);
     context.rip = state.rip;
     context.rflags = state.rflags & !TRAP_FLAG;
+    tell_last_fault(thread, &mut context);
     // It comes before the first instruction.
     let mask = !bit(signal);
     let stack = AltStack::DISABLED;
     let ucontext = UContext { flags: FRAME_FLAGS, link: 0, stack, context, mask };
-    let frame = Frame { restorer: 0, ucontext, info: *info };
+    let frame = Frame { restorer: 0, ucontext, info: info.told() };
     let behind_restorer = &raw const frame as u64 + 8;
     // SAFETY: the kernel loads the frame; nothing of the runtime runs any more.
     unsafe {
@@ -226,6 +242,12 @@ fn build(
     next
 }
 
+/// What the kernel would tell of the last fault.
+fn tell_last_fault(thread: &Thread, context: &mut Context) {
+    (context.trap, context.error) = (thread.fault.trap, thread.fault.error);
+    context.cr2 = thread.fault.address;
+}
+
 /// The frame at `sp`, with its floating-point state at `fpstate`.
 fn write_frame(
     thread: &mut Thread,
@@ -247,6 +269,7 @@ fn write_frame(
     context.rip = state.rip;
     context.rflags = state.rflags;
     context.fpstate = fpstate;
+    tell_last_fault(thread, &mut context);
     context.old_mask = thread.mailbox.mask();
     let frame = Frame {
         restorer: action.restorer,
@@ -257,7 +280,7 @@ fn write_frame(
             context,
             mask: thread.mailbox.mask(),
         },
-        info: *info,
+        info: info.told(),
     };
     // SAFETY: the frame that the kernel would write there.
     unsafe { write_program_value(sp, &frame) }.then_some(())?;

@@ -15,6 +15,7 @@ pub mod actions;
 pub mod deliver;
 pub mod frame;
 pub mod pending;
+pub mod pressure;
 pub mod sigreturn;
 pub mod state;
 pub mod virtual_state;

@@ -4,6 +4,7 @@
 
 use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo, UNBLOCKED};
 use crate::base::sys::{self, nr};
+use crate::kernel::signals::{actions, pressure};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 
@@ -62,15 +63,27 @@ pub extern "C" fn before_leaving(thread: &mut Thread) {
         return;
     }
     block_all();
+    pressure::end_spell(thread);
     mailbox.clear_pending();
     let waiting = mailbox.waiting.take();
     // It may have come in under a mask that a system call had set for a moment (sigsuspend, ppoll).
     let beyond_mask = waiting.map_or(0, |signal| bit(signal.number));
     mailbox.let_in_at_tail(mailbox.real_mask() & !beyond_mask);
     if let Some(signal) = waiting {
-        queue(&signal);
+        send_again(thread, signal);
     }
     queue_held(mailbox);
+}
+
+/// Sends a signal that was delivered to this thread once more: it has it blocked.
+pub fn send_again(thread: &Thread, mut signal: PendingSignal) {
+    if bit(signal.number) & UNBLOCKED == 0 && !signal.info.is_kept() {
+        signal.info.set_kept(true);
+        if signal.info.is_kept() {
+            actions::keep(thread, signal.number);
+        }
+    }
+    queue(&signal);
 }
 
 /// Sends `signal` to this thread once more, which has it blocked. False if there is no room for it.

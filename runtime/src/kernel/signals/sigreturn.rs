@@ -4,9 +4,12 @@ use crate::base::facts::facts;
 use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext};
-use crate::kernel::signals::pending;
+use crate::kernel::signals::pressure;
+use crate::thread::traps::Traps;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
+
+const TRAP_FLAG: u64 = 0x100;
 
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.
 ///
@@ -18,13 +21,14 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     let mut uc = UContext::default();
     read_program_value(at, &mut uc).then_some(())?;
     thread.mailbox.set_mask(uc.mask);
-    pending::apply_mask(thread.mailbox);
+    pressure::returned(thread, uc.context.rip);
     if uc.context.fpstate != 0 {
         restore_floating(thread, uc.context.fpstate)?;
     }
     thread.block.registers.gpr = uc.context.gpr();
-    const USER_FLAGS: u64 = 0x0024_0dd5; // what a program may set: CF..OF, DF, AC, ID, TF excluded
+    const USER_FLAGS: u64 = 0x0024_0dd5; // what a program may set: CF..OF, TF, DF, AC, ID
     thread.block.registers.rflags = uc.context.rflags & (USER_FLAGS | 2) | 0x202;
+    thread.traps = Traps { fresh: uc.context.rflags & TRAP_FLAG != 0, ..Traps::default() };
     if uc.stack.flags & 1 == 0 {
         let flags = uc.stack.flags;
         thread.alt_stack = AltStack { flags: flags & !1, ..uc.stack };

@@ -2,13 +2,11 @@
 
 use crate::base::program::read_program_value;
 use crate::base::signal::{
-    bit, set_kernel_action, Action, AltStack, SA_RESTART, SIGKILL, SIGSTOP, SIG_DFL, SIG_IGN,
-    SS_AUTODISARM, SS_DISABLE, SS_ONSTACK, UNBLOCKED,
+    Action, AltStack, SIGKILL, SIGSTOP, SIG_IGN, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK,
 };
 use crate::base::sys::{self, failed};
 use crate::code::writing::write_program_value;
-use crate::kernel::replay::is_replay;
-use crate::kernel::signals::actions::{self, install_with};
+use crate::kernel::signals::actions;
 use crate::kernel::signals::pending;
 use crate::thread::Thread;
 
@@ -26,7 +24,10 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if new_at != 0 && (number == SIGKILL || number == SIGSTOP) {
         return failed(sys::EINVAL);
     }
-    let old = actions::with(thread, number, |slot| change(slot, number, new_at != 0, &new));
+    let old = match new_at {
+        0 => actions::with(thread, number, |action| *action),
+        _ => actions::set(thread, number, &new),
+    };
     if new_at != 0 && new.handler == SIG_IGN {
         thread.mailbox.drop_held(|held| held == number);
     }
@@ -35,28 +36,6 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
         return failed(sys::EFAULT);
     }
     0
-}
-
-fn change(slot: &mut Action, number: i32, set: bool, new: &Action) -> Action {
-    let old = *slot;
-    if !set {
-        return old;
-    }
-    *slot = Action { mask: new.mask & !(bit(SIGKILL) | bit(SIGSTOP)), ..*new };
-    if is_replay() {
-        // Nothing comes but from the script.
-        return old;
-    }
-    match new.handler {
-        // One that is ignored interrupts nothing.
-        SIG_IGN if bit(number) & UNBLOCKED != 0 => install_with(number, SA_RESTART),
-        SIG_DFL | SIG_IGN if bit(number) & UNBLOCKED == 0 => {
-            // SAFETY: no handler.
-            unsafe { set_kernel_action(number, new) }
-        }
-        _ => install_with(number, new.flags),
-    }
-    old
 }
 
 /// `rt_sigprocmask(how, new, old, size)`

@@ -1,6 +1,7 @@
 //! mmap and its kin: executable memory is only executable in the program's eyes.
 
 use crate::base::facts::facts;
+use crate::base::own::{keep_room, kept, own_range};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words};
@@ -8,6 +9,7 @@ use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::span::Span;
 use crate::code::statics;
+use crate::code::table::keep_tables;
 use crate::code::window::{map_in_window, map_library};
 use crate::logs::dropped::drops;
 use crate::logs::log;
@@ -16,7 +18,7 @@ use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
-use abi::layout::{page_up, TABLE_BASE, TABLE_END};
+use abi::layout::page_up;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -32,7 +34,7 @@ pub fn is_ours(start: u64, len: u64) -> bool {
     let facts = facts();
     let end = start.saturating_add(len);
     let arena = jit().arena.range();
-    let ours = [facts.added.clone(), arena, TABLE_BASE..TABLE_END, log().memory()];
+    let ours = [facts.added.clone(), arena, facts.options.tables(), log().memory(), kept()];
     ours.iter().any(|r| start < r.end && r.start < end) || statics::code_in(start, end)
 }
 
@@ -90,7 +92,10 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     }
     let file = flags & sys::MAP_ANONYMOUS == 0;
     let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_library(fd);
-    let result = if !fixed && at == 0 && len > 0 && (exec || library) && len < 1 << 30 {
+    // What lies there is below 2 GiB in a program at fixed addresses only.
+    let fits = flags & MAP_32BIT == 0 || facts().window == 0;
+    let wanted = fits && (exec || library) && len < 1 << 30;
+    let result = if !fixed && at == 0 && len > 0 && wanted {
         match library && offset == 0 {
             true => map_library(len, real, flags, fd as i32, 0),
             false => map_in_window(len, 0, real, flags, fd as i32, offset as u64),
@@ -101,10 +106,11 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     };
     let result = match result {
         Ok(at) => at,
-        // SAFETY: the program's own call, without the right to execute.
-        Err(_) => unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) },
+        Err(_) => beside_ours(fixed, len, || {
+            // SAFETY: the program's own call, without the right to execute.
+            unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) }
+        }),
     };
-    const MAP_32BIT: usize = 0x40;
     let result = match flags & MAP_32BIT != 0 && !fixed && result == failed(sys::ENOMEM) {
         // What is free there is ours, for libraries.
         true if facts().window == 0 => {
@@ -116,6 +122,103 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let Ok(start) = sys::check(result).map(|a| a as u64) else { return result };
     let placed = Placed { start, len, prot, flags, fd: fd as i32, offset: offset as u64, fixed };
     note(&placed, true, None);
+    result
+}
+
+/// Carries out what maps `len` bytes, where the kernel chooses unless it is `fixed`. The kernel may choose what
+/// the runtime is going to need, if the program has used up all above it: that is kept free from then on.
+fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
+    loop {
+        let result = map();
+        let Ok(at) = sys::check(result).map(|at| at as u64).and_then(|at| match fixed {
+            true => Err(0),
+            false => Ok(at),
+        }) else {
+            return result;
+        };
+        let meets = |range: core::ops::Range<u64>| at < range.end && range.start < at + len;
+        let tables = facts().options.tables();
+        if !meets(own_range()) && !meets(tables.clone()) {
+            return result;
+        }
+        // SAFETY: mapped just now for the program, which does not know of it yet.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+        let has_changed = [keep_room(), keep_tables(tables.clone())];
+        if has_changed == [false; 2] {
+            // It has its place among ours, or would again.
+            let result = map();
+            let at = sys::check(result).map_or(0, |at| at as u64);
+            if !(at < tables.end && tables.start < at.saturating_add(len)) {
+                return result;
+            }
+            // SAFETY: as above.
+            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+            return failed(sys::ENOMEM);
+        }
+    }
+}
+
+const MAP_32BIT: usize = 0x40;
+
+/// `shmat(id, address, flags)`: a mapping that other processes write, too.
+pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
+    const SHM_RDONLY: usize = 0o10000;
+    const SHM_RND: usize = 0o20000;
+    const SHM_REMAP: usize = 0o40000;
+    const SHM_EXEC: usize = 0o100000;
+    const SHMCTL: usize = 31;
+    const IPC_STAT: usize = 2;
+    let flags = args[2];
+    // struct shmid_ds: struct ipc_perm, then the size.
+    let mut state = [0u64; 14];
+    // SAFETY: the kernel writes 112 bytes.
+    let known = unsafe { sys::call(SHMCTL, &[args[0], IPC_STAT, state.as_mut_ptr() as usize]) };
+    let len = page_up(state[6]);
+    let at = match flags & SHM_RND {
+        0 => args[1] as u64,
+        _ => abi::layout::page_down(args[1] as u64),
+    };
+    if at != 0 && known.is_ok() && is_ours(at, len) {
+        return failed(sys::EINVAL);
+    }
+    let result = next();
+    let Ok(start) = sys::check(result).map(|at| at as u64) else { return result };
+    let len = match known {
+        Ok(_) => len,
+        // It may be attached and not looked at.
+        Err(_) => 0,
+    };
+    let mut prot = sys::PROT_READ;
+    if flags & SHM_RDONLY == 0 {
+        prot |= sys::PROT_WRITE;
+    }
+    if flags & SHM_EXEC != 0 && len != 0 {
+        // SAFETY: attached just now; it keeps the rights that it needs.
+        let _ = unsafe { sys::call(nr::MPROTECT, &[start as usize, len as usize, prot]) };
+        prot |= sys::PROT_EXEC;
+    }
+    let fixed = flags & SHM_REMAP != 0;
+    let how = sys::MAP_SHARED | sys::MAP_ANONYMOUS;
+    let (fd, offset) = (-1, 0);
+    note(&Placed { start, len, prot, flags: how, fd, offset, fixed }, false, None);
+    result
+}
+
+/// `shmdt(address)`
+pub fn shmdt(args: &[usize; 6]) -> usize {
+    const SHMDT: usize = 67;
+    let start = args[0] as u64;
+    let mut jit = jit();
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(SHMDT, *args) };
+    let range = jit.executable(start).filter(|range| range.shared);
+    if let (0, Some(range)) = (result, range) {
+        let end = range.span.end.0;
+        jit.set_shared(start, end, false);
+        jit.remove_executable(start, end);
+        drop(jit);
+        trace().process_event(&Event::Unmap { start: LiveAddr(start), len: end - start });
+    }
     result
 }
 

@@ -6,6 +6,7 @@ pub mod errand;
 pub mod exe_link;
 pub mod exec;
 pub mod filters;
+pub mod listing;
 pub mod mapping;
 pub mod seccomp;
 
@@ -19,7 +20,7 @@ use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
-use crate::kernel::signals::{actions, deliver, pending, sigreturn, virtual_state};
+use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::logs::log;
 use crate::logs::moment::Call;
@@ -42,6 +43,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     if is_replay() {
         return calls::handle(thread, number, &args, next);
     }
+    pressure::before_call(thread, number);
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
         thread.block.registers.gpr[0] = result as u64;
@@ -124,6 +126,9 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::MPROTECT | nr::PKEY_MPROTECT => mapping::mprotect(thread, number, args),
         nr::MADVISE => mapping::madvise(args),
         nr::MREMAP => mapping::mremap(args),
+        // SAFETY: the program's own call.
+        nr::SHMAT => mapping::shmat(args, || unsafe { sys::raw(number, *args) }),
+        67 => mapping::shmdt(args),
         nr::BRK => brk().set(args[0] as u64) as usize,
         nr::ARCH_PRCTL => arch_prctl(thread, args),
         nr::RSEQ => failed(sys::ENOSYS),
@@ -135,6 +140,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             refuse_program(thread, thread.syscall_pc, "claims a file descriptor of the runtime")
         }
         nr::CLOSE_RANGE => close_range(args),
+        nr::GETDENTS | nr::GETDENTS64 => return listing::list(thread, number, args),
         nr::PRCTL | nr::SECCOMP => {
             if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
                 refuse_program(thread, thread.syscall_pc, what);
@@ -144,6 +150,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
                 None => return plain(thread, number, args),
             }
         }
+        101 if thread.beside => threads::ptrace(args),
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         _ => match exe_link::call(thread, number, args) {
             Some(outcome) => return outcome,
@@ -170,14 +177,24 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let lent = baton::before_call(thread, number, args);
     // SAFETY: the program's own call with the program's own arguments.
-    let result = thread.with_true_mask(|thread| unsafe {
-        interruptible(thread.mailbox.pending_word(), number, args)
-    });
+    let result = match thread.mailbox.is_pending() && pressure::has_kept(thread) {
+        true => {
+            let sets_mask = temporary_mask(number, args).is_some();
+            // SAFETY: as above.
+            unsafe { pressure::start_anyway(thread, number, args, sets_mask) }
+        }
+        // SAFETY: as above.
+        false => thread.with_true_mask(|thread| unsafe {
+            interruptible(thread.mailbox.pending_word(), number, args)
+        }),
+    };
     let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
     baton::after_call(thread, lent);
     if result == NOT_STARTED {
+        pressure::keeps(thread);
         return Outcome::Again;
     }
+    pressure::made(thread);
     if is_ended {
         thread.handler_mask = temporary_mask(number, args);
     }
@@ -208,6 +225,7 @@ pub(in crate::kernel) fn temporary_mask(number: usize, args: &[usize; 6]) -> Opt
 
 fn exit_group(thread: &mut Thread, status: i32) -> usize {
     if thread.vfork_child {
+        signal::block_all();
         threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
     }
     signal::block_all();

@@ -5,6 +5,7 @@
 //! of the call that it wrote it for, the bytes of a signal frame in front of the signal.
 
 pub mod mappings;
+pub mod passed;
 pub mod unfollowed;
 pub mod written;
 
@@ -42,6 +43,14 @@ impl Log for Inputs {
         if matches!(call.number, nr::EXIT | nr::EXIT_GROUP) {
             check(thread, thread.syscall_pc);
         }
+        if !thread.recorder.to_file() {
+            return;
+        }
+        thread.passed = passed::passed(call.number, &call.args);
+        if matches!(call.number, nr::EXECVE | nr::EXECVEAT) {
+            // It comes back only if it fails.
+            passed::note(thread);
+        }
     }
 
     fn call_returns(&self, thread: &mut Thread, call: &Call, result: usize) {
@@ -49,6 +58,7 @@ impl Log for Inputs {
             // Another recording does not follow: what is known of mappings is not needed any more.
             return;
         }
+        passed::note(thread);
         mappings::note(thread, call, result);
         unfollowed::look(thread, call, result);
         written::by_call(thread, call, sys::check(result));

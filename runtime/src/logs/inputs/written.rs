@@ -49,7 +49,7 @@ impl Image {
 }
 
 /// A few pages of memory where they lie, if the process has one thread.
-fn alone<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
+pub fn alone<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
     if len > COMPARED || census::live() > 1 {
         return None;
     }

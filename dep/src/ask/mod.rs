@@ -1,0 +1,44 @@
+//! Questions that are asked of a recording of inputs, and answered by a replay.
+
+pub mod calls;
+mod expression;
+mod hits;
+pub mod kernel;
+mod place;
+pub mod values;
+pub mod when;
+
+use abi::steer::Hits;
+use trace::Error;
+
+use crate::args::Common;
+use crate::debug::{Failed, Goal, Machine, Points, Steered};
+use crate::replay::{Named, Ready};
+
+/// Turns that are run at once.
+const PIECE: u64 = 20_000_000;
+
+/// Prepares a replay of what is chosen.
+fn ready(common: &Common) -> Result<Ready, Error> {
+    let ready = Ready::new(&Named {
+        file: &common.file,
+        process: common.process,
+        program: common.program.as_deref(),
+        output: common.output.as_deref(),
+    })?;
+    crate::replay::warn_of_damage(&ready);
+    Ok(ready)
+}
+
+/// Starts it; it stands where the recording begins.
+fn start(ready: &Ready) -> Result<Steered, Error> {
+    // Breakpoints are written into code that is translated when it runs.
+    let output = ready.output_with("none", &["--translate", "dynamic"])?;
+    Ok(Steered::start(ready, &output)?)
+}
+
+/// On to what is to be stopped at, or some way.
+fn run(machine: &mut Steered, points: &Points) -> Result<(), Failed> {
+    let turn = machine.stop().position.turns.saturating_add(PIECE);
+    machine.run(Goal::Turn(turn), Hits::Stop, points)
+}

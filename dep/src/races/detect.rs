@@ -1,0 +1,294 @@
+//! Finds accesses of different threads that nothing orders.
+
+use std::collections::HashMap;
+
+use abi::syscalls::{effects, Access as Direction};
+use trace::events::Event;
+use trace::Trace;
+
+use super::calls::{self, Call, Descriptors, Futex};
+use super::order::{Order, Place};
+use super::shadow::{pieces, Access, Shadow};
+use crate::feed::Listener;
+
+/// What the script has for an event of a thread: what the kernel had written.
+pub type Written = Vec<(u64, Vec<u8>)>;
+
+/// A pair of instructions whose accesses nothing orders.
+#[derive(Clone, Copy, Debug)]
+pub struct Race {
+    /// How often.
+    pub count: u64,
+    /// The first time: the access before, the one behind it, and the bytes that both accessed.
+    pub before: Access,
+    pub behind: Access,
+    pub address: u64,
+    pub size: u64,
+}
+
+/// Collects the bytes that threads synchronise with: those that a locked instruction or a futex call was
+/// about, and those that the kernel changes when a thread ends.
+pub struct SyncBytes<'a> {
+    pub shadow: &'a mut Shadow,
+}
+
+impl SyncBytes<'_> {
+    pub fn add(&mut self, address: u64, size: u32) {
+        for (granule, mask) in pieces(address, size) {
+            self.shadow.synchronises(granule, mask);
+        }
+    }
+}
+
+impl Listener for SyncBytes<'_> {
+    fn referred(&mut self, _pc: u64, address: u64, size: u32, _write: bool, atomic: bool) {
+        if atomic {
+            self.add(address, size);
+        }
+    }
+
+    fn happened(&mut self, event: &Event, _pc: u64) {
+        let Some((what, word, other)) = call_of(event).as_ref().and_then(calls::futex) else {
+            return;
+        };
+        self.add(word, 4);
+        if what == Futex::Moves {
+            self.add(other, 4);
+        }
+    }
+}
+
+/// The event, if it is a system call that returned.
+pub fn call_of(event: &Event) -> Option<Call> {
+    match *event {
+        Event::Syscall { number, arguments, result } => Some(Call { number, arguments, result }),
+        _ => None,
+    }
+}
+
+/// Follows all threads.
+pub struct Detector<'a> {
+    trace: &'a Trace,
+    strict: bool,
+    shadow: Shadow,
+    order: Order,
+    descriptors: Descriptors,
+    /// The thread that runs.
+    thread: usize,
+    /// Turns of all threads.
+    turn: u64,
+    /// What was written for the calls and the end of each thread, in their order.
+    written: Vec<std::vec::IntoIter<Written>>,
+    /// Calls during which others ran, by the stretch in which they returned.
+    pending: HashMap<u64, Call>,
+    /// What the thread's next call leaves was left already.
+    has_left: Vec<bool>,
+    heap_end: u64,
+    /// Conflicts of one access: with which, and with which bytes.
+    conflicts: Vec<(Access, u64, u64)>,
+    pub found: HashMap<(u64, u64), Race>,
+}
+
+impl<'a> Detector<'a> {
+    pub fn new(
+        trace: &'a Trace,
+        shadow: Shadow,
+        written: Vec<std::vec::IntoIter<Written>>,
+        strict: bool,
+    ) -> Detector<'a> {
+        let mut pending = HashMap::new();
+        for thread in &trace.threads {
+            for pair in thread.events.windows(2) {
+                let (Some(Event::Runs(number)), Some(event)) = (&pair[0].event, &pair[1].event)
+                else {
+                    continue;
+                };
+                if pair[0].position.place() == pair[1].position.place() {
+                    pending.extend(call_of(event).map(|call| (*number, call)));
+                }
+            }
+        }
+        Detector {
+            trace,
+            strict,
+            shadow,
+            order: Order::default(),
+            descriptors: Descriptors::default(),
+            thread: 0,
+            turn: 0,
+            written,
+            pending,
+            has_left: vec![false; trace.threads.len()],
+            heap_end: 0,
+            conflicts: Vec::new(),
+            found: HashMap::new(),
+        }
+    }
+
+    fn refer(
+        &mut self,
+        pc: u64,
+        (address, size): (u64, u32),
+        write: bool,
+        odd: bool,
+        atomic: bool,
+    ) {
+        let thread = self.thread;
+        let mut access = Access {
+            thread: u16::try_from(thread).unwrap_or(u16::MAX),
+            clock: self.order.time(thread),
+            pc,
+            turn: self.turn,
+            write,
+            odd,
+            atomic,
+        };
+        for (granule, mask) in pieces(address, size) {
+            let sync = self.shadow.synchronising(granule, mask);
+            let data = if self.strict { mask } else { mask & !sync };
+            if data != 0 {
+                let conflicts = &mut self.conflicts;
+                let seen = self.order.known(thread);
+                self.shadow.access(granule, data, &access, seen, &mut |other, common| {
+                    let start = granule + u64::from(common.trailing_zeros());
+                    let end = granule + 8 - u64::from(common.leading_zeros());
+                    match conflicts.iter_mut().find(|(known, ..)| known.pc == other.pc) {
+                        Some((_, _, until)) => *until = end.max(*until),
+                        None => conflicts.push((other, start, end)),
+                    }
+                });
+            }
+            if sync != 0 {
+                match write {
+                    true => self.order.release(thread, Place::Word(granule)),
+                    false => self.order.acquire(thread, Place::Word(granule)),
+                }
+                access.clock = self.order.time(thread);
+            }
+        }
+        if !self.conflicts.is_empty() {
+            self.record(access);
+        }
+    }
+
+    fn record(&mut self, behind: Access) {
+        for (before, start, end) in self.conflicts.drain(..) {
+            let pair = (before.pc.min(behind.pc), before.pc.max(behind.pc));
+            let race = Race { count: 0, before, behind, address: start, size: end - start };
+            self.found.entry(pair).or_insert(race).count += 1;
+        }
+    }
+
+    /// What the kernel reads or writes for a call.
+    fn kernel(&mut self, call: &Call, pc: u64, direction: Direction) {
+        let Some(known) = abi::syscalls::find(call.number) else { return };
+        let mut ranges = Vec::new();
+        effects(known, &call.arguments, call.result, &mut |_, _| false, &mut |what, at, len| {
+            if what == direction {
+                ranges.push((at, len));
+            }
+        });
+        for (at, len) in ranges {
+            self.kernel_range(pc, at, len, direction);
+        }
+    }
+
+    fn kernel_range(&mut self, pc: u64, at: u64, len: u64, direction: Direction) {
+        let size = u32::try_from(len).unwrap_or(u32::MAX);
+        self.refer(pc, (at, size), direction == Direction::Write, true, false);
+    }
+
+    /// What is left for others when the call begins.
+    fn leaves(&mut self, call: &Call, pc: u64) {
+        if calls::futex(call).is_none() {
+            self.kernel(call, pc, Direction::Read);
+        }
+        calls::leaves(call, self.thread, &mut self.order, &mut self.descriptors);
+    }
+
+    fn called(&mut self, call: &Call, pc: u64) {
+        if !std::mem::take(&mut self.has_left[self.thread]) {
+            self.leaves(call, pc);
+        }
+        let written = self.written[self.thread].next().unwrap_or_default();
+        let thread = self.thread;
+        calls::takes(call, thread, &mut self.order, &mut self.descriptors, &written);
+        if calls::futex(call).is_none() {
+            for (at, bytes) in &written {
+                self.kernel_range(pc, *at, bytes.len() as u64, Direction::Write);
+            }
+            self.kernel(call, pc, Direction::Write);
+        }
+        calls::leaves_behind(call, thread, &mut self.order);
+        for (start, len) in calls::renewed(call).into_iter().flatten() {
+            self.shadow.forget(start, len);
+        }
+        if let Some(end) = calls::heap_end(call) {
+            let before = std::mem::replace(&mut self.heap_end, end);
+            if before > end {
+                self.shadow.forget(end, before - end);
+            }
+        }
+    }
+
+    fn ended(&mut self) {
+        let thread = self.thread;
+        for (at, bytes) in self.written[thread].next().unwrap_or_default() {
+            for (granule, _) in pieces(at, u32::try_from(bytes.len()).unwrap_or(0)) {
+                self.order.release(thread, Place::Word(granule));
+            }
+        }
+        if let Some(pid) = self.trace.threads[thread].own_process() {
+            self.order.release(thread, Place::Ended(pid));
+            self.order.release(thread, Place::Children);
+        }
+    }
+
+    fn started(&mut self, tid: u32, parent: u32) {
+        let thread = self.thread;
+        let parent = self.trace.threads.iter().position(|t| t.index == parent);
+        if !self.order.take(thread, Place::Child(tid)) {
+            if let Some(parent) = parent.filter(|&parent| parent != thread) {
+                self.order.begin(thread, parent);
+            }
+        }
+    }
+}
+
+impl Listener for Detector<'_> {
+    fn runs(&mut self, thread: usize) {
+        self.thread = thread;
+        self.order.clock(thread);
+    }
+
+    fn ran(&mut self, _instructions: u32, turns: u32) {
+        self.turn += u64::from(turns);
+    }
+
+    #[inline]
+    fn referred(&mut self, pc: u64, address: u64, size: u32, write: bool, atomic: bool) {
+        self.refer(pc, (address, size), write, !matches!(size, 4 | 8), atomic);
+    }
+
+    fn happened(&mut self, event: &Event, pc: u64) {
+        if let Some(call) = call_of(event) {
+            return self.called(&call, pc);
+        }
+        match *event {
+            Event::ThreadStart { tid, parent, .. } => self.started(tid, parent),
+            Event::ThreadEnd { .. } => self.ended(),
+            // It was sent.
+            Event::Signal { code, .. } if code <= 0 => {
+                self.order.acquire(self.thread, Place::Signals);
+            }
+            _ => {}
+        }
+    }
+
+    fn stands(&mut self, until: u64, pc: u64) {
+        // What it does in the call that it stands in happens now, whenever it returns.
+        let Some(call) = self.pending.get(&until).copied() else { return };
+        self.leaves(&call, pc);
+        self.has_left[self.thread] = true;
+    }
+}

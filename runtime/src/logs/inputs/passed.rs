@@ -1,0 +1,67 @@
+//! What the program passes to the kernel: the memory that a call is given to read. A recording keeps a digest
+//! of it, and a replay that passes something else differs.
+//!
+//! It is taken when the call begins, while no other thread runs, whatever the call will read in the end: so it
+//! follows from what the program did.
+
+use crate::base::digest::Digest;
+use crate::base::program::{read_program_bytes, try_read_program_bytes};
+use crate::logs::inputs::written::alone;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::syscalls::{find, may_read};
+use alloc::vec;
+
+/// Bytes that are looked at together.
+const PIECE: u64 = 16 << 10;
+/// The kernel may read more, but not all of what is given to it: of a larger piece this is compared.
+const MOST: u64 = 64 << 20;
+
+/// Of the memory that the call is given to read.
+pub fn passed(number: usize, args: &[usize; 6]) -> Digest {
+    let mut digest = Digest::default();
+    let Some(call) = find(number as u64).filter(|call| !call.reads.is_empty()) else {
+        return digest;
+    };
+    let args = args.map(|arg| arg as u64);
+    // What is not certain is the same in a replay.
+    let _ = may_read(call, &args, &mut read, &mut |at, len| add(&mut digest, at, len));
+    digest
+}
+
+fn read(at: u64, out: &mut [u8]) -> bool {
+    match alone(at, out.len() as u64) {
+        Some(bytes) => {
+            out.copy_from_slice(bytes);
+            true
+        }
+        None => read_program_bytes(at, out),
+    }
+}
+
+/// Adds what is at `at`, up to the first byte that cannot be read.
+fn add(digest: &mut Digest, at: u64, len: u64) {
+    let (mut at, mut left) = (at, len.min(MOST));
+    while left > 0 {
+        let wanted = left.min(PIECE);
+        if let Some(bytes) = alone(at, wanted) {
+            digest.add(bytes);
+        } else {
+            let mut buffer = vec![0; wanted as usize];
+            let read = try_read_program_bytes(at, &mut buffer).unwrap_or(0);
+            digest.add(buffer.get(..read).unwrap_or_default());
+            if (read as u64) < wanted {
+                return;
+            }
+        }
+        (at, left) = (at.wrapping_add(wanted), left - wanted);
+    }
+}
+
+/// Notes what was passed, if it was anything.
+pub fn note(thread: &mut Thread) {
+    let Digest { bytes, value } = core::mem::take(&mut thread.passed);
+    if bytes != 0 {
+        thread.event(WHOLE_UNIT, &Event::Passed { bytes, digest: value });
+    }
+}

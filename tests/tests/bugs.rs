@@ -1,0 +1,152 @@
+//! Programs with the errors of BugNet's Table 1: each crashes, is recorded, and is replayed to its crash;
+//! and `dep window` says how far that is from the instruction that is to blame.
+//!
+//! CORPUS=NAME: only the programs whose name contains NAME.
+
+mod common;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tests::harness::{Tally, Tools};
+use tests::launch::Launch;
+use tests::sys::Status;
+
+const SEGV: i32 = 11;
+
+fn sources() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/bugs");
+    let all = fs::read_dir(folder).expect("the folder of programs");
+    let mut all: Vec<PathBuf> = all.map(|entry| entry.expect("a file").path()).collect();
+    let wanted = std::env::var("CORPUS").unwrap_or_default();
+    let is_one = |path: &PathBuf| {
+        path.extension().is_some_and(|e| e == "c") && path.to_string_lossy().contains(&wanted)
+    };
+    all.retain(is_one);
+    all.sort();
+    all
+}
+
+/// The errors are to be what they were when nothing in a program looked for them.
+fn build(source: &Path, several: bool, program: &Path) -> Result<(), String> {
+    let mut command = Command::new("gcc");
+    command.args(["-O1", "-w", "-g", "-fno-stack-protector", "-U_FORTIFY_SOURCE"]);
+    command.args(["-fno-pie", "-no-pie", "-pthread"]);
+    if several {
+        command.arg("-DSEVERAL");
+    }
+    let done = command.arg("-o").arg(program).arg(source).status().map_err(|e| e.to_string())?;
+    done.success().then_some(()).ok_or_else(|| "it is not built".into())
+}
+
+fn dep(here: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(&Tools::get().dep);
+    command.current_dir(here).env("DEP_CACHE", here.join("cache")).stdin(Stdio::null());
+    command.args(arguments).output().expect("it runs")
+}
+
+fn json(output: &Output) -> Result<Value, String> {
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(format!("{}: {}", output.status, said()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| format!("{e}: {}", said()))
+}
+
+/// Address of a label, as the linker has put it.
+fn address_of(label: &str, program: &Path) -> Result<u64, String> {
+    let output = Command::new("nm").arg(program).output().map_err(|e| e.to_string())?;
+    let all = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = all.lines().find(|line| line.ends_with(&format!(" {label}")));
+    let digits = line.and_then(|line| line.split(' ').next()).ok_or("no such label")?;
+    u64::from_str_radix(digits, 16).map_err(|e| e.to_string())
+}
+
+/// Records the program, replays it to its crash, and returns what `dep window` says.
+fn window(program: &str, here: &Path) -> Result<Value, String> {
+    let recording = format!("{program}.rec");
+    let run = dep(here, &["record", "--replayable", "-o", &recording, &format!("./{program}")]);
+    if run.status.signal() != Some(SEGV) {
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        return Err(format!("recorded: {}: {said}", run.status));
+    }
+    let replay = json(&dep(here, &["replay", "--json", &recording]))?;
+    let text = replay["text"].as_str().unwrap_or_default();
+    if replay["equal"] != true || !text.contains("signal 11 ends the process") {
+        return Err(format!("replayed: {replay}"));
+    }
+    let window = json(&dep(here, &["window", "--from", "root_cause", "--json", &recording]))?;
+    if window["all_turns"] != replay["turns"] {
+        return Err(format!("{window}, and the recording has {} turns", replay["turns"]));
+    }
+    Ok(window)
+}
+
+/// What stepping the program natively counts.
+fn is_counted(program: &Path, here: &Path, window: &Value) -> Result<(), String> {
+    let mut launch = Launch::new(program);
+    launch.dir = Some(here.to_owned());
+    let from = address_of("root_cause", program)?;
+    let counted = tests::window::count(&launch, from).map_err(|e| e.to_string())?;
+    if counted.status != Status::Killed(SEGV) {
+        return Err(format!("stepped: {:?}", counted.status));
+    }
+    let said = [&window["instructions"], &window["times"]].map(Value::as_u64);
+    match said == [Some(counted.instructions), Some(counted.times)] {
+        true => Ok(()),
+        false => Err(format!("{window}, and stepping counts {counted:?}")),
+    }
+}
+
+#[test]
+fn crashes_are_replayed_from_their_causes() {
+    let mut tally = Tally::start("crashes_are_replayed_from_their_causes");
+    for source in sources() {
+        let name = source.file_stem().expect("a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&source).expect("a source");
+        // Some have threads of their own.
+        let threads = text.contains("//#threads");
+        for several in [false, true] {
+            if threads && several {
+                continue;
+            }
+            let dir = tempfile::tempdir().expect("a folder");
+            let program = dir.path().join("buggy");
+            let check = || -> Result<(), String> {
+                build(&source, several, &program)?;
+                let window = window("buggy", dir.path())?;
+                let (thread, last) = (&window["thread"], &window["last_thread"]);
+                match threads || several {
+                    // Two threads of their own: one errs, and another one crashes.
+                    true if threads == (thread != last) => Ok(()),
+                    true => Err(format!("other threads than expected: {window}")),
+                    false => is_counted(&program, dir.path(), &window),
+                }
+            };
+            let name = format!("{name}{}", if several { " (several threads)" } else { "" });
+            tally.record(&name, check());
+        }
+    }
+    tally.finish();
+}
+
+#[test]
+fn a_window_needs_an_instruction_that_was_executed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let recorded = dep(dir.path(), &["record", "--replayable", "-o", "true.rec", "/bin/true"]);
+    assert!(recorded.status.success(), "{recorded:?}");
+    for (from, what) in [
+        ("nowhere", "no function or label is called nowhere"),
+        ("0x12", "was not executed"),
+        ("0xz", "0xz: "),
+    ] {
+        let Output { status, stderr, .. } =
+            dep(dir.path(), &["window", "--from", from, "true.rec"]);
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        assert_eq!(status.code(), Some(1), "{said}");
+        assert!(said.contains(what) && said.lines().count() == 1, "{said}");
+    }
+}
