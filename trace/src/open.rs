@@ -298,7 +298,7 @@ impl Trace {
         let inputs = options.is_some_and(|options| options.recording.inputs());
         for (index, mut thread) in threads {
             thread.index = index;
-            let states = self.snapshot.iter().filter_map(|e| match e.event {
+            let mut states = self.snapshot.iter().filter_map(|e| match e.event {
                 Some(Event::State { index: of, tid, .. }) if of == index => Some(tid),
                 _ => None,
             });
@@ -306,7 +306,7 @@ impl Trace {
                 Some(Event::ThreadStart { tid, .. }) => Some(tid),
                 _ => None,
             });
-            thread.tid = starts.next().or_else(|| states.last());
+            thread.tid = starts.next().or_else(|| states.next_back());
             if !inputs {
                 thread.events.sort_by_key(|e| e.position.place());
             }

@@ -292,12 +292,9 @@ fn give_up(kept: &mut Kept, ring: Ring) {
             return;
         }
         let Some(next) = kept.intervals.get(1).map(|interval| interval.number) else { return };
-        if !trace().drop_before(next) {
-            if !core::mem::replace(&mut kept.said, true) {
-                crate::say!(
-                    "the file system cannot give room back: the trace is larger than the ring"
-                );
-            }
+        let is_dropped = trace().drop_before(next);
+        if !is_dropped && !core::mem::replace(&mut kept.said, true) {
+            crate::say!("the file system cannot give room back: the trace is larger than the ring");
         }
         let oldest = kept.intervals.pop_front();
         oldest.and_then(|interval| interval.keeper).into_iter().for_each(Keeper::end);
