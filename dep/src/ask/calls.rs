@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use abi::event::Position;
 use recording::{Recording, TraceName};
 use replay::order::{order, Item};
 use replay::Lineage;
@@ -100,8 +101,10 @@ pub fn list(
     };
     let mut names = BTreeMap::new();
     for item in items {
-        if let Event::ThreadStart { tid, .. } = *item.event {
-            names.insert(item.thread, tid);
+        match *item.event {
+            Event::ThreadStart { tid, .. } => drop(names.insert(item.thread, tid)),
+            Event::State { index, tid, .. } => drop(names.insert(index, tid)),
+            _ => {}
         }
     }
     if let Some(child) = ordered.child {
@@ -128,12 +131,18 @@ fn write(
     let mut written: BTreeMap<u32, Vec<Written>> = BTreeMap::new();
     let mut starts = None;
     for item in items {
-        turns.insert(item.thread, item.position.control_flow.0);
+        // What a recording begins with in the middle of a program has no place.
+        let placed = item.position != Position::NONE;
+        if let Event::State { index, turns: made, .. } = *item.event {
+            turns.insert(index, made);
+        } else if placed {
+            turns.insert(item.thread, item.position.control_flow.0);
+        }
         let of_start = starts == Some(item.thread);
         match &*item.event {
             Event::ThreadStart { .. } => starts = Some(item.thread),
             // What is there when a thread starts belongs to no call.
-            Event::Written { .. } | Event::Mapped { .. } if of_start => {}
+            Event::Written { .. } | Event::Mapped { .. } if of_start || !placed => {}
             Event::Written { address, bytes } => {
                 let shown = &bytes[..bytes.len().min(SHOWN)];
                 let (address, size) = (Hex(address.0), bytes.len());

@@ -7,7 +7,7 @@ use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
-use abi::event::Kind;
+use abi::event::{Kind, Position};
 use abi::script::{EntryHeader, ENTRY_HEADER_SIZE, HEADER_SIZE};
 use abi::syscalls::{effects, find, Access};
 use trace::events::Event;
@@ -19,8 +19,8 @@ pub struct Entry {
     pub at: u64,
     /// Index of its thread.
     pub thread: u32,
-    /// Turns of that thread.
-    pub turns: u64,
+    /// Turns of that thread. `None`: it belongs to what the recording begins with.
+    pub turns: Option<u64>,
     pub event: Event,
 }
 
@@ -101,7 +101,8 @@ fn next(file: &mut impl Read, at: &mut u64) -> Result<Option<Option<Entry>>, std
     let size = (ENTRY_HEADER_SIZE + payload.len()) as u64;
     *at += size.next_multiple_of(8);
     std::io::copy(&mut file.take(*at - begin - size), &mut std::io::sink())?;
-    let turns = event.position.control_flow.0;
+    let is_placed = event.position != Position::NONE;
+    let turns = is_placed.then_some(event.position.control_flow.0);
     let kind = Kind::from_u16(event.kind);
     let decoded = kind.and_then(|kind| Event::decode(kind, &payload).ok());
     Ok(Some(decoded.map(|event| Entry { at: begin, thread, turns, event })))
@@ -144,8 +145,17 @@ impl Effects {
 
     fn add(&mut self, entry: Entry) {
         let Entry { at, thread, turns, event } = entry;
+        // A thread in the snapshot that the recording begins with.
+        if let Event::State { index, turns, .. } = event {
+            self.threads.entry(index).or_default().turns = turns;
+            return;
+        }
         let of = self.threads.entry(thread).or_default();
-        of.turns = turns;
+        match turns {
+            Some(turns) => of.turns = turns,
+            // So are the contents of memory.
+            None => of.starts = true,
+        }
         let (who, pc) = match event {
             Event::ThreadStart { .. } => {
                 of.starts = true;
