@@ -33,7 +33,9 @@ fn absorb(lanes: &mut [u64; 3], block: &[u8]) {
 impl Digest {
     /// Adds a piece. Where it ends counts, too.
     pub fn add(&mut self, bytes: &[u8]) {
-        let mut lanes = [self.value, self.value ^ KEYS[1], self.value ^ KEYS[2]];
+        // No lane is zero at first: a factor of zero would forget the other one.
+        let [_, first, second, third] = KEYS;
+        let mut lanes = [first, second, third].map(|key| self.value ^ key);
         let blocks = bytes.chunks_exact(BLOCK);
         let rest = blocks.remainder();
         blocks.for_each(|block| absorb(&mut lanes, block));
