@@ -142,7 +142,7 @@ fn bias(table: TableShape) -> Bias {
     match table.base {
         base if base < 1 << 31 => Bias::None,
         _ if reached(bias) => Bias::Low(JUMP_BIAS),
-        base => Bias::High((base / table.entry >> 32) as i32),
+        base => Bias::High(((base / table.entry) >> 32) as i32),
     }
 }
 

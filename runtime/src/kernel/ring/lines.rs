@@ -108,7 +108,7 @@ mod tests {
             all
         };
         assert_eq!(outside(&[]), [(at(0, 0x4000), 0x2000)]);
-        assert_eq!(outside(&[0..u64::MAX]), []);
+        assert_eq!(outside(std::slice::from_ref(&(0..u64::MAX))), []);
         let hidden = [0..base + 0x1000, at(0x800, 0x900), at(0x2000, 0x3000)];
         assert_eq!(outside(&hidden), [(at(0x1000, 0x2000), 0x3000), (at(0x3000, 0x4000), 0x5000)]);
     }
