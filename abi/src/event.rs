@@ -559,11 +559,11 @@ kinds! {
     Checked = 55 "CHECKED",
     Mapped = 56 "MAPPED",
     Unfollowed = 57 "UNFOLLOWED",
-    Passed = 62 "PASSED",
     Snapshot = 58 "SNAPSHOT",
     Region = 59 "REGION",
     State = 60 "STATE",
     Actions = 61 "ACTIONS",
+    Passed = 62 "PASSED",
 }
 
 /// Bytes that a [`Event::Map`] has for the build-id.
