@@ -6,7 +6,8 @@ __attribute__((noinline, noclone)) static void set_name(const char *name) {
     strcpy(file.name, name);
 }
 static void bug(void) {
-    char name[1025];
+    // Its place in a page decides which way strcpy takes.
+    _Alignas(4096) char name[1025];
     memset(name, 'A', 1024);
     name[80] = 0;
     set_name(name);

@@ -64,6 +64,8 @@ pub struct Thread {
     pub raised: i32,
     /// What the program has passed to the kernel for the call that is being made, if that is recorded.
     pub passed: Digest,
+    /// Replay: where the thread stood when what is kept began, and its turns, until its next call.
+    pub stood: Option<(u64, u64)>,
     /// System calls that the log has counted.
     pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
@@ -190,6 +192,7 @@ impl Thread {
             transfer_undone: false,
             raised: 0,
             passed: Digest::default(),
+            stood: None,
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,

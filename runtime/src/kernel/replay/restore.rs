@@ -164,6 +164,7 @@ impl State {
         thread.alt_stack = AltStack { sp, flags: flags as i32, pad: 0, size };
         thread.clear_tid = self.clear_tid;
         thread.begin_turns(self.turns);
+        thread.stood = Some((registers.rip, self.turns));
         const FIRST: usize = 160;
         let low = vectors.get(FIRST..).unwrap_or_default().chunks_exact(8);
         let low = low.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
