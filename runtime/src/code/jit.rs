@@ -46,6 +46,9 @@ pub struct Jit<W: World = Process> {
     executable: Executable,
     guarded: Guarded,
     objects: Objects,
+    /// Where instructions start that lay in two ranges when they ran. Their units were compared each time,
+    /// and not guarded: they are of no use where they do not lie in two any more.
+    split: Vec<LiveAddr>,
     units: Units,
     links: Links,
     translation: Translation,
@@ -147,6 +150,7 @@ impl<W: World> Jit<W> {
             executable: Executable::default(),
             guarded,
             objects: Objects::default(),
+            split: Vec::new(),
             units: Units::default(),
             links: Links::default(),
             translation: Translation::new(options, image),
@@ -432,8 +436,15 @@ impl<W: World> Jit<W> {
             range = self.executable.code_at(target, &self.world)?;
         }
         if range.shared {
+            let is_split = self.executable.at(target).is_some_and(|whole| !whole.shared);
+            if is_split && !self.split.contains(&target) {
+                // What was guarded may have links that lead to it.
+                self.drop_units(Span { start: target, end: target.plus(1) });
+                self.split.push(target);
+            }
             return self.resolve_shared(target, self.readable_part(target, range)?);
         }
+        self.leave_split(target);
         let what = what.filter(|_| !self.is_watched(target));
         if let Some(code) = self.ways().ahead_of_time(target) {
             if let Some(what) = what {
@@ -488,6 +499,15 @@ impl<W: World> Jit<W> {
         Some(code)
     }
 
+    /// The instruction at `target` lies in one range: what was translated of it when it lay in two goes.
+    fn leave_split(&mut self, target: LiveAddr) {
+        let Some(i) = self.split.iter().position(|&split| split == target) else { return };
+        self.split.swap_remove(i);
+        let span = Span { start: target, end: target.plus(1) };
+        self.in_both(|jit| jit.units.forget_variants(span));
+        self.drop_units(span);
+    }
+
     /// As [`Jit::link`], for a thread that comes from code of the variant that is `plain`, or is not.
     pub fn link_from(&mut self, plain: bool, id: ExitId) -> Linked {
         match &self.other {
@@ -510,6 +530,7 @@ impl<W: World> Jit<W> {
         if range.shared || self.is_watched(exit.target) {
             return linked(self.resolve(exit.target, None));
         }
+        self.leave_split(exit.target);
         // A unit that is entered from anywhere is replaced by one of that kind.
         let mut from_anywhere = false;
         if let Site::Gate(i) = exit.at {
@@ -550,6 +571,7 @@ impl<W: World> Jit<W> {
             watched: self.watched.filter(|_| self.plain),
             world: &self.world,
             executable: &self.executable,
+            split: &self.split,
             units: &self.units,
             arena: &self.arena,
         }
@@ -614,6 +636,7 @@ impl<W: World> Jit<W> {
             watched,
             world: &self.world,
             executable: &self.executable,
+            split: &self.split,
             units: &self.units,
             arena: &self.arena,
         };
@@ -733,6 +756,7 @@ struct Ways<'a, W: World> {
     watched: Option<LiveAddr>,
     world: &'a W,
     executable: &'a Executable,
+    split: &'a [LiveAddr],
     units: &'a Units,
     arena: &'a W::Code,
 }
@@ -751,7 +775,7 @@ impl<W: World> Ways<'_, W> {
     /// A translation of `target` that unit `from` may branch to directly.
     fn enterable(&self, target: LiveAddr, from: UnitId) -> Option<CodeAddr> {
         let range = self.executable.code_at(target, self.world);
-        let closed = range.is_none_or(|range| range.shared);
+        let closed = range.is_none_or(|range| range.shared) || self.split.contains(&target);
         if closed || self.watched == Some(target) {
             return None;
         }

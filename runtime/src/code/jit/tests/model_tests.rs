@@ -56,8 +56,9 @@ impl Model {
         self.pages.get(n as usize).copied().flatten()
     }
 
+    /// Whether what is translated of `address` is compared each time that it runs, and not guarded.
     fn is_shared(&self, address: LiveAddr) -> bool {
-        self.page(address).is_some_and(|page| page.shared)
+        self.page(address).is_some_and(|page| page.shared) || self.lab.split.contains(&address)
     }
 
     /// A few pages, and their numbers.
