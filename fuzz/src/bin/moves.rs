@@ -313,6 +313,8 @@ impl Target for Moves {
             TABLES[0].1,
             TABLES[1].1,
             TABLES[2].1,
+            TABLES[3].1,
+            TABLES[4].1,
             BLOCK,
             STREAMS,
             NEAR.code,

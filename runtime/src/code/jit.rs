@@ -24,6 +24,7 @@ use crate::code::world::{CodeMemory, For, LookUpTables, World};
 use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
 use abi::options::Options;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
