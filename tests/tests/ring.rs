@@ -33,7 +33,7 @@ int main(void) {
   for (int i = 0; i < 64; i++) table[i] = calloc(1, sizeof(struct node));
   /* Much memory that nobody looks at again. */
   memset(malloc(1 << 20), 7, 1 << 20);
-  return walk(30000000, 29990000) & 1;
+  return walk(300000000, 299990000) & 1;
 }
 "#;
 
@@ -47,7 +47,7 @@ static double sum;
 static void *work(void *number) {
   unsigned long s = (long)number;
   double d = s;
-  for (int k = 0; k < 60; k++) {
+  for (int k = 0; k < 400; k++) {
     for (int i = 0; i < 100000; i++) {
       s = s * 6364136223846793005UL + 1442695040888963407UL;
       shared[s >> 57]++;
