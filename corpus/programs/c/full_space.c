@@ -1,5 +1,6 @@
 // A program that has used up its address space, or all that it may have, lives with ENOMEM.
 //#variants: pie no-pie static
+//#oracle: no: how much fits into the address space depends on where everything lies
 //#flags: -pthread
 #define _GNU_SOURCE
 #include <errno.h>

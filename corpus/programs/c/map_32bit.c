@@ -1,4 +1,5 @@
 // MAP_32BIT: addresses below 2 GiB, whatever is mapped there, and code runs there.
+//#oracle: no: where MAP_32BIT maps depends on what is mapped already
 //#variants: pie no-pie static static-pie
 #define _GNU_SOURCE
 #include <string.h>

@@ -92,7 +92,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // The kernel's mask does not say that of a signal that faults raise.
     let blocked = sent && mailbox.blocks(signal);
     if sent && !let_in && (mailbox.is_stepping() || blocked) {
-        return mailbox.hold(PendingSignal { number: signal, info: *info });
+        // What the program blocks has not been delivered to it: it has the action that holds then.
+        let info = if blocked { info.told() } else { *info };
+        return mailbox.hold(PendingSignal { number: signal, info });
     }
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {

@@ -200,7 +200,7 @@ pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
     }
     let fixed = flags & SHM_REMAP != 0;
     let how = sys::MAP_SHARED | sys::MAP_ANONYMOUS;
-    let (fd, offset) = (-1, 0);
+    let (fd, offset) = (NO_OBJECT, 0);
     note(&Placed { start, len, prot, flags: how, fd, offset, fixed }, false, None);
     result
 }
@@ -222,6 +222,9 @@ pub fn shmdt(args: &[usize; 6]) -> usize {
     }
     result
 }
+
+/// In place of a descriptor: memory that may be attached elsewhere, too, by this process or by others.
+const NO_OBJECT: i32 = -2;
 
 /// Memory that was mapped for the program, and how.
 pub struct Placed {
@@ -249,6 +252,7 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     let writable = prot & sys::PROT_WRITE != 0;
     // (What is repeated has its code compared, as it was.)
     let piece = match shared && !facts().options.is_repeatable() {
+        true if fd == NO_OBJECT => None,
         true if !file => jit.piece(None, 0),
         true => objects::identity(fd as usize).and_then(|id| jit.piece(Some(id), offset)),
         false => None,
