@@ -44,7 +44,9 @@ fn build(source: &Path, several: bool, program: &Path) -> Result<(), String> {
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", here.join("cache")).stdin(Stdio::null());
+    // The C library is translated once for all.
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bugs-cache");
+    command.current_dir(here).env("DEP_CACHE", cache).stdin(Stdio::null());
     command.args(arguments).output().expect("it runs")
 }
 
