@@ -66,7 +66,7 @@ pub const fn tables(high: bool) -> Range<u64> {
 
 /// Undo log: one page below 2 GiB, reached without a base register. Threads take the
 /// lock (zero: free) around each synchronising instruction, and count them.
-pub const SYNC_PAGE: u64 = AREA_END_FIXED;
+pub const SYNC_PAGE: u64 = AREA_END_FIXED + (512 << 10);
 /// The lock.
 pub const SYNC_LOCK: u64 = SYNC_PAGE;
 /// The count, in a cache line of its own.

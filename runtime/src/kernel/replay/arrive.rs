@@ -103,6 +103,11 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
                 if entry.turns > made || !here || pc != moment.rip {
                     return Some(Ahead::Later(entry.turns, moment));
                 }
+                let r11 = thread.block.registers.gpr[11];
+                if stepping::is_in_call(&moment) && r11 != registers.gpr[11] {
+                    // In the call, which comes by itself: rcx is from the call before, which was made here, too.
+                    return None;
+                }
                 if thread.block.registers.gpr[1] != moment.rcx && stepping::may_come_again(pc) {
                     return Some(Ahead::Later(entry.turns, moment));
                 }

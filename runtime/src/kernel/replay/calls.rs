@@ -60,9 +60,9 @@ enum Found {
     Interrupted,
 }
 
-/// Answers the system call in the thread's registers; `next` is the pc behind it. Returns the original pc
-/// where the program goes on.
-pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -> u64 {
+/// Answers the system call in the thread's registers; `next` is the pc behind it, `r11` what that register
+/// had in front of it. Returns the original pc where the program goes on.
+pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r11: u64) -> u64 {
     let pc = thread.syscall_pc;
     steer::before_call(thread, number as u64);
     match number {
@@ -91,6 +91,10 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) 
         }
         Found::Interrupted => {
             thread.block.registers.gpr[1] = next;
+            if matches!(&coming.event, Event::Arrived(recorded) if recorded.gpr[11] == r11) {
+                // It had not begun: rcx is from the call before, which was made here, too.
+                thread.block.registers.gpr[11] = r11;
+            }
             thread.transfer_undone = true;
             return pc;
         }

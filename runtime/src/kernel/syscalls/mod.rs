@@ -42,7 +42,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
     if is_replay() {
-        return calls::handle(thread, number, &args, next);
+        return calls::handle(thread, number, &args, next, gpr[11]);
     }
     pressure::before_call(thread, number);
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
