@@ -1,9 +1,9 @@
 //! The last part of a recording of inputs is kept (`DEP_RING`), and can be replayed.
 //!
 //! What is recorded is cut into intervals. Each begins at an instruction of the thread that has the baton,
-//! while all other threads stand still: there a copy of the process is made ([`keeper`]), which sleeps and
+//! while all other threads stand still: there a copy of the process is made (`keeper`), which sleeps and
 //! so keeps memory as it was. Events of intervals that are given up go out of the file, their copy goes, too.
-//! At the end, and when somebody asks for it, the oldest copy writes down what it is ([`dump`]): with that
+//! At the end, and when somebody asks for it, the oldest copy writes down what it is (`dump`): with that
 //! a replay can begin there.
 //!
 //! The youngest copy keeps the time: it counts ticks, and kicks the thread that runs, which looks here
