@@ -39,40 +39,16 @@ pub struct Symbols {
 
 impl Symbols {
     pub fn new(trace: &Trace) -> Symbols {
-        use std::os::unix::ffi::OsStrExt;
-        let mut modules = Vec::new();
-        let program = trace.program.as_os_str().as_bytes();
-        for event in &trace.process_events {
-            if let Some(Event::Map { start, len, offset, path, .. }) = &event.event {
-                let path = match **path == *program {
-                    // Where it is now.
-                    true => trace.output.clone(),
-                    false => PathBuf::from(std::ffi::OsStr::from_bytes(path)),
-                };
-                let live = *start..LiveAddr(start.0.saturating_add(*len));
-                modules.push(Module { live, offset: *offset, path });
-            }
-        }
+        // The program is where it is now.
+        let modules = modules(trace, &trace.output, Path::to_owned).collect();
         Symbols { modules, files: HashMap::new() }
     }
 
     /// Of a replay: the files are the original ones.
     pub fn of_replay(ready: &Ready) -> Symbols {
-        use std::os::unix::ffi::OsStrExt;
-        let mut modules = Vec::new();
-        for trace in ready.lineage.traces() {
-            let program = trace.program.as_os_str().as_bytes();
-            for event in trace.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
-                let Event::Map { start, len, offset, path, .. } = event else { continue };
-                let path = match **path == *program {
-                    true => ready.original.clone(),
-                    false => ready.file(Path::new(std::ffi::OsStr::from_bytes(path))),
-                };
-                let live = *start..LiveAddr(start.0.saturating_add(*len));
-                modules.push(Module { live, offset: *offset, path });
-            }
-        }
-        Symbols { modules, files: HashMap::new() }
+        let traces = ready.lineage.traces().into_iter();
+        let of = |trace| modules(trace, &ready.original, |path| ready.file(path));
+        Symbols { modules: traces.flat_map(of).collect(), files: HashMap::new() }
     }
 
     /// Address and size of what a program calls `name` or `library:name`. The program comes first, then
@@ -164,6 +140,25 @@ impl Symbols {
             _ => format!("{name}+{distance:#x}"),
         })
     }
+}
+
+/// What the trace says was mapped: `program` in place of the program, and what `file` says in place of another.
+fn modules<'a>(
+    trace: &'a Trace,
+    program: &'a Path,
+    file: impl Fn(&Path) -> PathBuf + 'a,
+) -> impl Iterator<Item = Module> + 'a {
+    use std::os::unix::ffi::OsStrExt;
+    let events = trace.process_events.iter().filter_map(|placed| placed.event.as_ref());
+    events.filter_map(move |event| {
+        let Event::Map { start, len, offset, path, .. } = event else { return None };
+        let path = match **path == *trace.program.as_os_str().as_bytes() {
+            true => program.to_owned(),
+            false => file(Path::new(std::ffi::OsStr::from_bytes(path))),
+        };
+        let live = *start..LiveAddr(start.0.saturating_add(*len));
+        Some(Module { live, offset: *offset, path })
+    })
 }
 
 impl Functions {
