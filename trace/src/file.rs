@@ -81,6 +81,11 @@ impl Streams {
         &self.bytes[self.control_flow.0..self.control_flow.1]
     }
 
+    /// The buffer, for other streams.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The memory stream.
     pub fn memory(&self) -> &[u8] {
         &self.bytes[self.memory.0..self.memory.1]
@@ -238,8 +243,13 @@ impl TraceFile {
     }
 
     /// Both streams of a Record frame that starts with `registers`: what is in use, if it is
-    /// sealed, else all there is.
-    pub fn streams(&self, frame: &Frame, registers: &RegisterState) -> Result<Streams, Error> {
+    /// sealed, else all there is. They are read into `bytes`, whatever it holds.
+    pub fn streams(
+        &self,
+        frame: &Frame,
+        registers: &RegisterState,
+        mut bytes: Vec<u8>,
+    ) -> Result<Streams, Error> {
         let header = &frame.header;
         let (memory_len, control_flow_len) = if frame.is_sealed() {
             (header.used_memory, header.used)
@@ -247,11 +257,24 @@ impl TraceFile {
             (header.split - RECORD_DATA as u64, header.frame_len - header.split)
         };
         // One buffer, without the unused room between the streams.
-        let mut bytes = self.read(frame.offset + RECORD_DATA as u64, memory_len)?;
-        let memory = (0, bytes.len());
-        let mut control_flow = self.read(frame.offset + header.split, control_flow_len)?;
-        bytes.append(&mut control_flow);
-        let control_flow = (memory.1, bytes.len());
+        let places = [
+            (frame.offset + RECORD_DATA as u64, memory_len),
+            (frame.offset + header.split, control_flow_len),
+        ];
+        let mut ends = [0; 2];
+        let mut end = 0;
+        for ((at, len), stream_end) in places.into_iter().zip(&mut ends) {
+            // What a header claims is no reason to ask for memory that the file does not fill.
+            let len = size(len.min(self.len.saturating_sub(at)));
+            if bytes.len() < end + len {
+                bytes.resize(end + len, 0);
+            }
+            end += self
+                .read_some(at, &mut bytes[end..end + len])
+                .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;
+            *stream_end = end;
+        }
+        let (memory, control_flow) = ((0, ends[0]), (ends[0], ends[1]));
         let streams = Streams { bytes, control_flow, memory };
         if frame.is_sealed() && streams.checksum(registers) != frame.header.checksum {
             return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));
