@@ -366,11 +366,7 @@ impl<'a> Course<'a> {
         self.end.next = if !whole {
             Next::At(unit.address.plus(u64::from(unit.starts[stop].offset)))
         } else {
-            match unit.exit {
-                Exit::To(address) | Exit::System(address) => Next::At(address),
-                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
-                Exit::Anywhere => Next::Anywhere,
-            }
+            Next::behind(unit.exit)
         };
     }
 }
