@@ -10,6 +10,7 @@ use abi::trace::{
     RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
 };
 
+use crate::lanes::Lanes;
 use crate::Error;
 
 /// Frames longer than this are not believed.
@@ -91,10 +92,10 @@ impl Streams {
 
     /// The checksum of a Record frame that starts with `registers`.
     fn checksum(&self, registers: &RegisterState) -> u32 {
-        let mut sum = Checksum::default();
-        for part in [&registers.to_bytes()[..], self.memory(), self.control_flow()] {
-            add_padded(&mut sum, part);
-        }
+        let mut sum = Lanes::default();
+        sum.add(&registers.to_bytes());
+        sum.add(self.memory());
+        sum.add(self.control_flow());
         sum.finish()
     }
 }
