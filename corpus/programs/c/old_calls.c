@@ -1,6 +1,7 @@
 // The calls at the addresses of the vsyscall page, which the kernel carries out where somebody jumps there: their
 // results, the registers behind them, and what comes instead of an error.
 //#requires: vsyscall
+//#except: replay: a replay does not follow a signal that comes during such a call
 //#oracle: no: there is no code at these addresses
 #define _GNU_SOURCE
 #include <setjmp.h>
