@@ -116,7 +116,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
-    if let Some(at) = changing.filter(|_| !arguments.quiet && !arguments.dynamic()) {
+    if let Some(at) = changing.filter(|_| !arguments.dynamic()) {
         say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }
     let dynamic = arguments.dynamic() || changing.is_some();
@@ -302,8 +302,9 @@ fn libraries_of(
 }
 
 fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
-    if !arguments.quiet {
-        summary.print();
+    match arguments.quiet {
+        true => summary.print_slow(),
+        false => summary.print(),
     }
     if arguments.time {
         summary.print_stages();

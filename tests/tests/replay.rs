@@ -101,20 +101,12 @@ fn corpus_replays() {
     let mut tally = Tally::start("corpus_replays");
     let (mut to_their_ends, mut not_so_far) = (0, 0);
     for case in corpus() {
-        if let Some(why) = case.skip_reason() {
+        if let Some(why) = case.skip_reason_in("replay") {
             tally.skip(&case.name, &why);
             continue;
         }
         if case.refused.is_some() {
             tally.skip(&case.name, "the runtime stops it");
-            continue;
-        }
-        if case.name.contains("trap_flag") {
-            tally.skip(&case.name, "a replay does not follow the trap flag");
-            continue;
-        }
-        if case.name.contains("full_space") {
-            tally.skip(&case.name, "it leaves no room in the address space for a replay");
             continue;
         }
         let dir = folder();
