@@ -7,16 +7,20 @@ use abi::ids::LiveAddr;
 use serde::Serialize;
 use trace::compile::CompiledUnit;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
+use trace::plain::Referred;
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
 
 use crate::args::Selection;
+use crate::line::{Line, MOST};
 use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
 use crate::{Stop, Warnings};
 
 /// A batch is sent when its text is this long.
 const BATCH: usize = 1 << 18;
+/// Lines that are written at once.
+const ROOM: usize = 32;
 
 /// Lines of text. The first `uncertain` bytes (one line) count only if a block begins there, see
 /// [`Seam`].
@@ -95,6 +99,8 @@ struct Style {
     block: Template<1>,
     read: Template<3>,
     write: Template<3>,
+    /// Text of all code, so that a unit's lines are the same but for their addresses.
+    same: bool,
 }
 
 impl Style {
@@ -111,7 +117,8 @@ impl Style {
             Template::new(form, &row, numbers)
         };
         let block = Template::new(form, &BlockRow { tid, pc: Hex(PC) }, [Number::Hex(PC)]);
-        Style { range, outside, block, read: reference("R"), write: reference("W") }
+        let same = form == Form::Text && range.is_none();
+        Style { range, outside, block, read: reference("R"), write: reference("W"), same }
     }
 }
 
@@ -121,6 +128,10 @@ struct Printer<const REFERENCES: bool> {
     lines: Lines,
     /// No unit was executed yet.
     fresh: bool,
+    /// By the unit's number: its lines. Of units that were not met yet, none.
+    units: Vec<Box<[Line]>>,
+    /// For lines, before they are appended.
+    room: Box<[u8; ROOM * MOST]>,
 }
 
 impl<const REFERENCES: bool> Printer<REFERENCES> {
@@ -134,6 +145,21 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
         if self.outlet.is_open() {
             self.outlet.send(lines);
         }
+    }
+
+    /// The lines of a unit that is met for the first time.
+    #[cold]
+    fn meet(&mut self, number: usize, unit: &CompiledUnit, references: &[Referred]) {
+        if self.units.len() <= number {
+            self.units.resize_with(number + 1, Box::default);
+        }
+        let line = |r: &Referred| {
+            let template = if r.write { &self.style.write } else { &self.style.read };
+            let pc = unit.address.plus(u64::from(r.offset)).0;
+            let numbers = [Number::Hex(pc), Number::Hex(0), Number::Decimal(r.size.into())];
+            Line::new(template, numbers, 1)
+        };
+        self.units[number] = references.iter().map(line).collect();
     }
 
     #[inline]
@@ -181,6 +207,42 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
         let template = if r.write { &self.style.write } else { &self.style.read };
         let numbers = [Number::Hex(r.pc.0), Number::Hex(r.address.0), Number::Decimal(r.size)];
         template.append(numbers, &mut self.lines.text);
+        self.send_if_full();
+    }
+
+    #[inline]
+    fn plain(
+        &mut self,
+        number: u32,
+        unit: &CompiledUnit,
+        references: &[Referred],
+        addresses: &[u64],
+    ) {
+        if !REFERENCES || references.is_empty() {
+            return;
+        }
+        if !self.style.same {
+            for (r, &address) in references.iter().zip(addresses) {
+                self.reference(MemoryReference {
+                    pc: unit.address.plus(u64::from(r.offset)),
+                    address: LiveAddr(address),
+                    size: r.size.into(),
+                    write: r.write,
+                });
+            }
+            return;
+        }
+        let number = number as usize;
+        if self.units.get(number).is_none_or(|lines| lines.is_empty()) {
+            self.meet(number, unit, references);
+        }
+        for (lines, addresses) in self.units[number].chunks(ROOM).zip(addresses.chunks(ROOM)) {
+            let mut len = 0;
+            for (line, &address) in lines.iter().zip(addresses) {
+                len += line.write(address, &mut self.room[len..]);
+            }
+            self.lines.text.extend_from_slice(&self.room[..len]);
+        }
         self.send_if_full();
     }
 
@@ -240,6 +302,8 @@ fn list<const REFERENCES: bool>(
         style: styles[job.thread].clone(),
         lines: Lines { text: Vec::new(), uncertain: None, outside: 0 },
         fresh: true,
+        units: Vec::new(),
+        room: Box::new([0; ROOM * MOST]),
     };
     // The thread whose last chunk ended in code that is not recorded.
     let mut outside_of = None;
@@ -314,6 +378,21 @@ mod tests {
                 assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
             }
             let (mut one, mut other) = (Vec::new(), Vec::new());
+            for (access, template) in [("R", &style.read), ("W", &style.write)] {
+                let size = u16::try_from(size).unwrap_or(u16::MAX);
+                if form == Form::Text {
+                    let row = ReferenceRow { tid, pc, access, address, size: size.into() };
+                    let mut text = Vec::new();
+                    form.append(&row, &mut text).expect("memory");
+                    let numbers = [Number::Hex(pc.0), Number::Hex(0), Number::Decimal(size.into())];
+                    let mut line = [0; MOST];
+                    let len = Line::new(template, numbers, 1).write(address.0, &mut line);
+                    assert_eq!(
+                        String::from_utf8_lossy(&line[..len]),
+                        String::from_utf8_lossy(&text)
+                    );
+                }
+            }
             style.block.append([Number::Hex(pc.0)], &mut one);
             form.append(&BlockRow { tid, pc }, &mut other).expect("memory");
             assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));

@@ -12,10 +12,11 @@ use tests::sys::{self, Status};
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
 
 /// Those that the ways of recording are compared on: one of each kind of program.
-const CASES: [&str; 10] = [
+const CASES: [&str; 11] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
     "asm/low_stack.static",
+    "asm/stack_moves.pie",
     "asm/avx2.pie",
     "c/setjmp.pie",
     "c/generated_pages.pie",

@@ -7,6 +7,7 @@ use abi::unit::flags;
 
 use crate::compile::{compile, CompiledUnit, Tells};
 use crate::open::Trace;
+use crate::plain::{plain, Plain};
 use crate::units::Units;
 
 /// Position of a unit in [`CompiledUnits`].
@@ -36,6 +37,8 @@ impl From<&str> for Trouble {
 pub(super) struct CompiledUnits<'t> {
     trace: &'t Trace,
     list: Vec<CompiledUnit>,
+    /// Of each of them, if it has that form.
+    plain: Vec<Option<Plain>>,
     by_id: HashMap<UnitId, UnitNumber>,
     tells: Tells,
 }
@@ -47,12 +50,18 @@ impl<'t> CompiledUnits<'t> {
             options if options.records_memory() => Tells::References,
             _ => Tells::Nothing,
         };
-        CompiledUnits { trace, list: Vec::new(), by_id: HashMap::new(), tells }
+        CompiledUnits { trace, list: Vec::new(), plain: Vec::new(), by_id: HashMap::new(), tells }
     }
 
     #[inline]
     pub fn get(&self, number: UnitNumber) -> &CompiledUnit {
         &self.list[number.0 as usize]
+    }
+
+    /// The unit in the form in which it costs least, if it has that.
+    #[inline]
+    pub fn plain(&self, number: UnitNumber) -> Option<&Plain> {
+        self.plain[number.0 as usize].as_ref()
     }
 
     /// What describes the units.
@@ -75,6 +84,8 @@ impl<'t> CompiledUnits<'t> {
             .map_err(|what| format!("unit {id} at {}: {what}", unit.address))?;
         let number = u32::try_from(self.list.len()).map_err(|_| "too many units")?;
         let number = UnitNumber(number);
+        let is_plain = self.tells == Tells::References;
+        self.plain.push(is_plain.then(|| plain(&compiled.steps)).flatten());
         self.list.push(compiled);
         self.by_id.insert(id, number);
         Ok(number)
