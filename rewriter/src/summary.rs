@@ -16,6 +16,8 @@ pub struct Summary {
     pub libraries: Vec<crate::library::Report>,
     /// Names of needed libraries that are not found.
     pub libraries_missing: Vec<String>,
+    /// What of the program is left to run time, and why.
+    pub left: Option<String>,
     pub units: usize,
     pub code_bytes: usize,
     pub seconds: f64,
