@@ -1185,6 +1185,8 @@ reasons! {
         LogFull = 5,
         /// The recording pauses: where the thread has a later chunk, it goes on with that.
         Paused = 6,
+        /// Code has changed more often at one address than the format can name.
+        Versions = 7,
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! A *pack* is one piece of bytes that starts at a page and holds everything: header, tables, unit
 //! descriptions, a copy of the library's executable segment for the reader of traces, and the
-//! translated code, page-aligned, last. Offsets in the header count from the pack's start; addresses
+//! translated code, page-aligned, last. A library with several executable segments has a pack for each, one
+//! behind the other. Offsets in the header count from the pack's start; addresses
 //! in the tables count from the library's load address, where its first segment's page 0 lies.
 //!
 //! The code is mapped at a fixed distance behind the library, so what is relative to the
@@ -123,13 +124,15 @@ pub struct PackHeader {
     pub plain: Tables,
     /// Copy of the executable segment.
     pub text: u64,
+    /// Packs of further executable segments of the same library, which lie behind this one.
+    pub following: u64,
     /// Hash of everything that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
 }
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 48);
+const _: () = assert!(HEADER_SIZE == 8 * 49);
 
 impl PackHeader {
     /// The bytes in the file.
@@ -172,7 +175,8 @@ impl PackHeader {
             thunks.ends().is_some_and(|[_, end]| end <= tables.code_len)
         };
         let behind = crate::layout::page_up(self.tables.code.saturating_add(self.tables.code_len));
-        self.tables.are_within(self.len)
+        self.len >= HEADER_SIZE as u64
+            && self.tables.are_within(self.len)
             && fit(&self.thunks, &self.tables)
             && self.plain.are_within(self.len)
             && fit(&self.plain_thunks, &self.plain)
@@ -208,7 +212,7 @@ impl PackHeader {
             .chain(self.tables.words_mut())
             .chain(self.plain_thunks.words_mut())
             .chain(self.plain.words_mut())
-            .chain([&mut self.text])
+            .chain([&mut self.text, &mut self.following])
             .chain(&mut self.identity)
     }
 }

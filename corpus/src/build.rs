@@ -198,6 +198,7 @@ fn job(
         requires: directives.requires.clone(),
         no_oracle: directives.no_oracle.clone(),
         refused: directives.refused.clone(),
+        except: directives.except.clone(),
     };
     Ok(Job { case, source: source.to_owned(), command, libraries })
 }

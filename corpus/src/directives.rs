@@ -2,6 +2,9 @@
 
 use crate::End;
 
+/// What a case can be excepted from.
+pub const WAYS: [&str; 3] = ["undo", "inputs", "replay"];
+
 #[derive(Debug, Default, PartialEq)]
 pub struct Directives {
     pub args: Vec<String>,
@@ -17,6 +20,8 @@ pub struct Directives {
     pub link: Vec<String>,
     pub no_oracle: Option<String>,
     pub refused: Option<String>,
+    /// Of a way of running it that it cannot be checked in: why.
+    pub except: Vec<(String, String)>,
     pub library: bool,
 }
 
@@ -48,6 +53,12 @@ impl Directives {
                 },
                 "refused" if value.is_empty() => return Err(format!("why? //#{line}")),
                 "refused" => d.refused = Some(value.to_owned()),
+                "except" => match value.split_once(':') {
+                    Some((way, why)) if WAYS.contains(&way.trim()) && !why.trim().is_empty() => {
+                        d.except.push((way.trim().to_owned(), why.trim().to_owned()));
+                    }
+                    _ => return Err(format!("expected one of {WAYS:?}, and why: //#{line}")),
+                },
                 "library" => d.library = true,
                 _ => return Err(format!("unknown directive: //#{line}")),
             }
@@ -67,7 +78,7 @@ mod tests {
     #[test]
     fn directives_are_read() {
         let d = Directives::parse(
-            "// Text.\n//#args: a b\n//#expect-signal: 11\n//#link: x.c\n//#oracle: no: races\n//#refused: odd\nint x;",
+            "// Text.\n//#args: a b\n//#expect-signal: 11\n//#link: x.c\n//#oracle: no: races\n//#refused: odd\n//#except: undo: a: b\nint x;",
         )
         .unwrap();
         assert_eq!(d.args, ["a", "b"]);
@@ -75,11 +86,15 @@ mod tests {
         assert_eq!(d.shared, d.link);
         assert_eq!(d.no_oracle.as_deref(), Some("races"));
         assert_eq!(d.refused.as_deref(), Some("odd"));
+        assert_eq!(d.except, [("undo".to_owned(), "a: b".to_owned())]);
     }
 
     #[test]
     fn a_misspelt_directive_is_an_error() {
         assert!(Directives::parse("//#expect-sginal: 11").is_err());
         assert!(Directives::parse("//#refused:").is_err());
+        assert!(Directives::parse("//#except: undo").is_err());
+        assert!(Directives::parse("//#except: undo:").is_err());
+        assert!(Directives::parse("//#except: und: it is odd").is_err());
     }
 }

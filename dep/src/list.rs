@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::sync::Mutex;
 
 use abi::ids::LiveAddr;
 use serde::Serialize;
@@ -21,6 +22,8 @@ use crate::{Stop, Warnings};
 const BATCH: usize = 1 << 18;
 /// Lines that are written at once.
 const ROOM: usize = 32;
+/// How much longer a batch may become by one unit, usually.
+const MORE: usize = 1 << 12;
 
 /// Lines of text. The first `uncertain` bytes (one line) count only if a block begins there, see
 /// [`Seam`].
@@ -122,25 +125,33 @@ impl Style {
     }
 }
 
-struct Printer<const REFERENCES: bool> {
+/// Where the lines of a unit are that was not met yet.
+const NOWHERE: usize = usize::MAX;
+
+/// Buffers that were printed, for what comes next.
+type Spare = Mutex<Vec<Vec<u8>>>;
+
+struct Printer<'a, const REFERENCES: bool> {
+    spare: &'a Spare,
     outlet: Outlet<Lines>,
     style: Style,
     lines: Lines,
     /// No unit was executed yet.
     fresh: bool,
-    /// By the unit's number: its lines. Of units that were not met yet, none.
-    units: Vec<Box<[Line]>>,
+    /// By the unit's number: where its lines are. Of units that were not met yet, [`NOWHERE`].
+    units: Vec<usize>,
+    lines_of_units: Vec<Line>,
     /// For lines, before they are appended.
     room: Box<[u8; ROOM * MOST]>,
 }
 
-impl<const REFERENCES: bool> Printer<REFERENCES> {
+impl<const REFERENCES: bool> Printer<'_, REFERENCES> {
     fn wants(&self, pc: LiveAddr) -> bool {
         self.style.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
     fn send(&mut self) {
-        let text = Vec::with_capacity(BATCH + 256);
+        let text = buffer(self.spare);
         let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None, outside: 0 });
         if self.outlet.is_open() {
             self.outlet.send(lines);
@@ -151,7 +162,7 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
     #[cold]
     fn meet(&mut self, number: usize, unit: &CompiledUnit, references: &[Referred]) {
         if self.units.len() <= number {
-            self.units.resize_with(number + 1, Box::default);
+            self.units.resize(number + 1, NOWHERE);
         }
         let line = |r: &Referred| {
             let template = if r.write { &self.style.write } else { &self.style.read };
@@ -159,7 +170,8 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
             let numbers = [Number::Hex(pc), Number::Hex(0), Number::Decimal(r.size.into())];
             Line::new(template, numbers, 1)
         };
-        self.units[number] = references.iter().map(line).collect();
+        self.units[number] = self.lines_of_units.len();
+        self.lines_of_units.extend(references.iter().map(line));
     }
 
     #[inline]
@@ -170,7 +182,7 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
     }
 }
 
-impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
+impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
     const REFERENCES: bool = REFERENCES;
 
     fn block(&mut self, pc: LiveAddr, uncertain: bool) {
@@ -233,10 +245,11 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
             return;
         }
         let number = number as usize;
-        if self.units.get(number).is_none_or(|lines| lines.is_empty()) {
+        if self.units.get(number).is_none_or(|&at| at == NOWHERE) {
             self.meet(number, unit, references);
         }
-        for (lines, addresses) in self.units[number].chunks(ROOM).zip(addresses.chunks(ROOM)) {
+        let lines = &self.lines_of_units[self.units[number]..];
+        for (addresses, lines) in addresses.chunks(ROOM).zip(lines.chunks(ROOM)) {
             let mut len = 0;
             for (line, &address) in lines.iter().zip(addresses) {
                 len += line.write(address, &mut self.room[len..]);
@@ -251,11 +264,12 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
     }
 }
 
-impl<const REFERENCES: bool> BatchSink for Printer<REFERENCES> {
+impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
     type Batch = Lines;
 
     fn finish(mut self) -> Outlet<Lines> {
         self.send();
+        give_back(self.spare, self.lines.text);
         self.outlet
     }
 }
@@ -297,12 +311,15 @@ fn list<const REFERENCES: bool>(
     let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone(), outside);
     let styles: Vec<Style> = trace.threads.iter().map(style).collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
+    let spare = Spare::default();
     let make = |job: Job, outlet| Printer::<REFERENCES> {
+        spare: &spare,
         outlet,
         style: styles[job.thread].clone(),
-        lines: Lines { text: Vec::new(), uncertain: None, outside: 0 },
+        lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
         fresh: true,
         units: Vec::new(),
+        lines_of_units: Vec::new(),
         room: Box::new([0; ROOM * MOST]),
     };
     // The thread whose last chunk ended in code that is not recorded.
@@ -317,7 +334,9 @@ fn list<const REFERENCES: bool>(
                 let skip = lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
                 let goes_on = outside_of == Some(job.thread);
                 let skip = if goes_on { skip.max(lines.outside) } else { skip };
-                print(&lines.text[skip..], &mut left, out)
+                let printed = print(&lines.text[skip..], &mut left, out);
+                give_back(&spare, lines.text);
+                printed
             }
             Piece::End(end) => match *end {
                 Ok(end) => {
@@ -338,6 +357,19 @@ fn list<const REFERENCES: bool>(
         result.is_ok() && left > 0
     });
     result
+}
+
+/// An empty buffer for a batch.
+fn buffer(spare: &Spare) -> Vec<u8> {
+    let used = spare.lock().ok().and_then(|mut spare| spare.pop());
+    used.unwrap_or_else(|| Vec::with_capacity(BATCH + MORE))
+}
+
+fn give_back(spare: &Spare, mut text: Vec<u8>) {
+    text.clear();
+    if let Ok(mut spare) = spare.lock() {
+        spare.push(text);
+    }
 }
 
 fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), Stop> {

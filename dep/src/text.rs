@@ -75,6 +75,7 @@ pub fn loss_reason(reason: Loss) -> &'static str {
         Loss::IoError => "I/O error",
         Loss::NoMemory => "no memory",
         Loss::LogFull => "log full",
+        Loss::Versions => "code changed more often than the format can name",
         Loss::Paused => "paused",
         Loss::Unknown(_) => "unknown reason",
     }

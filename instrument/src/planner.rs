@@ -510,9 +510,15 @@ pub fn may_enter(recording: RecordingOptions, from: UnitId, id: UnitId, wide: bo
 }
 
 /// Whether all units of a region must be open: what does not announce itself must be the only one at
-/// its address. It may be entered from everywhere, so that nobody translates it again.
+/// its address, in the whole run. It may be entered from everywhere, so that nobody translates it again
+/// while it is what is there, and what comes after it announces itself.
 pub fn all_open(recording: RecordingOptions) -> bool {
     recording.control_flow == ControlFlow::Bits
+}
+
+/// Whether the stream names a unit by its address and version, and not by its number.
+pub fn names_versions(recording: RecordingOptions) -> bool {
+    recording.streams() && recording.control_flow != ControlFlow::Tags
 }
 
 /// Whether an instruction must be the first one of its unit: in the undo log a store that the

@@ -51,6 +51,7 @@ fn loss(reason: Loss) -> &'static str {
         Loss::IoError => "the trace could not be written",
         Loss::NoMemory => "the trace could not be mapped",
         Loss::LogFull => "the size that was asked for was used up",
+        Loss::Versions => "code had changed more often than the format can name",
         Loss::Paused => "the recording was switched off",
         Loss::Unknown(_) => "the recording stopped",
     }

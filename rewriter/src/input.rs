@@ -213,10 +213,9 @@ impl Input {
         input.pie && !says_program && has(elf::PT_DYNAMIC) && (named || !has(elf::PT_INTERP))
     }
 
-    /// The one executable segment of a library.
-    pub fn executable_segment(&self) -> Option<&ProgramHeader> {
-        let mut all = self.loads().filter(|p| p.is_executable());
-        all.next().filter(|p| all.next().is_none() && p.file_size == p.memory_size)
+    /// The executable segments that have bytes.
+    pub fn executable_segments(&self) -> impl Iterator<Item = &ProgramHeader> {
+        self.loads().filter(|p| p.is_executable() && p.file_size != 0)
     }
 
     fn check_library(&self) -> Result<()> {
@@ -234,10 +233,12 @@ impl Input {
         if end > LARGEST_LIBRARY {
             return Err(unsupported!("the library reaches up to {end:#x}; the limit is 512 MiB"));
         }
-        match self.executable_segment() {
-            Some(p) if !p.is_writable() => Ok(()),
-            _ => Err(unsupported!(
-                "a library must have one executable segment, whole in the file and not writable"
+        let mut code = self.loads().filter(|p| p.is_executable());
+        match code.find(|p| p.is_writable() || p.file_size != p.memory_size) {
+            None => Ok(()),
+            Some(p) => Err(unsupported!(
+                "the library's code at {:#x} is writable, or not whole in the file",
+                p.address
             )),
         }
     }

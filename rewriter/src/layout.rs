@@ -60,9 +60,14 @@ impl Places {
         }
     }
 
+    /// Whether what is added may end there.
+    pub fn fits(input: &Input, end: u64) -> bool {
+        end <= added_end(input) && end - input.image_start() <= REACH
+    }
+
     /// Refuses what does not fit.
     pub fn check(&self, input: &Input, end: u64) -> Result<()> {
-        if end > added_end(input) || end - input.image_start() > REACH {
+        if !Places::fits(input, end) {
             return Err(unsupported!(
                 "the program is too large: its translation would end at {end:#x}"
             ));

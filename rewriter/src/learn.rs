@@ -17,6 +17,8 @@ use trace::Trace;
 #[derive(Default)]
 pub struct Learned {
     pub program: Vec<u64>,
+    /// All addresses of the program's code that was translated when it ran, ascending.
+    pub ran: Vec<u64>,
     /// By the library's real path: also libraries that the program opened while it ran.
     pub libraries: BTreeMap<PathBuf, Vec<u64>>,
 }
@@ -34,6 +36,7 @@ impl Learned {
             learned.add(path, input, build_id)?;
         }
         learned.program.sort_unstable();
+        learned.ran.sort_unstable();
         learned.libraries.values_mut().for_each(|addresses| addresses.sort_unstable());
         Ok(learned)
     }
@@ -46,13 +49,20 @@ impl Learned {
         check_program(&trace, build_id, &image)
             .map_err(|why| Error::File(format!("cannot learn from {}: {why}", path.display())))?;
         let files = files(&trace);
-        for unit in trace.units.jit().filter(|u| u.body.flags & flags::WIDE != 0) {
+        for unit in trace.units.jit() {
+            let is_wide = unit.body.flags & flags::WIDE != 0;
             if image.contains(&unit.address.0) {
                 // The program may have changed its code, or the trace may be of another one.
                 if is_code_of(input, unit, load) {
-                    self.program.push(unit.address.0 - load);
+                    self.ran.push(unit.address.0 - load);
+                    self.program.extend(is_wide.then_some(unit.address.0 - load));
                 }
-            } else if let Some((range, file)) = find(&files, unit.address.0) {
+                continue;
+            }
+            if !is_wide {
+                continue;
+            }
+            if let Some((range, file)) = find(&files, unit.address.0) {
                 let addresses = self.libraries.entry(file.clone()).or_default();
                 addresses.push(unit.address.0 - range.start);
             }

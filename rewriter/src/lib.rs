@@ -7,6 +7,7 @@
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("DEPREWRITE_BUILD"));
 
 pub mod convert;
+pub mod coverage;
 pub mod dump;
 pub mod elf;
 pub mod error;

@@ -2,6 +2,7 @@
 //! ([`abi::library`]).
 
 use crate::convert::{index, short};
+use crate::elf::ProgramHeader;
 use crate::error::{unsupported, Error, Result};
 use crate::input::{read_file, Input};
 use crate::roots;
@@ -61,7 +62,7 @@ pub struct Library {
 impl Library {
     pub fn read(path: &Path) -> Result<Library> {
         let input = Input::parse_library(read_file(path)?)?;
-        if input.executable_segment().is_none_or(|p| p.file_size == 0) {
+        if input.executable_segments().next().is_none() {
             return Err(unsupported!("the library has no code"));
         }
         Ok(Library { path: path.to_owned(), input })
@@ -69,7 +70,7 @@ impl Library {
 
     /// Window of the first unit in a file of the library's own.
     pub fn shared_window(&self) -> u32 {
-        let segment = self.input.executable_segment();
+        let segment = self.input.executable_segments().next();
         abi::library::shared_window(key(segment.map_or(&[][..], |p| self.input.segment_bytes(p))))
     }
 
@@ -100,7 +101,10 @@ impl Library {
         image.code_pointers.extend(more);
         let program = discover(&image, &mut |_, _| ());
         let blocks = Blocks::new(program, &image, options, choice.selected());
-        Lifted { library: self, image, blocks, options, choice, fixed }
+        let segments: Vec<_> = self.input.executable_segments().copied().collect();
+        let ranges: Vec<_> = segments.iter().map(|p| p.address..p.end()).collect();
+        let parts = segments.into_iter().zip(blocks.divide(&ranges)).collect();
+        Lifted { library: self, image, parts, options, choice, fixed }
     }
 }
 
@@ -108,7 +112,8 @@ impl Library {
 pub struct Lifted<'a> {
     library: &'a Library,
     image: lifter::image::Image<'a>,
-    blocks: Blocks,
+    /// The executable segments, and what is in each.
+    parts: Vec<(ProgramHeader, Blocks)>,
     options: Options,
     choice: Choice,
     fixed: bool,
@@ -117,45 +122,64 @@ pub struct Lifted<'a> {
 impl Lifted<'_> {
     /// Unit windows that its translation takes.
     pub fn windows(&self) -> u32 {
-        short(self.blocks.recorded.block_count()).div_ceil(abi::unit::TAGS_PER_WINDOW)
+        self.parts.iter().map(|(_, blocks)| windows_of(blocks)).sum()
     }
 
-    /// The pack, with units from `first_window` on.
+    /// The packs, one for each executable segment.
+    pub fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The packs, one behind the other, with units from `first_window` on.
     pub fn pack(&self, first_window: u32) -> (Vec<u8>, Report) {
         let input = &self.library.input;
-        let code_distance = page_up(input.image_end());
-        let target = Target {
-            options: self.options,
-            selected: self.choice.selected(),
-            code: code_distance,
-            fixed: self.fixed,
-            movable: true,
-            first_window,
-        };
-        let translated = self.blocks.translate(&self.image, target);
-        let report = Report {
-            path: self.library.path.clone(),
-            units: translated.recorded.unit_addresses.len(),
-            code_bytes: translated.code_len(),
-            left: None,
-            file: None,
-        };
-        let description = Description {
-            input,
-            translated: &translated,
-            options: self.options,
-            choice: &self.choice,
-            fixed: self.fixed,
-            code_distance,
-            first_window,
-        };
-        (description.assemble(), report)
+        let (mut bytes, mut first_window) = (Vec::new(), first_window);
+        let mut code_distance = page_up(input.image_end());
+        let path = self.library.path.clone();
+        let mut report = Report { path, units: 0, code_bytes: 0, left: None, file: None };
+        for (part, (segment, blocks)) in self.parts.iter().enumerate() {
+            let target = Target {
+                options: self.options,
+                selected: self.choice.selected(),
+                code: code_distance,
+                fixed: self.fixed,
+                movable: true,
+                first_window,
+            };
+            let translated = blocks.translate(&self.image, target);
+            report.units += translated.recorded.unit_addresses.len();
+            report.code_bytes += translated.code_len();
+            let description = Description {
+                input,
+                segment,
+                following: self.parts.len() - 1 - part,
+                translated: &translated,
+                options: self.options,
+                choice: &self.choice,
+                fixed: self.fixed,
+                code_distance,
+                first_window,
+            };
+            bytes.extend_from_slice(&description.assemble());
+            first_window += windows_of(blocks);
+            code_distance += page_up(translated.code_len() as u64);
+        }
+        (bytes, report)
     }
+}
+
+/// Unit windows of a pack. One without units takes one, too: nobody else's.
+fn windows_of(blocks: &Blocks) -> u32 {
+    short(blocks.recorded.block_count()).div_ceil(abi::unit::TAGS_PER_WINDOW).max(1)
 }
 
 /// What a pack is made of.
 struct Description<'a> {
     input: &'a Input,
+    /// Where its code comes from.
+    segment: &'a ProgramHeader,
+    /// Further packs of the library behind it.
+    following: usize,
     translated: &'a Variants,
     options: Options,
     choice: &'a Choice,
@@ -174,9 +198,8 @@ impl Description<'_> {
             bytes.extend_from_slice(content);
             start
         };
-        // The check of every library's constructor: exactly one executable segment.
-        let segment = input.executable_segment().copied().unwrap_or_default();
-        let text_bytes = input.segment_bytes(&segment);
+        let segment = self.segment;
+        let text_bytes = input.segment_bytes(segment);
         let offsets = translated.place(0, self.first_window, |table| place(table, 16));
         let pieces = self.choice.ranges.pieces();
         let words = pieces.as_flattened().iter().flat_map(|word| word.to_le_bytes());
@@ -217,6 +240,7 @@ impl Description<'_> {
             plain_thunks,
             plain,
             text,
+            following: self.following as u64,
             identity: [0; 2],
         };
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
@@ -308,6 +332,30 @@ pub struct Packs {
     pub next_window: u32,
 }
 
+/// Who is served first where there is not room for all: what every program runs, what earlier runs needed
+/// (`more`), and then the smaller ones, so that as many as possible are served.
+fn in_order_of_use<'a>(
+    paths: &'a [PathBuf],
+    more: &BTreeMap<PathBuf, Vec<u64>>,
+) -> Vec<&'a PathBuf> {
+    const FIRST: [&str; 6] = [
+        "ld-linux-x86-64.so",
+        "libc.so",
+        "libpthread.so",
+        "libm.so",
+        "libstdc++.so",
+        "libgcc_s.so",
+    ];
+    let mut order: Vec<&PathBuf> = paths.iter().collect();
+    order.sort_by_key(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let common = FIRST.iter().position(|first| name.starts_with(first)).unwrap_or(FIRST.len());
+        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        (common, !more.contains_key(*path), size)
+    });
+    order
+}
+
 /// Translates libraries for an output whose own units end before window `first_window`, within
 /// `room` bytes. Those that do not fit, or are not what we can translate, are left to run time.
 /// `more`: addresses of code in a library that a run has found.
@@ -322,7 +370,8 @@ pub fn packs(
 ) -> Packs {
     let mut packs = Packs { next_window: first_window, ..Packs::default() };
     let mut originals = 0;
-    for path in paths {
+    let no_room = || "no room for it in the output's address space".to_owned();
+    for path in in_order_of_use(paths, more) {
         let left = |why| Report::left(path, why);
         let library = match Library::read(path) {
             Ok(library) => library,
@@ -332,6 +381,13 @@ pub fn packs(
             }
         };
         originals += page_up(library.input.image_end());
+        // No instruction gets shorter.
+        let code: u64 = library.input.executable_segments().map(|p| p.file_size).sum();
+        let least = packs.bytes.len() as u64 + code;
+        if least > room.translations || least + originals > room.in_all {
+            packs.reports.push(left(no_room()));
+            continue;
+        }
         let lifted =
             library.translate(options, selection, fixed, more.get(path).map_or(&[], |m| m));
         if packs.next_window + lifted.windows() >= library::FIRST_SHARED_WINDOW {
@@ -341,12 +397,12 @@ pub fn packs(
         let (bytes, report) = lifted.pack(packs.next_window);
         let translations = (packs.bytes.len() + bytes.len()) as u64;
         if translations > room.translations || translations + originals > room.in_all {
-            packs.reports.push(left("no room for it in the output's address space".into()));
+            packs.reports.push(left(no_room()));
             continue;
         }
         packs.next_window += lifted.windows();
         packs.bytes.extend_from_slice(&bytes);
-        packs.count += 1;
+        packs.count += lifted.parts();
         packs.reports.push(report);
     }
     packs

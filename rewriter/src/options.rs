@@ -46,7 +46,7 @@ pub struct Arguments {
     /// Print the summary as JSON on stdout.
     #[arg(long)]
     pub json: bool,
-    /// Print nothing but errors.
+    /// Print nothing but errors, and what makes the program slow.
     #[arg(short, long)]
     pub quiet: bool,
     /// The options are for several programs: what --only and --skip name need not be in each.

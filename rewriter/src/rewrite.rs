@@ -1,5 +1,6 @@
 //! The pipeline: input -> image -> program -> translation -> layout -> file.
 
+use crate::coverage::{self, Coverage};
 use crate::error::{unsupported, Error, Result};
 use crate::input::Input;
 use crate::layout::{tables, Places};
@@ -22,8 +23,8 @@ use store::Store;
 
 /// Inputs above this size get a progress bar.
 const LARGE: usize = 8 << 20;
-/// Room for the tables of each block, at the first attempt.
-const ROOM_PER_BLOCK: u64 = 64;
+/// Room for the tables of a program that is translated when it runs.
+const ROOM: u64 = 1 << 20;
 
 /// Runs the command; prints what it is asked to print.
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -78,7 +79,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
     let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let choice = selection.of_program(&arguments.input, &input);
-    let blocks = Blocks::new(program, &image, arguments.options(), choice.selected());
+    let mut blocks = Blocks::new(program, &image, arguments.options(), choice.selected());
     let program = &blocks.recorded;
     let changing = writable_code(&input, program)?;
     stages.done("discover");
@@ -116,35 +117,29 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
-    if let Some(at) = changing.filter(|_| !arguments.quiet && !arguments.dynamic()) {
+    if let Some(at) = changing.filter(|_| !arguments.dynamic()) {
         say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }
     let dynamic = arguments.dynamic() || changing.is_some();
     let (paths, missing) = libraries_of(arguments, &input, &learned)?;
-    let variants = if options.process.switchable { 2 } else { 1 };
-    let mut room = (1 << 20) + variants * ROOM_PER_BLOCK * program.block_count() as u64;
-    let (places, translated) = loop {
-        let places = Places::new(&input, room);
-        places.check(&input, places.code)?;
-        let translated = if dynamic {
-            Variants::default()
-        } else {
+    let (places, translated, of_program) = match dynamic {
+        true => (Places::new(&input, ROOM), Variants::default(), Coverage::Everything),
+        false => {
             let target = Target {
                 options,
                 selected: choice.selected(),
-                code: places.code,
+                code: 0,
                 fixed: !input.pie,
                 movable: false,
                 first_window: FIRST_WINDOW,
             };
-            blocks.translate(&image, target)
-        };
-        let needed = translated.table_bytes();
-        if needed <= room {
-            break (places, translated);
+            coverage::translate(&input, &image, &mut blocks, target, &learned, runtime.end())
         }
-        room = needed;
     };
+    let program = &blocks.recorded;
+    if let Some(why) = of_program.says() {
+        say!("{}: {why}", arguments.input.display());
+    }
     stages.done("translate");
     let code = &translated.code();
     let shared = shared.filter(|_| arguments.shares_libraries());
@@ -192,7 +187,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
             "where the program's function main is cannot be told (use --start entry)"
         ));
     }
-    if tables.bytes.len() as u64 > room {
+    if tables.bytes.len() as u64 > places.code - places.tables {
         return Err(Error::Internal("the tables are larger than planned".into()));
     }
     let (bytes, identity) =
@@ -200,6 +195,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     stages.done("layout");
 
     let summary = Summary {
+        left: of_program.says(),
         functions: program.functions.len(),
         blocks: program.block_count(),
         text_bytes: program.text_bytes,
@@ -302,8 +298,9 @@ fn libraries_of(
 }
 
 fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
-    if !arguments.quiet {
-        summary.print();
+    match arguments.quiet {
+        true => summary.print_slow(),
+        false => summary.print(),
     }
     if arguments.time {
         summary.print_stages();

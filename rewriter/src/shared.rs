@@ -21,6 +21,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use store::{Content, Entry, Failed, Hash, Place, Stamp, Store, Trouble};
 
@@ -254,13 +255,28 @@ fn taken(folder: &Path) -> Vec<Range<u32>> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let packs = entries.map(|entry| entry.path());
     let packs = packs.filter(|path| path.extension() == Some(OsStr::new("dep-library")));
-    let windows = packs.filter_map(|path| {
-        let mut bytes = [0; HEADER_SIZE];
-        File::open(path).ok()?.read_exact(&mut bytes).ok()?;
-        let Range { start, end } = PackHeader::from_bytes(&bytes)?.windows();
-        Some(u32::try_from(start).ok()?..u32::try_from(end).ok()?)
-    });
+    let windows = packs.flat_map(|path| windows_of(&path));
     windows.collect()
+}
+
+/// Windows of the packs in a file.
+fn windows_of(path: &Path) -> Vec<Range<u32>> {
+    let mut windows = Vec::new();
+    let Ok(file) = File::open(path) else { return windows };
+    let mut at = 0;
+    loop {
+        let mut bytes = [0; HEADER_SIZE];
+        let read = file.read_exact_at(&mut bytes, at).ok();
+        let Some(header) = read.and_then(|()| PackHeader::from_bytes(&bytes)) else { break };
+        let Range { start, end } = header.windows();
+        let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) else { break };
+        windows.push(start..end);
+        at += header.len;
+        if header.following == 0 {
+            break;
+        }
+    }
+    windows
 }
 
 /// The first of `count` windows that nobody has: the first ones from `next` on, so that those that have

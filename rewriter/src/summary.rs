@@ -16,6 +16,8 @@ pub struct Summary {
     pub libraries: Vec<crate::library::Report>,
     /// Names of needed libraries that are not found.
     pub libraries_missing: Vec<String>,
+    /// What of the program is left to run time, and why.
+    pub left: Option<String>,
     pub units: usize,
     pub code_bytes: usize,
     pub seconds: f64,
@@ -47,11 +49,19 @@ impl Summary {
             self.output_bytes,
             self.seconds
         );
-        for library in &self.libraries {
+        for library in self.libraries.iter().filter(|library| library.left.is_none()) {
+            library.print();
+        }
+        self.print_slow();
+    }
+
+    /// What makes the program slow.
+    pub fn print_slow(&self) {
+        for library in self.libraries.iter().filter(|library| library.left.is_some()) {
             library.print();
         }
         for name in &self.libraries_missing {
-            say!("{name}: not found; left to run time");
+            say!("{name}: not found; left to run time (--with-library FILE says where it is)");
         }
     }
 

@@ -3,13 +3,16 @@
 
 use crate::convert::index;
 use crate::translate::{cut, translate, Target, Translated};
+use abi::ids::OrigAddr;
 use abi::layout::page_up;
 use abi::options::Options;
 use abi::selection::Selected;
 use abi::tables::Tables;
 use lifter::image::Image;
-use lifter::program::Program;
+use lifter::program::{Function, Program};
 use std::borrow::Cow;
+use std::collections::HashSet;
+use std::ops::Range;
 
 /// Blocks as each translation needs them.
 pub struct Blocks {
@@ -26,6 +29,43 @@ impl Blocks {
         Blocks { recorded: cut(program, image, options, selected), plain }
     }
 
+    /// Forgets the other functions.
+    pub fn keep(&mut self, wanted: impl Fn(&Function) -> bool) {
+        for program in [Some(&mut self.recorded), self.plain.as_mut()].into_iter().flatten() {
+            program.functions.retain(&wanted);
+        }
+    }
+
+    /// Bytes of all blocks.
+    pub fn bytes(&self) -> u64 {
+        let blocks = self.recorded.functions.iter().flat_map(|function| &function.blocks);
+        blocks.map(|block| u64::from(block.len)).sum()
+    }
+
+    /// Those in each of these ranges of addresses. Code of another range is reached by its address.
+    pub fn divide(mut self, ranges: &[Range<u64>]) -> Vec<Blocks> {
+        if ranges.len() < 2 {
+            return vec![self];
+        }
+        let mut parts = Vec::new();
+        let programs = [Some(&mut self.recorded), self.plain.as_mut()];
+        for program in programs.into_iter().flatten() {
+            expose(program, ranges);
+        }
+        for range in ranges {
+            let part = |program: &mut Program| {
+                let all = std::mem::take(&mut program.functions);
+                let inside = |function: &Function| range.contains(&function.start.0);
+                let (functions, others) = all.into_iter().partition(inside);
+                program.functions = others;
+                Program { functions, ..Program::default() }
+            };
+            let recorded = part(&mut self.recorded);
+            parts.push(Blocks { recorded, plain: self.plain.as_mut().map(part) });
+        }
+        parts
+    }
+
     /// Translates all of them.
     pub fn translate(&self, image: &Image, target: Target) -> Variants {
         let recorded = translate(&self.recorded, image, target);
@@ -40,6 +80,20 @@ impl Blocks {
             Translated { descriptions: Vec::new(), ..translate(plain, image, target) }
         });
         Variants { recorded, plain }
+    }
+}
+
+/// Blocks to which others branch from another range are looked up by their addresses.
+fn expose(program: &mut Program, ranges: &[Range<u64>]) {
+    let part = |address: OrigAddr| ranges.iter().position(|range| range.contains(&address.0));
+    let mut entered = HashSet::new();
+    for block in program.functions.iter().flat_map(|function| &function.blocks) {
+        let from = part(block.start);
+        let targets = block.end.successors(block.behind()).into_iter().flatten();
+        entered.extend(targets.filter(|target| part(*target) != from));
+    }
+    for block in program.functions.iter_mut().flat_map(|function| &mut function.blocks) {
+        block.indirect |= entered.contains(&block.start);
     }
 }
 

@@ -23,7 +23,8 @@ use abi::options::{torture, Options, ProcessOptions};
 use object::elf;
 use std::io::Write as _;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 const PAGE: usize = index(abi::layout::PAGE);
@@ -397,15 +398,54 @@ pub fn write_file(path: &Path, bytes: &[u8], mode: std::fs::Permissions) -> Resu
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let mut file =
-        tempfile::Builder::new().prefix(".deprewrite").tempfile_in(directory).map_err(|e| {
-            // The name of the temporary file would only confuse.
-            failed(e.kind().into())
-        })?;
+    if let Some(mut file) = unnamed(directory) {
+        file.write_all(bytes).map_err(failed)?;
+        file.set_permissions(mode.clone()).map_err(failed)?;
+        if name(&file, directory, &real).is_ok() {
+            return Ok(());
+        }
+    }
+    let mut file = temporary().tempfile_in(directory).map_err(|e| {
+        // The name of the temporary file would only confuse.
+        failed(e.kind().into())
+    })?;
     file.as_file_mut().write_all(bytes).map_err(failed)?;
     file.as_file().set_permissions(mode).map_err(failed)?;
     file.persist(real).map_err(|e| failed(e.error))?;
     Ok(())
+}
+
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".deprewrite");
+    builder
+}
+
+/// A file without a name, of which nothing is left when we are killed. Some file systems have none.
+fn unnamed(directory: &Path) -> Option<std::fs::File> {
+    let flags = rustix::fs::OFlags::TMPFILE;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(flags.bits() as i32)
+        .open(directory)
+        .ok()
+}
+
+/// Gives an unnamed file in `directory` the name `real`, in place of whatever has it. An error where there is no
+/// `/proc`.
+fn name(file: &std::fs::File, directory: &Path, real: &Path) -> std::io::Result<()> {
+    let link = |to: &Path| -> std::io::Result<()> {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let here = rustix::fs::CWD;
+        Ok(rustix::fs::linkat(here, from, here, to, rustix::fs::AtFlags::SYMLINK_FOLLOW)?)
+    };
+    if link(real).is_ok() {
+        return Ok(());
+    }
+    // A name can only be taken over by one that exists.
+    temporary().make_in(directory, link)?.persist(real).map_err(|e| e.error)
 }
 
 /// Whether two paths name one file.
@@ -419,6 +459,43 @@ pub fn same_file(a: &Path, b: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_file_that_is_being_written_has_no_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || std::fs::read_dir(dir.path()).unwrap().count();
+        let Some(mut file) = unnamed(dir.path()) else {
+            println!("skipped: the file system has no unnamed files");
+            return;
+        };
+        file.write_all(b"first").unwrap();
+        assert_eq!(names(), 0);
+        let to = dir.path().join("out");
+        name(&file, dir.path(), &to).unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"first");
+        let mut file = unnamed(dir.path()).unwrap();
+        file.write_all(b"second").unwrap();
+        assert_eq!(names(), 1);
+        name(&file, dir.path(), &to).unwrap();
+        assert_eq!(std::fs::read(&to).unwrap(), b"second");
+        assert_eq!(names(), 1);
+    }
+
+    #[test]
+    fn a_file_is_written_with_its_mode_over_another_one_and_by_way_of_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let [to, link] = ["out", "link"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink("out", &link).unwrap();
+        std::fs::write(&to, b"old").unwrap();
+        for (path, bytes, mode) in [(&to, b"one", 0o755), (&link, b"two", 0o640)] {
+            write_file(path, bytes, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(std::fs::read(&to).unwrap(), bytes);
+            assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o7777, mode);
+        }
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
 
     #[test]
     fn pieces_are_whole_pages_and_of_one_mapping() {

@@ -129,6 +129,99 @@ fn linked_libraries_run_ahead_of_time() {
     assert!(info["elsewhere"]["jit"]["library"].as_u64().unwrap() > 1000);
 }
 
+/// Code in a segment of its own, behind data with zeros, as rewriters of binaries leave it.
+const DIVIDED: &str = "
+#include <stdio.h>
+#define HOT __attribute__((section(\".hot\"), noinline))
+int x_zeros[5000];
+HOT int x_step(int a) { return a * 3 + 1000; }
+__attribute__((noinline)) int x_cold(int a) { return a + x_zeros[a & 4095]; }
+HOT int x_run(int n) {
+    int s = 0;
+    for (int i = 0; i < n; i++) { s = x_step(s) % 9973; if (i % 7 == 0) s = x_cold(s); }
+    return s;
+}
+";
+
+/// A program that is linked with the library, and one that opens it three times.
+fn runs_ahead_of_time(flags: &[&str]) {
+    let place = Place::new();
+    let library =
+        place.compile("libx.so", DIVIDED, &[&["-shared", "-fPIC", "-O1"], flags].concat());
+    let linked = place.linked();
+    let native = place.run(&linked, Path::new(""), &[]);
+    for from in ["embed", "cache"] {
+        let rewritten = place.rewrite(&linked, &["--libraries", from]);
+        let (printed, info) = place.record(&rewritten, Path::new(""), None);
+        assert_eq!(printed, native, "{from}");
+        assert_eq!(jit_in_libraries(&info), 0, "{from}: {info}");
+        assert_eq!(note_of(&info, &library), "", "{from}");
+    }
+    let folder = place.path("translations/");
+    Tools::get().rewrite(&library, &folder, &[]).unwrap();
+    let outside = place.rewrite(&linked, &["--libraries", "runtime"]);
+    let (printed, info) = place.record(&outside, Path::new(""), Some(&folder));
+    assert_eq!((printed, note_of(&info, &library)), (native.clone(), String::new()));
+    let opened = place.compile("opened", OPENED, &["-O1"]);
+    let with = place.rewrite(&opened, &["--with-library", library.to_str().unwrap()]);
+    let (printed, _) = place.record(&with, &library, None);
+    assert_eq!(printed, native.repeat(3));
+    // A recording that is switched off has another translation.
+    let switchable = place.rewrite(&linked, &["--switchable"]);
+    assert_eq!(place.record(&switchable, Path::new(""), None).0, native);
+}
+
+#[test]
+fn a_library_with_two_executable_segments_runs_ahead_of_time() {
+    runs_ahead_of_time(&["-Wl,--section-start=.hot=0x400000"]);
+}
+
+#[test]
+fn a_library_that_is_aligned_to_large_pages_runs_ahead_of_time() {
+    runs_ahead_of_time(&["-Wl,-z,max-page-size=0x200000"]);
+}
+
+#[test]
+fn a_library_with_both_runs_ahead_of_time() {
+    runs_ahead_of_time(&["-Wl,--section-start=.hot=0xa00000", "-Wl,-z,max-page-size=0x200000"]);
+}
+
+/// More blocks than the tables of an ahead-of-time translation have room for: nobody calls them.
+const LARGE: &str = "
+#include <stdio.h>
+__asm__(\".pushsection .text\\n.globl filler\\n.type filler, @function\\nfiller: .fill 7000000, 2, 0x0072\\n\"
+        \"ret\\n.size filler, . - filler\\n.popsection\");
+void filler(void);
+__attribute__((noinline)) int step(int a) { return a * 3 + 1000; }
+int main(int argc, char **argv) {
+    int s = 0;
+    for (int i = 0; i < 1000; i++) s = step(s) % 9973;
+    if (argc > 2) filler();
+    printf(\"%d\\n\", s);
+}
+";
+
+#[test]
+fn what_is_too_large_to_be_translated_ahead_of_time_runs() {
+    let place = Place::new();
+    let large = place.compile("large", LARGE, &["-O1"]);
+    let native = place.run(&large, Path::new(""), &[]);
+    let count = |info: &Value, place: &str| info[place]["static"].as_u64().unwrap();
+    let (printed, info) = place.record(&place.rewrite(&large, &[]), Path::new(""), None);
+    assert_eq!(printed, native);
+    assert_eq!(count(&info, "main_program"), 0);
+    assert!(count(&info, "embedded_libraries") > 1000, "{info}");
+    // What a run needed fits.
+    let trace = place.path("first.dep");
+    std::fs::rename(place.path("trace.dep"), &trace).unwrap();
+    let learned = place.rewrite(&large, &["--learn", trace.to_str().unwrap()]);
+    let (printed, info) = place.record(&learned, Path::new(""), None);
+    assert_eq!(printed, native);
+    assert!(count(&info, "main_program") > 2000, "{info}");
+    let dynamic = place.rewrite(&large, &["--translate", "dynamic"]);
+    assert_eq!(place.record(&dynamic, Path::new(""), None).0, native);
+}
+
 #[test]
 fn a_library_that_has_changed_is_translated_when_it_runs() {
     let place = Place::new();

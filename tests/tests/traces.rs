@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::*;
-use tests::harness::{difference, Run, RunSpec, Tally, Tools};
+use tests::harness::{difference, is_refused, Run, RunSpec, Tally, Tools};
 use tests::sys::{self, Status};
 
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
@@ -20,6 +20,7 @@ const CASES: [&str; 11] = [
     "asm/avx2.pie",
     "c/setjmp.pie",
     "c/generated_pages.pie",
+    "c/generated_anew.static",
     "c/switches.pie",
     "c/libc_mix.pie",
     "c/signals.pie",
@@ -105,6 +106,45 @@ fn formats_agree() {
                 same_listings(dir.path(), "reference", "other")
             };
             tally.record(&format!("{name} {}", way.join(" ")), check());
+        }
+    }
+    tally.finish();
+}
+
+/// A program that is stopped in front of an instruction has done all up to there, and no more, whatever the format.
+#[test]
+fn a_program_that_is_stopped_ends_at_that_instruction() {
+    let mut tally = Tally::start("a_program_that_is_stopped_ends_at_that_instruction");
+    let tools = Tools::get();
+    let stopped = ["asm/uses_gs.", "asm/int80."];
+    for case in corpus().iter().filter(|c| stopped.iter().any(|name| c.name.starts_with(name))) {
+        let dir = tempfile::tempdir().unwrap();
+        // Natively it ends right there.
+        let truth = oracle(&spec(case), dir.path(), ORACLE_LIMIT);
+        for translate in ["static", "dynamic"] {
+            for control_flow in ["tags", "full-pc", "bits"] {
+                let check = || -> Result<(), String> {
+                    let truth = truth.as_ref().map_err(Clone::clone)?;
+                    let to = dir.path().join("stopped");
+                    let flags = ["--translate", translate, "--control-flow", control_flow];
+                    tools.rewrite(&case.path, &to, &flags)?;
+                    let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
+                    is_refused(&run)?;
+                    let trace = first_trace(&run.traces)?;
+                    tools.verify(trace, &to)?;
+                    for (what, expected, maps) in [
+                        ("blocks", &truth.blocks, None),
+                        ("memrefs", &truth.memrefs, Some(truth.maps.as_path())),
+                    ] {
+                        let listing = dir.path().join(what);
+                        tools.list(what, trace, &to, &listing)?;
+                        same_listing(expected, &listing, maps, false)
+                            .map_err(|e| format!("{what}: {e}"))?;
+                    }
+                    Ok(())
+                };
+                tally.record(&format!("{} {translate} {control_flow}", case.name), check());
+            }
         }
     }
     tally.finish();

@@ -121,12 +121,8 @@ fn record(tally: &mut Tally, name: &str, spec: &RunSpec, flags: &[&str], end: Op
 fn corpus_is_undone() {
     let mut tally = Tally::start("corpus_is_undone");
     for case in corpus() {
-        if let Some(why) = case.skip_reason() {
+        if let Some(why) = case.skip_reason_in("undo") {
             tally.skip(&case.name, &why);
-            continue;
-        }
-        if ["clone_vm", "action_changes"].iter().any(|name| case.name.contains(name)) {
-            tally.skip(&case.name, "it is another one under the watcher, which traces it");
             continue;
         }
         for mode in [UNDO_STATIC, UNDO_DYNAMIC] {

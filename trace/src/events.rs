@@ -1,6 +1,7 @@
 //! Finds the events in a payload. What they hold, `abi::event` says.
 
-use abi::event::{BadEvent, EventHeader, Kind, Position, EVENT_HEADER_SIZE};
+use abi::event::{BadEvent, End, EventHeader, Kind, Position, EVENT_HEADER_SIZE};
+use abi::ids::LiveAddr;
 use abi::trace::RegisterState;
 
 /// An event that was read from a trace.
@@ -14,6 +15,20 @@ pub struct Placed {
     /// What; `None` if this version does not know its kind, or if its check does not hold. It still
     /// says that the thread was there.
     pub event: Option<Event>,
+}
+
+impl Placed {
+    /// The instruction in front of which the process was stopped, if this is that: it has never run before, and
+    /// ends its unit.
+    #[must_use]
+    pub(crate) fn refused_at(&self) -> Option<LiveAddr> {
+        match &self.event {
+            Some(Event::ProcessEnd { reason: End::Refused, address, .. }) => {
+                Some(LiveAddr(*address))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Reads the events of a payload up to its end mark. The flag says whether it ended properly.

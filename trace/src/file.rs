@@ -85,6 +85,11 @@ impl Streams {
         &self.bytes[self.control_flow.0..self.control_flow.1]
     }
 
+    /// The buffer, for other streams.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The memory stream.
     pub fn memory(&self) -> &[u8] {
         &self.bytes[self.memory.0..self.memory.1]
@@ -351,9 +356,41 @@ impl TraceFile {
         Ok(held[start..end].to_vec())
     }
 
+    /// The same, to where `bytes` has room from `start` on, and more if it has to; where it ends.
+    fn read_frame_into(
+        &self,
+        frame: &Frame,
+        from: u64,
+        len: u64,
+        bytes: &mut Vec<u8>,
+        start: usize,
+    ) -> Result<usize, Error> {
+        if self.held.contains_key(&frame.offset) {
+            let held = self.read_frame(frame, from, len)?;
+            bytes.truncate(start);
+            bytes.extend_from_slice(&held);
+            return Ok(bytes.len());
+        }
+        let at = frame.offset + from;
+        // What a header claims is no reason to ask for memory that the file does not fill.
+        let len = size(len.min(self.len.saturating_sub(at)));
+        if bytes.len() < start + len {
+            bytes.resize(start + len, 0);
+        }
+        let n = self
+            .read_some(at, &mut bytes[start..start + len])
+            .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;
+        Ok(start + n)
+    }
+
     /// Both streams of a Record frame that starts with `registers`: what is in use, if it is
-    /// sealed, else all there is.
-    pub fn streams(&self, frame: &Frame, registers: &RegisterState) -> Result<Streams, Error> {
+    /// sealed, else all there is. They are read into `bytes`, whatever it holds.
+    pub fn streams(
+        &self,
+        frame: &Frame,
+        registers: &RegisterState,
+        mut bytes: Vec<u8>,
+    ) -> Result<Streams, Error> {
         let header = &frame.header;
         let (memory_len, control_flow_len) = if frame.is_sealed() {
             (header.used_memory, header.used)
@@ -361,11 +398,10 @@ impl TraceFile {
             (header.split - RECORD_DATA as u64, header.frame_len - header.split)
         };
         // One buffer, without the unused room between the streams.
-        let mut bytes = self.read_frame(frame, RECORD_DATA as u64, memory_len)?;
-        let memory = (0, bytes.len());
-        let mut control_flow = self.read_frame(frame, header.split, control_flow_len)?;
-        bytes.append(&mut control_flow);
-        let control_flow = (memory.1, bytes.len());
+        let mut end = self.read_frame_into(frame, RECORD_DATA as u64, memory_len, &mut bytes, 0)?;
+        let memory = (0, end);
+        end = self.read_frame_into(frame, header.split, control_flow_len, &mut bytes, end)?;
+        let control_flow = (memory.1, end);
         let streams = Streams { bytes, control_flow, memory };
         if frame.is_sealed() && streams.checksum(registers) != frame.header.checksum {
             return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));

@@ -53,19 +53,21 @@ impl Translation {
         Some(bytes)
     }
 
-    /// The translation of a library, whose pack starts at `at` in `file`.
-    fn of_pack(file: File, at: u64, identity: [u64; 2]) -> Result<Translation, String> {
-        let mut bytes = [0; library::HEADER_SIZE];
-        file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
-        let header = PackHeader::from_bytes(&bytes)
-            .ok_or("a library's translation is damaged, or of another version")?;
+    /// The translation of a library with this identity: one of the packs from `at` on in `file`.
+    fn of_pack(file: File, mut at: u64, identity: [u64; 2]) -> Result<Translation, String> {
         let len = file.metadata().map_err(|e| e.to_string())?.len();
-        if at.checked_add(header.len).is_none_or(|end| end > len) {
-            return Err("a library's translation is truncated".into());
-        }
-        if header.identity != identity {
-            return Err("a library's translation is not the one that ran".into());
-        }
+        let header = loop {
+            let header = header_at(&file, at)?;
+            let end = at.checked_add(header.len).filter(|end| *end <= len);
+            let end = end.ok_or("a library's translation is truncated")?;
+            if header.identity == identity {
+                break header;
+            }
+            if header.following == 0 {
+                return Err("a library's translation is not the one that ran".into());
+            }
+            at = end;
+        };
         let descriptions =
             read(&file, at + header.tables.descriptions, header.tables.descriptions_len)?;
         let segments = vec![Segment {
@@ -81,12 +83,9 @@ impl Translation {
         })
     }
 
-    /// Whether there is a translation of this identity at `path`, as far as its header says.
+    /// Whether there is a translation of this identity at `path`.
     pub fn is_pack(path: &Path, identity: [u64; 2]) -> bool {
-        let mut bytes = [0; library::HEADER_SIZE];
-        let read = File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0));
-        let header = read.ok().and_then(|()| PackHeader::from_bytes(&bytes));
-        header.is_some_and(|header| header.identity == identity)
+        File::open(path).is_ok_and(|file| Translation::of_pack(file, 0, identity).is_ok())
     }
 
     /// The translation of a library in a file of its own.
@@ -145,6 +144,14 @@ impl Places {
         }
         Translation::open_pack(path, identity)
     }
+}
+
+/// The header of the pack at `at`.
+fn header_at(file: &File, at: u64) -> Result<PackHeader, String> {
+    let mut bytes = [0; library::HEADER_SIZE];
+    file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
+    let header = PackHeader::from_bytes(&bytes);
+    header.ok_or_else(|| "a library's translation is damaged, or of another version".into())
 }
 
 fn read(file: &File, at: u64, size: u64) -> Result<Vec<u8>, String> {

@@ -52,7 +52,7 @@ impl Sum {
         Sum { displacement: 0, base: slot, index: ZERO, scale: 0, to: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn value(&self, slots: &Slots) -> u64 {
         slots[usize::from(self.base)]
             .wrapping_add(slots[usize::from(self.index)].wrapping_mul(u64::from(self.scale)))
@@ -98,7 +98,7 @@ pub struct Plain {
 
 impl Plain {
     /// What one execution with these recorded `words` refers to; the registers change.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn execute(
         &self,
         words: &[u8],

@@ -1,6 +1,6 @@
 //! All units that a trace can name: of the JIT (in the trace) and ahead-of-time (in the output).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use abi::ids::{LiveAddr, OrigAddr, UnitId};
@@ -54,9 +54,11 @@ pub struct Units {
     statics: BTreeMap<u32, Statics>,
     /// (address, version) to id.
     places: HashMap<u64, UnitId>,
-    /// Units that nothing announces, by address: ahead-of-time, and of the JIT with their version.
+    /// Units that nothing announces, by address: ahead-of-time, and of the JIT.
     narrow_statics: HashMap<LiveAddr, UnitId>,
-    narrow_jit: HashMap<LiveAddr, (u16, UnitId)>,
+    narrow_jit: HashMap<LiveAddr, UnitId>,
+    /// Addresses with several of the JIT.
+    ambiguous: HashSet<LiveAddr>,
 }
 
 /// What a unit that is not announced follows.
@@ -92,9 +94,9 @@ impl Units {
         {
             self.places.insert(word(unit.address, unit.version), unit.id);
             if unit.body.flags & flags::WIDE == 0 {
-                let newest = (unit.version, unit.id);
-                let known = self.narrow_jit.entry(unit.address).or_insert(newest);
-                *known = newest.max(*known);
+                if self.narrow_jit.insert(unit.address, unit.id).is_some() {
+                    self.ambiguous.insert(unit.address);
+                }
             }
             if self.jit.insert(unit.id, unit).is_some() {
                 return Err("two units have the same id");
@@ -166,14 +168,24 @@ impl Units {
     }
 
     /// Id of the unit that runs at a live address without being announced.
-    pub fn narrow_at(&self, address: LiveAddr, behind: Predecessor) -> Option<UnitId> {
-        let jit = || self.narrow_jit.get(&address).map(|&(_, id)| id);
+    ///
+    /// # Errors
+    /// Several do.
+    pub fn narrow_at(
+        &self,
+        address: LiveAddr,
+        behind: Predecessor,
+    ) -> Result<Option<UnitId>, String> {
+        if behind != Predecessor::Static && self.ambiguous.contains(&address) {
+            return Err(format!("two units at {address} announce themselves by nothing"));
+        }
+        let jit = || self.narrow_jit.get(&address).copied();
         let ahead_of_time = || self.narrow_statics.get(&address).copied();
-        match behind {
+        Ok(match behind {
             Predecessor::None => jit().or_else(ahead_of_time),
             Predecessor::Static => ahead_of_time(),
             Predecessor::Jit => jit(),
-        }
+        })
     }
 
     /// Whether ahead-of-time units have numbers in this window, or units of the JIT.

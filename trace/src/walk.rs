@@ -96,7 +96,7 @@ fn walk<S: Sink, D: Decoder>(
     };
     let streams: Streams = trace
         .file
-        .streams(&chunk.frame, &chunk.registers)
+        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.bytes))
         .map_err(|error| violation(StreamOff(0), error.0))?;
     decoder.begin(chunk, &trace.units);
     let following: Option<&Chunk> = thread.chunks.get(number + 1);
@@ -105,8 +105,10 @@ fn walk<S: Sink, D: Decoder>(
     let cursor = Cursor::new(&chunk.registers, streams.memory(), trace.xsave.as_ref());
     let selective = trace.options.recording.selective;
     let mut course = Course::new(chunk, following, stream, events, cursor, selective);
-    match course.run(decoder, units, desk, trace.is_lossy, sink) {
+    let end = match course.run(decoder, units, desk, trace.is_lossy, sink) {
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),
-    }
+    };
+    desk.bytes = streams.into_buffer();
+    end
 }

@@ -1,5 +1,6 @@
 // A signal has the action of the moment when it is delivered, however soon another one follows.
 //#oracle: no: threads
+//#except: undo: it is another one under the watcher, which traces it
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

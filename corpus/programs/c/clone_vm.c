@@ -2,6 +2,8 @@
 // one ended by a signal, one while its parent is stopped by it.
 //#variants: pie static
 //#oracle: no: runs beside its parent
+//#except: undo: it is another one under the watcher, which traces it
+//#except: inputs: processes beside their parent are refused while inputs are recorded
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>

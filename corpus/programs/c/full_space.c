@@ -2,6 +2,7 @@
 //#variants: pie no-pie static
 //#oracle: no: how much fits into the address space depends on where everything lies
 //#flags: -pthread
+//#except: replay: it leaves no room in the address space for a replay
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
 // The program sets the trap flag: a trap behind each instruction, with the flag where it can be read.
 //#oracle: no: the oracle steps itself
+//#except: replay: a replay does not follow the trap flag
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>

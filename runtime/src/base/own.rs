@@ -178,6 +178,16 @@ pub fn reserve(start: u64, len: u64) -> bool {
     }
 }
 
+/// Keeps what the program gives back at `start` free for the runtime: as the kernel would answer munmap.
+pub fn keep_free(start: u64, len: u64) -> usize {
+    let flags = KEPT_FREE | sys::MAP_FIXED;
+    // SAFETY: the program has given it back.
+    match unsafe { sys::mmap(start, len, 0, flags, -1, 0) } {
+        Ok(_) => 0,
+        Err(error) => sys::failed(error),
+    }
+}
+
 /// Keeps all of `range` free of anything else that is free of it now; what is there stays.
 pub fn reserve_gaps(range: core::ops::Range<u64>) {
     let len = range.end - range.start;

@@ -622,6 +622,9 @@ impl<W: World> Jit<W> {
         let watched = self.watched.filter(|_| self.plain);
         let is_known = |at| self.units.at(at).is_some() || Some(at) == watched;
         let mut out = self.translation.translate(target, wide, range, source, base, is_known);
+        if self.translation.take_exhausted() {
+            self.world.cannot_name();
+        }
         // The trace has the units before they run.
         if let Some(units) = self.translation.describe(&out, source, range, &self.world) {
             self.world.announce(units);

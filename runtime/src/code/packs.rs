@@ -2,8 +2,8 @@
 //!
 //! A pack ([`abi::library`]) lies in the output, or in a folder that `DEP_LIBRARIES` or the output's
 //! header names. When the file of a library is mapped for the first time, its head says which pack may
-//! fit, and room for the code is kept behind it. When its executable segment is mapped, that segment's
-//! bytes decide.
+//! fit, and room for the code is kept behind it. When an executable segment is mapped, that segment's
+//! bytes decide. A library with several has a pack for each.
 
 use crate::base::facts::facts;
 use crate::base::own::own;
@@ -47,11 +47,12 @@ impl Pack {
     fn prepare_plain(&self) {
         let header = &self.header;
         let Some(base) = self.home.filter(|_| header.plain.code_len != 0) else { return };
-        let code = base + header.code_distance + (header.plain.code - header.tables.code);
+        let recorded = base + header.code_distance;
+        let code = recorded + (header.plain.code - header.tables.code);
         // SAFETY: the code is in place, nobody runs it before it is said to be ready, and that is said
         // once, as there is one home.
         if unsafe { relocate(code, &header.plain_thunks, base) }.is_ok() {
-            statics::plain_is_ready(base);
+            statics::plain_is_ready(recorded);
         }
         // Else it is translated when it runs.
     }
@@ -62,6 +63,8 @@ impl Pack {
 struct Expected {
     base: u64,
     len: u64,
+    /// Bytes behind that where its translation belongs.
+    room: u64,
     /// `None`: there should be a pack in the folder of the header, and there is none.
     pack: Option<usize>,
 }
@@ -158,11 +161,16 @@ impl Packs {
         // SAFETY: the kernel writes at most that many bytes.
         let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
         let head = key(&head[..got]);
-        let fits = |p: &Pack| p.header.head == head;
+        // The first of its packs.
+        let first = |i: usize| {
+            i.checked_sub(1).is_none_or(|before| self.list[before].header.following == 0)
+        };
+        let all = || self.list.iter().enumerate();
+        let all = || all().filter(|(i, p)| p.header.head == head && first(*i));
         // Of two copies, one that has no place yet.
-        let free = self.list.iter().position(|p| fits(p) && p.home.is_none());
-        let any = || self.list.iter().position(fits);
-        let Some(pack) = free.or_else(any).or_else(|| self.open_shared(head)) else {
+        let free = all().find(|(_, p)| p.home.is_none()).map(|(i, _)| i);
+        let any = all().next().map(|(i, _)| i);
+        let Some(pack) = free.or(any).or_else(|| self.open_shared(head)) else {
             return (!self.cache.is_empty()).then_some(Candidate {
                 pack: None,
                 room: 0,
@@ -173,9 +181,16 @@ impl Packs {
         let Pack { header, home, .. } = &self.list[pack];
         // More than the library is mapped: whatever that is for, it is not run.
         let between = header.code_distance.checked_sub(len)?;
-        let code = page_up(header.code_len());
+        let of_library = &self.list[self.of_library(pack)];
+        let code = of_library.iter().map(|p| page_up(p.header.code_len())).sum::<u64>();
         let spare = if self.leaves_spare_room { code * SPARE } else { 0 };
         Some(Candidate { pack: Some(pack), room: between + code, spare, home: *home })
+    }
+
+    /// All packs of the library whose first one this is.
+    fn of_library(&self, first: usize) -> Range<usize> {
+        let following = self.list[first].header.following as usize;
+        first..(first + 1).saturating_add(following).min(self.list.len())
     }
 
     /// As [`Packs::candidate`], of a library that is to lie at `base`, in a replay: only if the recorded
@@ -209,12 +224,22 @@ impl Packs {
     /// The library of `candidate` is mapped at `base`, `len` bytes for now.
     pub fn expect(&mut self, candidate: Candidate, base: u64, len: u64) {
         self.expected.retain(|e| e.base + e.len <= base || base + len <= e.base);
-        self.expected.push(Expected { base, len, pack: candidate.pack });
+        self.expected.push(Expected { base, len, room: candidate.room, pack: candidate.pack });
     }
 
-    /// `start..end` does not belong to a library any more.
+    /// Whether the translation of a library that is about to be mapped belongs into `start..end`.
+    pub fn keeps(&self, start: u64, end: u64) -> bool {
+        let room = |e: &Expected| e.base + e.len..e.base + e.len + e.room;
+        self.expected
+            .iter()
+            .map(room)
+            .any(|room| !room.is_empty() && start < room.end && room.start < end)
+    }
+
+    /// `start..end` does not belong to a library any more. One whose first page is still there gets zeros
+    /// between its segments; what its packs are for is compared.
     pub fn unmapped(&mut self, start: u64, end: u64) {
-        self.expected.retain(|e| end <= e.base || e.base + e.len <= start);
+        self.expected.retain(|e| !(start..end).contains(&e.base));
     }
 
     /// Executable memory `range` is mapped, from `offset` in the file `fd`: puts the translation
@@ -222,22 +247,23 @@ impl Packs {
     pub fn attach(&mut self, range: Range<u64>, fd: i32, offset: u64, selection: &mut Selection) {
         let inside = |e: &&Expected| (e.base..e.base + e.len).contains(&range.start);
         let Some(&Expected { base, pack, .. }) = self.expected.iter().find(inside) else { return };
-        let Some(index) = pack else {
+        let Some(first) = pack else {
             let left = Event::LibraryLeft { load: LiveAddr(base), reason: Left::Missing };
             trace().process_event(&left);
             return;
         };
-        let pack = &self.list[index];
-        let header = pack.header;
-        let segment = base + header.segment;
-        if abi::layout::page_down(segment) != range.start
-            || abi::layout::page_down(header.segment_offset) != offset
-            || segment + header.segment_len > range.end
-            // What lies behind the end of the file cannot be read although it is mapped.
-            || file_len(fd).is_none_or(|len| len < header.segment_offset + header.segment_len)
-        {
+        let is_here = |header: &PackHeader| {
+            let segment = base + header.segment;
+            abi::layout::page_down(segment) == range.start
+                && abi::layout::page_down(header.segment_offset) == offset
+                && segment + header.segment_len <= range.end
+                // What lies behind the end of the file cannot be read although it is mapped.
+                && file_len(fd).is_some_and(|len| header.segment_offset + header.segment_len <= len)
+        };
+        let Some(index) = self.of_library(first).find(|&i| is_here(&self.list[i].header)) else {
             return;
-        }
+        };
+        let header = self.list[index].header;
         let outcome = self.put(index, base, selection);
         let pack = &self.list[index];
         match outcome {
@@ -292,7 +318,7 @@ impl Packs {
             }
             // Mapped again where it was: all is in place. A unit has one address for good.
             Some(home) if home == base => {
-                if statics::revive(base) {
+                if statics::revive(base + header.code_distance) {
                     return Ok(());
                 }
             }
@@ -340,28 +366,47 @@ impl Packs {
         let args = [path.as_ptr() as usize, sys::O_CLOEXEC | O_NONBLOCK];
         // SAFETY: the kernel reads the path.
         let fd = unsafe { sys::call(nr::OPEN, &args) }.ok()?;
-        let mapped = map_pack(fd as i32);
+        let mapped = map_packs(fd as i32);
         // SAFETY: no memory involved.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
-        let (at, header) = mapped?;
-        let windows = header.windows();
-        let taken = |p: &Pack| {
-            let theirs = p.header.windows();
-            windows.start < theirs.end && theirs.start < windows.end
-        };
-        let fits = header.head == head
-            && header.flags & flags::FIXED_WINDOW == 0
-            && windows.start >= FIRST_SHARED_WINDOW.into()
-            && windows.end <= END_OF_SHARED_WINDOWS.into()
-            && !self.list.iter().any(taken);
-        if !fits {
-            // SAFETY: mapped just now, and nobody else knows.
-            let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, header.len as usize]) };
-            return None;
+        let (at, len) = mapped?;
+        let opened = self.list.len();
+        let mut next = at;
+        while let Some(header) = pack_at(next, at + len) {
+            let windows = header.windows();
+            let taken = |p: &Pack| {
+                let theirs = p.header.windows();
+                windows.start < theirs.end && theirs.start < windows.end
+            };
+            let fits = header.head == head
+                && header.flags & flags::FIXED_WINDOW == 0
+                && windows.start >= FIRST_SHARED_WINDOW.into()
+                && windows.end <= END_OF_SHARED_WINDOWS.into()
+                && !self.list.iter().any(taken);
+            if !fits {
+                break;
+            }
+            self.list.push(Pack { at: next, header, path: path.clone(), home: None });
+            next += header.len;
+            if header.following == 0 && next == at + len {
+                return Some(opened);
+            }
         }
-        self.list.push(Pack { at, header, path, home: None });
-        Some(self.list.len() - 1)
+        self.list.truncate(opened);
+        // SAFETY: mapped just now, and nobody else knows.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+        None
     }
+}
+
+/// The header of the pack at `at`, if there is a whole one before `end`.
+fn pack_at(at: u64, end: u64) -> Option<PackHeader> {
+    if at + HEADER_SIZE as u64 > end {
+        return None;
+    }
+    // SAFETY: in the file that is mapped.
+    let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, HEADER_SIZE) };
+    PackHeader::from_bytes(bytes).filter(|header| at + header.len <= end)
 }
 
 /// The pieces of code that the rewriter has chosen.
@@ -395,18 +440,15 @@ fn absolute(folders: &[u8]) -> Vec<u8> {
     all
 }
 
-/// Maps a pack's file, as far as it is one.
-fn map_pack(fd: i32) -> Option<(u64, PackHeader)> {
+/// Maps the file of a library's packs, if it begins with one: where, and how long it is.
+fn map_packs(fd: i32) -> Option<(u64, u64)> {
     let mut bytes = [0u8; HEADER_SIZE];
     let args = [fd as usize, bytes.as_mut_ptr() as usize, HEADER_SIZE, 0];
     // SAFETY: the kernel writes at most that many bytes.
     let got = unsafe { sys::call(nr::PREAD64, &args) }.ok()?;
-    let header = PackHeader::from_bytes(&bytes[..got])?;
-    if file_len(fd)? != header.len {
-        return None;
-    }
-    let at = own(header.len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0).ok()?;
-    Some((at, header))
+    PackHeader::from_bytes(&bytes[..got])?;
+    let len = file_len(fd)?;
+    Some((own(len, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0).ok()?, len))
 }
 
 fn file_len(fd: i32) -> Option<u64> {

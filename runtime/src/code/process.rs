@@ -99,4 +99,8 @@ impl World for Process {
         }
         trace().add_units(units);
     }
+
+    fn cannot_name(&self) {
+        trace().ran_out_of_versions();
+    }
 }

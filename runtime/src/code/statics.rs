@@ -208,9 +208,9 @@ pub fn add(module: Module) {
     last.store(Box::into_raw(Box::new(module)), Release);
 }
 
-/// The library at `base` is mapped again as it was: its module is used again, if it has one.
-pub fn revive(base: u64) -> bool {
-    let module = modules().find(|m| m.base == base);
+/// What was translated to `code` is mapped again as it was: its module is used again, if it has one.
+pub fn revive(code: u64) -> bool {
+    let module = modules().find(|m| m.recorded.code.start == code);
     if let Some(module) = module {
         module.entered.store(false, Relaxed);
         module.in_use.store(true, Release);
@@ -218,9 +218,9 @@ pub fn revive(base: u64) -> bool {
     module.is_some()
 }
 
-/// The code that records nothing of the library at `base` knows where it lies.
-pub fn plain_is_ready(base: u64) {
-    for module in modules().filter(|m| m.base == base) {
+/// The code that records nothing, of the module whose other code is at `code`, knows where it lies.
+pub fn plain_is_ready(code: u64) {
+    for module in modules().filter(|m| m.recorded.code.start == code) {
         module.plain_is_ready.store(true, Release);
     }
 }

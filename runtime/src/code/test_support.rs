@@ -9,7 +9,7 @@ use abi::ids::{CodeAddr, CodeOff, LiveAddr};
 use abi::layout::PAGE;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use instrument::emit::{gate_of, Code, GATE};
 
 pub const WINDOW: u64 = 0x5500_0000_0000;
@@ -236,6 +236,7 @@ pub struct FakeWorld {
     pub lent: bool,
     pub modules: Vec<FakeModule>,
     pub announced: RefCell<Vec<u8>>,
+    pub not_named: Cell<bool>,
 }
 
 impl FakeWorld {
@@ -252,6 +253,7 @@ impl FakeWorld {
             lent: true,
             modules: Vec::new(),
             announced: RefCell::new(Vec::new()),
+            not_named: Cell::new(false),
         }
     }
 
@@ -360,5 +362,9 @@ impl World for FakeWorld {
 
     fn announce(&self, units: &[u8]) {
         self.announced.borrow_mut().extend_from_slice(units);
+    }
+
+    fn cannot_name(&self) {
+        self.not_named.set(true);
     }
 }

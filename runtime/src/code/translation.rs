@@ -13,11 +13,12 @@ use abi::image::ImageHeader;
 use abi::options::Options;
 use abi::unit::{flags, unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
+use core::mem::take;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, Encoder};
 use instrument::block::{Block, Placement, Source};
 use instrument::fragment::{self, Fragment};
-use instrument::planner::all_open;
+use instrument::planner::{all_open, names_versions};
 use instrument::translate::Translator;
 use lifter::region::{self, Cut, Link};
 
@@ -70,6 +71,8 @@ pub struct Translation {
     translator: Option<Translator>,
     /// Last version of each address.
     versions: AddressMap,
+    /// The versions of an address are used up, in a format that names units by them.
+    exhausted: bool,
     /// Units so far.
     count: u32,
     encoded: Vec<u8>,
@@ -95,6 +98,7 @@ impl Translation {
             placement,
             translator: None,
             versions: AddressMap::default(),
+            exhausted: false,
             count: 0,
             encoded: Vec::new(),
         }
@@ -240,21 +244,40 @@ impl Translation {
     fn block(&mut self, link: Link, start: OrigAddr, wide: bool, outside: bool) -> Block {
         let (n, first) = (self.count, link.start == start);
         self.count += 1;
+        let version = self.next_version(LiveAddr(link.start.0));
+        let is_again = version != 1 && all_open(self.options.recording);
         Block {
             start: link.start,
             len: link.len,
             id: unit_id(self.image.first_window, n),
-            version: self.next_version(LiveAddr(link.start.0)),
-            wide: n >= FIRST_WIDE || (first && wide) || link.indirect || outside,
+            version,
+            // What is not announced is the only one at its address that ever was.
+            wide: n >= FIRST_WIDE || (first && wide) || link.indirect || outside || is_again,
             open: first || all_open(self.options.recording),
         }
     }
 
     /// Each translation of an address has a version of its own, from 1.
     fn next_version(&mut self, address: LiveAddr) -> u16 {
-        let version = self.versions.get(address).map_or(1, |v| v as u16 + 1).max(1);
+        let last = self.versions.get(address).unwrap_or(0) as u16;
+        let version = last.checked_add(1).unwrap_or_else(|| {
+            self.exhausted |= names_versions(self.options.recording);
+            last
+        });
         self.versions.set(address, u32::from(version));
         version
+    }
+
+    /// Whether there are more translations of one address, since this was asked last, than the trace can
+    /// tell apart.
+    pub fn take_exhausted(&mut self) -> bool {
+        take(&mut self.exhausted)
+    }
+
+    /// As if so many translations of `address` had been made.
+    #[cfg(test)]
+    pub fn skip_versions(&mut self, address: LiveAddr, versions: u16) {
+        self.versions.set(address, u32::from(versions));
     }
 }
 
@@ -266,7 +289,7 @@ pub fn link_new(
     links: &mut Links,
     enterable: impl Fn(LiveAddr, UnitId) -> Option<CodeAddr>,
 ) {
-    for branch in core::mem::take(&mut out.branches) {
+    for branch in take(&mut out.branches) {
         let (target, from) = (LiveAddr(branch.target.0), branch.from);
         let known = enterable(target, from);
         if known.is_some_and(|code| out.code.patch_rel32(branch.at, code.0)) {

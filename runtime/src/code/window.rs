@@ -6,7 +6,7 @@ use crate::base::own::reserve;
 use crate::base::sys;
 use crate::code::jit::jit;
 use crate::code::packs::Candidate;
-use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN};
+use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The part of the window that code cache and libraries share, reserved before anything else is
@@ -67,6 +67,25 @@ pub fn map_library(len: u64, prot: usize, flags: usize, fd: i32, offset: u64) ->
     Ok(at)
 }
 
+/// Reserves `len` bytes for a library of `image` bytes in `fd` that the program is going to map to the first
+/// multiple of `align` in there; it gives back the rest. Room for its translation is kept behind it.
+pub fn reserve_library(
+    fd: i32,
+    image: u64,
+    len: u64,
+    align: u64,
+    flags: usize,
+) -> Result<u64, i32> {
+    let candidate = jit().packs.candidate(fd, image);
+    let room = candidate.map_or(0, |c| room_for(&c, image));
+    let room = (image + room).saturating_sub(len);
+    let at = map_aligned(len, room, align, 0, flags, -1, 0)?;
+    if let Some(candidate) = candidate {
+        jit().packs.expect(candidate, at, image);
+    }
+    Ok(at)
+}
+
 /// Bytes to keep free behind a library of `len` bytes. Spare room is left only as long as most of the area is
 /// free: others need it.
 pub fn room_for(candidate: &Candidate, len: u64) -> u64 {
@@ -88,14 +107,26 @@ pub fn map_in_window(
     fd: i32,
     offset: u64,
 ) -> Result<u64, i32> {
+    map_aligned(len, room, PAGE, prot, flags, fd, offset)
+}
+
+/// The same, at a multiple of `align`.
+fn map_aligned(
+    len: u64,
+    room: u64,
+    align: u64,
+    prot: usize,
+    flags: usize,
+    fd: i32,
+    offset: u64,
+) -> Result<u64, i32> {
     let len = page_up(len);
     let mut jit = jit();
-    let top = jit.library_top - room;
-    if top < len + jit.arena.range().end {
-        return Err(sys::ENOMEM);
-    }
+    let lowest = jit.arena.range().end;
+    let at = jit.library_top.checked_sub(room + len).map(|at| at & !(align - 1));
+    let at = at.filter(|at| *at >= lowest).ok_or(sys::ENOMEM)?;
     // SAFETY: inside the reserved area, which nothing else uses.
-    let at = unsafe { sys::mmap(top - len, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
+    let at = unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
     jit.library_top = at;
     Ok(at)
 }

@@ -105,4 +105,7 @@ pub trait World: Protection + ProgramBytes + AheadOfTime {
     fn is_over(&self, pipe: i32) -> bool;
     /// Writes encoded units to the trace, before they run.
     fn announce(&self, units: &[u8]);
+
+    /// Code at one address was translated more often than the trace can tell apart.
+    fn cannot_name(&self);
 }

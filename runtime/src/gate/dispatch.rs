@@ -19,6 +19,7 @@ use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls::{self, mapping};
 use crate::kernel::threads::begin_recording;
+use crate::kernel::vsyscall;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
@@ -160,6 +161,9 @@ fn not_executable(thread: &mut Thread, target: u64) {
         let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
         return pending::raise(thread, signal::SIGSEGV, info);
     }
+    if let Some(call) = vsyscall::at(target) {
+        return old_call(thread, target, call);
+    }
     if may_fetch(target) {
         // The processor raises it: it knows what is there.
         thread.block.resume = target;
@@ -169,6 +173,23 @@ fn not_executable(thread: &mut Thread, target: u64) {
     let (signal, info) = fetch_fault(target, None);
     thread.fault.note(PAGE_FAULT, BY_FETCH, target);
     pending::raise(thread, signal, info);
+}
+
+/// The program has called what the kernel has at `target`.
+fn old_call(thread: &mut Thread, target: u64, call: vsyscall::OldCall) {
+    match vsyscall::call(thread, call) {
+        vsyscall::Outcome::Back(back) if vsyscall::at(back).is_none() => prepare(thread, back),
+        vsyscall::Outcome::Back(back) => go_round(thread, back),
+        vsyscall::Outcome::Again => go_round(thread, target),
+        vsyscall::Outcome::Fault => {}
+    }
+}
+
+/// The thread comes here once more, as if it had jumped to `target`.
+fn go_round(thread: &mut Thread, target: u64) {
+    thread.resume_original = target;
+    thread.block.target = target;
+    thread.block.resume = thread.block.stub_miss;
 }
 
 /// Whether nothing can happen at `address`, where the program may not execute, but what natively would.

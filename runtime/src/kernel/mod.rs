@@ -12,3 +12,4 @@ pub mod signals;
 pub mod switch;
 pub mod syscalls;
 pub mod threads;
+pub mod vsyscall;

@@ -35,8 +35,8 @@ pub struct Description {
     count: u32,
     /// What was said of memory, by its start, and which event it was.
     mapped: BTreeMap<(u64, u32), Said>,
-    /// What was said of the translations of libraries, by the place of each.
-    libraries: BTreeMap<u64, Vec<u8>>,
+    /// What was said of the translations of libraries, by the place of each and the window of its units; 0: there is none.
+    libraries: BTreeMap<(u64, u64), Vec<u8>>,
     /// Which part of memory is recorded, by its start.
     selected: BTreeMap<u64, Said>,
 }
@@ -94,11 +94,12 @@ impl Description {
                     self.say(start, end, event);
                 }
             }
-            Event::Library { load, .. } | Event::LibraryLeft { load, .. } => {
-                let mut bytes = Vec::new();
-                put_event(&mut bytes, event);
-                self.libraries.insert(load.0, bytes);
+            // A library may have several, whose units are different ones.
+            Event::Library { load, first_window, .. } => {
+                self.libraries.remove(&(load.0, 0));
+                self.library((load.0, first_window), event);
             }
+            Event::LibraryLeft { load, .. } => self.library((load.0, 0), event),
             Event::Selected { start, len, .. } => {
                 let mut bytes = Vec::new();
                 put_event(&mut bytes, event);
@@ -107,6 +108,12 @@ impl Description {
             }
             _ => {}
         }
+    }
+
+    fn library(&mut self, place: (u64, u64), event: &EventRef<'_>) {
+        let mut bytes = Vec::new();
+        put_event(&mut bytes, event);
+        self.libraries.insert(place, bytes);
     }
 
     fn say(&mut self, start: u64, end: u64, event: &EventRef<'_>) {

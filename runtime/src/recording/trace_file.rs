@@ -147,6 +147,8 @@ pub struct Sealed {
 /// In place of an errno: the size that was asked for when rewriting is used up.
 const LOG_FULL: i32 = 0x1000;
 static ZEROS: [u8; 4096] = [0; 4096];
+/// In place of an errno: code has changed more often than the format can name.
+const NO_VERSION: i32 = 0x1001;
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
 /// Kept free in the File frame: the layout, a loss, the file's length, the end of the process.
@@ -578,22 +580,34 @@ impl TraceFile {
         let (reason, text) = match errno {
             28 | 122 => (Loss::DiskFull, "no space left for the trace"),
             LOG_FULL => (Loss::LogFull, "the log is full"),
+            NO_VERSION => (
+                Loss::Versions,
+                "code has changed 65535 times at one address (--control-flow tags has no such limit)",
+            ),
             sys::EFBIG => (Loss::FileSizeLimit, "the trace has reached the file size limit"),
             sys::ENOMEM => (Loss::NoMemory, "no memory to map the trace"),
             _ => (Loss::IoError, "the trace cannot be written"),
         };
-        let shown = if errno == LOG_FULL { 0 } else { errno as u32 };
+        let is_error = !matches!(errno, LOG_FULL | NO_VERSION);
+        let shown = if is_error { errno as u32 } else { 0 };
         let loss = u64::from(reason.to_u32()) | u64::from(shown) << 32;
         if self.loss.compare_exchange(0, loss, AcqRel, Relaxed).is_ok() {
             let mut state = self.state.lock();
             self.last_words(&mut state, &[Event::Loss { reason, errno: shown }], false);
             drop(state);
             match errno {
-                LOG_FULL => crate::say!("{text}: the rest of this run is not recorded"),
+                LOG_FULL | NO_VERSION => {
+                    crate::say!("{text}: the rest of this run is not recorded");
+                }
                 _ => crate::say!("{text} (error {errno}): the rest of this run is not recorded"),
             }
         }
         self.life.lose();
+    }
+
+    /// Code has changed more often than the format can name.
+    pub fn ran_out_of_versions(&self) {
+        self.lost(NO_VERSION);
     }
 
     /// A frame for small items, mapped and with its header written.

@@ -381,6 +381,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     thread.adopt();
     switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
+    thread.block.jump_entries = facts().options.jump_entries(facts().window);
     thread.block.target = facts().window;
     thread.block.registers.gpr[4] = stack.start;
     thread.block.registers.rip = entry;

@@ -136,10 +136,15 @@ impl Decoder for Bits {
                 course.boundary_events(self, &mut Nobody);
             }
         }
+        if course.over {
+            return end(course);
+        }
         let expected = expected(course);
-        let silent = expected
-            .filter(|&address| !announces(course, address))
-            .and_then(|address| units.described().narrow_at(address, self.behind));
+        let silent = expected.filter(|&address| !announces(course, address));
+        let silent = match silent {
+            Some(address) => units.described().narrow_at(address, self.behind)?,
+            None => None,
+        };
         let Some(id) = silent else { return self.announced(course, units, expected) };
         let number = units.by_id(id)?;
         let unit = units.get(number);
@@ -179,11 +184,16 @@ impl Decoder for Bits {
     /// unit, up to that unit.
     fn is_early(&self, course: &Course<'_>, placed: &Placed) -> bool {
         let next = match expected(course) {
-            Some(next) if self.silent < MAX_SILENT => next,
+            // No unit is in the kernel's half, where the vsyscall page is.
+            Some(next) if self.silent < MAX_SILENT && next.0 >> 63 == 0 => next,
             _ => return false,
         };
         if let Some(Event::Interrupted(state)) = &placed.event {
             return next != LiveAddr(state.rip);
+        }
+        if let Some(pc) = placed.refused_at() {
+            // The unit with that instruction was entered, if it begins with it, too.
+            return !course.inside || next != pc;
         }
         if placed.position.is_inside() {
             return !course.inside;

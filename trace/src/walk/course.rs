@@ -12,7 +12,7 @@ use super::cursor::Cursor;
 use super::quick::Desk;
 use super::sink::{Entered, Overwritten, Sink};
 use super::stream::Stream;
-use crate::compile::{CompiledUnit, Exit};
+use crate::compile::{CompiledUnit, Exit, Start};
 use crate::events::{Event, Placed};
 use crate::open::Chunk;
 use crate::units::Units;
@@ -89,6 +89,8 @@ pub(super) struct Course<'a> {
     outside: bool,
     /// Only a part of the code is recorded.
     selective: bool,
+    /// The thread has ended.
+    pub over: bool,
 }
 
 impl<'a> Course<'a> {
@@ -114,6 +116,7 @@ impl<'a> Course<'a> {
             falls: false,
             outside: false,
             selective,
+            over: false,
         }
     }
 
@@ -199,6 +202,7 @@ impl<'a> Course<'a> {
             self.events = rest;
             placed.event.iter().for_each(|event| sink.event(event));
             match &placed.event {
+                Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }) => self.over = true,
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
                 Some(Event::Interrupted(state)) => self.cursor.set(state),
                 Some(Event::Undo { pc, address, old }) => {
@@ -277,10 +281,15 @@ impl<'a> Course<'a> {
         let mut named = false;
         let claimed = decoder.claimed(unit);
         if let Some(placed) = self.events.first() {
+            let refused = placed.refused_at();
             let inside = placed.position.is_inside();
-            let behind = self.stream.at().0 + if inside { claimed as u64 } else { 0 };
+            let claims = inside || refused.is_some();
+            let behind = self.stream.at().0 + if claims { claimed as u64 } else { 0 };
             named = placed.position.control_flow.0 <= behind;
-            if named && inside && !decoder.is_later(placed, unit) {
+            if let Some(pc) = refused.filter(|_| named) {
+                let is_it = |start: &Start| unit.address.plus(u64::from(start.offset)) == pc;
+                stop = unit.starts[..last].iter().position(is_it).unwrap_or(last);
+            } else if named && inside && !decoder.is_later(placed, unit) {
                 stop = done_before(placed.position.insn, last);
             }
         }
@@ -366,11 +375,7 @@ impl<'a> Course<'a> {
         self.end.next = if !whole {
             Next::At(unit.address.plus(u64::from(unit.starts[stop].offset)))
         } else {
-            match unit.exit {
-                Exit::To(address) | Exit::System(address) => Next::At(address),
-                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
-                Exit::Anywhere => Next::Anywhere,
-            }
+            Next::behind(unit.exit)
         };
     }
 }

@@ -3,8 +3,7 @@
 //! What this does not do, [`Course::unit`] does, for one unit; and whatever is wrong is found there, with
 //! its place.
 
-use super::chunk_end::Next;
-use super::compiled::CompiledUnits;
+use super::compiled::{CompiledUnits, Leads};
 use super::course::{Course, Decoder};
 use super::sink::Sink;
 use crate::plain::{Slots, FS, GS};
@@ -13,11 +12,13 @@ use crate::plain::{Slots, FS, GS};
 pub(super) struct Desk {
     slots: Box<Slots>,
     addresses: Vec<u64>,
+    /// Both streams.
+    pub bytes: Vec<u8>,
 }
 
 impl Default for Desk {
     fn default() -> Desk {
-        Desk { slots: Box::new([0; 256]), addresses: Vec::new() }
+        Desk { slots: Box::new([0; 256]), addresses: Vec::new(), bytes: Vec::new() }
     }
 }
 
@@ -41,54 +42,62 @@ impl Course<'_> {
         slots[usize::from(GS)] = self.cursor.gs_base;
         let mut known = self.cursor.known.known;
         let memory = self.cursor.memory;
+        let mut memory_at = self.cursor.memory_at;
+        let mut leads = Leads::new(self.end.next, self.is_fresh());
+        let mut last = None;
+        let (mut done, mut instructions) = (self.end.units, self.end.instructions);
         let mut stopped = false;
         while let Some((number, bytes)) = decoder.plain(&self.stream) {
-            let unit = units.get(number);
-            if self.stream.at().0 + bytes as u64 >= until || !self.end.next.allows(unit.address) {
+            let quick = units.quick(number);
+            if self.stream.at().0 + bytes as u64 >= until || !leads.allows(quick.address) {
                 break;
             }
-            let from = self.cursor.memory_at;
-            let behind = from + unit.memory_bytes as usize;
-            let Some(words) = memory.get(from..behind) else { break };
-            if S::REFERENCES {
-                let Some(plain) = units.plain(number) else { break };
-                if !plain.needs.minus(known).is_empty() {
-                    break;
-                }
-                plain.execute(words, slots, &mut known, &mut desk.addresses);
-            }
-            let continues = match self.end.next {
-                Next::At(address) => !self.is_fresh() && address == unit.address,
-                _ => false,
-            };
-            sink.unit(unit, false);
-            if !continues {
-                sink.block(unit.address, false);
-            }
-            match units.plain(number) {
+            let behind = memory_at + quick.memory_bytes as usize;
+            let Some(words) = memory.get(memory_at..behind) else { break };
+            let unit = units.get(number);
+            match &quick.plain {
                 Some(plain) if S::REFERENCES => {
+                    if !plain.needs.minus(known).is_empty() {
+                        break;
+                    }
+                    plain.execute(words, slots, &mut known, &mut desk.addresses);
+                    sink.unit(unit, false);
+                    if !leads.falls_to(quick.address) {
+                        sink.block(quick.address, false);
+                    }
                     sink.plain(number.0, unit, &plain.references, &desk.addresses);
                 }
+                None if S::REFERENCES => break,
                 _ => {
-                    let inner = unit.inner_blocks.iter();
-                    inner.for_each(|&at| sink.block(unit.address.plus(u64::from(at)), false));
+                    sink.unit(unit, false);
+                    if !leads.falls_to(quick.address) {
+                        sink.block(quick.address, false);
+                    }
+                    for &at in &unit.inner_blocks {
+                        sink.block(quick.address.plus(u64::from(at)), false);
+                    }
                 }
             }
-            let count = unit.starts.len() - 1;
-            sink.executed(unit, count);
+            sink.executed(unit, quick.count as usize);
             self.stream.skip(bytes);
-            self.cursor.memory_at = behind;
-            self.end.units += 1;
-            self.end.instructions += count as u64;
-            self.leave(unit, count, true);
-            if self.end.units & 0xfff == 0 && !sink.go_on() {
+            memory_at = behind;
+            done += 1;
+            instructions += u64::from(quick.count);
+            leads = quick.leads;
+            last = Some(unit);
+            if done & 0xfff == 0 && !sink.go_on() {
                 self.end.stopped = true;
                 stopped = true;
                 break;
             }
         }
-        self.cursor.known.values.copy_from_slice(&slots[..16]);
-        self.cursor.known.known = known;
+        if let Some(unit) = last {
+            self.leave(unit, unit.starts.len() - 1, true);
+            self.cursor.memory_at = memory_at;
+            (self.end.units, self.end.instructions) = (done, instructions);
+            self.cursor.known.values.copy_from_slice(&slots[..16]);
+            self.cursor.known.known = known;
+        }
         stopped
     }
 }

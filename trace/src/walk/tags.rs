@@ -73,7 +73,7 @@ impl Tags {
 
 impl Tags {
     /// The table of a window that has one becomes the last that was looked for.
-    #[inline]
+    #[inline(always)]
     fn turn_to(&mut self, window: u32) -> Option<&[UnitNumber]> {
         if self.last.0 != window {
             self.last = (window, *self.windows.get(&window)?);
@@ -83,7 +83,7 @@ impl Tags {
 }
 
 impl Decoder for Tags {
-    #[inline]
+    #[inline(always)]
     fn plain(&mut self, stream: &Stream<'_>) -> Option<(UnitNumber, usize)> {
         let word = u16::from_le_bytes(*stream.peek()?);
         let (window, tag, bytes) = match word {

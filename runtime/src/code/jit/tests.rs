@@ -6,7 +6,7 @@ use super::*;
 use crate::code::test_support::{page, pages, Change, FakeCode, FakeModule, FakeTables, FakeWorld};
 use crate::code::test_support::{Gate, CODE, MEMORY, WINDOW};
 use abi::ids::CodeOff;
-use abi::options::{Instrument, RecordingOptions};
+use abi::options::{ControlFlow, Instrument, RecordingOptions};
 use abi::unit::{JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -664,6 +664,38 @@ fn the_trace_is_told_what_a_unit_is_made_of_and_why() {
     ];
     assert_eq!(told, expected);
     assert_eq!(units.iter().map(|u| u.id.window()).collect::<Vec<_>>(), [5; 4]);
+}
+
+fn bits() -> Lab {
+    let recording = RecordingOptions { control_flow: ControlFlow::Bits, ..Default::default() };
+    lab_with(Options { recording, ..Options::default() })
+}
+
+#[test]
+fn one_unit_of_an_address_at_most_is_not_announced() {
+    let mut lab = bits();
+    lab.add_executable(generated(page(5)));
+    lab.world.put(at(5, 0), &jumps(at(5, 0), at(5, 64)));
+    for n in 0..3 {
+        lab.write(at(5, 64), &returns(n));
+        let first = lab.jump(at(5, 0)).unwrap();
+        let behind = lab.arrive(lab.entry_behind(first)).unwrap();
+        assert_eq!(lab.units.get(behind).wide, n != 0);
+    }
+}
+
+#[test]
+fn a_format_that_names_versions_runs_out_of_them() {
+    for (mut lab, ends) in [(bits(), true), (lab(), false)] {
+        lab.add_executable(generated(page(5)));
+        lab.world.put(at(5, 0), &returns(0));
+        lab.translation.skip_versions(at(5, 0), u16::MAX - 1);
+        lab.jump(at(5, 0)).unwrap();
+        assert!(!lab.world.not_named.get());
+        lab.write(at(5, 0), &returns(1));
+        lab.jump(at(5, 0)).unwrap();
+        assert_eq!(lab.world.not_named.get(), ends);
+    }
 }
 
 #[test]

@@ -186,6 +186,8 @@ pub fn deliver_in_tail(thread: &mut Thread, signal: i32, info: &SigInfo, at: &mu
         valid: 0xffff,
     };
     thread.transfer_undone = false;
+    // The way back may have led to a miss.
+    thread.block.target = facts().window;
     thread.mailbox.leave_tail();
     let is_raised = thread.raised == signal && info.code() > 0;
     let origin = match is_raised {

@@ -11,7 +11,7 @@ use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::table::keep_tables;
 use crate::code::window::{map_in_window, map_library};
-use crate::kernel::syscalls::objects;
+use crate::kernel::syscalls::{aligned, objects};
 use crate::logs::dropped::drops;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
@@ -104,6 +104,13 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         .map(|a| a as usize)
     } else {
         Err(sys::ENOMEM)
+    };
+    let nameless = flags & (sys::MAP_ANONYMOUS | sys::MAP_PRIVATE | MAP_32BIT);
+    let any = prot == 0 && !fixed && at == 0 && len > 0;
+    let for_library = any && nameless == sys::MAP_ANONYMOUS | sys::MAP_PRIVATE;
+    let result = match for_library {
+        true => aligned::reserve(len, flags).map(|at| at as usize).ok_or(sys::ENOMEM),
+        false => result,
     };
     let result = match result {
         Ok(at) => at,
@@ -307,8 +314,11 @@ pub fn munmap(args: &[usize; 6]) -> usize {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
-    // SAFETY: the program's own memory.
-    let result = unsafe { sys::raw(nr::MUNMAP, *args) };
+    let result = match jit.packs.keeps(start, start + len) {
+        true => crate::base::own::keep_free(start, len),
+        // SAFETY: the program's own memory.
+        false => unsafe { sys::raw(nr::MUNMAP, *args) },
+    };
     if result == 0 {
         jit.packs.unmapped(start, start + len);
         jit.set_shared(start, start + len, false);

@@ -1,6 +1,7 @@
 //! System calls of the program: most go to the kernel as they are; those that change what the
 //! runtime knows are carried out on the program's behalf.
 
+mod aligned;
 pub mod bpf;
 pub mod errand;
 pub mod exe_link;
@@ -90,6 +91,7 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;
+    aligned::after_call(number, result);
     log().call_returns(thread, &call, result);
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
