@@ -195,7 +195,10 @@ struct Report {
     threads: Vec<ThreadRow>,
     control_flow_bytes: u64,
     memory_bytes: u64,
+    /// Of all frames: what holes a file has is not counted.
+    file_bytes: u64,
     instructions: u64,
+    /// Of the file.
     #[serde(serialize_with = "six_digits")]
     bytes_per_instruction: f64,
     main_program: Share,
@@ -375,6 +378,7 @@ impl Report {
         let control_flow_bytes = sum(counts, |t| t.control_flow);
         let memory_bytes = sum(counts, |t| t.memory);
         let instructions = sum(counts, |t| t.instructions);
+        let file_bytes = trace.file.frames.iter().map(|frame| frame.present).sum();
         Report {
             program: trace.program.to_string_lossy().into_owned(),
             arguments: trace.arguments.iter().map(|a| lossy(a)).collect(),
@@ -399,7 +403,8 @@ impl Report {
             control_flow_bytes,
             memory_bytes,
             instructions,
-            bytes_per_instruction: per_instruction(control_flow_bytes + memory_bytes, instructions),
+            file_bytes,
+            bytes_per_instruction: per_instruction(file_bytes, instructions),
             main_program,
             embedded_libraries,
             elsewhere,
@@ -467,6 +472,11 @@ impl Report {
             }
             writeln!(out)?;
         }
+        writeln!(
+            out,
+            "file           {} bytes: {:.3} per instruction",
+            self.file_bytes, self.bytes_per_instruction
+        )?;
         for thread in &self.threads {
             thread.text(out)?;
         }
