@@ -235,6 +235,12 @@ impl Options {
         }
     }
 
+    /// What is added to eight times an address in the window that starts at `window`: the place of its
+    /// entry in [`Options::jump_table`].
+    pub fn jump_entries(self, window: u64) -> u64 {
+        self.jump_table().base.wrapping_sub(window.wrapping_mul(8))
+    }
+
     /// Where the tables lie.
     pub fn tables(self) -> Range<u64> {
         tables(self.process.high_tables)

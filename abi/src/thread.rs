@@ -91,6 +91,9 @@ pub struct ThreadBlock {
     /// Inputs and replay: entry in place of an instruction that asks the machine; `target` is its
     /// original address.
     pub stub_ask: u64,
+    /// What is added to eight times an address in the window: the place of its entry in the table of
+    /// jumps, if that lies high ([`crate::options::Options::jump_entries`]).
+    pub jump_entries: u64,
 }
 
 macro_rules! offsets {
@@ -127,6 +130,7 @@ offsets! {
     TURNS_LEFT = turns_left => 0x16a8;
     STUB_TURN = stub_turn => 0x16b0;
     STUB_ASK = stub_ask => 0x16b8;
+    JUMP_ENTRIES = jump_entries => 0x16c0;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -176,6 +180,7 @@ impl ThreadBlock {
             turns_left: 0,
             stub_turn: 0,
             stub_ask: 0,
+            jump_entries: 0,
         }
     }
 }

@@ -47,6 +47,9 @@ impl FrameKind {
 pub const OPEN: u16 = 0;
 /// A frame that is complete: `used`, `used_memory` and `checksum` are valid.
 pub const SEALED: u16 = 1;
+/// A frame that holds nothing: a chunk is being written there, or a thread's buffer is between two
+/// chunks. (Not what a damaged bit makes of another state.)
+pub const EMPTY: u16 = 0x5a5a;
 
 /// First 64 bytes of each frame.
 #[repr(C)]
@@ -224,6 +227,25 @@ impl Checksum {
         }
     }
 
+    /// As [`Checksum::add_with`], the four lanes side by side.
+    #[inline]
+    pub fn add_words_with(&mut self, words: &[u64], step: impl Fn(u32, u64) -> u32) {
+        let single = (self.next.wrapping_neg() & 3).min(words.len());
+        let (before, words) = words.split_at(single);
+        let (blocks, behind) = words.as_chunks::<4>();
+        self.add_with(before.iter().copied(), &step);
+        let [mut a, mut b, mut c, mut d] = self.lanes;
+        for block in blocks {
+            a = step(a, block[0]);
+            b = step(b, block[1]);
+            c = step(c, block[2]);
+            d = step(d, block[3]);
+        }
+        self.lanes = [a, b, c, d];
+        self.next += blocks.len() * 4;
+        self.add_with(behind.iter().copied(), &step);
+    }
+
     /// Adds bytes, a multiple of 8, in portable code.
     pub fn add(&mut self, bytes: &[u8]) {
         let words =
@@ -369,6 +391,19 @@ mod tests {
         let mut state = RegisterState { rip: 5, rflags: 6, valid: 0xffff, ..Default::default() };
         state.gpr[7] = 99;
         assert_eq!(RegisterState::from_bytes(&state.to_bytes()), Some(state));
+    }
+
+    #[test]
+    fn lanes_side_by_side_are_lanes_one_after_another() {
+        let words: [u64; 23] = core::array::from_fn(|i| (i as u64 + 1).wrapping_mul(!0 / 7));
+        let step = |crc: u32, word: u64| crc32c(crc, &word.to_le_bytes());
+        for first in 0..words.len() {
+            let (mut one, mut other) = (Checksum::default(), Checksum::default());
+            one.add_with(words.iter().copied(), step);
+            other.add_words_with(&words[..first], step);
+            other.add_words_with(&words[first..], step);
+            assert_eq!(one.finish(), other.finish(), "{first}");
+        }
     }
 
     #[test]

@@ -311,9 +311,29 @@ pub fn needs_inputs(common: &Common) -> Stop {
 
 /// The thread that runs before anybody is numbered, by its place.
 pub fn first(trace: &Trace, ready: &Ready) -> usize {
-    let index = ready.script.child.map(|child| child.thread);
-    let at = index.and_then(|index| trace.threads.iter().position(|t| t.index == index));
-    at.unwrap_or(0)
+    match ready.script.child {
+        Some(child) => place_of(trace, child.thread).unwrap_or(0),
+        None => standing(trace, ready).first().copied().unwrap_or(0),
+    }
+}
+
+fn place_of(trace: &Trace, index: u32) -> Option<usize> {
+    trace.threads.iter().position(|thread| thread.index == index)
+}
+
+/// The threads that were there where the part begins that was kept, by their places; the first one had
+/// the baton. Empty if it begins where the program does.
+pub fn standing(trace: &Trace, ready: &Ready) -> Vec<usize> {
+    // A forked process begins with one thread, wherever its parent's recording did.
+    if ready.script.child.is_some() {
+        return Vec::new();
+    }
+    let snapshot = ready.lineage.first().snapshot.iter();
+    let indexes = snapshot.filter_map(|placed| match placed.event {
+        Some(Event::State { index, .. }) => Some(index),
+        _ => None,
+    });
+    indexes.filter_map(|index| place_of(trace, index)).collect()
 }
 
 /// Tells the listener all that the threads did. `first`: the thread that runs before anybody is numbered.

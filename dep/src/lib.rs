@@ -16,6 +16,7 @@ mod debug;
 mod feed;
 mod folder;
 mod info;
+mod line;
 mod list;
 mod prepare;
 mod ps;

@@ -2,21 +2,28 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::sync::Mutex;
 
 use abi::ids::LiveAddr;
 use serde::Serialize;
 use trace::compile::CompiledUnit;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
+use trace::plain::Referred;
 use trace::walk::{MemoryReference, Sink};
 use trace::{Error, Trace};
 
 use crate::args::Selection;
+use crate::line::{Line, MOST};
 use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
 use crate::{Stop, Warnings};
 
 /// A batch is sent when its text is this long.
 const BATCH: usize = 1 << 18;
+/// Lines that are written at once.
+const ROOM: usize = 32;
+/// How much longer a batch may become by one unit, usually.
+const MORE: usize = 1 << 12;
 
 /// Lines of text. The first `uncertain` bytes (one line) count only if a block begins there, see
 /// [`Seam`].
@@ -95,6 +102,8 @@ struct Style {
     block: Template<1>,
     read: Template<3>,
     write: Template<3>,
+    /// Text of all code, so that a unit's lines are the same but for their addresses.
+    same: bool,
 }
 
 impl Style {
@@ -111,29 +120,58 @@ impl Style {
             Template::new(form, &row, numbers)
         };
         let block = Template::new(form, &BlockRow { tid, pc: Hex(PC) }, [Number::Hex(PC)]);
-        Style { range, outside, block, read: reference("R"), write: reference("W") }
+        let same = form == Form::Text && range.is_none();
+        Style { range, outside, block, read: reference("R"), write: reference("W"), same }
     }
 }
 
-struct Printer<const REFERENCES: bool> {
+/// Where the lines of a unit are that was not met yet.
+const NOWHERE: usize = usize::MAX;
+
+/// Buffers that were printed, for what comes next.
+type Spare = Mutex<Vec<Vec<u8>>>;
+
+struct Printer<'a, const REFERENCES: bool> {
+    spare: &'a Spare,
     outlet: Outlet<Lines>,
     style: Style,
     lines: Lines,
     /// No unit was executed yet.
     fresh: bool,
+    /// By the unit's number: where its lines are. Of units that were not met yet, [`NOWHERE`].
+    units: Vec<usize>,
+    lines_of_units: Vec<Line>,
+    /// For lines, before they are appended.
+    room: Box<[u8; ROOM * MOST]>,
 }
 
-impl<const REFERENCES: bool> Printer<REFERENCES> {
+impl<const REFERENCES: bool> Printer<'_, REFERENCES> {
     fn wants(&self, pc: LiveAddr) -> bool {
         self.style.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
     fn send(&mut self) {
-        let text = Vec::with_capacity(BATCH + 256);
+        let text = buffer(self.spare);
         let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None, outside: 0 });
         if self.outlet.is_open() {
             self.outlet.send(lines);
         }
+    }
+
+    /// The lines of a unit that is met for the first time.
+    #[cold]
+    fn meet(&mut self, number: usize, unit: &CompiledUnit, references: &[Referred]) {
+        if self.units.len() <= number {
+            self.units.resize(number + 1, NOWHERE);
+        }
+        let line = |r: &Referred| {
+            let template = if r.write { &self.style.write } else { &self.style.read };
+            let pc = unit.address.plus(u64::from(r.offset)).0;
+            let numbers = [Number::Hex(pc), Number::Hex(0), Number::Decimal(r.size.into())];
+            Line::new(template, numbers, 1)
+        };
+        self.units[number] = self.lines_of_units.len();
+        self.lines_of_units.extend(references.iter().map(line));
     }
 
     #[inline]
@@ -144,7 +182,7 @@ impl<const REFERENCES: bool> Printer<REFERENCES> {
     }
 }
 
-impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
+impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
     const REFERENCES: bool = REFERENCES;
 
     fn block(&mut self, pc: LiveAddr, uncertain: bool) {
@@ -184,16 +222,54 @@ impl<const REFERENCES: bool> Sink for Printer<REFERENCES> {
         self.send_if_full();
     }
 
+    #[inline]
+    fn plain(
+        &mut self,
+        number: u32,
+        unit: &CompiledUnit,
+        references: &[Referred],
+        addresses: &[u64],
+    ) {
+        if !REFERENCES || references.is_empty() {
+            return;
+        }
+        if !self.style.same {
+            for (r, &address) in references.iter().zip(addresses) {
+                self.reference(MemoryReference {
+                    pc: unit.address.plus(u64::from(r.offset)),
+                    address: LiveAddr(address),
+                    size: r.size.into(),
+                    write: r.write,
+                });
+            }
+            return;
+        }
+        let number = number as usize;
+        if self.units.get(number).is_none_or(|&at| at == NOWHERE) {
+            self.meet(number, unit, references);
+        }
+        let lines = &self.lines_of_units[self.units[number]..];
+        for (addresses, lines) in addresses.chunks(ROOM).zip(lines.chunks(ROOM)) {
+            let mut len = 0;
+            for (line, &address) in lines.iter().zip(addresses) {
+                len += line.write(address, &mut self.room[len..]);
+            }
+            self.lines.text.extend_from_slice(&self.room[..len]);
+        }
+        self.send_if_full();
+    }
+
     fn go_on(&mut self) -> bool {
         self.outlet.is_open()
     }
 }
 
-impl<const REFERENCES: bool> BatchSink for Printer<REFERENCES> {
+impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
     type Batch = Lines;
 
     fn finish(mut self) -> Outlet<Lines> {
         self.send();
+        give_back(self.spare, self.lines.text);
         self.outlet
     }
 }
@@ -235,11 +311,16 @@ fn list<const REFERENCES: bool>(
     let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone(), outside);
     let styles: Vec<Style> = trace.threads.iter().map(style).collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
+    let spare = Spare::default();
     let make = |job: Job, outlet| Printer::<REFERENCES> {
+        spare: &spare,
         outlet,
         style: styles[job.thread].clone(),
-        lines: Lines { text: Vec::new(), uncertain: None, outside: 0 },
+        lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
         fresh: true,
+        units: Vec::new(),
+        lines_of_units: Vec::new(),
+        room: Box::new([0; ROOM * MOST]),
     };
     // The thread whose last chunk ended in code that is not recorded.
     let mut outside_of = None;
@@ -253,7 +334,9 @@ fn list<const REFERENCES: bool>(
                 let skip = lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
                 let goes_on = outside_of == Some(job.thread);
                 let skip = if goes_on { skip.max(lines.outside) } else { skip };
-                print(&lines.text[skip..], &mut left, out)
+                let printed = print(&lines.text[skip..], &mut left, out);
+                give_back(&spare, lines.text);
+                printed
             }
             Piece::End(end) => match *end {
                 Ok(end) => {
@@ -274,6 +357,19 @@ fn list<const REFERENCES: bool>(
         result.is_ok() && left > 0
     });
     result
+}
+
+/// An empty buffer for a batch.
+fn buffer(spare: &Spare) -> Vec<u8> {
+    let used = spare.lock().ok().and_then(|mut spare| spare.pop());
+    used.unwrap_or_else(|| Vec::with_capacity(BATCH + MORE))
+}
+
+fn give_back(spare: &Spare, mut text: Vec<u8>) {
+    text.clear();
+    if let Ok(mut spare) = spare.lock() {
+        spare.push(text);
+    }
 }
 
 fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), Stop> {
@@ -314,6 +410,21 @@ mod tests {
                 assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));
             }
             let (mut one, mut other) = (Vec::new(), Vec::new());
+            for (access, template) in [("R", &style.read), ("W", &style.write)] {
+                let size = u16::try_from(size).unwrap_or(u16::MAX);
+                if form == Form::Text {
+                    let row = ReferenceRow { tid, pc, access, address, size: size.into() };
+                    let mut text = Vec::new();
+                    form.append(&row, &mut text).expect("memory");
+                    let numbers = [Number::Hex(pc.0), Number::Hex(0), Number::Decimal(size.into())];
+                    let mut line = [0; MOST];
+                    let len = Line::new(template, numbers, 1).write(address.0, &mut line);
+                    assert_eq!(
+                        String::from_utf8_lossy(&line[..len]),
+                        String::from_utf8_lossy(&text)
+                    );
+                }
+            }
             style.block.append([Number::Hex(pc.0)], &mut one);
             form.append(&BlockRow { tid, pc }, &mut other).expect("memory");
             assert_eq!(String::from_utf8_lossy(&one), String::from_utf8_lossy(&other));

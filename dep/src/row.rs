@@ -113,6 +113,20 @@ impl<const HOLES: usize> Template<HOLES> {
         Template { before, end: Part::new(rest), most }
     }
 
+    /// The same as [`Template::append`]; where the last digit of the number at `hole` stands.
+    pub fn append_noting(&self, numbers: [Number; HOLES], hole: usize, out: &mut Vec<u8>) -> usize {
+        let mut digit = 0;
+        for (at, (before, number)) in self.before.iter().zip(numbers).enumerate() {
+            before.append(out);
+            number.append(out);
+            if at == hole {
+                digit = out.len() - 1;
+            }
+        }
+        self.end.append(out);
+        digit
+    }
+
     /// Appends the line with these numbers.
     #[inline(always)]
     pub fn append(&self, numbers: [Number; HOLES], out: &mut Vec<u8>) {

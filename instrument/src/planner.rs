@@ -15,6 +15,11 @@
 //! some of them know a register that the unit is going to need, the others record it at their end.
 //! So a pointer that a loop does not change is recorded once in front of the loop.
 //!
+//! One register is known everywhere: rsp ([`stack_is_known`]). The reader learns it wherever it learns
+//! all registers (a thread's or a chunk's start, signals, whatever else an event tells), and from there
+//! on follows it from instruction to instruction. So an instruction that changes rsp needs the registers
+//! that the new value follows from, and where it follows from none, rsp is recorded behind it.
+//!
 //! The undo log ([`abi::options::Instrument::Undo`]) is another plan over the same ground: of the
 //! references only stores, each followed by what it overwrites, and at each call all registers.
 //!
@@ -38,7 +43,7 @@ use lifter::flow::Flow;
 use lifter::needs::needs;
 use lifter::operands::{references, Index, Reference, Segment, Shape};
 use lifter::recompute::{effects, Effect, Known};
-use lifter::regs::{gpr_number, GprSet};
+use lifter::regs::{gpr_number, GprSet, RSP};
 use lifter::stores::{at_run_time, is_synchronising, stores, Stores};
 
 /// A block as the planner sees it.
@@ -87,6 +92,8 @@ pub struct Planner {
     rest: Vec<Reference>,
     compiled: Vec<Compiled>,
     effects: Vec<Effect>,
+    /// Known at the start of every unit.
+    everywhere: GprSet,
 }
 
 /// The solution for one block.
@@ -122,6 +129,10 @@ impl Planner {
         }
         self.compiled.clear();
         self.effects.clear();
+        self.everywhere = match stack_is_known(recording) {
+            true => GprSet::of(RSP),
+            false => GprSet::EMPTY,
+        };
         for insn in insns {
             self.compile(insn, recording, factory);
         }
@@ -138,7 +149,7 @@ impl Planner {
                 of_outside(block).unwrap_or_else(|| UnitPlan {
                     control: control(block),
                     records: self.records(block, &facts, recording),
-                    closed: !facts.known_in.is_empty(),
+                    closed: !facts.known_in.minus(self.everywhere).is_empty(),
                     outside: false,
                     announces_store: self.compiled[block.insns.clone()]
                         .first()
@@ -204,7 +215,15 @@ impl Planner {
         let written =
             self.effects[start..].iter().fold(GprSet::EMPTY, |set, e| set.union(changed(e)));
         let effects = start..self.effects.len();
-        let needs = wanted.registers;
+        let mut needs = wanted.registers;
+        if self.everywhere.intersection(written).contains(RSP) {
+            match stack_follows_from(&self.effects[effects.clone()], needs) {
+                Some(registers) => needs = needs.union(registers),
+                // Behind what leaves the unit nothing can be recorded, and rsp follows.
+                None if Flow::of(insn).ends_unit() => {}
+                None => after = Some(What::After(RSP)),
+            }
+        }
         self.compiled.push(Compiled { needs, before, after, effects, written, starts_unit });
     }
 
@@ -245,7 +264,7 @@ impl Planner {
         }
         let mut wanted = GprSet::EMPTY;
         let mut unchanged = GprSet::ALL;
-        let mut known = Known::default();
+        let mut known = Known { known: self.everywhere, ..Known::default() };
         for compiled in &self.compiled[block.insns.clone()] {
             wanted =
                 wanted.union(compiled.needs.minus(known.known).minus(GprSet::ALL.minus(unchanged)));
@@ -256,7 +275,7 @@ impl Planner {
             wanted,
             banned: GprSet::EMPTY,
             written: GprSet::ALL.minus(unchanged),
-            known_in: GprSet::EMPTY,
+            known_in: self.everywhere,
             known_out: known.known,
             late: GprSet::EMPTY,
         }
@@ -291,7 +310,7 @@ impl Planner {
             let from_outside = before[i].iter().any(|&p| blocks[p].outside.is_some());
             let rely = !block.open && !before[i].is_empty() && !from_outside;
             facts[i].known_in =
-                if rely { GprSet::ALL.minus(facts[i].banned) } else { GprSet::EMPTY };
+                if rely { GprSet::ALL.minus(facts[i].banned) } else { self.everywhere };
             if block.outside.is_none() {
                 facts[i].known_out = self.known_out(block, facts[i].known_in);
             }
@@ -299,7 +318,7 @@ impl Planner {
         loop {
             let mut changed = false;
             for i in 0..blocks.len() {
-                if facts[i].known_in.is_empty() {
+                if facts[i].known_in == self.everywhere {
                     continue;
                 }
                 let (mut all, mut any) = (GprSet::ALL, GprSet::EMPTY);
@@ -308,6 +327,7 @@ impl Planner {
                     any = any.union(facts[p].known_out);
                 }
                 let known_in = all.union(any.intersection(facts[i].wanted)).minus(facts[i].banned);
+                let known_in = known_in.union(self.everywhere);
                 if known_in != facts[i].known_in {
                     facts[i].known_in = known_in;
                     let out = self.known_out(&blocks[i], known_in);
@@ -329,7 +349,7 @@ impl Planner {
         }
         for i in 0..blocks.len() {
             for &p in &before[i] {
-                let missing = facts[i].known_in.minus(facts[p].known_out);
+                let missing = facts[i].known_in.minus(facts[p].known_out).minus(self.everywhere);
                 if let Some(register) = self.cannot_record(&blocks[p], facts[p].late.union(missing))
                 {
                     facts[i].banned.insert(register);
@@ -388,6 +408,26 @@ impl Planner {
         }
         records
     }
+}
+
+/// Whether rsp is known at the start of every unit, whoever enters it. Code that is not selected tells
+/// nobody what it does to rsp.
+pub fn stack_is_known(recording: RecordingOptions) -> bool {
+    recording.memory == Memory::Registers && !recording.selective
+}
+
+/// The registers that rsp behind an instruction follows from, besides rsp before it and those that are
+/// `known` anyway, if it follows from any.
+fn stack_follows_from(effects: &[Effect], known: GprSet) -> Option<GprSet> {
+    let follows = |from: GprSet| {
+        let known = known.union(from).union(GprSet::of(RSP));
+        let mut known = Known { known, ..Known::default() };
+        effects.iter().for_each(|effect| known.apply(effect));
+        known.known.contains(RSP)
+    };
+    let makes_it = effects.iter().filter(|effect| changed(effect).contains(RSP));
+    let from = makes_it.fold(GprSet::EMPTY, |set, effect| set.union(inputs(effect)));
+    [GprSet::EMPTY, from].into_iter().find(|&from| follows(from))
 }
 
 /// What a unit whose last instruction is `last` writes to the control-flow stream.
@@ -530,6 +570,20 @@ fn changed(effect: &Effect) -> GprSet {
         | Effect::Binary { to, .. }
         | Effect::Immediate { to, .. }
         | Effect::Unary { to, .. } => GprSet::of(to),
+        Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
+    }
+}
+
+/// Registers that a step computes with.
+fn inputs(effect: &Effect) -> GprSet {
+    match *effect {
+        Effect::Forget(_) | Effect::Set { .. } => GprSet::EMPTY,
+        Effect::Lea { base, index, .. } => {
+            index.map_or(GprSet::EMPTY, |(index, _)| GprSet::of(index)).union(GprSet::of(base))
+        }
+        Effect::Binary { left, right, .. } => GprSet::of(left).union(GprSet::of(right)),
+        Effect::Immediate { left, .. } => GprSet::of(left),
+        Effect::Unary { from, .. } => GprSet::of(from),
         Effect::Swap { a, b, .. } => GprSet::of(a).union(GprSet::of(b)),
     }
 }

@@ -248,28 +248,49 @@ impl Weaver<'_> {
         } else {
             self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(insn));
         }
-        // The look-up first, the check behind it: what it found is not used if the check fails.
-        let code = self.code();
-        code.store(thread::TARGET, from);
-        code.move32(RCX, from);
         let (look_up, table) = match (self.manner.returns, self.manner.placement.window_high) {
             // Addresses have a low half only: the smaller table serves jumps, too.
             (Returns::Merged(table), Some(0)) => (LookUp::LowHalf, table),
             _ => (LookUp::Whole, self.manner.table),
         };
-        self.code().look_up(look_up, table);
+        self.code().store(thread::TARGET, from);
+        let foreign = match look_up.by(from, table) {
+            Some(by) => {
+                let foreign = self.leave_if_foreign();
+                let code = self.code();
+                match look_up {
+                    LookUp::Whole => code.load(RCX, thread::JUMP_ENTRIES),
+                    _ => code.constant(RCX, table.base),
+                }
+                code.look_up_by(by);
+                code.store(thread::JUMP, RCX);
+                foreign
+            }
+            None => {
+                // The look-up first, the check behind it: what it found is not used if the check fails.
+                let code = self.code();
+                code.move32(RCX, from);
+                code.look_up(look_up, table);
+                code.store(thread::JUMP, RCX);
+                self.leave_if_foreign()
+            }
+        };
         let code = self.code();
-        code.store(thread::JUMP, RCX);
-        code.load32(RCX, thread::TARGET + 4);
+        let back = code.here();
+        code.load(RCX, thread::SAVED_RCX);
+        let pc = OrigAddr(insn.ip());
+        self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
+    }
+
+    /// Goes on if the target lies in the window, else by way of the jump that is returned.
+    fn leave_if_foreign(&mut self) -> CodeOff {
+        self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();
         let foreign = code.jump();
         code.bind_short(near);
-        let back = code.here();
-        code.load(RCX, thread::SAVED_RCX);
-        let pc = OrigAddr(insn.ip());
-        self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
+        foreign
     }
 }
 

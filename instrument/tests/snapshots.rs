@@ -102,6 +102,7 @@ fn field(offset: i32) -> Option<String> {
         thread::TURNS_LEFT => "turns_left",
         thread::STUB_TURN => "stub_turn",
         thread::STUB_ASK => "stub_ask",
+        thread::JUMP_ENTRIES => "jump_entries",
         _ => "",
     };
     if !name.is_empty() {
@@ -563,6 +564,13 @@ fn plain_transfers() -> Case {
     Case { options: nothing(), ..Case::default() }
 }
 
+/// The same with tables that no displacement reaches.
+fn high(case: Case) -> Case {
+    let mut options = case.options;
+    options.process.high_tables = true;
+    Case { options, ..case }
+}
+
 snapshot!(jumps, plain_transfers(), |a| {
     let (mut back, mut next) = (a.create_label(), a.create_label());
     a.set_label(&mut back)?;
@@ -588,6 +596,24 @@ snapshot!(indirect_transfers, plain_transfers(), |a| {
     a.jmp(qword_ptr(rdi).fs())?;
     a.jmp(qword_ptr(0x40_8000u64 as i32).fs())?;
 });
+
+snapshot!(indirect_transfers_into_high_tables, high(plain_transfers()), |a| {
+    a.call(rax)?;
+    a.jmp(rcx)?;
+    a.jmp(r12)?;
+    a.call(qword_ptr(rcx + rdx * 8 + 16))?;
+});
+
+snapshot!(
+    indirect_transfers_into_high_tables_of_any_window,
+    Case { placement: Placement { window_high: None, ..FIXED }, ..high(plain_transfers()) },
+    |a| {
+        a.call(rax)?;
+        a.jmp(rcx)?;
+        a.jmp(r12)?;
+        a.call(qword_ptr(rcx + rdx * 8 + 16))?;
+    }
+);
 
 snapshot!(
     indirect_transfers_through_pc_relative_memory,

@@ -393,6 +393,65 @@ int main(void) {
 }
 "#;
 
+/// Crashes in a library.
+const BY_LIBRARY: &str = r#"
+int within(int deep);
+int main(void) { return within(3); }
+"#;
+const LIBRARY: &str = r#"
+static int inner(int deep, int *at) { return deep ? inner(deep - 1, at) + 1 : *at; }
+int within(int deep) { return inner(deep, 0); }
+"#;
+const OTHER_LIBRARY: &str = r#"
+static int others(int deep, long at) { return deep + at; }
+int before(int deep) { return others(deep, 5) + others(deep, 6); }
+int within(int deep) { return others(deep, deep); }
+"#;
+
+fn build_library(here: &Path, name: &str, source: &str) {
+    std::fs::write(here.join(name), source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O0", "-shared", "-fPIC", "-Wl,-soname,libown.so.1", "-o", "libown.so.1"]);
+    assert!(cc.arg(name).current_dir(here).status().expect("a C compiler").success());
+}
+
+#[test]
+fn gdb_has_the_libraries_that_were_packed() {
+    if !gdb_is_there() {
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let here = here.path();
+    build_library(here, "own.c", LIBRARY);
+    std::fs::write(here.join("main.c"), BY_LIBRARY).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O0", "-o", "main", "main.c", "./libown.so.1", "-Wl,-rpath,$ORIGIN"]);
+    assert!(cc.current_dir(here).status().expect("a C compiler").success());
+    let dep = |arguments: &[&str]| {
+        let mut dep = Command::new(&Tools::get().dep);
+        dep.args(arguments).current_dir(here).stdin(Stdio::null());
+        dep.env("DEP_CACHE", here.join("cache")).env("DEBUGINFOD_URLS", "");
+        let out = dep.output().expect("dep runs");
+        String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
+    };
+    dep(&["record", "--replayable", "-o", "rec", "./main"]);
+    dep(&["pack", "rec", "-o", "packed"]);
+    // The machine has another one now.
+    std::fs::remove_file(here.join("libown.so.1")).unwrap();
+    build_library(here, "other.c", OTHER_LIBRARY);
+    let commands =
+        ["continue", "backtrace", "info sharedlibrary", "break within", "reverse-continue"];
+    let gdb = commands.iter().flat_map(|command| ["-ex", command]);
+    let arguments: Vec<&str> =
+        ["debug", "packed", "--", "-nx", "-batch"].into_iter().chain(gdb).collect();
+    let said = dep(&arguments);
+    for expected in ["inner (deep=0, at=0x0) at own.c", "inner (deep=3, ", "in main () at main.c"] {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert!(said.contains("Breakpoint 1, within (deep=3) at own.c"), "{said}");
+    assert!(!said.contains("others"), "{said}");
+}
+
 #[test]
 fn the_end_is_in_the_thread_that_ends() {
     if !gdb_is_there() {

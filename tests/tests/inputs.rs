@@ -312,7 +312,7 @@ fn what_cannot_be_followed_is_said() {
     tools.rewrite(&program, &rewritten, STATIC.flags).unwrap();
     let cases: [(&[&str], i32, Option<&str>); 3] = [
         (&[], 0, None),
-        (&["file"], 7, Some("a file is mapped that others may change")),
+        (&["file"], 7, Some("memory is shared between processes")),
         (&["anonymous"], 7, Some("memory is shared between processes")),
     ];
     for (args, status, why) in cases {

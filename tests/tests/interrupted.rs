@@ -183,6 +183,50 @@ fn killed_at_any_moment() {
     tally.finish();
 }
 
+/// Reads the trace again and again until the process that writes it has ended.
+fn read_meanwhile(subject: &Subject, dir: &Path) -> Result<u64, String> {
+    let whole = whole(subject, dir)?;
+    let trouble = |e: std::io::Error| e.to_string();
+    let running = dir.join("running");
+    std::fs::create_dir_all(&running).map_err(trouble)?;
+    let traces = || -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&running).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        paths.filter(|path| path.to_string_lossy().contains(".dep")).collect()
+    };
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| subject.spec.run(Some(&whole.rewritten), &running));
+        let mut most = 0;
+        let mut ended = false;
+        loop {
+            // Once more behind the end.
+            let is_last = std::mem::replace(&mut ended, run.is_finished());
+            if let Ok(trace) = first_trace(&traces()) {
+                most = is_valid_prefix(subject, &whole, trace, dir)?.max(most);
+            }
+            if is_last {
+                break;
+            }
+        }
+        run.join().map_err(|_| "the run panicked".to_string())?.map_err(trouble)?;
+        Ok(most)
+    })
+}
+
+#[test]
+fn read_while_it_is_written() {
+    let mut tally = Tally::start("read_while_it_is_written");
+    for subject in subjects() {
+        let dir = tempfile::tempdir().unwrap();
+        let outcome = match read_meanwhile(&subject, dir.path()) {
+            Ok(0) => Err("no reader found a block".into()),
+            other => other.map(drop),
+        };
+        tally.record(subject.name, outcome);
+    }
+    tally.finish();
+}
+
 /// Runs the subject with its trace on a file system of `size` bytes.
 fn filled(
     subject: &Subject,

@@ -280,6 +280,47 @@ fn compile(here: &Path, source: &str, name: &str, flags: &[&str]) {
     assert!(gcc.status().expect("gcc").success(), "{name}");
 }
 
+/// What a program changes by way of a mapped file is replayed to its end; if another process has written
+/// there, too, the replay says so.
+#[test]
+fn files_that_are_changed_through_memory_replay() {
+    const C: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (ftruncate(fd, 300000)) return 1;
+    unsigned char *at = mmap(0, 300000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    for (int i = 0; i < 300000; i += 1000) at[i] = i / 1000;
+    pwrite(fd, "abc", 3, 5000);
+    if (argc > 1) system("printf foreign | dd of=file conv=notrunc bs=7 seek=1 2>dd.err");
+    printf("%d %d\n", at[9000], at[5002]);
+    unlink("file");
+    return 0;
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    for (name, command) in [("alone", &["./program"][..]), ("two", &["./program", "two"])] {
+        let recorded = record(here, name, command);
+        let shown = (text(&recorded.stdout), text(&recorded.stderr));
+        assert_eq!(shown, ("9 99\n".into(), String::new()), "{name}");
+    }
+    let alone = output(dep(here).args(["replay", "--output", "alone"]));
+    is_equal(&alone).unwrap();
+    assert!(!text(&alone.stderr).contains("which is replayable"), "{}", text(&alone.stderr));
+    assert_eq!(text(&alone.stdout), "9 99\n");
+    let two = output(dep(here).args(["replay", "two"]));
+    let lines = text(&two.stdout) + &text(&two.stderr);
+    assert_eq!(two.status.code(), Some(1), "{lines}");
+    let differs = lines.lines().find(|line| line.contains("differs")).unwrap_or_default();
+    assert!(differs.contains("somebody else may have changed it"), "{lines}");
+}
+
 /// An upgrade changes the program and a library: a packed recording does not mind, another one says
 /// which file it is.
 #[test]

@@ -70,6 +70,83 @@ int main(void) {
 }
 "#;
 
+/// Two threads use a lock for one counter and none for another; two more hand a number to each other
+/// through pipes. All of that was set up long before the end.
+const SHARED: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+#define APART __attribute__((noinline, noclone))
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t meeting;
+static long tight, loose, handed, over;
+static int there[2], back[2];
+APART static long spend(long s) {
+  for (int i = 0; i < 20000; i++) {
+    s = s * 6364136223846793005UL + 1;
+    if (s >> 63) s ^= i;
+  }
+  return s;
+}
+APART static void locked(void) {
+  pthread_mutex_lock(&lock);
+  tight++;
+  pthread_mutex_unlock(&lock);
+}
+APART static void unlocked(void) { loose++; }
+APART static void hand(void) { handed++; }
+APART static void finish(void) {
+  __asm__ volatile("nop");
+  *(volatile int *)0x20 = 1;
+}
+static void *work(void *p) {
+  long s = (long)p;
+  for (int k = 0; k < 1500; k++) {
+    s = spend(s);
+    locked();
+    unlocked();
+    /* Neither is long done before the other is. */
+    if (k % 50 == 0) pthread_barrier_wait(&meeting);
+  }
+  return (void *)s;
+}
+static void *first(void *p) {
+  char c = 0;
+  long s = (long)p;
+  for (;;) {
+    hand();
+    c = __atomic_load_n(&over, __ATOMIC_SEQ_CST);
+    if (write(there[1], &c, 1) != 1 || c) return (void *)s;
+    s = spend(s);
+    if (read(back[0], &c, 1) != 1) return 0;
+  }
+}
+static void *second(void *p) {
+  char c = 0;
+  long s = (long)p;
+  for (;;) {
+    if (read(there[0], &c, 1) != 1 || c) return (void *)s;
+    s = spend(s);
+    hand();
+    if (write(back[1], &c, 1) != 1) return 0;
+  }
+}
+int main(void) {
+  pthread_t threads[4];
+  void *(*starts[4])(void *) = {work, work, first, second};
+  if (pipe(there) || pipe(back) || pthread_barrier_init(&meeting, 0, 2)) return 1;
+  for (long i = 0; i < 4; i++) pthread_create(&threads[i], 0, starts[i], (void *)i);
+  for (int i = 0; i < 4; i++) {
+    if (i == 2) __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+    pthread_join(threads[i], 0);
+  }
+  printf("%ld %ld\n", tight, handed);
+  fflush(stdout);
+  finish();
+  return 0;
+}
+"#;
+
 /// Waits for a child that it does not have, and never ends.
 const RUNS: &str = r#"
 #include <errno.h>
@@ -196,6 +273,75 @@ fn threads_go_on_where_they_stood() {
     assert!(!status.success());
     let text = case.replays("t.dep");
     assert!(text.contains("equal to the recording"), "{text}");
+}
+
+/// Thread and turn at the start of a line `TID turn N, ...`.
+fn place(line: &str) -> (&str, u64) {
+    let (tid, rest) = line.split_once(" turn ").unwrap_or_else(|| panic!("{line}"));
+    let turn = rest.split(',').next().and_then(|turn| turn.parse().ok());
+    (tid, turn.unwrap_or_else(|| panic!("{line}")))
+}
+
+#[test]
+fn a_ring_is_asked_what_its_threads_did_to_each_other() {
+    let case = Case::new(SHARED);
+    let mut run = case.run("2M", "t.dep");
+    let run = run.env("DEP_SCHEDULE", "random:3").stdout(Stdio::piped()).output().expect("it runs");
+    assert!(!run.status.success());
+    let printed = String::from_utf8_lossy(&run.stdout).into_owned();
+    let trace = case.path("t.dep");
+    let replayed = case.replays("t.dep");
+    assert!(replayed.contains("equal to the recording"), "{replayed}");
+
+    // Each access finds what the one before it left, and the last one what the program printed.
+    let values = |name: &str| said(case.dep("values", &trace).args(["--address", name]));
+    for (name, expected) in ["tight", "handed"].into_iter().zip(printed.split_whitespace()) {
+        let text = values(name);
+        let mut last = None;
+        let mut threads = std::collections::BTreeSet::new();
+        for line in text.lines() {
+            let (old, new) = line.rsplit_once(" -> ").unwrap_or((line, ""));
+            let old = old.rsplit(' ').next().expect("a value");
+            assert!(last.as_deref().is_none_or(|last| last == old), "{line}: {last:?}");
+            last = Some(if new.is_empty() { old } else { new }.to_owned());
+            threads.insert(place(line).0);
+        }
+        let expected: u64 = expected.parse().expect("a number");
+        assert_eq!(last, Some(format!("{expected:#x}")), "{name}");
+        assert!(threads.len() > 2, "{name}: {threads:?}");
+    }
+
+    // There is one race, and its accesses are where the values are.
+    let races = case.dep("races", &trace).arg("--json").output().expect("it runs");
+    let text = String::from_utf8_lossy(&races.stdout).into_owned();
+    assert_eq!((races.status.code(), text.lines().count()), (Some(1), 1), "{races:?}");
+    let race: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    let loose = values("loose");
+    for access in [&race["before"], &race["behind"]] {
+        let function = access["function"].as_str().unwrap_or_default();
+        assert!(function.starts_with("unlocked"), "{text}");
+        let start = format!("{} turn {}, ", access["tid"], access["turn"]);
+        let what = format!(" {} 0x", access["access"].as_str().unwrap_or_default());
+        let is_it = |line: &str| line.starts_with(&start) && line.contains(&what);
+        assert!(loose.lines().any(is_it), "{start}{what}: {loose}");
+    }
+
+    // A window is as long as what lies between two places.
+    let window = |name: &str, log: &[&str]| -> serde_json::Value {
+        let text = said(case.dep("window", &trace).args(["--json", "--from", name]).args(log));
+        serde_json::from_str(&text).expect("an object")
+    };
+    let last =
+        |name: &str| said(case.dep("when", &trace).args([&format!("pc == {name}"), "--last"]));
+    let (finish, hand) = (last("finish"), last("hand"));
+    let (long, short) = (window("hand", &[]), window("finish", &["--log"]));
+    assert_eq!(long["thread"].to_string(), place(&hand).0);
+    assert_eq!(short["thread"].to_string(), place(&finish).0);
+    let turns = |window: &serde_json::Value| window["turns"].as_u64().expect("turns");
+    assert_eq!(turns(&long) - turns(&short), place(&finish).1 - place(&hand).1, "{long} {short}");
+    let all = format!("replayed {} turns", short["all_turns"]);
+    assert!(replayed.contains(&all), "{replayed} {short}");
+    assert!(short["steps"].as_u64().is_some_and(|steps| (1..100).contains(&steps)), "{short}");
 }
 
 /// Waits until the trace is one that does not begin where the program does: its first frames are gone.

@@ -1,14 +1,16 @@
 //! Finds the frames of a trace file, also of a damaged one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, RegisterState, HEADER_SIZE, PAYLOAD, RECORD_DATA,
-    RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
+    Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PAYLOAD,
+    RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
 };
 
+use crate::lanes::Lanes;
 use crate::Error;
 
 /// Frames longer than this are not believed.
@@ -65,6 +67,9 @@ pub struct TraceFile {
     pub frames: Vec<Frame>,
     /// What is damaged.
     pub damage: Vec<Damage>,
+    /// What open Record frames held when they were found: a thread that still runs records its next
+    /// chunk there. By offset.
+    held: BTreeMap<u64, Vec<u8>>,
 }
 
 /// The two streams of a Record frame.
@@ -80,6 +85,11 @@ impl Streams {
         &self.bytes[self.control_flow.0..self.control_flow.1]
     }
 
+    /// The buffer, for other streams.
+    pub fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The memory stream.
     pub fn memory(&self) -> &[u8] {
         &self.bytes[self.memory.0..self.memory.1]
@@ -87,12 +97,18 @@ impl Streams {
 
     /// The checksum of a Record frame that starts with `registers`.
     fn checksum(&self, registers: &RegisterState) -> u32 {
-        let mut sum = Checksum::default();
-        for part in [&registers.to_bytes()[..], self.memory(), self.control_flow()] {
-            add_padded(&mut sum, part);
-        }
+        let mut sum = Lanes::default();
+        sum.add(&registers.to_bytes());
+        sum.add(self.memory());
+        sum.add(self.control_flow());
         sum.finish()
     }
+}
+
+/// Whether the length makes sense.
+fn has_length(header: &FrameHeader) -> bool {
+    let len = header.frame_len;
+    (STEP..=MAX_FRAME).contains(&len) && len.is_multiple_of(STEP)
 }
 
 /// A number of bytes in memory.
@@ -135,31 +151,98 @@ impl TraceFile {
         }
         let file = File::open(path).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
-        let mut trace = TraceFile { file, len: meta.len(), frames: Vec::new(), damage: Vec::new() };
-        trace.scan().map_err(fail)?;
+        let mut trace = TraceFile {
+            file,
+            len: meta.len(),
+            frames: Vec::new(),
+            damage: Vec::new(),
+            held: BTreeMap::new(),
+        };
+        trace.scan_all().map_err(fail)?;
         Ok(trace)
+    }
+
+    /// Finds all frames, also of a file that grows meanwhile: no chunk is missing before the last one
+    /// of its thread.
+    fn scan_all(&mut self) -> std::io::Result<()> {
+        const TRIES: usize = 8;
+        for _ in 0..TRIES {
+            (self.len, self.frames, self.damage) = (self.file.metadata()?.len(), vec![], vec![]);
+            self.held.clear();
+            self.scan()?;
+            if self.choose_chunks() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk that was found in its thread's buffer and where it was written to is the latter. False
+    /// if one was only found in the buffer, and another one follows.
+    fn choose_chunks(&mut self) -> bool {
+        let is_record = |f: &&Frame| f.kind == FrameKind::Record;
+        let key = |f: &Frame| (f.header.thread, f.header.seq);
+        let open: BTreeSet<_> =
+            self.frames.iter().filter(is_record).filter(|f| !f.is_sealed()).map(key).collect();
+        if open.is_empty() {
+            return true;
+        }
+        let mut last = BTreeMap::new();
+        let mut written = BTreeSet::new();
+        for frame in self.frames.iter().filter(is_record).filter(|f| f.is_sealed()) {
+            let (thread, seq) = key(frame);
+            let last = last.entry(thread).or_insert(seq);
+            *last = seq.max(*last);
+            written.extend(open.get(&(thread, seq)));
+        }
+        self.frames
+            .retain(|f| f.kind != FrameKind::Record || f.is_sealed() || !written.contains(&key(f)));
+        open.difference(&written)
+            .all(|(thread, seq)| last.get(thread).is_none_or(|last| last < seq))
     }
 
     fn scan(&mut self) -> std::io::Result<()> {
         let mut at = 0;
         let mut bad_since = None;
-        while at < self.len {
-            let mut bytes = [0; HEADER_SIZE];
-            let n = self.read_some(at, &mut bytes)?;
-            let Some(frame) = FrameHeader::from_bytes(&bytes[..n]).and_then(|h| self.judge(at, h))
-            else {
+        loop {
+            if at >= self.len {
+                // What an open frame held may have been written behind the end meanwhile.
+                let grown = self.file.metadata()?.len();
+                if self.held.is_empty() || grown <= self.len {
+                    break;
+                }
+                self.len = grown;
+                continue;
+            }
+            let bytes = self.header_at(at)?;
+            let Some(header) = FrameHeader::from_bytes(&bytes).filter(has_length) else {
                 // Space that was allocated and never used reads as zeros: no damage.
-                if bytes[..n].iter().any(|&b| b != 0) {
+                if bytes.iter().any(|&b| b != 0) {
                     bad_since.get_or_insert(at);
                 }
                 at += STEP;
                 continue;
             };
+            let frame = match header.state {
+                EMPTY => None,
+                _ => match self.judge(at, header) {
+                    Some(frame) => Some(frame),
+                    None => {
+                        bad_since.get_or_insert(at);
+                        at += STEP;
+                        continue;
+                    }
+                },
+            };
             if let Some(start) = bad_since.take() {
                 self.report(start, format!("{} bytes that are no frame", at - start));
             }
-            at += frame.header.frame_len;
-            self.frames.push(frame);
+            at += header.frame_len;
+            if let Some(frame) = frame {
+                if frame.kind != FrameKind::Record || frame.is_sealed() || self.hold(&frame)? {
+                    self.frames.push(frame);
+                }
+            }
         }
         if let Some(start) = bad_since {
             self.report(start, format!("{} bytes that are no frame", self.len - start));
@@ -167,13 +250,40 @@ impl TraceFile {
         Ok(())
     }
 
+    /// The first bytes of a frame, or what is there instead.
+    fn header_at(&self, at: u64) -> std::io::Result<Vec<u8>> {
+        let mut bytes = [0; HEADER_SIZE];
+        let mut n = self.read_some(at, &mut bytes)?;
+        for _ in 0..8 {
+            // One that is just being written may have been read in part.
+            let torn = bytes.starts_with(&FRAME_MAGIC.to_le_bytes())
+                && FrameHeader::from_bytes(&bytes[..n]).is_none();
+            if !torn {
+                break;
+            }
+            n = self.read_some(at, &mut bytes)?;
+        }
+        Ok(bytes[..n].to_vec())
+    }
+
+    /// Keeps what an open Record frame holds. False if that chunk has been written behind the other
+    /// frames meanwhile, where it will be found.
+    fn hold(&mut self, frame: &Frame) -> std::io::Result<bool> {
+        let mut bytes = vec![0; size(frame.present)];
+        let n = self.read_some(frame.offset, &mut bytes)?;
+        bytes.truncate(n);
+        let now = FrameHeader::from_bytes(&self.header_at(frame.offset)?);
+        let is_same = now.is_none_or(|now| {
+            now.state != EMPTY && now.thread == frame.header.thread && now.seq == frame.header.seq
+        });
+        self.held.insert(frame.offset, bytes);
+        Ok(is_same)
+    }
+
     /// A frame whose lengths make sense; lengths of contents are clamped and reported.
     fn judge(&mut self, offset: u64, mut header: FrameHeader) -> Option<Frame> {
         let kind = FrameKind::from_u16(header.kind)?;
         let len = header.frame_len;
-        if !(STEP..=MAX_FRAME).contains(&len) || !len.is_multiple_of(STEP) {
-            return None;
-        }
         let record = kind == FrameKind::Record;
         let start = if record { header.split } else { PAYLOAD as u64 };
         if record && !(RECORD_DATA as u64..=len).contains(&start) {
@@ -233,12 +343,54 @@ impl TraceFile {
 
     /// The register state at the start of a Record frame.
     pub fn registers(&self, frame: &Frame) -> Result<Vec<u8>, Error> {
-        self.read(frame.offset + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)
+        self.read_frame(frame, RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)
+    }
+
+    /// Part of a frame as it was when it was found.
+    fn read_frame(&self, frame: &Frame, from: u64, len: u64) -> Result<Vec<u8>, Error> {
+        let Some(held) = self.held.get(&frame.offset) else {
+            return self.read(frame.offset + from, len);
+        };
+        let start = size(from).min(held.len());
+        let end = size(from.saturating_add(len)).min(held.len());
+        Ok(held[start..end].to_vec())
+    }
+
+    /// The same, to where `bytes` has room from `start` on, and more if it has to; where it ends.
+    fn read_frame_into(
+        &self,
+        frame: &Frame,
+        from: u64,
+        len: u64,
+        bytes: &mut Vec<u8>,
+        start: usize,
+    ) -> Result<usize, Error> {
+        if self.held.contains_key(&frame.offset) {
+            let held = self.read_frame(frame, from, len)?;
+            bytes.truncate(start);
+            bytes.extend_from_slice(&held);
+            return Ok(bytes.len());
+        }
+        let at = frame.offset + from;
+        // What a header claims is no reason to ask for memory that the file does not fill.
+        let len = size(len.min(self.len.saturating_sub(at)));
+        if bytes.len() < start + len {
+            bytes.resize(start + len, 0);
+        }
+        let n = self
+            .read_some(at, &mut bytes[start..start + len])
+            .map_err(|e| Error(format!("cannot read at file offset {at:#x}: {e}")))?;
+        Ok(start + n)
     }
 
     /// Both streams of a Record frame that starts with `registers`: what is in use, if it is
-    /// sealed, else all there is.
-    pub fn streams(&self, frame: &Frame, registers: &RegisterState) -> Result<Streams, Error> {
+    /// sealed, else all there is. They are read into `bytes`, whatever it holds.
+    pub fn streams(
+        &self,
+        frame: &Frame,
+        registers: &RegisterState,
+        mut bytes: Vec<u8>,
+    ) -> Result<Streams, Error> {
         let header = &frame.header;
         let (memory_len, control_flow_len) = if frame.is_sealed() {
             (header.used_memory, header.used)
@@ -246,11 +398,10 @@ impl TraceFile {
             (header.split - RECORD_DATA as u64, header.frame_len - header.split)
         };
         // One buffer, without the unused room between the streams.
-        let mut bytes = self.read(frame.offset + RECORD_DATA as u64, memory_len)?;
-        let memory = (0, bytes.len());
-        let mut control_flow = self.read(frame.offset + header.split, control_flow_len)?;
-        bytes.append(&mut control_flow);
-        let control_flow = (memory.1, bytes.len());
+        let mut end = self.read_frame_into(frame, RECORD_DATA as u64, memory_len, &mut bytes, 0)?;
+        let memory = (0, end);
+        end = self.read_frame_into(frame, header.split, control_flow_len, &mut bytes, end)?;
+        let control_flow = (memory.1, end);
         let streams = Streams { bytes, control_flow, memory };
         if frame.is_sealed() && streams.checksum(registers) != frame.header.checksum {
             return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));

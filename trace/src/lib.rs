@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`file`](mod@file) finds the frames, [`events`] and [`units`] give meaning to their
 //! payloads, [`open`] puts them together into a [`Trace`]; [`compile`] turns a unit into
-//! the few steps that an execution costs, [`walk`] follows one chunk, [`pipeline`] follows all of
+//! the few steps that an execution costs, [`plain`] those into sums, [`walk`] follows one chunk, [`pipeline`] follows all of
 //! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
 //! what the format promises.
 //!
@@ -18,9 +18,11 @@ pub mod compile;
 pub mod events;
 pub mod file;
 pub mod inputs;
+mod lanes;
 pub mod open;
 pub mod output;
 pub mod pipeline;
+pub mod plain;
 pub mod test_support;
 pub mod undo;
 pub mod units;

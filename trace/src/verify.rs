@@ -3,9 +3,11 @@
 use abi::event::{Position, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 
+use crate::compile::CompiledUnit;
 use crate::events::Event;
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
+use crate::plain::Referred;
 use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
 use crate::Error;
 
@@ -46,6 +48,17 @@ impl Sink for Count {
 
     fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {
         self.references += count;
+    }
+
+    fn plain(
+        &mut self,
+        _number: u32,
+        unit: &CompiledUnit,
+        _references: &[Referred],
+        addresses: &[u64],
+    ) {
+        self.blocks += unit.inner_blocks.len() as u64;
+        self.references += addresses.len() as u64;
     }
 
     fn store(&mut self, _store: Overwritten<'_>) {

@@ -2,7 +2,8 @@
 //! units, blocks and memory references.
 //!
 //! In reading order: `sink` says what is found, `chunk_end` where it ended; `stream` is the
-//! control-flow stream, `compiled` keeps units, `cursor` runs their steps over the memory stream;
+//! control-flow stream, `compiled` keeps units, `cursor` runs their steps over the memory stream, `quick`
+//! whole units without looking at steps;
 //! `course` goes from unit to unit and asks a decoder for the next one: `tags`, `full_pc`, `bits`.
 //! This file chooses the decoder. Only a decoder knows its format.
 
@@ -19,6 +20,7 @@ mod compiled;
 mod course;
 mod cursor;
 mod full_pc;
+mod quick;
 mod sink;
 mod stream;
 mod tags;
@@ -29,6 +31,7 @@ pub use sink::{Entered, MemoryReference, Overwritten, Sink};
 use compiled::CompiledUnits;
 use course::{Course, Decoder};
 use cursor::Cursor;
+use quick::Desk;
 use stream::Stream;
 
 /// Recovers chunks of one trace, one after another; keeps compiled units.
@@ -36,6 +39,7 @@ pub struct Walker<'t> {
     trace: &'t Trace,
     units: CompiledUnits<'t>,
     decoders: Decoders,
+    desk: Desk,
 }
 
 /// One of each format; only that of the trace is used.
@@ -50,7 +54,12 @@ impl<'t> Walker<'t> {
     /// A walker for `trace`.
     #[must_use]
     pub fn new(trace: &'t Trace) -> Walker<'t> {
-        Walker { trace, units: CompiledUnits::new(trace), decoders: Decoders::default() }
+        Walker {
+            trace,
+            units: CompiledUnits::new(trace),
+            decoders: Decoders::default(),
+            desk: Desk::default(),
+        }
     }
 
     /// Walks chunk number `number` (a position in `thread.chunks`) and tells `sink`.
@@ -60,12 +69,12 @@ impl<'t> Walker<'t> {
         number: usize,
         sink: &mut S,
     ) -> Result<ChunkEnd, Violation> {
-        let (trace, units) = (self.trace, &mut self.units);
+        let (trace, units, desk) = (self.trace, &mut self.units, &mut self.desk);
         let Decoders { tags, full_pc, bits } = &mut self.decoders;
         match trace.options.recording.control_flow {
-            ControlFlow::Tags => walk(trace, thread, number, tags, units, sink),
-            ControlFlow::FullPc => walk(trace, thread, number, full_pc, units, sink),
-            ControlFlow::Bits => walk(trace, thread, number, bits, units, sink),
+            ControlFlow::Tags => walk(trace, thread, number, tags, units, desk, sink),
+            ControlFlow::FullPc => walk(trace, thread, number, full_pc, units, desk, sink),
+            ControlFlow::Bits => walk(trace, thread, number, bits, units, desk, sink),
         }
     }
 }
@@ -76,6 +85,7 @@ fn walk<S: Sink, D: Decoder>(
     number: usize,
     decoder: &mut D,
     units: &mut CompiledUnits<'_>,
+    desk: &mut Desk,
     sink: &mut S,
 ) -> Result<ChunkEnd, Violation> {
     let chunk = &thread.chunks[number];
@@ -86,7 +96,7 @@ fn walk<S: Sink, D: Decoder>(
     };
     let streams: Streams = trace
         .file
-        .streams(&chunk.frame, &chunk.registers)
+        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.bytes))
         .map_err(|error| violation(StreamOff(0), error.0))?;
     decoder.begin(chunk, &trace.units);
     let following: Option<&Chunk> = thread.chunks.get(number + 1);
@@ -95,8 +105,10 @@ fn walk<S: Sink, D: Decoder>(
     let cursor = Cursor::new(&chunk.registers, streams.memory(), trace.xsave.as_ref());
     let selective = trace.options.recording.selective;
     let mut course = Course::new(chunk, following, stream, events, cursor, selective);
-    match course.run(decoder, units, trace.is_lossy, sink) {
+    let end = match course.run(decoder, units, desk, trace.is_lossy, sink) {
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),
-    }
+    };
+    desk.bytes = streams.into_buffer();
+    end
 }

@@ -20,31 +20,64 @@ pub struct IoctlEffect {
 /// What an ioctl does to memory; `None` if its number says nothing about it.
 pub fn ioctl_effect(request: u32) -> Option<IoctlEffect> {
     let (reads, writes) = match request {
-        0x5401 => (0, 36),                             // TCGETS
-        0x5402..=0x5404 => (36, 0),                    // TCSETS, TCSETSW, TCSETSF
-        0x5405 => (0, 18),                             // TCGETA
-        0x5406..=0x5408 => (18, 0),                    // TCSETA, TCSETAW, TCSETAF
-        0x5409..=0x540e => (0, 0),                     // TCSBRK .. TIOCSCTTY
-        0x540f | 0x5411 | 0x5415 | 0x5419 => (0, 4),   // TIOCGPGRP, OUTQ, MGET, GSOFTCAR
-        0x5410 | 0x5416 | 0x5417 | 0x5418 => (4, 0),   // TIOCSPGRP, MBIS, MBIC, MSET
-        0x541a | 0x5420 | 0x5421 | 0x5423 => (4, 0),   // TIOCSSOFTCAR, PKT, FIONBIO, TIOCSETD
-        0x5412 => (1, 0),                              // TIOCSTI
-        0x5413 => (0, 8),                              // TIOCGWINSZ
-        0x5414 => (8, 0),                              // TIOCSWINSZ
-        0x541b | 0x5424 | 0x5429 => (0, 4),            // FIONREAD, TIOCGETD, TIOCGSID
-        0x541d | 0x5422 | 0x5425 => (0, 0),            // TIOCCONS, TIOCNOTTY, TCSBRKP
-        0x5427 | 0x5428 | 0x5437 | 0x5441 => (0, 0),   // TIOCSBRK, CBRK, VHANGUP, GPTPEER
-        0x802c_542a => (0, 44),                        // TCGETS2
-        0x402c_542b..=0x402c_542d => (44, 0),          // TCSETS2, TCSETSW2, TCSETSF2
-        0x8004_5430 | 0x8004_5432 => (0, 4),           // TIOCGPTN, TIOCGDEV
-        0x8004_5438..=0x8004_5440 => (0, 4),           // TIOCGPKT, GPTLCK, GEXCL
-        0x4004_5431 => (4, 0),                         // TIOCSPTLCK
-        0x5450 | 0x5451 => (0, 0),                     // FIONCLEX, FIOCLEX
-        0x5452 => (4, 0),                              // FIOASYNC
-        0x5460 => (0, 8),                              // FIOQSIZE
-        0x8901 | 0x8902 => (4, 0),                     // FIOSETOWN, SIOCSPGRP
-        0x8903..=0x8905 => (0, 4),                     // FIOGETOWN, SIOCGPGRP, SIOCATMARK
-        0x8910 | 0x8913 | 0x8915 | 0x8919 => (40, 40), // SIOCGIFNAME, FLAGS, ADDR, BRDADDR
+        0x5401 => (0, 36),                                                       // TCGETS
+        0x5402..=0x5404 => (36, 0), // TCSETS, TCSETSW, TCSETSF
+        0x5405 => (0, 18),          // TCGETA
+        0x5406..=0x5408 => (18, 0), // TCSETA, TCSETAW, TCSETAF
+        0x5409..=0x540e => (0, 0),  // TCSBRK .. TIOCSCTTY
+        0x540f | 0x5411 | 0x5415 | 0x5419 => (0, 4), // TIOCGPGRP, OUTQ, MGET, GSOFTCAR
+        0x5410 | 0x5416 | 0x5417 | 0x5418 => (4, 0), // TIOCSPGRP, MBIS, MBIC, MSET
+        0x541a | 0x5420 | 0x5421 | 0x5423 => (4, 0), // TIOCSSOFTCAR, PKT, FIONBIO, TIOCSETD
+        0x5412 => (1, 0),           // TIOCSTI
+        0x5413 => (0, 8),           // TIOCGWINSZ
+        0x5414 => (8, 0),           // TIOCSWINSZ
+        0x541b | 0x5424 | 0x5429 => (0, 4), // FIONREAD, TIOCGETD, TIOCGSID
+        0x541d | 0x5422 | 0x5425 => (0, 0), // TIOCCONS, TIOCNOTTY, TCSBRKP
+        0x5427 | 0x5428 | 0x5437 | 0x5441 => (0, 0), // TIOCSBRK, CBRK, VHANGUP, GPTPEER
+        0x802c_542a => (0, 44),     // TCGETS2
+        0x402c_542b..=0x402c_542d => (44, 0), // TCSETS2, TCSETSW2, TCSETSF2
+        0x8004_5430 | 0x8004_5432 => (0, 4), // TIOCGPTN, TIOCGDEV
+        0x8004_5438..=0x8004_5440 => (0, 4), // TIOCGPKT, GPTLCK, GEXCL
+        0x4004_5431 => (4, 0),      // TIOCSPTLCK
+        0x5450 | 0x5451 => (0, 0),  // FIONCLEX, FIOCLEX
+        0x5452 => (4, 0),           // FIOASYNC
+        0x5460 => (0, 8),           // FIOQSIZE
+        0x0001 => (4, 4),           // FIBMAP
+        0x0002 | 0x07b9 => (0, 4),  // FIGETBSZ, VM_SOCKETS_GET_LOCAL_CID
+        0x0301 => (0, 16),          // HDIO_GETGEO
+        0x1263 => (0, 8),           // BLKRAGET
+        0x1267 | 0x127e => (0, 2),  // BLKSECTGET, BLKROTATIONAL
+        0x1278..=0x127c => (0, 4),  // BLKIOMIN, IOOPT, ALIGNOFF, PBSZGET, ..
+        0x2400..=0x2403 => (0, 0),  // PERF_EVENT_IOC_ENABLE .. RESET
+        0x8008_2407 => (0, 8),      // PERF_EVENT_IOC_ID
+        0x4b33 => (0, 1),           // KDGKBTYPE
+        0x4b3b | 0x5600 => (0, 4),  // KDGETMODE, VT_OPENQRY
+        0x5603 => (0, 6),           // VT_GETSTATE
+        0x541e => (0, 72),          // TIOCGSERIAL
+        0x545d => (0, 80),          // TIOCGICOUNT
+        0xb701..=0xb703 => (0, 0),  // NS_GET_USERNS, PARENT, NSTYPE
+        0xb704 => (0, 4),           // NS_GET_OWNER_UID
+        0x8004_5200 => (0, 4),      // RNDGETENTCNT
+        0x8024_7009 => (0, 36),     // RTC_RD_TIME
+        0x4020_940d => (32, 0),     // FICLONERANGE
+        0x801c_581f => (0, 28),     // FS_IOC_FSGETXATTR
+        0x401c_5820 => (28, 0),     // FS_IOC_FSSETXATTR
+        0x8100_9431 => (0, 256),    // FS_IOC_GETFSLABEL
+        0x4008_7602 => (4, 0),      // FS_IOC_SETVERSION: an int
+        0xc050_2100 => (80, 80),    // SECCOMP_IOCTL_NOTIF_RECV
+        0xc018_2101 => (24, 24),    // SECCOMP_IOCTL_NOTIF_SEND
+        0x4008_2102 => (8, 0),      // SECCOMP_IOCTL_NOTIF_ID_VALID
+        0x4018_2103 => (24, 0),     // SECCOMP_IOCTL_NOTIF_ADDFD
+        0x4004_54ca => (40, 40),    // TUNSETIFF
+        0x4004_54cb | 0x4004_54cc => (0, 0), // TUNSETPERSIST, TUNSETOWNER: values
+        0x8004_54cf => (0, 4),      // TUNGETFEATURES
+        0x8004_54d2 => (0, 40),     // TUNGETIFF
+        0x8906 | 0x8907 => (0, 16), // SIOCGSTAMP, SIOCGSTAMPNS
+        0x8917 | 0x891d | 0x8935 | 0x8938 | 0x8970 => (40, 40), // SIOCGIFDSTADDR, METRIC, PFLAGS, ..
+        0x8914 | 0x8916 | 0x8918 | 0x891a | 0x891c | 0x8922 | 0x8924 => (40, 0), // SIOCSIFFLAGS, ..
+        0x8901 | 0x8902 => (4, 0),                              // FIOSETOWN, SIOCSPGRP
+        0x8903..=0x8905 => (0, 4),                              // FIOGETOWN, SIOCGPGRP, SIOCATMARK
+        0x8910 | 0x8913 | 0x8915 | 0x8919 => (40, 40),          // SIOCGIFNAME, FLAGS, ADDR, BRDADDR
         0x891b | 0x8921 | 0x8927 | 0x8933 => (40, 40), // SIOCGIFNETMASK, MTU, HWADDR, INDEX
         0x8942 => (40, 40),                            // SIOCGIFTXQLEN
         0x1260 | 0x8008_1272 => (0, 8),                // BLKGETSIZE, BLKGETSIZE64
@@ -73,7 +106,7 @@ macro_rules! at {
 
 /// What a call that depends on a command does; ioctl, clone3 and unknown commands: `None`.
 pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
-    use Extent::{Argument, Bytes, LengthAt, ResultUpTo, String};
+    use Extent::{Argument, Buffer, Bytes, LengthAt, ResultUpTo, String};
     const NOTHING: Effects = Some((&[], &[]));
     let command = |argument: usize| args[argument] as u32;
     match number {
@@ -123,6 +156,23 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
             6 | 7 | 37 | 38 => Some((at![2: Bytes(32)], &[])),      // F_SETLK ..
             15 | 1036 | 1038 => Some((at![2: Bytes(8)], &[])),      // F_SETOWN_EX, F_SET_RW_HINT
             16 | 17 | 1035 | 1037 => Some((&[], at![2: Bytes(8)])), // F_GETOWN_EX ..
+            _ => None,
+        },
+        // ptrace
+        101 => match command(0) {
+            0 | 4..=9 | 16 | 17 | 24 | 31 | 32 | 0x4200 | 0x4206..=0x4208 => NOTHING,
+            1..=3 => Some((&[], at![3: Bytes(8)])), // PEEKTEXT, PEEKDATA, PEEKUSER
+            12 => Some((&[], at![3: Bytes(216)])),  // GETREGS
+            13 => Some((at![3: Bytes(216)], &[])),  // SETREGS
+            14 | 18 => Some((&[], at![3: Bytes(512)])), // GETFPREGS, GETFPXREGS
+            15 | 19 => Some((at![3: Bytes(512)], &[])), // SETFPREGS, SETFPXREGS
+            0x4201 | 0x420a => Some((&[], at![3: Bytes(8)])), // GETEVENTMSG, GETSIGMASK
+            0x4202 => Some((&[], at![3: Bytes(128)])), // GETSIGINFO
+            0x4203 => Some((at![3: Bytes(128)], &[])), // SETSIGINFO
+            0x420b => Some((at![3: Bytes(8)], &[])), // SETSIGMASK
+            0x4204 => Some((at![3: Bytes(16)], at![3: Buffer])), // GETREGSET
+            0x4205 => Some((at![3: Buffer], &[])),  // SETREGSET
+            0x420e | 0x420f => Some((&[], at![3: ResultUpTo(2)])), // GET_SYSCALL_INFO, RSEQ
             _ => None,
         },
         // syslog: 2, 3 and 4 read messages
@@ -193,6 +243,15 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
         233 => match command(1) {
             2 => NOTHING,
             _ => Some((at![3: Bytes(12)], &[])),
+        },
+        // keyctl
+        250 => match command(0) {
+            0 | 3..=5 | 7..=9 | 14..=16 | 18 | 19 | 21 | 22 | 30 => NOTHING,
+            1 => Some((at![1: String], &[])), // JOIN_SESSION_KEYRING
+            2 => Some((at![2: Argument(3)], &[])), // UPDATE
+            6 | 11 | 17 => Some((&[], at![2: ResultUpTo(3)])), // DESCRIBE, READ, GET_SECURITY
+            10 => Some((at![2: String, 3: String], &[])), // SEARCH
+            _ => None,
         },
         // kcmp: KCMP_EPOLL_TFD
         312 => match command(2) {

@@ -289,6 +289,7 @@ impl Resolver<'_> {
     fn by_command(&mut self, access: Access) {
         match self.call.number {
             nr::IOCTL => match ioctl_effect(self.args[1] as u32) {
+                _ if self.nested(access) => {}
                 Some(effect) => {
                     self.certain &= effect.certain;
                     let length = if access == Access::Read { effect.reads } else { effect.writes };
@@ -304,6 +305,41 @@ impl Resolver<'_> {
                 None => self.certain = false,
             },
         }
+    }
+
+    /// An ioctl whose argument says how much there is, or where; false if this is none.
+    fn nested(&mut self, access: Access) -> bool {
+        const SIOCGIFCONF: u32 = 0x8912;
+        const FIEMAP: u32 = 0xc020_660b;
+        const FIDEDUPERANGE: u32 = 0xc018_9436;
+        let at = self.args[2];
+        match self.args[1] as u32 {
+            SIOCGIFCONF => {
+                let length = self.number(at, 4);
+                let buffer = self.number(at.wrapping_add(8), 8);
+                let header = if access == Access::Read { 16 } else { 4 };
+                self.tell(access, at, header);
+                if access == Access::Write && buffer != 0 {
+                    self.tell(access, buffer, length);
+                }
+            }
+            FIEMAP => {
+                self.tell(access, at, 32);
+                // How many there were, or how many there may be: none if they are only counted.
+                let room = self.number(at.wrapping_add(24), 4);
+                let mapped = self.number(at.wrapping_add(20), 4);
+                let count = if self.ahead { room } else { room.min(mapped) };
+                if access == Access::Write {
+                    self.tell(access, at.wrapping_add(32), count * 56);
+                }
+            }
+            FIDEDUPERANGE => {
+                let count = self.number(at.wrapping_add(16), 2);
+                self.tell(access, at, 24 + count * 32);
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// `struct clone_args`: flags, then addresses for the pid descriptor and both thread ids; last

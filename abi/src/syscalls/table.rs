@@ -128,7 +128,7 @@ pub static TABLE: &[Syscall] = table! {
     98 getrusage [] [1: Bytes(144)];
     99 sysinfo [] [0: Bytes(112)];
     100 times [] [0: Bytes(32)];
-    101 ptrace [3: Unknown] [3: Unknown];
+    101 ptrace [3: ByCommand] [3: ByCommand];
     102 getuid [] [];
     103 syslog [] [1: ByCommand];
     104 getgid [] [];

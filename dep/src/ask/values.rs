@@ -11,7 +11,6 @@ use std::ops::Range;
 use abi::steer::{Position, Stop as Stood, Why};
 use clap::Args as ClapArgs;
 use serde::{Serialize, Serializer};
-use trace::events::Event;
 use trace::walk::MemoryReference;
 use trace::Error;
 
@@ -184,11 +183,7 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         let tid = what.thread.unwrap_or_default();
         return Err(wrong(format!("the recording has no thread {tid}")));
     }
-    if threads_at_start(&ready) > 1 {
-        let why = "it begins with several threads (a ring): its values cannot be put in order";
-        return Err(wrong(format!("{why}; `dep debug` shows them")));
-    }
-    let all = ready.script.turns;
+    let all = ready.script.before + ready.script.turns;
     let turn = |text: &Option<String>, otherwise| match text {
         Some(text) => place::turn(text, all).map_err(wrong),
         None => Ok(otherwise),
@@ -223,17 +218,6 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         false => Ok(()),
         true => Err(wrong("this is not all, or not what was recorded".into())),
     }
-}
-
-/// Threads that the recording begins with, if that is in the middle of the program.
-fn threads_at_start(ready: &Ready) -> usize {
-    let mut found = 0;
-    for trace in ready.lineage.traces() {
-        let of_threads = trace.threads.iter().flat_map(|thread| &thread.events);
-        let all = of_threads.chain(&trace.process_events);
-        found += all.filter(|placed| matches!(placed.event, Some(Event::State { .. }))).count();
-    }
-    found
 }
 
 /// The second replay, on its way.

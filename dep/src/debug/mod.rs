@@ -3,6 +3,7 @@
 pub mod machine;
 pub mod process;
 mod registers;
+mod root;
 mod server;
 #[cfg(test)]
 mod server_tests;
@@ -101,7 +102,8 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut server = Server::new(timeline, &program, Some(before + turns), stack);
     match &arguments.listen {
         Some(address) => {
-            let stream = wait_at(address, &program, ready.guard.as_ref())?;
+            let libraries = root::commands(&ready)?;
+            let stream = wait_at(address, &program, &libraries, ready.guard.as_ref())?;
             server.serve(Wire::new(stream))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -110,10 +112,16 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 /// Waits for a debugger at `address`.
-fn wait_at(address: &str, program: &str, guard: Option<&Guard>) -> Result<Stream, Error> {
+fn wait_at(
+    address: &str,
+    program: &str,
+    libraries: &[String],
+    guard: Option<&Guard>,
+) -> Result<Stream, Error> {
     let failed = |e: std::io::Error| Error(format!("{address}: {e}"));
     let say = || {
-        eprintln!("dep: gdb -ex 'set sysroot /' -ex 'target remote {address}' {program}");
+        let libraries: String = libraries.iter().map(|line| format!("-ex '{line}' ")).collect();
+        eprintln!("dep: gdb {libraries}-ex 'target remote {address}' {program}");
     };
     if address.contains('/') {
         let socket = Path::new(address);
@@ -156,8 +164,11 @@ fn with_gdb(
     let (socket, script) = (ready.folder.join("gdb"), ready.folder.join("commands"));
     std::fs::write(&script, SCRIPT).map_err(failed("cannot write gdb's commands"))?;
     let listener = UnixListener::bind(&socket).map_err(failed("cannot make a socket for gdb"))?;
+    let libraries = root::commands(ready)?;
     let mut gdb = Command::new("gdb")
-        .args(["-q", "-ex", "set sysroot /", "-x"])
+        .arg("-q")
+        .args(libraries.iter().flat_map(|command| ["-ex", command]))
+        .arg("-x")
         .arg(&script)
         .arg("-ex")
         .arg(format!("target remote {}", socket.display()))

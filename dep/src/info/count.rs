@@ -7,6 +7,7 @@ use abi::unit::JitReason;
 use trace::compile::CompiledUnit;
 use trace::events::Event;
 use trace::pipeline::{self, BatchSink, Outlet, Piece, Seam};
+use trace::plain::Referred;
 use trace::units::Origin;
 use trace::walk::{MemoryReference, Sink};
 use trace::Trace;
@@ -104,6 +105,17 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
 
     fn reference(&mut self, _reference: MemoryReference) {
         self.counts.references += 1;
+    }
+
+    fn plain(
+        &mut self,
+        _number: u32,
+        unit: &CompiledUnit,
+        _references: &[Referred],
+        addresses: &[u64],
+    ) {
+        self.counts.references += addresses.len() as u64;
+        self.counts.shares.blocks[self.slot.0][self.slot.1] += unit.inner_blocks.len() as u64;
     }
 
     fn references(&mut self, _all: impl Iterator<Item = MemoryReference>, count: u64) {

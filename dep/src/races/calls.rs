@@ -23,9 +23,16 @@ impl Call {
 pub struct Descriptors {
     objects: HashMap<u64, Place>,
     count: u32,
+    /// Some were open before, and nobody knows what they lead to.
+    unknown: bool,
 }
 
 impl Descriptors {
+    /// Some are open already.
+    pub fn unknown() -> Descriptors {
+        Descriptors { unknown: true, ..Descriptors::default() }
+    }
+
     fn new_object(&mut self) -> Place {
         self.count += 1;
         Place::Object(self.count)
@@ -35,7 +42,8 @@ impl Descriptors {
         if let Some(&place) = self.objects.get(&descriptor) {
             return place;
         }
-        let place = self.new_object();
+        // For all we know they are the two ends of a pipe, copies, or sockets.
+        let place = if self.unknown { Place::Sockets } else { self.new_object() };
         self.objects.insert(descriptor, place);
         place
     }
@@ -175,6 +183,10 @@ pub fn takes(
     if let Some(descriptor) = read {
         let object = descriptors.of(descriptor);
         order.acquire(thread, object);
+        if descriptors.unknown {
+            // It may be one of signalfd.
+            order.acquire(thread, Place::Signals);
+        }
     }
     match number {
         _ if nr::POLLS.contains(&number) && call.result > 0 => {

@@ -29,10 +29,24 @@ pub struct Race {
 /// Collects the bytes that threads synchronise with: those that a locked instruction or a futex call was
 /// about, and those that the kernel changes when a thread ends.
 pub struct SyncBytes<'a> {
-    pub shadow: &'a mut Shadow,
+    shadow: &'a mut Shadow,
+    /// The thread that runs.
+    thread: usize,
+    /// Of each thread that stood still where the part begins that was kept, while it has come to no event:
+    /// instructions that it has executed.
+    begun: HashMap<usize, u64>,
+    /// Those of them that stood in a system call: thread, call, and its pc.
+    pub in_calls: Vec<(usize, Call, u64)>,
 }
 
 impl SyncBytes<'_> {
+    /// `standing`: the threads with which it begins ([`crate::feed::standing`]).
+    pub fn new<'a>(shadow: &'a mut Shadow, standing: &[usize]) -> SyncBytes<'a> {
+        // The first one ran.
+        let begun = standing.iter().skip(1).map(|&thread| (thread, 0)).collect();
+        SyncBytes { shadow, thread: 0, begun, in_calls: Vec::new() }
+    }
+
     pub fn add(&mut self, address: u64, size: u32) {
         for (granule, mask) in pieces(address, size) {
             self.shadow.synchronises(granule, mask);
@@ -41,14 +55,33 @@ impl SyncBytes<'_> {
 }
 
 impl Listener for SyncBytes<'_> {
+    fn runs(&mut self, thread: usize) {
+        self.thread = thread;
+    }
+
+    fn ran(&mut self, instructions: u32, _turns: u32) {
+        if let Some(executed) = self.begun.get_mut(&self.thread) {
+            *executed += u64::from(instructions);
+        }
+    }
+
     fn referred(&mut self, _pc: u64, address: u64, size: u32, _write: bool, atomic: bool) {
         if atomic {
             self.add(address, size);
         }
     }
 
-    fn happened(&mut self, event: &Event, _pc: u64) {
-        let Some((what, word, other)) = call_of(event).as_ref().and_then(calls::futex) else {
+    fn happened(&mut self, event: &Event, pc: u64) {
+        let call = call_of(event);
+        // A replay has each thread start where it goes on.
+        if !matches!(event, Event::ThreadStart { .. }) {
+            let executed = self.begun.remove(&self.thread);
+            // The call is made again: it is the first instruction.
+            if let (Some(0 | 1), Some(call)) = (executed, call) {
+                self.in_calls.push((self.thread, call, pc));
+            }
+        }
+        let Some((what, word, other)) = call.as_ref().and_then(calls::futex) else {
             return;
         };
         self.add(word, 4);
@@ -84,6 +117,8 @@ pub struct Detector<'a> {
     /// What the thread's next call leaves was left already.
     has_left: Vec<bool>,
     heap_end: u64,
+    /// Which threads were there before the part that was kept.
+    was_there: Vec<bool>,
     /// Conflicts of one access: with which, and with which bytes.
     conflicts: Vec<(Access, u64, u64)>,
     pub found: HashMap<(u64, u64), Race>,
@@ -120,8 +155,29 @@ impl<'a> Detector<'a> {
             pending,
             has_left: vec![false; trace.threads.len()],
             heap_end: 0,
+            was_there: vec![false; trace.threads.len()],
             conflicts: Vec::new(),
             found: HashMap::new(),
+        }
+    }
+
+    /// Nothing is known of what was in front of this: these threads were there, had made so many turns
+    /// together, and some of them were in calls.
+    pub fn begins_within(
+        &mut self,
+        standing: &[usize],
+        in_calls: &[(usize, Call, u64)],
+        turns: u64,
+    ) {
+        self.turn = turns;
+        self.descriptors = Descriptors::unknown();
+        for &thread in standing {
+            self.was_there[thread] = true;
+        }
+        for &(thread, ref call, pc) in in_calls {
+            self.runs(thread);
+            self.leaves(call, pc);
+            self.has_left[thread] = true;
         }
     }
 
@@ -275,6 +331,8 @@ impl Listener for Detector<'_> {
             return self.called(&call, pc);
         }
         match *event {
+            // It was started before, whatever its parent has done since.
+            Event::ThreadStart { .. } if self.was_there[self.thread] => {}
             Event::ThreadStart { tid, parent, .. } => self.started(tid, parent),
             Event::ThreadEnd { .. } => self.ended(),
             // It was sent.

@@ -41,11 +41,12 @@ pub fn list(trace: &Trace, ready: &Ready, what: &Races, out: &mut impl Write) ->
         return Ok(());
     }
     let first = feed::first(trace, ready);
+    let standing = feed::standing(trace, ready);
     let in_file = |e: Error| Error(format!("{file}: {e}"));
     let (written, at_ends) = written(trace, ready).map_err(in_file)?;
 
     let mut shadow = Shadow::default();
-    let mut sync = SyncBytes { shadow: &mut shadow };
+    let mut sync = SyncBytes::new(&mut shadow, &standing);
     at_ends.iter().for_each(|&(at, len)| sync.add(at, len));
     let names = |name: &str| {
         SYNCHRONISING.iter().any(|known| name.contains(known))
@@ -54,7 +55,11 @@ pub fn list(trace: &Trace, ready: &Ready, what: &Races, out: &mut impl Write) ->
     let synchronising = Symbols::new(trace).ranges(names);
     let wanted = |references| Wanted { references, synchronising: &synchronising, passing: None };
     feed::run(trace, first, wanted(References::Atomic), &mut sync).map_err(in_file)?;
+    let in_calls = sync.in_calls;
     let mut detector = Detector::new(trace, shadow, written, what.strict);
+    if !standing.is_empty() {
+        detector.begins_within(&standing, &in_calls, ready.script.before);
+    }
     detector.runs(first);
     feed::run(trace, first, wanted(References::All), &mut detector).map_err(in_file)?;
 

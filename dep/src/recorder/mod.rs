@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,6 +20,7 @@ use recording::folder::{self, TRACES};
 use recording::manifest::{now_ns, End, Manifest, Name, Status, VERSION};
 use recording::processes::{Ending, Processes};
 use recording::Recording;
+use replay::Lineage;
 use rewriter::options::How;
 
 use crate::cleanup::Guard;
@@ -193,8 +194,30 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
     if let Err(error) = manifest.write(&folder) {
         say!("{error}");
     }
+    if arguments.keep_last.is_some() {
+        await_beginnings(&folder);
+    }
     finish(&folder, &shown_folder);
     Ok(status)
+}
+
+/// Of a process that was killed, a copy of it finds out a moment later, and writes down where its ring begins:
+/// whoever reads the recording next is to find that there.
+fn await_beginnings(folder: &Path) {
+    const EACH: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_secs(3);
+    let Ok(recording) = Recording::open(folder) else { return };
+    let is_gone = |pid: u64| !Path::new("/proc").join(pid.to_string()).exists();
+    let mut headless: Vec<_> =
+        recording.traces.iter().copied().filter(|name| is_gone(name.pid)).collect();
+    let begun = Instant::now();
+    loop {
+        headless.retain(|&name| Lineage::of_recording(&recording, name).is_err());
+        if headless.is_empty() || begun.elapsed() > LONGEST {
+            return;
+        }
+        std::thread::sleep(EACH);
+    }
 }
 
 fn start(

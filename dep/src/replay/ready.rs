@@ -158,6 +158,11 @@ impl Ready {
         }
     }
 
+    /// Files that were mapped, and what stands for them.
+    pub fn files(&self) -> &[(PathBuf, PathBuf)] {
+        &self.files
+    }
+
     /// The file that stands for one that was mapped.
     pub fn file(&self, recorded: &Path) -> PathBuf {
         let found = self.files.iter().find(|(path, _)| path == recorded);

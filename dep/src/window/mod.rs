@@ -175,7 +175,10 @@ pub fn show(
     };
     let name = |thread: usize| trace.threads.get(thread).map_or(0, trace::Thread::name);
     let log = match what.log {
-        true => Some(LogRow::new(&loads::logs(ready, from, turns).map_err(|e| failed(e.0))?)),
+        true => {
+            let turn = ready.script.before + turns;
+            Some(LogRow::new(&loads::logs(ready, from, turn).map_err(|e| failed(e.0))?))
+        }
         false => None,
     };
     let row = WindowRow {

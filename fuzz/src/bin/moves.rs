@@ -21,7 +21,7 @@ use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use instrument::block::{Block, Placement, Source};
-use instrument::emit::LookUp;
+use instrument::emit::Found;
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
@@ -727,9 +727,9 @@ fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize);
 
 /// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
 /// stub.
-fn find_nothing(state: &mut State, way: &Way, look_up: LookUp) -> Result<(), String> {
+fn find_nothing(state: &mut State, way: &Way, look_up: Found) -> Result<(), String> {
     state.registers.rip += look_up.length();
-    if look_up != LookUp::LowHalfToVector {
+    if !look_up.is_to_vector() {
         state.registers.rcx = STUB_MISS;
         return Ok(());
     }
@@ -741,9 +741,9 @@ fn find_nothing(state: &mut State, way: &Way, look_up: LookUp) -> Result<(), Str
 }
 
 /// The look-up in `table` that has found no entry.
-fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<LookUp> {
+fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
-    let look_up = LookUp::decode(TRANSLATED.bytes().get(at..)?, table)?;
+    let look_up = Found::decode(TRANSLATED.bytes().get(at..)?, table)?;
     let place = look_up.place(table, registers.rcx);
     (stop.signal == libc::SIGSEGV && stop.address == place).then_some(look_up)
 }
@@ -757,6 +757,7 @@ fn thread_block(state: &mut State, way: &Way) {
         this: BLOCK.start,
         pointers,
         window_high: 0,
+        jump_entries: way.options.jump_entries(0),
         stub_miss: STUB_MISS,
         stub_syscall: EXITS.start + 0xf10,
         stub_exit: EXITS.start + 0xf20,

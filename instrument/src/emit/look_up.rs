@@ -1,8 +1,10 @@
 //! Look-ups in the tables of translations, and what a merged return does with their result.
 
 use super::code::Code;
+use abi::ids::Gpr;
 use abi::layout::{TableShape, JUMP_BIAS};
 use abi::thread::SAVED_RCX;
+use lifter::regs::{RCX, RSP};
 
 /// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
 #[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
@@ -29,6 +31,16 @@ impl Code {
         }
         self.raw(look_up.opcode());
         self.i32(displacement(table));
+    }
+
+    /// Takes the entry of the address in `index` out of a table: rcx has what [`LookUp::by`] says.
+    pub fn look_up_by(&mut self, By { wide, index: Gpr(index) }: By) {
+        let rex = 0x40 | u8::from(wide) << 3 | (index >> 3) << 1;
+        if rex != 0x40 {
+            self.raw(&[rex]);
+        }
+        let scale = if wide { 3 } else { 2 };
+        self.raw(&[0x8b, 0x0c, scale << 6 | (index & 7) << 3 | RCX.0]);
     }
 
     /// `lea rcx, [rcx + bias]`
@@ -77,7 +89,52 @@ pub enum LookUp {
     LowHalfToVector,
 }
 
+/// A look-up of an address that a register has, and keeps: `mov rcx, [rcx + index*8]` or
+/// `mov ecx, [rcx + index*4]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct By {
+    /// The entry has 8 bytes.
+    wide: bool,
+    index: Gpr,
+}
+
+impl By {
+    fn decode(code: &[u8]) -> Option<By> {
+        let (rex, rest) = match code {
+            [rex @ (0x42 | 0x48 | 0x4a), rest @ ..] => (*rex, rest),
+            _ => (0x40, code),
+        };
+        let [0x8b, 0x0c, sib, ..] = *rest else { return None };
+        let by = By { wide: rex & 8 != 0, index: Gpr(sib >> 3 & 7 | (rex & 2) << 2) };
+        let scale = if by.wide { 3 } else { 2 };
+        (sib & 7 == RCX.0 && sib >> 6 == scale && by.index != RSP).then_some(by)
+    }
+
+    fn entry(self) -> u64 {
+        if self.wide {
+            8
+        } else {
+            4
+        }
+    }
+
+    fn length(self) -> u64 {
+        3 + u64::from(self.wide || self.index.0 >= 8)
+    }
+}
+
 impl LookUp {
+    /// The same for an address that is in `index`, where the table lies out of reach of a displacement. rcx has
+    /// what the whole address lacks ([`abi::options::Options::jump_entries`]), so nothing is added to it here.
+    /// But for an address outside of the window it reads anywhere: the comparison has to come first.
+    pub fn by(self, index: Gpr, table: TableShape) -> Option<By> {
+        let is_far = matches!(bias(table), Bias::High(_));
+        let is_free = index != RCX && index != RSP;
+        let is_scalar = matches!(self, LookUp::Whole | LookUp::LowHalf);
+        (is_far && is_free && is_scalar).then_some(By { wide: self == LookUp::Whole, index })
+    }
+
+    /// Those that have the low half in rcx.
     const ALL: [LookUp; 3] = [LookUp::Whole, LookUp::LowHalf, LookUp::LowHalfToVector];
 
     fn opcode(self) -> &'static [u8] {
@@ -96,24 +153,58 @@ impl LookUp {
         }
     }
 
-    /// The look-up in `table` that `code` starts with.
-    pub fn decode(code: &[u8], table: TableShape) -> Option<LookUp> {
+    fn decode(code: &[u8], table: TableShape) -> Option<LookUp> {
         let mut fitting = LookUp::ALL.into_iter().filter(|l| l.entry() == table.entry);
         fitting.find(|look_up| {
             let rest = code.strip_prefix(look_up.opcode());
             rest.is_some_and(|rest| rest.starts_with(&displacement(table).to_le_bytes()))
         })
     }
+}
+
+/// A look-up that was found in code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    how: How,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    Plain(LookUp),
+    By(By),
+}
+
+impl Found {
+    /// The look-up in `table` that `code` starts with.
+    pub fn decode(code: &[u8], table: TableShape) -> Option<Found> {
+        let by = || By::decode(code).filter(|by| by.entry() == table.entry);
+        let how = LookUp::decode(code, table).map(How::Plain).or_else(|| by().map(How::By))?;
+        Some(Found { how })
+    }
 
     /// Bytes of the instruction, at most 11.
     pub fn length(self) -> u64 {
-        self.opcode().len() as u64 + 4
+        match self.how {
+            How::Plain(look_up) => look_up.opcode().len() as u64 + 4,
+            How::By(by) => by.length(),
+        }
     }
 
-    /// Address of the entry that it takes out of `table`, with this rcx.
-    pub fn place(self, table: TableShape, rcx: u64) -> u64 {
-        let displacement = i64::from(displacement(table)) as u64;
-        displacement.wrapping_add(rcx.wrapping_mul(table.entry))
+    /// Address of the entry that it takes out of `table`, with these registers.
+    pub fn place(self, table: TableShape, gpr: &[u64; 16]) -> u64 {
+        let rcx = gpr[RCX.index()];
+        match self.how {
+            How::Plain(_) => {
+                let displacement = i64::from(displacement(table)) as u64;
+                displacement.wrapping_add(rcx.wrapping_mul(table.entry))
+            }
+            How::By(by) => rcx.wrapping_add(gpr[by.index.index()].wrapping_mul(table.entry)),
+        }
+    }
+
+    /// Whether it leaves what it finds in xmm30, and not in rcx.
+    pub fn is_to_vector(self) -> bool {
+        self.how == How::Plain(LookUp::LowHalfToVector)
     }
 }
 

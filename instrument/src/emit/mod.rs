@@ -2,7 +2,7 @@
 //!
 //! Decides nothing: each function appends one instruction, or a few that belong together. None of
 //! them touches a flag. Memory of the thread block is addressed as `gs:[disp32]`, the look-up tables
-//! as `[rcx*8 + disp32]` and `[rcx*4 + disp32]`. Only in here is a register the bare number of a
+//! as `[rcx*8 + disp32]`, `[rcx*4 + disp32]` and `[rcx + register*8]`. Only in here is a register the bare number of a
 //! field, which may as well hold a vector's number or a part of the opcode.
 //!
 //! No other module of this crate writes bytes of its own.
@@ -13,7 +13,7 @@ mod sequences;
 mod vector;
 
 pub use code::{closed_gate, gate_of, At, Code, GATE};
-pub use look_up::{LookUp, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX};
+pub use look_up::{By, Found, LookUp, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX};
 pub use sequences::FarLink;
 
 #[cfg(test)]

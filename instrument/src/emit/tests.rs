@@ -1,6 +1,8 @@
 use super::*;
 use abi::ids::Gpr;
-use abi::layout::{HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE};
+use abi::layout::{
+    HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_BIAS, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+};
 use alloc::string::String;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -18,6 +20,11 @@ fn text(emit: impl Fn(&mut Code)) -> String {
         formatter.format(&decoder.decode(), &mut out);
     }
     out
+}
+
+/// A look-up by a register that has one.
+fn by(look_up: LookUp, index: u8) -> By {
+    look_up.by(Gpr(index), HIGH_JUMP_TABLE).unwrap()
 }
 
 /// A disassembler says what was meant.
@@ -64,6 +71,10 @@ fn every_form_disassembles_to_what_its_name_says() {
         }),
         ("mov ecx,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalf, RETURN_TABLE)),
         ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToVector, RETURN_TABLE)),
+        ("mov rcx,[rcx+rax*8]", &|c| c.look_up_by(by(LookUp::Whole, 0))),
+        ("mov rcx,[rcx+r12*8]", &|c| c.look_up_by(by(LookUp::Whole, 12))),
+        ("mov ecx,[rcx+rbp*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 5))),
+        ("mov ecx,[rcx+r15*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 15))),
         ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
         ("vmovq [rsp],xmm30", &|c| c.write_merged()),
         ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
@@ -111,6 +122,64 @@ fn sequences_that_are_recognised_are_those_that_are_emitted() {
     let (rcx, rsp) = (Gpr(1), Gpr(4));
     assert_eq!(bytes(&|c| c.store(abi::thread::SAVED_RCX, rcx)), SAVES_RCX);
     assert_eq!(bytes(&|c| c.read32(rcx, At(rsp, 4))), READS_HIGH_HALF);
+}
+
+/// What is emitted for any address in the window reads its entry, and is found again.
+#[test]
+fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
+    const LOW: u64 = 0x89ab_cdef;
+    let all = [ONLY_TABLE, RETURN_TABLE, JUMP_TABLE, HIGH_RETURN_TABLE, HIGH_JUMP_TABLE];
+    for table in all {
+        let kinds = match table.entry {
+            8 => [LookUp::Whole].as_slice(),
+            _ => [LookUp::LowHalf, LookUp::LowHalfToVector].as_slice(),
+        };
+        for &look_up in kinds {
+            let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+            code.look_up(look_up, table);
+            let (start, rcx) = match table.base >> 46 != 0 {
+                // Behind what adds to the high half: rorx, lea, rorx.
+                true => (6 + 7 + 6, ((table.base / table.entry) >> 32) << 32 | LOW),
+                false if table.base >= 1 << 31 => (7, LOW + JUMP_BIAS as u64),
+                false => (0, LOW),
+            };
+            let found = Found::decode(&code.bytes[start..], table).unwrap();
+            let mut gpr = [0; 16];
+            gpr[1] = rcx;
+            assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{look_up:?} in {table:x?}");
+            assert_eq!(found.length(), (code.bytes.len() - start) as u64);
+            assert_eq!(found.is_to_vector(), look_up == LookUp::LowHalfToVector);
+        }
+    }
+    for (look_up, table) in [(LookUp::Whole, HIGH_JUMP_TABLE), (LookUp::LowHalf, HIGH_RETURN_TABLE)]
+    {
+        let window: u64 = if table.entry == 8 { 0x7f12_0000_0000 } else { 0 };
+        for index in 0..16 {
+            let Some(by) = look_up.by(Gpr(index), table) else {
+                assert!([1, 4].contains(&index), "rcx and rsp alone are no index");
+                continue;
+            };
+            let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+            code.look_up_by(by);
+            let found = Found::decode(&code.bytes, table).unwrap();
+            let mut gpr = [0xdead; 16];
+            gpr[1] = table.base.wrapping_sub(window.wrapping_mul(table.entry));
+            gpr[usize::from(index)] = window | LOW;
+            assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{look_up:?} by {index}");
+            assert_eq!(found.length(), code.bytes.len() as u64);
+            assert!(!found.is_to_vector());
+            let other = if table.entry == 8 { HIGH_RETURN_TABLE } else { HIGH_JUMP_TABLE };
+            assert_eq!(Found::decode(&code.bytes, other), None);
+        }
+        assert_eq!(look_up.by(Gpr(0), JUMP_TABLE), None, "a displacement reaches it");
+    }
+    assert_eq!(LookUp::LowHalfToVector.by(Gpr(0), HIGH_RETURN_TABLE), None);
+    // mov rcx, [rcx]; mov rcx, [rcx + rax*4]; mov rdx, [rcx + rax*8]; mov rcx, [rdx + rax*8]
+    let others = [&[0x48, 0x8b, 0x0c, 0x21][..], &[0x48, 0x8b, 0x0c, 0x81]];
+    for code in others.into_iter().chain([&[0x48, 0x8b, 0x14, 0xc1][..], &[0x48, 0x8b, 0x0c, 0xc2]])
+    {
+        assert_eq!(Found::decode(code, HIGH_JUMP_TABLE), None);
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use instrument::emit::{LookUp, PUTS_BACK};
+use instrument::emit::{Found, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
 const FILE_ENTRIES: u64 = 1 << 17;
@@ -176,13 +176,13 @@ impl LookUps {
         })
     }
 
-    /// The look-up that `code` starts with, if it looks at `address` with this `rcx`, and what it
+    /// The look-up that `code` starts with, if it looks at `address` with these registers, and what it
     /// finds where there is nothing.
-    pub fn look_up(&self, code: &[u8; 11], rcx: u64, address: u64) -> Option<(LookUp, u64)> {
+    pub fn look_up(&self, code: &[u8; 11], gpr: &[u64; 16], address: u64) -> Option<(Found, u64)> {
         self.each().find_map(|table| {
-            let look_up = LookUp::decode(code, table.shape)?;
+            let look_up = Found::decode(code, table.shape)?;
             let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
-            (look_up.place(table.shape, rcx) == address).then_some((look_up, miss))
+            (look_up.place(table.shape, gpr) == address).then_some((look_up, miss))
         })
     }
 

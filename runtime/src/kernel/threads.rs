@@ -333,6 +333,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     let child = take_thread()?;
     child.index = next_index();
     child.block.window_high = thread.block.window_high;
+    child.block.jump_entries = thread.block.jump_entries;
     child.block.target = facts().window;
     child.block.program_vectors = thread.block.program_vectors;
     child.block.registers = thread.block.registers;
@@ -370,6 +371,7 @@ pub fn restored(first: &Thread, index: u32) -> Option<&'static mut Thread> {
     let child = take_thread()?;
     child.index = index;
     child.block.window_high = first.block.window_high;
+    child.block.jump_entries = first.block.jump_entries;
     child.block.target = facts().window;
     child.block.program_vectors = first.block.program_vectors;
     NEXT_INDEX.fetch_max(index.saturating_add(1), Relaxed);

@@ -125,22 +125,29 @@ pub fn seal_header(memory: &mut Mapping, frame: u64, used: u64, used_memory: u64
 
 /// One step of [`crc32c`] over a word, in hardware where there is SSE 4.2.
 pub fn fast_crc(crc: u32, word: u64) -> u32 {
-    if crate::base::processor::has_sse42() {
-        let mut wide = u64::from(crc);
-        // SAFETY: the processor has the instruction.
-        unsafe {
-            core::arch::asm!("crc32 {0}, {1}", inout(reg) wide, in(reg) word,
-                options(pure, nomem, nostack, preserves_flags));
-        }
-        wide as u32
-    } else {
-        crc32c(crc, &word.to_le_bytes())
+    match crate::base::processor::has_sse42() {
+        true => hardware_crc(crc, word),
+        false => crc32c(crc, &word.to_le_bytes()),
     }
+}
+
+/// The processor has SSE 4.2.
+fn hardware_crc(crc: u32, word: u64) -> u32 {
+    let mut wide = u64::from(crc);
+    // SAFETY: the processor has the instruction.
+    unsafe {
+        core::arch::asm!("crc32 {0}, {1}", inout(reg) wide, in(reg) word,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide as u32
 }
 
 /// Adds words of a frame.
 pub fn add_words(sum: &mut abi::trace::Checksum, words: &[u64]) {
-    sum.add_with(words.iter().copied(), fast_crc);
+    match crate::base::processor::has_sse42() {
+        true => sum.add_words_with(words, hardware_crc),
+        false => sum.add_with(words.iter().copied(), fast_crc),
+    }
 }
 
 fn new_header(kind: FrameKind, thread: u32, seq: u32, frame_len: u64) -> FrameHeader {

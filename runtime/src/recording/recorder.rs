@@ -12,6 +12,9 @@
 //! adds, and inaccessible until a record meets it: then it is opened, and the control-flow pointer
 //! goes to the guard, so that the next unit ends the chunk.
 //!
+//! Chunks of full size are recorded in one frame, the thread's slot, again and again, and written behind
+//! the other frames when they are complete.
+//!
 //! Where inputs are recorded there are no streams, and no chunks: generated code counts turns in place
 //! of the first pointer, and the count is an event's place ([`Recorder::open_counting`]).
 // On the way of every entry: an index may panic, `get` says what then.
@@ -21,13 +24,14 @@ use crate::base::mapping::Mapping;
 use crate::base::sys;
 use crate::recording::appender::{add_words, seal_header, Appender, Place};
 use crate::recording::lifecycle::Phase;
-use crate::recording::trace_file::{Sealed, TraceFile};
+use crate::recording::trace_file::{Full, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, RECORD_REGISTERS,
-    REGISTER_STATE_SIZE,
+    Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, RECORD_DATA,
+    RECORD_REGISTERS, REGISTER_STATE_SIZE,
 };
+use core::mem::offset_of;
 
 const MEMORY_MAX: u64 = 4 << 20;
 const FLOW_MAX: u64 = 1 << 20;
@@ -89,6 +93,12 @@ pub struct Recorder {
     events_seq: u32,
     /// Where the current chunk is in the file.
     place: Option<Place>,
+    /// The frame that full chunks are written from.
+    slot: Option<Place>,
+    /// What is mapped is the slot.
+    in_slot: bool,
+    /// The unit's window where the current chunk starts.
+    window: u32,
     /// Bytes of control flow of the last chunk that was kept, behind which nothing is for now. Without
     /// streams: the turns behind which nothing is any more.
     gap: Option<u64>,
@@ -209,6 +219,7 @@ impl Recorder {
             of_another.seal();
         }
         (self.seq, self.events_seq, self.gap) = (0, 0, None);
+        (self.slot, self.in_slot) = (None, false);
         if self.new_events(trace, 0) {
             let Identity { tid, parent, .. } = self.thread;
             self.event_at(WHOLE_UNIT, flow, &Event::ThreadStart { tid, parent, registers });
@@ -262,8 +273,11 @@ impl Recorder {
         let Some(trace) = self.trace.filter(|_| !self.counts) else { return *pointers };
         let was_recorded = self.frame != 0 || self.seq == 0;
         let end = self.used(pointers).0;
-        self.seal_chunk(pointers);
+        let stayed = self.seal_chunk(pointers);
         self.parked = None;
+        if let Err(errno) = stayed {
+            trace.lost(errno);
+        }
         if trace.phase() == Phase::Open {
             if self.epoch != trace.epoch() {
                 self.begin(trace, registers, 0);
@@ -303,37 +317,56 @@ impl Recorder {
         // The paper's split: four fifths for memory references.
         let memory = abi::layout::page_up(size / 5 * 4) + OVERFLOW;
         let flow = abi::layout::page_up(size / 5).min(FLOW_MAX);
-        let split = 4096 + memory;
-        let place: Place = trace.allocate(split + flow)?;
+        let split = RECORD_DATA as u64 + memory;
+        let len = split + flow;
+        let recycles = self.tiny || size == LARGEST.min(trace.largest_chunk()).max(least);
+        let place: Place = match self.slot.filter(|slot| slot.len == len) {
+            Some(slot) => slot,
+            None if recycles => *self.slot.insert(trace.take_slot(len)?),
+            None => trace.allocate(len)?,
+        };
         let frame = self.region.start() + MEMORY_MAX - split;
-        trace.map_into(&mut self.region, frame, place, 0, split)?;
         let flow_at = self.region.start() + REGION - GUARD - flow;
-        trace.map_into(&mut self.region, flow_at, place, split, flow)?;
+        if !(self.in_slot && self.to_file) {
+            trace.map_into(&mut self.region, frame, place, 0, split)?;
+            trace.map_into(&mut self.region, flow_at, place, split, flow)?;
+            self.in_slot = recycles;
+        }
+        self.window = window;
+        let mut header = FrameHeader { frame_len: len, split, ..self.header() };
+        header.header_checksum = header.fixed_checksum();
+        if recycles {
+            self.region.clear(flow_at, flow);
+        }
+        self.region.store(frame + RECORD_REGISTERS as u64, registers.to_bytes());
+        match recycles {
+            true => trace.write_header(place.offset, &header)?,
+            false => self.region.store(frame, header.to_bytes()),
+        }
         self.flow_start = flow_at;
         self.frame = frame;
         (self.place, self.gap) = (Some(place), None);
         (self.event_bytes, self.ends) = (0, false);
-        self.memory_start = frame + 4096;
+        self.memory_start = frame + RECORD_DATA as u64;
         self.protect_overflow(0);
-        let mut header = FrameHeader {
-            magic: FRAME_MAGIC,
-            kind: FrameKind::Record as u16,
-            thread: self.thread.index,
-            seq: self.seq,
-            frame_len: split + flow,
-            split,
-            window,
-            ..FrameHeader::default()
-        };
-        header.header_checksum = header.fixed_checksum();
-        self.region.store(frame + RECORD_REGISTERS as u64, registers.to_bytes());
-        self.region.store(frame, header.to_bytes());
         self.seq += 1;
         self.to_file = true;
         if !self.tiny {
             self.next_size = (size * 4).min(LARGEST);
         }
         Ok(())
+    }
+
+    /// Of the current chunk, without lengths.
+    fn header(&self) -> FrameHeader {
+        FrameHeader {
+            magic: FRAME_MAGIC,
+            kind: FrameKind::Record as u16,
+            thread: self.thread.index,
+            seq: self.seq,
+            window: self.window,
+            ..FrameHeader::default()
+        }
     }
 
     /// Fills the region with memory that is written again and again and read by nobody.
@@ -358,9 +391,11 @@ impl Recorder {
         self.protect_overflow(0);
     }
 
-    fn seal_chunk(&mut self, pointers: &Pointers) {
+    /// Completes the current chunk. An error: the file takes no more, and the chunk, which was to make
+    /// room for the next one, stays where it was recorded.
+    fn seal_chunk(&mut self, pointers: &Pointers) -> Result<(), i32> {
         if !self.to_file || self.frame == 0 {
-            return;
+            return Ok(());
         }
         let (flow, memory) = self.used(pointers);
         // A record that was begun in the last bytes and belongs to the next chunk.
@@ -368,6 +403,9 @@ impl Recorder {
         let end = self.flow_pointer(pointers);
         let clear = (flow_end - end).min(16);
         self.region.clear(end, clear);
+        // What fills the last word of the memory stream may be of a chunk before.
+        let memory_end = self.memory_start + memory;
+        self.region.clear(memory_end, memory_end.next_multiple_of(8) - memory_end);
         let registers = self.frame + RECORD_REGISTERS as u64;
         let mut sum = Checksum::default();
         for (at, len) in [
@@ -377,13 +415,46 @@ impl Recorder {
         ] {
             add_words(&mut sum, self.region.words(at, len));
         }
-        seal_header(&mut self.region, self.frame, flow, memory, sum.finish());
+        let checksum = sum.finish();
+        let written = self.write_out(flow, memory, checksum);
+        if written != Ok(true) {
+            (self.slot, self.in_slot) = (None, false);
+            seal_header(&mut self.region, self.frame, flow, memory, checksum);
+        }
         self.frame = 0;
         if let Some(place) = self.place.take() {
             let (kind, chunk) = (FrameKind::Record, self.seq.saturating_sub(1));
             if let Some(trace) = self.trace.filter(|trace| trace.epoch() == self.epoch) {
                 trace.sealed(Sealed { kind, thread: self.thread.index, chunk, place });
             }
+        }
+        written.map(drop)
+    }
+
+    /// Writes the current chunk, if it is in the slot, behind the other frames. Otherwise it stays where
+    /// it is, for good.
+    fn write_out(&mut self, flow: u64, memory: u64, checksum: u32) -> Result<bool, i32> {
+        let Some(trace) = self.trace.filter(|_| self.in_slot) else { return Ok(false) };
+        let seq = self.seq.saturating_sub(1);
+        let header =
+            FrameHeader { used: flow, used_memory: memory, checksum, seq, ..self.header() };
+        let behind_header = self.frame + HEADER_SIZE as u64;
+        let first = (RECORD_DATA - HEADER_SIZE) as u64 + memory.next_multiple_of(8);
+        let chunk = Full {
+            header,
+            first: self.region.words(behind_header, first),
+            flow: self.region.words(self.flow_start, flow.next_multiple_of(8)),
+        };
+        let Some(place) = trace.write_out(self.epoch, &chunk)? else { return Ok(false) };
+        self.region.store(self.frame + offset_of!(FrameHeader, state) as u64, EMPTY);
+        self.place = Some(place);
+        Ok(true)
+    }
+
+    /// The thread's recording ends, and its slot holds nothing.
+    fn give_slot_back(&mut self, trace: &TraceFile) {
+        if let Some(slot) = self.slot.take() {
+            trace.give_slot_back(self.epoch, slot);
         }
     }
 
@@ -416,7 +487,7 @@ impl Recorder {
         }
         // What comes next cannot be understood without this event.
         self.loss(trace, insn, flow);
-        self.seal_chunk(pointers);
+        let _ = self.seal_chunk(pointers);
     }
 
     /// Notes an event behind so many turns. (The count does not say how far the thread has come in its
@@ -494,7 +565,9 @@ impl Recorder {
     /// The thread ends: what it recorded is complete.
     pub fn close(&mut self, pointers: &Pointers) {
         let Some(trace) = self.trace else { return };
-        self.seal_chunk(pointers);
+        // Where it stays does not matter: nothing follows.
+        let _ = self.seal_chunk(pointers);
+        self.give_slot_back(trace);
         if let Some(events) = self.events.take() {
             self.seal_events(trace, events);
         }
@@ -507,7 +580,10 @@ impl Recorder {
 
     /// As [`Recorder::close`], and the process ends: the kernel takes the memory back.
     pub fn close_at_end(&mut self, pointers: &Pointers) {
-        self.seal_chunk(pointers);
+        let _ = self.seal_chunk(pointers);
+        if let Some(trace) = self.trace {
+            self.give_slot_back(trace);
+        }
         if let Some(events) = self.events.take() {
             events.seal_at_end();
         }
@@ -586,7 +662,15 @@ mod tests {
         let mut found = Vec::new();
         let mut at = 0;
         while at < bytes.len() {
+            if bytes[at..at + HEADER_SIZE].iter().all(|&byte| byte == 0) {
+                at += 4096;
+                continue;
+            }
             let header = FrameHeader::from_bytes(&bytes[at..]).expect("a header");
+            if header.state == EMPTY {
+                at += header.frame_len as usize;
+                continue;
+            }
             assert_eq!(header.header_checksum, header.fixed_checksum(), "frame at {at:#x}");
             let frame = &bytes[at..at + header.frame_len as usize];
             let mut events = Vec::new();
@@ -625,7 +709,10 @@ mod tests {
 
     fn numbers(frames: &[(u16, FrameHeader, Events)], kind: FrameKind) -> Vec<(u32, u64)> {
         let of_kind = frames.iter().filter(|f| f.0 == kind as u16);
-        of_kind.map(|f| (f.1.seq, f.1.used)).collect()
+        // A chunk that stays in its slot lies before those that were written from there.
+        let mut numbers: Vec<_> = of_kind.map(|f| (f.1.seq, f.1.used)).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     fn kinds(frames: &[(u16, FrameHeader, Events)]) -> Vec<u16> {

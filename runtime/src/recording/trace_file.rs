@@ -2,7 +2,9 @@
 //!
 //! Frames are allocated at the end of the file, their blocks reserved before they are mapped, so
 //! that a full disk is an error here and never a SIGBUS in generated code. All mappings are shared
-//! (what is stored survives the process) and not inherited by children.
+//! (what is stored survives the process) and not inherited by children. Where a thread's chunks have
+//! their full size, they are recorded in one frame again and again and written behind the others when
+//! they are full: `slots`.
 
 use crate::base::descriptors;
 use crate::base::lock::{Guard, Lock};
@@ -20,6 +22,10 @@ use abi::trace::{FrameKind, PAYLOAD, PROCESS};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+mod slots;
+
+pub use slots::Full;
 
 /// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {
@@ -59,6 +65,8 @@ struct Frames {
     log: u64,
     /// Those of them that are complete, the oldest first; only kept for a ring.
     sealed: VecDeque<Sealed>,
+    /// Frames that threads have recorded in, and that the next one may have.
+    slots: Vec<Place>,
 }
 
 impl Frames {
@@ -75,6 +83,7 @@ impl Frames {
             events_seq: 0,
             log: 0,
             sealed: VecDeque::new(),
+            slots: Vec::new(),
         }
     }
 
@@ -139,6 +148,7 @@ pub struct Sealed {
 const LOG_FULL: i32 = 0x1000;
 /// In place of an errno: code has changed more often than the format can name.
 const NO_VERSION: i32 = 0x1001;
+static ZEROS: [u8; 4096] = [0; 4096];
 const SMALL_FRAME: u64 = 16 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
 /// Kept free in the File frame: the layout, a loss, the file's length, the end of the process.
@@ -418,13 +428,17 @@ impl TraceFile {
 
     /// Gives a frame's blocks back; it reads as zeros from then on.
     fn drop_frame(&self, state: &mut Frames, frame: &Sealed) -> Result<(), i32> {
+        self.punch(frame.place)?;
+        state.log -= frame.place.len;
+        Ok(())
+    }
+
+    fn punch(&self, place: Place) -> Result<(), i32> {
         const PUNCH_HOLE_KEEP_SIZE: usize = 3;
-        let (fd, place) = (self.fd.load(Relaxed) as usize, frame.place);
+        let fd = self.fd.load(Relaxed) as usize;
         let args = [fd, PUNCH_HOLE_KEEP_SIZE, place.offset as usize, place.len as usize];
         // SAFETY: no memory involved.
-        unsafe { sys::call(nr::FALLOCATE, &args) }?;
-        state.log -= place.len;
-        Ok(())
+        unsafe { sys::call(nr::FALLOCATE, &args) }.map(drop)
     }
 
     /// Of a ring of inputs: the part that is being recorded.
@@ -479,21 +493,20 @@ impl TraceFile {
             return Err(sys::EBADF);
         }
         let offset = state.end;
-        // The kernel answers growth beyond the limit with SIGXFSZ, which would reach the program.
-        if offset + len > sys::limit(sys::RLIMIT_FSIZE) {
-            return Err(sys::EFBIG);
-        }
+        within_limit(offset + len)?;
         if offset + len > state.reserved {
-            let from = offset.max(state.reserved);
-            match self.fallocate(from, offset + len) {
-                Ok(()) => {}
-                Err(sys::EOPNOTSUPP) => self.write_zeros(from, offset + len - from)?,
-                Err(errno) => return Err(errno),
-            }
+            self.get_blocks(offset.max(state.reserved), offset + len)?;
             state.reserved = offset + len;
         }
         state.end = offset + len;
         Ok(Place { offset, len })
+    }
+
+    fn get_blocks(&self, from: u64, end: u64) -> Result<(), i32> {
+        match self.fallocate(from, end) {
+            Err(sys::EOPNOTSUPP) => self.write_zeros(from, end - from),
+            other => other,
+        }
     }
 
     /// Gets the blocks up to `end` ahead of the frames that will need them, if there are so many:
@@ -517,7 +530,6 @@ impl TraceFile {
     }
 
     fn write_zeros(&self, offset: u64, len: u64) -> Result<(), i32> {
-        static ZEROS: [u8; 4096] = [0; 4096];
         let fd = self.fd.load(Relaxed) as usize;
         let mut done = 0;
         while done < len {
@@ -760,6 +772,15 @@ impl TraceFile {
         }
         state.file = Some((place, file.written().len));
         file.unmap();
+    }
+}
+
+/// Whether the file may be written up to `end`. The kernel answers more than that with SIGXFSZ, which
+/// would reach the program.
+fn within_limit(end: u64) -> Result<(), i32> {
+    match end <= sys::limit(sys::RLIMIT_FSIZE) {
+        true => Ok(()),
+        false => Err(sys::EFBIG),
     }
 }
 

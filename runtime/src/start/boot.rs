@@ -145,7 +145,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
-    let added = keep_together(&header, window, window + params[1]..runtime.end);
+    let mut added = keep_together(&header, window, window + params[1]..runtime.end);
+    if options.is_repeatable() && replay.is_none() && window != 0 {
+        added.end = keep_room_behind(&added);
+    }
     brk::install(match &replay {
         Some(given) => Brk::new(given.header.brk, added.start.max(page_up(given.header.brk))),
         None => program_break(&header, window, added.start),
@@ -279,6 +282,21 @@ fn keep_together(header: &ImageHeader, window: u64, added: Range<u64>) -> Range<
     first..added.end
 }
 
+/// Keeps room behind what was `added`: a replay adds other code, which may be longer, and the program's memory
+/// has to be where it was. Returns where it ends.
+fn keep_room_behind(added: &Range<u64>) -> u64 {
+    const LEAST: u64 = 64 << 20;
+    let start = page_up(added.end);
+    let mut len = page_up((added.end - added.start).max(LEAST));
+    while len >= PAGE {
+        if reserve(start, len) {
+            return start + len;
+        }
+        len = abi::layout::page_down(len / 2);
+    }
+    added.end
+}
+
 fn program_break(header: &ImageHeader, window: u64, added: u64) -> Brk {
     let end = page_up(window + header.image_end);
     let limit = added.max(end);
@@ -363,6 +381,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     thread.adopt();
     switch::begin(thread);
     thread.block.window_high = facts().window >> 32;
+    thread.block.jump_entries = facts().options.jump_entries(facts().window);
     thread.block.target = facts().window;
     thread.block.registers.gpr[4] = stack.start;
     thread.block.registers.rip = entry;

@@ -7,6 +7,8 @@ use abi::ids::{LiveAddr, StreamOff};
 use abi::trace::RegisterState;
 use lifter::recompute::Known;
 
+use crate::compile::Exit;
+
 /// The trace is not what the format promises.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
@@ -124,6 +126,16 @@ pub enum Next {
 }
 
 impl Next {
+    /// Behind a unit that ends so.
+    #[must_use]
+    pub fn behind(exit: Exit) -> Next {
+        match exit {
+            Exit::To(address) | Exit::System(address) => Next::At(address),
+            Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
+            Exit::Anywhere => Next::Anywhere,
+        }
+    }
+
     /// Whether a unit at `address` may come next.
     #[must_use]
     pub fn allows(self, address: LiveAddr) -> bool {

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use abi::ids::UnitId;
+use abi::ids::{LiveAddr, UnitId};
 use abi::unit::flags;
 
+use super::chunk_end::Next;
 use crate::compile::{compile, CompiledUnit, Tells};
 use crate::open::Trace;
+use crate::plain::{plain, Plain};
 use crate::units::Units;
 
 /// Position of a unit in [`CompiledUnits`].
@@ -32,10 +34,68 @@ impl From<&str> for Trouble {
     }
 }
 
+/// What most executions of a unit need, side by side.
+pub(super) struct Quick {
+    pub address: LiveAddr,
+    pub leads: Leads,
+    pub memory_bytes: u32,
+    /// Instructions.
+    pub count: u32,
+    /// The unit in the form in which it costs least, if it has that.
+    pub plain: Option<Plain>,
+}
+
+/// Where a unit leads to, for one comparison each.
+#[derive(Clone, Copy)]
+pub(super) struct Leads {
+    /// It may lead to these, or anywhere.
+    to: [LiveAddr; 2],
+    anywhere: bool,
+    /// The block goes on there.
+    falls: Option<LiveAddr>,
+}
+
+impl Leads {
+    /// Behind a unit, or where a walk is.
+    pub fn new(next: Next, fresh: bool) -> Leads {
+        let (to, anywhere) = match next {
+            Next::Anywhere => ([LiveAddr(0); 2], true),
+            Next::At(address) => ([address; 2], false),
+            Next::Either(a, b) => ([a, b], false),
+        };
+        let falls = (!fresh && matches!(next, Next::At(_))).then_some(to[0]);
+        Leads { to, anywhere, falls }
+    }
+
+    #[inline(always)]
+    pub fn allows(&self, address: LiveAddr) -> bool {
+        self.anywhere || self.to[0] == address || self.to[1] == address
+    }
+
+    #[inline(always)]
+    pub fn falls_to(&self, address: LiveAddr) -> bool {
+        self.falls == Some(address)
+    }
+}
+
+impl Quick {
+    fn new(unit: &CompiledUnit, plain: Option<Plain>) -> Quick {
+        Quick {
+            address: unit.address,
+            leads: Leads::new(Next::behind(unit.exit), unit.transfers),
+            memory_bytes: unit.memory_bytes,
+            count: u32::try_from(unit.starts.len() - 1).unwrap_or(u32::MAX),
+            plain,
+        }
+    }
+}
+
 /// All units that were met, in the order in which they were.
 pub(super) struct CompiledUnits<'t> {
     trace: &'t Trace,
     list: Vec<CompiledUnit>,
+    /// Of each of them, what most executions need.
+    quick: Vec<Quick>,
     by_id: HashMap<UnitId, UnitNumber>,
     tells: Tells,
 }
@@ -47,12 +107,18 @@ impl<'t> CompiledUnits<'t> {
             options if options.records_memory() => Tells::References,
             _ => Tells::Nothing,
         };
-        CompiledUnits { trace, list: Vec::new(), by_id: HashMap::new(), tells }
+        CompiledUnits { trace, list: Vec::new(), quick: Vec::new(), by_id: HashMap::new(), tells }
     }
 
     #[inline]
     pub fn get(&self, number: UnitNumber) -> &CompiledUnit {
         &self.list[number.0 as usize]
+    }
+
+    /// What most executions of it need.
+    #[inline(always)]
+    pub fn quick(&self, number: UnitNumber) -> &Quick {
+        &self.quick[number.0 as usize]
     }
 
     /// What describes the units.
@@ -75,6 +141,9 @@ impl<'t> CompiledUnits<'t> {
             .map_err(|what| format!("unit {id} at {}: {what}", unit.address))?;
         let number = u32::try_from(self.list.len()).map_err(|_| "too many units")?;
         let number = UnitNumber(number);
+        let is_plain = self.tells == Tells::References;
+        let plain = is_plain.then(|| plain(&compiled.steps)).flatten();
+        self.quick.push(Quick::new(&compiled, plain));
         self.list.push(compiled);
         self.by_id.insert(id, number);
         Ok(number)

@@ -9,6 +9,7 @@ use lifter::regs::GprSet;
 use super::chunk_end::{ChunkEnd, Falls, Next};
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
 use super::cursor::Cursor;
+use super::quick::Desk;
 use super::sink::{Entered, Overwritten, Sink};
 use super::stream::Stream;
 use crate::compile::{CompiledUnit, Exit, Start};
@@ -39,6 +40,13 @@ pub(super) trait Decoder {
         course: &mut Course<'_>,
         units: &mut CompiledUnits<'_>,
     ) -> Result<Found, Trouble>;
+
+    /// The unit that is executed next, and the bytes of the stream that say so, if that is all that is to
+    /// be said of it: it was met before, claims nothing and nothing is told early or late. Nothing is
+    /// passed over; `next` says the same.
+    fn plain(&mut self, _stream: &Stream<'_>) -> Option<(UnitNumber, usize)> {
+        None
+    }
 
     /// Bytes of the stream that the unit claims when it starts, but that are read only when it has
     /// come to its end.
@@ -117,12 +125,16 @@ impl<'a> Course<'a> {
         &mut self,
         decoder: &mut D,
         units: &mut CompiledUnits<'_>,
+        desk: &mut Desk,
         is_lossy: bool,
         sink: &mut S,
     ) -> Result<(), String> {
         loop {
             if self.event_is_due() {
                 self.boundary_events(decoder, sink);
+            }
+            if self.quickly(decoder, units, desk, sink) {
+                break;
             }
             let before = self.stream.mark();
             let number = match decoder.next(self, units) {
@@ -342,19 +354,28 @@ impl<'a> Course<'a> {
         Ok(Continue(()))
     }
 
+    /// What comes next is neither the rest of code that is not selected, nor the first behind it, nor
+    /// the target of a call whose registers were recorded.
     #[inline]
-    fn leave(&mut self, unit: &CompiledUnit, stop: usize, whole: bool) {
+    pub fn is_plain(&self) -> bool {
+        !self.falls && !self.outside && self.cursor.entered.is_none()
+    }
+
+    /// A block starts with the next unit.
+    #[inline]
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    #[inline]
+    pub fn leave(&mut self, unit: &CompiledUnit, stop: usize, whole: bool) {
         self.inside = !whole;
         self.after_system_call = whole && matches!(unit.exit, Exit::System(_));
         self.fresh = whole && unit.transfers;
         self.end.next = if !whole {
             Next::At(unit.address.plus(u64::from(unit.starts[stop].offset)))
         } else {
-            match unit.exit {
-                Exit::To(address) | Exit::System(address) => Next::At(address),
-                Exit::Branch { taken, not_taken } => Next::Either(taken, not_taken),
-                Exit::Anywhere => Next::Anywhere,
-            }
+            Next::behind(unit.exit)
         };
     }
 }

@@ -21,7 +21,7 @@ const REPEATS_AT_ONCE: u64 = 1 << 20;
 pub(super) struct Cursor<'a> {
     pub known: Known,
     pub fs_base: u64,
-    gs_base: u64,
+    pub gs_base: u64,
     pub memory: &'a [u8],
     pub memory_at: usize,
     held: u64,

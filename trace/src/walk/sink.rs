@@ -5,6 +5,7 @@ use abi::ids::LiveAddr;
 
 use crate::compile::CompiledUnit;
 use crate::events::Event;
+use crate::plain::Referred;
 
 /// A memory reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +62,29 @@ pub trait Sink {
     /// Many references of one instruction. A sink that only counts need not look at each.
     fn references(&mut self, all: impl Iterator<Item = MemoryReference>, _count: u64) {
         all.for_each(|reference| self.reference(reference));
+    }
+    /// All references of a unit that is executed whole, and the blocks that start inside of it. `number`:
+    /// that of the unit in this walk, dense; `references` are the same for every execution.
+    fn plain(
+        &mut self,
+        _number: u32,
+        unit: &CompiledUnit,
+        references: &[Referred],
+        addresses: &[u64],
+    ) {
+        let mut inner = unit.inner_blocks.iter().copied().peekable();
+        for (referred, &address) in references.iter().zip(addresses) {
+            while let Some(at) = inner.next_if(|&at| at <= referred.offset) {
+                self.block(unit.address.plus(u64::from(at)), false);
+            }
+            self.reference(MemoryReference {
+                pc: unit.address.plus(u64::from(referred.offset)),
+                address: LiveAddr(address),
+                size: u32::from(referred.size),
+                write: referred.write,
+            });
+        }
+        inner.for_each(|at| self.block(unit.address.plus(u64::from(at)), false));
     }
     /// Undo log: something is about to be overwritten.
     fn store(&mut self, _store: Overwritten<'_>) {}

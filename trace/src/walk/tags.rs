@@ -8,6 +8,7 @@ use abi::unit::FIRST_TAG;
 
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
 use super::course::{Course, Decoder, Found};
+use super::stream::Stream;
 use crate::open::Chunk;
 use crate::units::Units;
 
@@ -70,7 +71,40 @@ impl Tags {
     }
 }
 
+impl Tags {
+    /// The table of a window that has one becomes the last that was looked for.
+    #[inline(always)]
+    fn turn_to(&mut self, window: u32) -> Option<&[UnitNumber]> {
+        if self.last.0 != window {
+            self.last = (window, *self.windows.get(&window)?);
+        }
+        self.tables.get(self.last.1).map(|table| &**table)
+    }
+}
+
 impl Decoder for Tags {
+    #[inline(always)]
+    fn plain(&mut self, stream: &Stream<'_>) -> Option<(UnitNumber, usize)> {
+        let word = u16::from_le_bytes(*stream.peek()?);
+        let (window, tag, bytes) = match word {
+            tags::WIDE => {
+                let [_, _, id @ ..] = *stream.peek::<6>()?;
+                let id = UnitId(u32::from_le_bytes(id));
+                (id.window(), id.tag(), 6)
+            }
+            // A record of its own, or a mark.
+            word if u32::from(word) < FIRST_TAG => return None,
+            tag => (self.window?, tag, 2),
+        };
+        let number = *self.turn_to(window)?.get(usize::from(tag))?;
+        if number == NOT_MET {
+            return None;
+        }
+        // If the unit is not taken, whoever reads the record says the same.
+        self.window = Some(window);
+        Some((number, bytes))
+    }
+
     fn begin(&mut self, chunk: &Chunk, _units: &Units) {
         self.window = Some(chunk.frame.header.window).filter(|&window| window != 0);
     }

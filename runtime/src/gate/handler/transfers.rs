@@ -7,7 +7,7 @@ use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::emit::{LookUp, READS_HIGH_HALF, SAVES_RCX};
+use instrument::emit::{READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
@@ -18,16 +18,16 @@ pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool
         return false;
     }
     let tables = &mut jit().tables;
-    let Some((look_up, miss)) = tables.look_up(&place.code(), at.context.rcx, address) else {
+    let Some((look_up, miss)) = tables.look_up(&place.code(), &at.context.gpr(), address) else {
         return false;
     };
     if tables.cover_missing(address) {
         return true;
     }
     at.context.rip += look_up.length();
-    match look_up {
-        LookUp::Whole | LookUp::LowHalf => at.context.rcx = miss,
-        LookUp::LowHalfToVector => at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]),
+    match look_up.is_to_vector() {
+        false => at.context.rcx = miss,
+        true => at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]),
     }
     true
 }

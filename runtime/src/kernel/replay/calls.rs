@@ -333,6 +333,7 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
         thread.block.registers.gpr[4] = stack;
     }
     replay().output.forked();
+    memory::child_starts();
     // What is listed of the child begins with a chunk, and the event says with which.
     let state = thread.register_state(next, 0xffff);
     let pointers = thread.block.pointers;
@@ -346,8 +347,12 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
 fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
     let pc = thread.syscall_pc;
     let status = args[0] as i32 & 0xff;
+    let passed = passed(number, args);
     let coming = coming_in_call(thread);
     let here = (coming.entry.thread, coming.entry.turns) == (thread.index, thread.turns());
+    if here {
+        compare_passed(thread, number, args, passed, coming.passed);
+    }
     match coming.event {
         Event::ProcessEnd { reason: End::Exit, status: theirs, .. }
             if here && theirs & 0xff == status =>

@@ -8,6 +8,7 @@ use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::{replay, steer, Mapped};
 use crate::kernel::syscalls::mapping::{self, Placed};
 use crate::logs::dropped::drops;
+use crate::logs::inputs::mappings;
 use crate::thread::Thread;
 use abi::layout::page_up;
 use core::ops::Range;
@@ -43,6 +44,7 @@ pub(super) fn again(
         brk().uncover(start, end);
     }
     let pc = thread.syscall_pc;
+    mappings::follow(number, args, result);
     let got = match number {
         nr::MMAP => return mmap(thread, args, result as u64, mapped),
         nr::MUNMAP => mapping::munmap(args),
@@ -55,12 +57,14 @@ pub(super) fn again(
             // What the kernel may drop when it likes was dropped at once.
             let [at, len, advice, ..] = *args;
             let advice = if advice == MADV_FREE { MADV_DONTNEED } else { advice };
-            mapping::madvise(&[at, len, advice, 0, 0, 0])
+            drop_alone(at as u64, page_up(len as u64), advice, result)
         }
         nr::MREMAP => {
             keep_out(thread, result as u64, page_up(args[2] as u64));
             mapping::mremap(&moved(args, result))
         }
+        // A limit that was in the way there may not be in the way here.
+        nr::BRK if result != args[0] => brk().current as usize,
         nr::BRK => brk().set(args[0] as u64) as usize,
         _ => result,
     };
@@ -72,6 +76,24 @@ pub(super) fn again(
             format_args!("{name} at {pc:#x} returns {got:#x} when it is made again; the recording has {result:#x}"),
         )
     }
+}
+
+/// Advice that drops memory: not what the recorded program shared, which may be private here.
+fn drop_alone(at: u64, len: u64, advice: usize, result: usize) -> usize {
+    let end = at.saturating_add(len);
+    let mut shared = mappings::shared(at, end).peekable();
+    if shared.peek().is_none() {
+        return mapping::madvise(&[at as usize, len as usize, advice, 0, 0, 0]);
+    }
+    let mut from = at;
+    for range in shared.chain([end..end]) {
+        if from < range.start {
+            let len = (range.start - from) as usize;
+            let _ = mapping::madvise(&[from as usize, len, advice, 0, 0, 0]);
+        }
+        from = from.max(range.end);
+    }
+    result
 }
 
 /// Arguments with which a mapping comes to lie where it was recorded.
@@ -260,4 +282,31 @@ fn copy(thread: &mut Thread, contents: &[u8]) -> i32 {
         }
     }
     fd
+}
+
+/// What is replayed goes on as a child that was forked: it has not inherited all memory.
+pub(super) fn child_starts() {
+    for range in mappings::missing() {
+        let args = [range.start as usize, (range.end - range.start) as usize, 0, 0, 0, 0];
+        let _ = mapping::munmap(&args);
+        mappings::follow(nr::MUNMAP, &args, 0);
+    }
+}
+
+/// Writes to memory that the program may only read: a file was changed that it has mapped. False if that
+/// cannot be done.
+pub(super) fn force(at: u64, bytes: &[u8]) -> bool {
+    const O_RDWR: usize = 2;
+    const PWRITE64: usize = 18;
+    let path = c"/proc/self/mem".as_ptr() as usize;
+    // SAFETY: the kernel reads the path.
+    let Ok(fd) = (unsafe { sys::call(nr::OPEN, &[path, O_RDWR | sys::O_CLOEXEC]) }) else {
+        return false;
+    };
+    let args = [fd, bytes.as_ptr() as usize, bytes.len(), at as usize];
+    // SAFETY: the kernel reads the bytes, and writes to the program's memory what it wrote there before.
+    let written = unsafe { sys::call(PWRITE64, &args) };
+    // SAFETY: opened here.
+    let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+    written == Ok(bytes.len())
 }

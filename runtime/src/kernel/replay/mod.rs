@@ -153,7 +153,7 @@ fn coming(thread: &mut Thread, pc: u64) -> Coming {
 fn write(thread: &mut Thread, pc: u64, written: &[(u64, &[u8])]) {
     for &(at, bytes) in written {
         // SAFETY: what the kernel wrote into the program's memory at its request.
-        if !unsafe { write_program(at, bytes) } {
+        if !unsafe { write_program(at, bytes) } && !memory::force(at, bytes) {
             let len = bytes.len();
             let what = "the recording has been written to there";
             outcome::differs(

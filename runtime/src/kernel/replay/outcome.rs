@@ -4,6 +4,7 @@ use crate::base::last_words::Line;
 use crate::base::sys;
 use crate::kernel::replay::script::{Entry, Input};
 use crate::kernel::replay::{replay, steer};
+use crate::logs::inputs::mappings;
 use crate::thread::Thread;
 use abi::event::Event;
 use abi::script::{Outcome, Verdict};
@@ -42,6 +43,10 @@ pub fn exhausted(thread: &mut Thread, pc: u64) -> ! {
 
 /// The replay does not do what the recording did: `why`.
 pub fn differs(thread: &mut Thread, pc: u64, why: Arguments<'_>) -> ! {
+    if mappings::written_through(0, u64::MAX).next().is_some() {
+        let hint = "(a file is mapped with MAP_SHARED: somebody else may have changed it)";
+        conclude(thread, Verdict::Differs, pc, format_args!("{why} {hint}"))
+    }
     conclude(thread, Verdict::Differs, pc, why)
 }
 

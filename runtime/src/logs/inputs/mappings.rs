@@ -1,8 +1,13 @@
 //! Mappings: the files that are mapped, and memory that others may write.
 //!
 //! The contents of a file are copied into the recording unless the file is larger than `COPIED`, or it
-//! is an ELF file, of which `dep pack` takes all: these are known by their identity. What has no name any
-//! more can only be copied.
+//! is a program or a library, of which `dep pack` takes all: these are known by their identity. What has no
+//! name any more can only be copied, and so can what the program changes by storing to it, or what somebody has
+//! just written: it may soon be gone.
+//!
+//! A shared mapping of a file that the program stores to is followed as memory of its own. What it leaves
+//! there is compared as what it writes to a file is ([`super::passed`]), which tells if somebody else has
+//! stored there, too.
 
 use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
@@ -16,11 +21,12 @@ use abi::event::{Event, WHOLE_UNIT};
 use abi::layout::page_up;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::ops::Range;
 
 /// Most bytes of a file with a name that are copied.
 const COPIED: u64 = 64 << 10;
-/// Most bytes of a file without a name that are copied.
-const COPIED_UNNAMED: u64 = 64 << 20;
+/// Most bytes of a file that are copied if it may be gone or changed later.
+const COPIED_TEMPORARY: u64 = 64 << 20;
 
 /// Memory that is not as other memory is for a forked child, or for others.
 #[derive(Clone, Copy)]
@@ -30,12 +36,33 @@ struct Special {
     kind: Kind,
     /// Device and inode, if it is of a file.
     file: [u64; 2],
+    /// Where it begins in the file.
+    from: u64,
+    /// So far the recording has the contents, from `start` on: up to a whole page.
+    copied: u64,
+}
+
+impl Special {
+    /// The part that lies in `start..end`.
+    fn part(self, start: u64, end: u64) -> Special {
+        let (start, end) = (self.start.max(start), self.end.min(end));
+        let less = start.saturating_sub(self.start);
+        Special {
+            start,
+            end,
+            from: self.from.wrapping_add(less),
+            copied: self.copied.saturating_sub(less),
+            ..self
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Of a file, shared with whoever maps that.
+    /// Of a file, shared with whoever maps that, and only read here.
     File,
+    /// Of a file that the program changes by storing here.
+    Through,
     /// Of a file: what is written to that shows here where the program has not written itself.
     Private,
     /// Without a name: shared with children.
@@ -62,6 +89,7 @@ fn has(kind: Kind) -> bool {
 pub fn cannot_be_copied() -> Option<&'static str> {
     [
         (Kind::Shared, "memory is shared (mmap with MAP_SHARED)"),
+        (Kind::Through, "a file is changed by storing to memory (mmap with MAP_SHARED)"),
         (Kind::Missing, "memory is not inherited (madvise with MADV_DONTFORK)"),
         (Kind::Wiped, "memory is wiped in a child (madvise with MADV_WIPEONFORK)"),
     ]
@@ -71,7 +99,7 @@ pub fn cannot_be_copied() -> Option<&'static str> {
 
 /// A child is made that has a copy of all other memory: in both.
 fn shared_with_child(thread: &mut Thread) {
-    if has(Kind::Shared) {
+    if has(Kind::Shared) || has(Kind::Through) {
         unfollowed(thread, "memory is shared between processes (mmap with MAP_SHARED, and fork)");
     }
 }
@@ -79,10 +107,10 @@ fn shared_with_child(thread: &mut Thread) {
 /// In such a child.
 pub fn child_starts(thread: &mut Thread) {
     shared_with_child(thread);
-    if has(Kind::Missing) {
-        unfollowed(thread, "a child does not inherit all memory (madvise with MADV_DONTFORK)");
-    }
     let all: Vec<_> = SPECIAL.lock().clone();
+    for missing in all.iter().filter(|special| special.kind == Kind::Missing) {
+        forget(missing.start, missing.end);
+    }
     for wiped in all.iter().filter(|special| special.kind == Kind::Wiped) {
         written::all(thread, wiped.start, wiped.end - wiped.start);
     }
@@ -95,7 +123,12 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
     match call.number {
         nr::MMAP => mapped(thread, call, result as u64),
         nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
-        nr::MREMAP => moved(a0, page_up(a1), result as u64, page_up(a2)),
+        nr::MREMAP => {
+            if page_up(a2) > page_up(a1) && is_copied(a0) {
+                unfollowed(thread, "more of a file is mapped than was copied (mremap)");
+            }
+            moved(a0, page_up(a1), result as u64, page_up(a2));
+        }
         nr::MPROTECT | nr::PKEY_MPROTECT if a2 as usize & sys::PROT_WRITE != 0 => {
             let end = a0.saturating_add(page_up(a1));
             let of_file = |s: &Special| s.kind == Kind::File && s.start < end && a0 < s.end;
@@ -104,7 +137,14 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
                 unfollowed(thread, "a shared mapping of a file is made writable (mprotect)");
             }
         }
-        nr::MADVISE => advised(a0, a0.saturating_add(page_up(a1)), a2),
+        nr::MADVISE => {
+            const REMOVE: u64 = 9;
+            let end = a0.saturating_add(page_up(a1));
+            if a2 == REMOVE && shared(a0, end).any(|_| true) {
+                unfollowed(thread, "shared memory is given back (madvise with MADV_REMOVE)");
+            }
+            advised(a0, end, a2);
+        }
         nr::FORK => shared_with_child(thread),
         nr::CLONE | nr::CLONE3 => {
             const CLONE_VM: u64 = 0x100;
@@ -127,15 +167,77 @@ fn forget_kinds(start: u64, end: u64, kinds: &[Kind]) {
             all.push(special);
             continue;
         }
-        let in_front = Special { end: special.end.min(start), ..special };
-        let behind = Special { start: special.start.max(end), ..special };
-        all.extend([in_front, behind].into_iter().filter(|part| part.start < part.end));
+        let around = [special.part(0, start), special.part(end, u64::MAX)];
+        all.extend(around.into_iter().filter(|part| part.start < part.end));
     }
 }
 
 fn forget(start: u64, end: u64) {
-    let all = [Kind::File, Kind::Private, Kind::Shared, Kind::Wiped, Kind::Missing];
+    let all = [Kind::File, Kind::Through, Kind::Private, Kind::Shared, Kind::Wiped, Kind::Missing];
     forget_kinds(start, end, &all);
+}
+
+/// Whether what is mapped at `at` is of a file, and was copied.
+fn is_copied(at: u64) -> bool {
+    SPECIAL.lock().iter().any(|s| (s.start..s.end).contains(&at) && s.copied > 0)
+}
+
+/// The memory in `start..end` that others have, too: what is dropped there is not lost.
+pub fn shared(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    parts(start, end, &[Kind::Through, Kind::Shared])
+}
+
+/// The memory in `start..end` by which the program changes files: what it leaves there goes outside.
+pub fn written_through(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    parts(start, end, &[Kind::Through])
+}
+
+fn parts(start: u64, end: u64, kinds: &[Kind]) -> impl Iterator<Item = Range<u64>> {
+    let all = SPECIAL.lock();
+    let of_kind = all.iter().filter(|special| kinds.contains(&special.kind));
+    let parts = of_kind.map(|special| special.part(start, end));
+    let mut found: Vec<_> =
+        parts.filter(|part| part.start < part.end).map(|part| part.start..part.end).collect();
+    found.sort_unstable_by_key(|range| range.start);
+    found.into_iter()
+}
+
+/// In a replay, which has carried out a call: what is shared memory now? It returned `result`.
+pub fn follow(number: usize, args: &[usize; 6], result: usize) {
+    let [a0, a1, a2, flags, ..] = args.map(|arg| arg as u64);
+    match number {
+        nr::MMAP => {
+            let (start, end) = (result as u64, (result as u64).saturating_add(page_up(a1)));
+            forget(start, end);
+            let kind = kind_of(args[2], flags as usize);
+            if let Some(kind) = kind.filter(|kind| matches!(kind, Kind::Through | Kind::Shared)) {
+                SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+            }
+        }
+        nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
+        nr::MREMAP => moved(a0, page_up(a1), result as u64, page_up(a2)),
+        nr::MADVISE => advised(a0, a0.saturating_add(page_up(a1)), a2),
+        _ => {}
+    }
+}
+
+/// The memory that a forked child has not inherited.
+pub fn missing() -> impl Iterator<Item = Range<u64>> {
+    parts(0, u64::MAX, &[Kind::Missing])
+}
+
+/// What is mapped with this protection and these flags.
+fn kind_of(prot: usize, flags: usize) -> Option<Kind> {
+    const MAP_TYPE: usize = 15;
+    let file = flags & sys::MAP_ANONYMOUS == 0;
+    let shared = flags & MAP_TYPE != sys::MAP_PRIVATE;
+    match (file, shared) {
+        (true, true) if prot & sys::PROT_WRITE != 0 => Some(Kind::Through),
+        (true, true) => Some(Kind::File),
+        (true, false) => Some(Kind::Private),
+        (false, true) => Some(Kind::Shared),
+        (false, false) => None,
+    }
 }
 
 /// Advice for `start..end` was taken.
@@ -151,7 +253,7 @@ fn advised(start: u64, end: u64, advice: u64) {
     };
     forget_kinds(start, end, &[kind]);
     if matches!(advice, DONTFORK | WIPEONFORK) {
-        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2] });
+        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
     }
 }
 
@@ -164,43 +266,48 @@ fn moved(old: u64, old_len: u64, new: u64, new_len: u64) {
         forget(old, old.saturating_add(old_len));
     }
     let end = new.saturating_add(new_len);
-    let moved = found.into_iter().map(|special| Special { start: new, end, ..special });
+    let moved = found.into_iter().map(|special| {
+        let part = special.part(old, u64::MAX);
+        Special { start: new, end, ..part }
+    });
     SPECIAL.lock().extend(moved);
 }
 
 fn mapped(thread: &mut Thread, call: &Call, start: u64) {
-    const MAP_TYPE: usize = 15;
     let [_, len, prot, flags, fd, offset] = call.args;
-    let end = start.saturating_add(page_up(len as u64));
-    let file = flags & sys::MAP_ANONYMOUS == 0;
-    let shared = flags & MAP_TYPE != sys::MAP_PRIVATE;
+    let len = page_up(len as u64);
+    let end = start.saturating_add(len);
     forget(start, end);
-    let kind = match (file, shared) {
-        (true, true) => Some(Kind::File),
-        (true, false) => Some(Kind::Private),
-        (false, true) => Some(Kind::Shared),
-        (false, false) => None,
-    };
-    if let Some(kind) = kind {
-        let file = Stat::of(fd).filter(|_| file).map_or([0; 2], |stat| stat.identity());
-        SPECIAL.lock().push(Special { start, end, kind, file });
-    }
-    if file {
+    let Some(kind) = kind_of(prot, flags) else { return };
+    let mut special = Special { start, end, kind, file: [0; 2], from: 0, copied: 0 };
+    if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
-        of_file(thread, fd, offset as u64, page_up(len as u64));
+        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind == Kind::Through) {
+            special.file = stat.0.identity();
+            special.from = offset as u64;
+            special.copied = page_up(stat.1);
+        }
+        let is_twice = |other: &Special| {
+            other.file == special.file
+                && (kind == Kind::Through || other.kind == Kind::Through)
+                && matches!(other.kind, Kind::File | Kind::Private | Kind::Through)
+                && other.from < special.from.saturating_add(len)
+                && special.from < other.from.saturating_add(other.end - other.start)
+        };
+        let twice = SPECIAL.lock().iter().any(is_twice);
+        if twice {
+            unfollowed(thread, "a file is mapped twice, and changed by storing to memory (mmap)");
+        }
     }
-    if file && shared && prot & sys::PROT_WRITE != 0 {
-        unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
-    }
+    SPECIAL.lock().push(special);
 }
 
-/// The call has changed the file behind `fd`: what if that is mapped?
-pub fn changed(thread: &mut Thread, fd: usize) {
-    let of_file = |special: &Special| matches!(special.kind, Kind::File | Kind::Private);
-    if !SPECIAL.lock().iter().any(of_file) {
+/// The call has changed the file behind `fd`, these bytes of it if that is known: what if it is mapped?
+pub fn changed(thread: &mut Thread, fd: usize, bytes: Option<Range<u64>>) {
+    if !SPECIAL.lock().iter().any(is_of_file) {
         return;
     }
-    changed_file(thread, Stat::of(fd));
+    changed_file(thread, Stat::of(fd), bytes);
 }
 
 /// The call has changed the file at the program's `path`.
@@ -208,16 +315,32 @@ pub fn changed_path(thread: &mut Thread, path: usize) {
     let mut words = [0u64; 18];
     // SAFETY: the kernel reads the path, which it has just read, and writes `struct stat`.
     let found = unsafe { sys::call(nr::STAT, &[path, words.as_mut_ptr() as usize]) };
-    changed_file(thread, found.is_ok().then_some(Stat(words)));
+    changed_file(thread, found.is_ok().then_some(Stat(words)), None);
 }
 
-fn changed_file(thread: &mut Thread, stat: Option<Stat>) {
-    let of_file = |special: &Special| matches!(special.kind, Kind::File | Kind::Private);
+fn is_of_file(special: &Special) -> bool {
+    matches!(special.kind, Kind::File | Kind::Private | Kind::Through)
+}
+
+fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64>>) {
     let Some(stat) = stat.filter(Stat::is_regular) else { return };
-    let is_mapped = |special: &Special| of_file(special) && special.file == stat.identity();
-    let found = SPECIAL.lock().iter().any(is_mapped);
-    if found {
-        unfollowed(thread, "a file is changed while it is mapped");
+    let is_mapped = |special: &&Special| is_of_file(special) && special.file == stat.identity();
+    let found: Vec<_> = SPECIAL.lock().iter().filter(is_mapped).copied().collect();
+    for special in found {
+        let Some(bytes) = &bytes else {
+            return unfollowed(thread, "a file is changed while it is mapped");
+        };
+        let end = special.from.saturating_add(special.end - special.start);
+        let (first, last) = (bytes.start.max(special.from), bytes.end.min(end));
+        if first >= last {
+            continue;
+        }
+        // A replay maps what was copied, and nothing behind it.
+        if last - special.from > special.copied {
+            return unfollowed(thread, "a file is changed while it is mapped");
+        }
+        // Where the program has stored in a private mapping it goes on to see that.
+        written::all(thread, special.start + (first - special.from), last - first);
     }
 }
 
@@ -264,37 +387,73 @@ impl Stat {
     }
 }
 
-fn of_file(thread: &mut Thread, fd: usize, offset: u64, len: u64) {
+/// Notes which file is mapped, and what of it if that has to be copied, as it has if it `changes`. Returns
+/// what is known of it, and how much was copied.
+fn of_file(
+    thread: &mut Thread,
+    fd: usize,
+    offset: u64,
+    len: u64,
+    changes: bool,
+) -> Option<(Stat, u64)> {
     let Some(stat) = Stat::of(fd) else {
-        return unfollowed(thread, "it is not known which file is mapped (mmap)");
+        unfollowed(thread, "it is not known which file is mapped (mmap)");
+        return None;
     };
     if !stat.is_regular() {
-        return unfollowed(thread, "a device is mapped (mmap)");
+        unfollowed(thread, "a device is mapped (mmap)");
+        return None;
     }
     let len = len.min(stat.size().saturating_sub(offset));
-    let most = if stat.has_name() { COPIED } else { COPIED_UNNAMED };
-    let copied = len <= most && (!stat.has_name() || !is_elf(fd));
+    let lasting = stat.has_name() && !changes && !is_recent(&stat);
+    let most = if lasting { COPIED } else { COPIED_TEMPORARY };
+    let copied = len <= most && (!stat.has_name() || changes || !is_program(fd));
     let mut contents = alloc::vec![0; if copied { len as usize } else { 0 }];
     if !read_at(fd, offset, &mut contents) {
         contents.clear();
     }
-    if !stat.has_name() && contents.len() as u64 != len {
-        return unfollowed(thread, "a file is mapped that has no name any more (mmap)");
+    let complete = contents.len() as u64 == len;
+    if !stat.has_name() && !complete {
+        unfollowed(thread, "a file is mapped that has no name any more (mmap)");
+    } else if changes && !complete {
+        unfollowed(thread, "much of a file is mapped, and may be changed (mmap with MAP_SHARED)");
     }
     let mut path = [0u8; 4096];
+    let path = path_of(fd, &mut path);
+    if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
+        // What lies there is made for others.
+        unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
+    }
     let mapped = Event::Mapped {
         file: stat.identity(),
         size: stat.size(),
         changed_ns: stat.changed_ns(),
         contents: contents.as_slice(),
-        path: path_of(fd, &mut path),
+        path,
     };
     thread.event(WHOLE_UNIT, &mapped);
+    Some((stat, contents.len() as u64))
 }
 
-fn is_elf(fd: usize) -> bool {
-    let mut head = [0u8; 4];
-    read_at(fd, 0, &mut head) && head == *b"\x7fELF"
+/// Whether it is an ELF file that can be executed: a program or a library.
+fn is_program(fd: usize) -> bool {
+    const EXECUTABLE_OR_SHARED: [u8; 2] = [2, 3];
+    let mut head = [0u8; 17];
+    read_at(fd, 0, &mut head)
+        && head.starts_with(b"\x7fELF")
+        && EXECUTABLE_OR_SHARED.contains(&head[16])
+}
+
+/// Whether somebody may still be at work on it: it may be another one, or gone, when it is replayed.
+fn is_recent(stat: &Stat) -> bool {
+    const WHILE_NS: u64 = 3_600_000_000_000;
+    const CLOCK_REALTIME: usize = 0;
+    let mut now = [0u64; 2];
+    // SAFETY: the kernel writes two words.
+    let asked =
+        unsafe { sys::call(nr::CLOCK_GETTIME, &[CLOCK_REALTIME, now.as_mut_ptr() as usize]) };
+    let now = now[0].wrapping_mul(1_000_000_000).wrapping_add(now[1]);
+    asked.is_err() || now.saturating_sub(stat.changed_ns()) < WHILE_NS
 }
 
 /// Reads all of `out`; false if there is less.

@@ -47,7 +47,7 @@ impl Log for Inputs {
             return;
         }
         thread.passed = passed::passed(call.number, &call.args);
-        if matches!(call.number, nr::EXECVE | nr::EXECVEAT) {
+        if matches!(call.number, nr::EXECVE | nr::EXECVEAT | nr::EXIT_GROUP) {
             // It comes back only if it fails.
             passed::note(thread);
         }

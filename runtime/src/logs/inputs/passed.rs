@@ -6,9 +6,12 @@
 
 use crate::base::digest::Digest;
 use crate::base::program::{read_program_bytes, try_read_program_bytes};
+use crate::base::sys::nr;
+use crate::logs::inputs::mappings::written_through;
 use crate::logs::inputs::written::alone;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
+use abi::layout::page_up;
 use abi::syscalls::{find, may_read};
 use alloc::vec;
 
@@ -20,6 +23,9 @@ const MOST: u64 = 64 << 20;
 /// Of the memory that the call is given to read.
 pub fn passed(number: usize, args: &[usize; 6]) -> Digest {
     let mut digest = Digest::default();
+    for range in leaves(number, args).into_iter().flat_map(|(from, to)| written_through(from, to)) {
+        add(&mut digest, range.start, range.end - range.start);
+    }
     let Some(call) = find(number as u64).filter(|call| !call.reads.is_empty()) else {
         return digest;
     };
@@ -27,6 +33,17 @@ pub fn passed(number: usize, args: &[usize; 6]) -> Digest {
     // What is not certain is the same in a replay.
     let _ = may_read(call, &args, &mut read, &mut |at, len| add(&mut digest, at, len));
     digest
+}
+
+/// Where the program has changed files by storing to memory when the call begins: from where to where the call
+/// leaves that to others.
+fn leaves(number: usize, args: &[usize; 6]) -> Option<(u64, u64)> {
+    let [at, len, ..] = args.map(|arg| arg as u64);
+    match number {
+        nr::MUNMAP | nr::MSYNC => Some((at, at.saturating_add(page_up(len)))),
+        nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT => Some((0, u64::MAX)),
+        _ => None,
+    }
 }
 
 fn read(at: u64, out: &mut [u8]) -> bool {

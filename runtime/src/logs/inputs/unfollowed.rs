@@ -9,6 +9,7 @@ use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::syscalls::find;
 use core::fmt::Write;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
@@ -71,7 +72,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         }
         number => {
             if let Some(fd) = changed_by(number, &call.args, result) {
-                mappings::changed(thread, fd);
+                mappings::changed(thread, fd, bytes_changed_by(number, &call.args, result));
             }
             if number == nr::TRUNCATE {
                 mappings::changed_path(thread, call.args[0]);
@@ -80,17 +81,18 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     }
 }
 
+const WRITE: usize = 1;
+const PWRITE64: usize = 18;
+const WRITEV: usize = 20;
+const PWRITEV: usize = 296;
+
 /// The descriptor of the file that a call writes to.
 fn changed_by(number: usize, args: &[usize; 6], result: usize) -> Option<usize> {
     const EMPTIES: usize = 0o1000;
-    const WRITE: usize = 1;
-    const PWRITE64: usize = 18;
-    const WRITEV: usize = 20;
     const SENDFILE: usize = 40;
     const FTRUNCATE: usize = 77;
     const SPLICE: usize = 275;
     const FALLOCATE: usize = 285;
-    const PWRITEV: usize = 296;
     const COPY_FILE_RANGE: usize = 326;
     const PWRITEV2: usize = 328;
     match number {
@@ -103,6 +105,22 @@ fn changed_by(number: usize, args: &[usize; 6], result: usize) -> Option<usize> 
         nr::OPENAT if args[2] & EMPTIES != 0 => Some(result),
         _ => None,
     }
+}
+
+/// Which bytes of the file that is, if the call says so.
+fn bytes_changed_by(number: usize, args: &[usize; 6], result: usize) -> Option<Range<u64>> {
+    const LSEEK: usize = 8;
+    const SEEK_CUR: usize = 1;
+    let from = match number {
+        PWRITE64 | PWRITEV => args[3],
+        WRITE | WRITEV => {
+            // SAFETY: the kernel says where the descriptor stands, which is behind what was written.
+            let behind = unsafe { sys::call(LSEEK, &[args[0], 0, SEEK_CUR]) };
+            behind.ok()?.checked_sub(result)?
+        }
+        _ => return None,
+    };
+    Some(from as u64..from.checked_add(result)? as u64)
 }
 
 /// Whether the call has opened the memory of a process for writing.

@@ -1,0 +1,117 @@
+//! Chunks of full size are not mapped where they stay: a thread records in one frame, its *slot*,
+//! again and again. New pages of a file cost several times what it costs to write them.
+//!
+//! A full chunk is written behind the other frames, its two streams without the room between them.
+//! A process may be killed at any moment, and a reader may look at any moment. So the order is: a
+//! header that says that the frame holds nothing; the streams; the header of the complete frame; the
+//! slot says that it holds nothing; its control flow is cleared; the slot's header is that of the next
+//! chunk. Each header is written by one call, which a kill does not interrupt. At each moment the chunk
+//! is in the slot, or in its frame, or the same in both.
+
+use super::{within_limit, Frames, TraceFile, ZEROS};
+use crate::recording::appender::Place;
+use abi::layout::page_up;
+use abi::trace::{FrameHeader, EMPTY, HEADER_SIZE, RECORD_DATA, SEALED};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A chunk that is complete.
+pub struct Full<'a> {
+    /// All but lengths, split and state.
+    pub header: FrameHeader,
+    /// What lies behind the header: registers, and from [`RECORD_DATA`] on the memory stream.
+    pub first: &'a [u64],
+    /// The control flow.
+    pub flow: &'a [u64],
+}
+
+impl TraceFile {
+    /// A frame of `len` bytes for a thread to record in, again and again.
+    pub fn take_slot(&self, len: u64) -> Result<Place, i32> {
+        let mut state = self.state.lock();
+        self.make_room(&mut state, len)?;
+        let place = match state.slots.iter().position(|slot| slot.len == len) {
+            Some(used_before) if self.phase().describes() => {
+                let place = state.slots.swap_remove(used_before);
+                within_limit(place.offset + len)?;
+                self.get_blocks(place.offset, place.offset + len)?;
+                place
+            }
+            _ => self.allocate_locked(&mut state, len)?,
+        };
+        state.log += len;
+        Ok(place)
+    }
+
+    /// A thread of recording number `epoch` ends: its slot, which holds nothing, is there for others.
+    /// Until then it takes no room.
+    pub fn give_slot_back(&self, epoch: u32, slot: Place) {
+        let mut state = self.state.lock();
+        if self.life.epoch() != epoch || self.fd.load(Relaxed) < 0 {
+            return;
+        }
+        if self.punch(slot).is_ok() {
+            state.log -= slot.len;
+            state.slots.push(slot);
+        }
+    }
+
+    /// Says in one go what is in the frame at `offset`.
+    pub fn write_header(&self, offset: u64, header: &FrameHeader) -> Result<(), i32> {
+        within_limit(offset + HEADER_SIZE as u64)?;
+        self.write_at(offset, &header.to_bytes())
+    }
+
+    /// Writes a chunk of recording number `epoch` behind the other frames; none if that recording has
+    /// ended.
+    pub fn write_out(&self, epoch: u32, chunk: &Full<'_>) -> Result<Option<Place>, i32> {
+        // Held all the time: neither does another recording begin meanwhile, nor a forked child.
+        let mut state = self.state.lock();
+        if self.life.epoch() != epoch || !self.phase().describes() {
+            return Ok(None);
+        }
+        let [first, flow] = [chunk.first, chunk.flow].map(|part| part.len() as u64 * 8);
+        let split = HEADER_SIZE as u64 + first;
+        debug_assert!(split >= RECORD_DATA as u64);
+        let len = page_up(split + flow);
+        self.make_room(&mut state, len)?;
+        let place = self.behind_the_last(&mut state, len)?;
+        if let Err(errno) = self.write_chunk(place, split, chunk) {
+            // Nothing of it stays: neither its blocks, nor bytes where another frame may come.
+            if self.punch(place).is_ok() {
+                state.end = place.offset;
+                state.reserved = state.reserved.min(place.offset);
+            }
+            return Err(errno);
+        }
+        state.log += len;
+        Ok(Some(place))
+    }
+
+    fn write_chunk(&self, place: Place, split: u64, chunk: &Full<'_>) -> Result<(), i32> {
+        let (len, flow) = (place.len, chunk.flow.len() as u64 * 8);
+        let mut header = FrameHeader { frame_len: len, split, state: EMPTY, ..chunk.header };
+        header.header_checksum = header.fixed_checksum();
+        self.write_at(place.offset, &header.to_bytes())?;
+        self.write_words(place.offset + HEADER_SIZE as u64, chunk.first)?;
+        self.write_words(place.offset + split, chunk.flow)?;
+        let rest = ZEROS.get(..(len - split - flow) as usize).unwrap_or_default();
+        self.write_at(place.offset + split + flow, rest)?;
+        header.state = SEALED;
+        self.write_at(place.offset, &header.to_bytes())
+    }
+
+    /// As for a frame that is mapped, but its blocks come when it is written.
+    fn behind_the_last(&self, state: &mut Frames, len: u64) -> Result<Place, i32> {
+        let offset = state.end;
+        within_limit(offset + len)?;
+        state.end = offset + len;
+        Ok(Place { offset, len })
+    }
+
+    fn write_words(&self, offset: u64, words: &[u64]) -> Result<(), i32> {
+        // SAFETY: words are bytes.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 8) };
+        self.write_at(offset, bytes)
+    }
+}
