@@ -12,7 +12,7 @@ use tests::sys::{self, Status};
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
 
 /// Those that the ways of recording are compared on: one of each kind of program.
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
     "asm/low_stack.static",
