@@ -744,7 +744,9 @@ fn find_nothing(state: &mut State, way: &Way, look_up: Found) -> Result<(), Stri
 fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
     let look_up = Found::decode(TRANSLATED.bytes().get(at..)?, table)?;
-    let place = look_up.place(table, registers.rcx);
+    let mut registers = *registers;
+    let values = std::array::from_fn(|n| *gpr(&mut registers, Gpr(n as u8)));
+    let place = look_up.place(table, &values);
     (stop.signal == libc::SIGSEGV && stop.address == place).then_some(look_up)
 }
 
