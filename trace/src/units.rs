@@ -93,10 +93,9 @@ impl Units {
             JitUnit::decode(payload, &mut at).map_err(|_| "a unit description is damaged")?
         {
             self.places.insert(word(unit.address, unit.version), unit.id);
-            if unit.body.flags & flags::WIDE == 0 {
-                if self.narrow_jit.insert(unit.address, unit.id).is_some() {
-                    self.ambiguous.insert(unit.address);
-                }
+            let narrow = unit.body.flags & flags::WIDE == 0;
+            if narrow && self.narrow_jit.insert(unit.address, unit.id).is_some() {
+                self.ambiguous.insert(unit.address);
             }
             if self.jit.insert(unit.id, unit).is_some() {
                 return Err("two units have the same id");

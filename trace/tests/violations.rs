@@ -480,7 +480,7 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
 
 #[test]
 fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
-    // 1000: jmp 2000. 2000: push rax; ret, in three translations, the last one announced.
+    // 1000: jmp 2000. 2000: push rax; ret, in three translations, one of them not announced.
     let push = |tag: u32, version: u16, flags: u8, insns: usize| {
         let mut pushes = unit(tag, 0x2000, &[], &[vec![0x50; insns], vec![0xc3]].concat());
         (pushes.version, pushes.body.flags) = (version, flags);
@@ -489,7 +489,7 @@ fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
     let units = [
         unit(0x10, 0x1000, &[], &[0xe9, 0xfb, 0x0f, 0, 0]),
         push(0x11, 2, 0, 2),
-        push(0x12, 1, 0, 1),
+        push(0x12, 1, flags::WIDE, 1),
         push(0x13, 3, flags::WIDE, 3),
     ];
     let target = |word: u64| [vec![bits::TARGET], words(&[word])].concat();
@@ -503,9 +503,15 @@ fn bits_finds_units_that_are_not_announced_by_kind_and_version() {
         let at = flow.control_flow.len() as u64;
         let end = event(Kind::ThreadEnd, 0, at, WHOLE_UNIT, &words(&[2]));
         let trace = open_as(ControlFlow::Bits, &units, &[flow], &[end]);
-        assert_eq!(seen(&trace).1.len(), references);
         verify(&trace).expect("right");
+        assert_eq!(seen(&trace).1.len(), references, "from {rip:#x}");
     }
+    // Which of two that are not announced was meant, nothing tells.
+    let two = [units[0].clone(), units[1].clone(), push(0x12, 1, 0, 1)];
+    let flow = Record { control_flow: target(0x1000), ..record(0x1000, &[], Vec::new()) };
+    let end = event(Kind::ThreadEnd, 0, flow.control_flow.len() as u64, WHOLE_UNIT, &words(&[2]));
+    let error = verify(&open_as(ControlFlow::Bits, &two, &[flow], &[end])).expect_err("refused");
+    assert!(error.to_string().contains("2000"), "{error}");
 }
 
 // --- a part of the code ---

@@ -89,7 +89,7 @@ pub(super) struct Course<'a> {
     outside: bool,
     /// Only a part of the code is recorded.
     selective: bool,
-    /// The thread has ended.
+    /// The process was stopped in front of an instruction, and that was reached.
     pub over: bool,
 }
 
@@ -201,8 +201,8 @@ impl<'a> Course<'a> {
             }
             self.events = rest;
             placed.event.iter().for_each(|event| sink.event(event));
+            self.over |= placed.refused_at().is_some();
             match &placed.event {
-                Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }) => self.over = true,
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
                 Some(Event::Interrupted(state)) => self.cursor.set(state),
                 Some(Event::Undo { pc, address, old }) => {

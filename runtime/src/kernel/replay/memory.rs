@@ -86,7 +86,7 @@ fn drop_alone(at: u64, len: u64, advice: usize, result: usize) -> usize {
         return mapping::madvise(&[at as usize, len as usize, advice, 0, 0, 0]);
     }
     let mut from = at;
-    for range in shared.chain([end..end]) {
+    for range in shared.chain(core::iter::once(end..end)) {
         if from < range.start {
             let len = (range.start - from) as usize;
             let _ = mapping::madvise(&[from as usize, len, advice, 0, 0, 0]);
