@@ -208,7 +208,7 @@ fn kinds_and_reasons_have_one_number_each() {
         assert_eq!(Loss::from_u32(number).to_u32(), number);
     }
     assert!(!End::ALL.iter().any(|reason| matches!(reason, End::Unknown(_))));
-    assert_eq!(Loss::from_u32(7), Loss::Unknown(7));
+    assert_eq!(Loss::from_u32(8), Loss::Unknown(8));
 }
 
 #[test]
