@@ -12,10 +12,9 @@
 enum { PAGE = 4096 };
 
 int main(void) {
-    char name[] = "/tmp/mapped_filesXXXXXX";
-    int fd = mkstemp(name);
+    // A file without a name: a name of random letters would refer to other memory in each run.
+    int fd = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     if (fd < 0 || ftruncate(fd, 3 * PAGE + 100)) return 1;
-    unlink(name);
     signed char *at = mmap(0, 3 * PAGE + 100, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     for (int i = 0; i < 3 * PAGE; i++) at[i] = i * 7;
     madvise(at, 2 * PAGE, MADV_DONTNEED);
