@@ -33,8 +33,14 @@ fn record(spec: &RunSpec, dir: &Path) -> Result<Recording, String> {
     let trace = std::fs::read(file).map_err(|e| e.to_string())?;
     let (mut at, mut frames) = (0, Vec::new());
     while let Some(len) = trace.get(at + 16..at + 24) {
-        frames.push(at);
-        at += u64::from_le_bytes(len.try_into().unwrap()) as usize;
+        match u64::from_le_bytes(len.try_into().unwrap()) {
+            // The slot of a thread that has ended.
+            0 => at += 4096,
+            len => {
+                frames.push(at);
+                at += len as usize;
+            }
+        }
     }
     Ok(Recording { rewritten, trace, frames, blocks })
 }

@@ -185,10 +185,13 @@ fn killed_at_any_moment() {
 
 /// Reads the trace again and again until the process that writes it has ended.
 fn read_meanwhile(subject: &Subject, dir: &Path) -> Result<u64, String> {
-    let whole = whole(subject, dir)?;
     let trouble = |e: std::io::Error| e.to_string();
-    let running = dir.join("running");
-    std::fs::create_dir_all(&running).map_err(trouble)?;
+    // Names of one length, because the environment's size decides where the stack begins.
+    let [at_once, running] = ["at-once", "running"].map(|name| dir.join(name));
+    for folder in [&at_once, &running] {
+        std::fs::create_dir_all(folder).map_err(trouble)?;
+    }
+    let whole = whole(subject, &at_once)?;
     let traces = || -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&running).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
