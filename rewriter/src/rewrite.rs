@@ -117,7 +117,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
-    if let Some(at) = changing.filter(|_| !arguments.dynamic()) {
+    if let Some(at) = changing.filter(|_| !arguments.dynamic() && !arguments.for_several) {
         say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }
     let dynamic = arguments.dynamic() || changing.is_some();
@@ -137,7 +137,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         }
     };
     let program = &blocks.recorded;
-    if let Some(why) = of_program.says() {
+    if let Some(why) = of_program.says().filter(|_| !arguments.for_several) {
         say!("{}: {why}", arguments.input.display());
     }
     stages.done("translate");
@@ -299,8 +299,10 @@ fn libraries_of(
 
 fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
     match arguments.quiet {
-        true => summary.print_slow(),
         false => summary.print(),
+        // Of several programs that are rewritten while one runs, its standard error is no place to say so.
+        true if arguments.for_several => {}
+        true => summary.print_slow(),
     }
     if arguments.time {
         summary.print_stages();
