@@ -2,7 +2,7 @@
 //!
 //! The rewriter's rules and those of the environment hold both. Ahead-of-time code of a module was made
 //! for the rewriter's: where the environment takes something away, that module runs from the run-time
-//! translator.
+//! translator. All modules do if their ahead-of-time code relies on all code that enters it being recorded.
 
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
@@ -11,10 +11,12 @@ use crate::recording::trace_file::trace;
 use abi::event::Event;
 use abi::ids::LiveAddr;
 use abi::layout::page_down;
+use abi::options::RecordingOptions;
 use abi::selection::{base_of, functions, soname, Function, Ranges, Rules, Selected};
 use abi::selection::{GENERATED, MAIN, VDSO};
 use alloc::string::String;
 use alloc::vec::Vec;
+use instrument::planner::stack_is_known;
 
 /// A mapped piece of a file.
 struct Module {
@@ -53,11 +55,14 @@ pub struct Selection {
     environment: Rules,
     modules: Vec<Module>,
     generated: Ranges,
+    /// Ahead-of-time code relies on what is known of all code that enters it, and not all is recorded.
+    none_ahead: bool,
 }
 
 impl Selection {
-    pub fn new(rules: Rules, environment: Rules) -> Selection {
-        let mut selection = Selection { rules, environment, ..Selection::default() };
+    pub fn new(rules: Rules, environment: Rules, recording: RecordingOptions) -> Selection {
+        let none_ahead = stack_is_known(recording) && !environment.is_everything();
+        let mut selection = Selection { rules, environment, none_ahead, ..Selection::default() };
         selection.generated = selection.ranges(&[GENERATED], &[]);
         selection
     }
@@ -132,7 +137,7 @@ impl Selection {
             }
         }
         let ranges = own.common(&self.environment.ranges(names, &functions));
-        let same = ranges == own;
+        let same = ranges == own && !self.none_ahead;
         // The trace does not exist yet.
         self.modules.push(Module { span, base: window, ranges });
         same
@@ -186,6 +191,9 @@ impl Selection {
     pub fn accepts(&mut self, span: Span, own: Ranges) -> bool {
         if self.is_everything() {
             return own.is_everything();
+        }
+        if self.none_ahead {
+            return false;
         }
         let module = self.modules.iter().find(|m| m.span.contains(span.start));
         // What is recorded of it is known already, and what is translated when it runs must agree.

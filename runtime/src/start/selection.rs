@@ -38,7 +38,7 @@ pub unsafe fn choose(start: &Start, header: &ImageHeader, window: u64, options: 
     let environment = of_environment(start, options);
     let text = rules.to_text() + &named(&environment);
     let key = rules.key();
-    let mut selection = Selection::new(rules, environment);
+    let mut selection = Selection::new(rules, environment, options.recording);
     let span = Span::new(window + header.image_start, window + header.image_end);
     let mut real = [0u8; 4096];
     let original = start.environment("DEP_EXE").map_or(&[][..], |path| path.to_bytes());
