@@ -3,7 +3,7 @@
 #include "common.h"
 _start: mov eax, 1
         xor ebx, ebx
-        push rbx
+        push rax
         jmp 1f
 1:      pop rcx
         jmp 2f
