@@ -53,7 +53,6 @@ impl Line {
 
 /// The number in hexadecimal, and how many digits that has.
 #[inline]
-#[allow(clippy::cast_possible_truncation, reason = "the halves are asked for")]
 fn digits(number: u64) -> ([u8; 16], usize) {
     let len = 16 - (number | 1).leading_zeros() as usize / 4;
     let (high, low) = (half(number >> 32), half(number & 0xffff_ffff));
