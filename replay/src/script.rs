@@ -38,6 +38,14 @@ pub struct Script {
     pub code: Vec<PathBuf>,
 }
 
+impl Script {
+    /// The turn at its end, counted from the program's start.
+    #[must_use]
+    pub fn last_turn(&self) -> u64 {
+        self.before + self.turns
+    }
+}
+
 /// The start of the process, from the trace that has it.
 fn header(lineage: &Lineage) -> Result<Header, Error> {
     let first = lineage.first();

@@ -183,7 +183,7 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         let tid = what.thread.unwrap_or_default();
         return Err(wrong(format!("the recording has no thread {tid}")));
     }
-    let all = ready.script.before + ready.script.turns;
+    let all = ready.script.last_turn();
     let turn = |text: &Option<String>, otherwise| match text {
         Some(text) => place::turn(text, all).map_err(wrong),
         None => Ok(otherwise),

@@ -134,7 +134,7 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         return Err(wrong(format!("the recording has no thread {tid}")));
     }
     let turn = |text: &Option<String>, otherwise| match text {
-        Some(text) => place::turn(text, ready.script.before + ready.script.turns).map_err(wrong),
+        Some(text) => place::turn(text, ready.script.last_turn()).map_err(wrong),
         None => Ok(otherwise),
     };
     let turns = turn(&what.from, 0)?..turn(&what.to, u64::MAX)?.saturating_add(1);

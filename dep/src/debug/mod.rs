@@ -93,13 +93,13 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
     let output = ready.output_with("none", &["--translate", "dynamic"])?;
     let timeline = Timeline::new(Steered::start(&ready, &output)?)?;
     let program = ready.original.display().to_string();
-    let (before, turns) = (ready.script.before, ready.script.turns);
+    let before = ready.script.before;
     let is_cut = ready.lineage.first().first_stretch().is_some();
     if is_cut {
         eprintln!("dep: a ring: what was recorded before turn {before} was not kept");
     }
     let stack = is_cut.then_some(ready.script.header.stack);
-    let mut server = Server::new(timeline, &program, Some(before + turns), stack);
+    let mut server = Server::new(timeline, &program, Some(ready.script.last_turn()), stack);
     match &arguments.listen {
         Some(address) => {
             let libraries = root::commands(&ready)?;
