@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use core::mem::take;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, Encoder};
-use instrument::block::{Block, Placement, Source};
+use instrument::block::{Block, FarWindow, Placement, Source};
 use instrument::fragment::{self, Fragment};
 use instrument::planner::{all_open, names_versions};
 use instrument::translate::Translator;
@@ -128,7 +128,9 @@ impl Translation {
     }
 
     /// Translates the code at `target` and what belongs together with it; the result will be at
-    /// `base`. `source` lies in `range`. `is_known`: there is a unit already.
+    /// `base`. `source` lies in `range`, and in `far` if not in the program's window. `is_known`: there is a
+    /// unit already.
+    #[allow(clippy::too_many_arguments, reason = "each says something else of one piece of code")]
     pub fn translate(
         &mut self,
         target: LiveAddr,
@@ -136,6 +138,7 @@ impl Translation {
         range: ExecRange,
         source: Source,
         base: CodeAddr,
+        far: Option<FarWindow>,
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Fragment {
         let mut blocks = self.chain(OrigAddr(target.0), source, wide, is_known);
@@ -145,6 +148,7 @@ impl Translation {
         let mut out = Fragment::new(base.0);
         let translator = self.translator();
         // Code that is generated or written may be closed or dropped at any instruction.
+        translator.far = far;
         translator.placement.exact_registers = !range.file || range.writable || range.shared;
         translator.translate(&blocks, source, &mut out);
         out

@@ -83,6 +83,9 @@ pub struct Units {
     /// Those of code that may change unnoticed, by address: what is there now may be what one of
     /// them was made of. No branch and no table leads to them.
     variants: BTreeMap<LiveAddr, Vec<UnitIndex>>,
+    /// Right behind a call of code in the cache, for return addresses that are translated elsewhere: a jump
+    /// there. By return address; the last such call.
+    returns: AddressMap,
     /// The dead units whose gates lead to a unit that is not.
     forwarded: BTreeMap<UnitIndex, Vec<UnitIndex>>,
 }
@@ -135,6 +138,22 @@ impl Units {
             recipe_end: self.recipes.len() as u32,
         });
         i
+    }
+
+    /// A call that returns to `address` ends at `at`, with a jump to there.
+    pub fn add_return(&mut self, address: LiveAddr, at: CodeOff) {
+        self.returns.set(address, at.0);
+    }
+
+    /// There is a call with the translation of `address` right behind it.
+    pub fn remove_return(&mut self, address: LiveAddr) {
+        self.returns.remove(address);
+    }
+
+    /// Where the processor expects a call to return to that returns to `address`, if that is not its
+    /// translation.
+    pub fn return_to(&self, address: LiveAddr) -> Option<CodeOff> {
+        self.returns.get(address).map(CodeOff)
     }
 
     /// The unit that may be entered at `address` from anywhere.
@@ -297,6 +316,7 @@ impl Units {
         self.originals.clear();
         self.recipes.clear();
         self.variants.clear();
+        self.returns = AddressMap::default();
         self.forwarded.clear();
     }
 }

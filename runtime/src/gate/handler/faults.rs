@@ -8,6 +8,7 @@ use crate::base::signal::{
 };
 use crate::code::jit::jit;
 use crate::code::span::Span;
+use crate::code::table::FarTables;
 use crate::gate::dispatch::{fetch_fault, may_fetch};
 use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
@@ -98,7 +99,7 @@ pub fn fault(
     if signal == SIGSEGV
         && entry.kind == Kind::SavedRcx
         && offset > entry.code
-        && facts().options.tables().contains(&address)
+        && (facts().options.tables().contains(&address) || FarTables::range().contains(&address))
         && finish_look_up(at, place, address)
     {
         return;
