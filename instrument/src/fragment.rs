@@ -45,7 +45,7 @@ pub struct Branch {
     pub from: UnitId,
 }
 
-/// Where the processor expects a call to return to: a jump to the translation of the return address.
+/// Where the processor expects a call to return to: the translation of the return address, or a jump to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Return {
     /// The return address.
@@ -62,7 +62,7 @@ pub struct Fragment {
     pub units: Vec<Unit>,
     /// What leaves it.
     pub branches: Vec<Branch>,
-    /// Calls that do not return to a unit right behind them.
+    /// Where calls return to.
     pub returns: Vec<Return>,
     /// The recipes of the units, one behind the other.
     pub recipes: Vec<u8>,

@@ -149,11 +149,14 @@ impl Weaver<'_> {
     /// here all the same, where the processor expects it.
     fn come_back(&mut self, address: OrigAddr) {
         let is_expected = !matches!(self.manner.returns, Returns::Jump) && !self.manner.puts_back;
-        if self.unit.behind == Some(address) || !self.manner.placement.patchable || !is_expected {
+        if !self.manner.placement.patchable || !is_expected {
             return self.go_on(address);
         }
         let at = self.code().here();
         self.out.returns.push(Return { address, at });
+        if self.unit.behind == Some(address) {
+            return;
+        }
         // What was executed last is not known.
         self.branch_from(NOWHERE, None, address);
     }

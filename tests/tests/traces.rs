@@ -166,9 +166,14 @@ fn torture_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
-        for torture in
-            ["spill", "drop", "tiny-buffers", "misplaced", "spill,drop,tiny-buffers,misplaced"]
-        {
+        for torture in [
+            "spill",
+            "drop",
+            "tiny-buffers",
+            "misplaced",
+            "scattered",
+            "spill,drop,tiny-buffers,misplaced",
+        ] {
             for translate in ["static", "dynamic"] {
                 let flags = ["--torture", torture, "--translate", translate];
                 let check = || -> Result<(), String> {

@@ -3,6 +3,7 @@
 //! One lock covers all of it. Published are only table entries and branch distances, each in one
 //! store, after the code they lead to is in place.
 
+use crate::base::costs;
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
 use crate::code::arena::Arena;
@@ -21,6 +22,7 @@ use crate::code::table::LookUps;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
 use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
+use abi::event::Cost;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::options::Options;
 use alloc::boxed::Box;
@@ -481,6 +483,7 @@ impl<W: World> Jit<W> {
     /// As [`Jit::resolve`], for code that may change unnoticed: nothing leads to a translation but
     /// this, which compares.
     fn resolve_shared(&mut self, target: LiveAddr, range: ExecRange) -> Option<CodeAddr> {
+        costs::count(Cost::Compared, target.0);
         let mut known = self.units.take_variants(target);
         let same = known.iter().copied().find(|&i| self.is_as_translated(i, range));
         let flushes = self.flushes;
@@ -659,7 +662,6 @@ impl<W: World> Jit<W> {
             let unit = self.units.get(i);
             if unit.wide && !range.shared {
                 let (start, entry) = (unit.start, self.arena.live(unit.entry));
-                self.units.remove_return(start);
                 self.tables.set(For::Return, start, entry);
             }
         }
@@ -683,8 +685,10 @@ impl<W: World> Jit<W> {
     }
 
     /// Look-ups of `target` for `what` find `code`, or what leads there and is expected.
-    fn set_entry(&self, what: For, target: LiveAddr, code: CodeAddr) {
-        let behind = self.units.return_to(target).filter(|_| what == For::Return);
+    fn set_entry(&mut self, what: For, target: LiveAddr, code: CodeAddr) {
+        // (Far away returns and jumps have one table.)
+        let is_for_returns = what == For::Return || self.tables.far_window(target).is_some();
+        let behind = self.units.return_to(target).filter(|_| is_for_returns);
         self.tables.set(what, target, behind.map_or(code, |at| self.arena.live(at)));
     }
 

@@ -10,7 +10,7 @@ use crate::code::units::NewUnit;
 use crate::code::world::AheadOfTime;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::image::ImageHeader;
-use abi::options::Options;
+use abi::options::{torture, Options};
 use abi::unit::{flags, unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
 use core::mem::take;
@@ -142,7 +142,7 @@ impl Translation {
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Fragment {
         let mut blocks = self.chain(OrigAddr(target.0), source, wide, is_known);
-        if range.shared {
+        if range.shared || self.options.process.torture & torture::SCATTERED != 0 {
             blocks.truncate(1);
         }
         let mut out = Fragment::new(base.0);

@@ -1,9 +1,11 @@
 //! The units in the code cache, and who may enter them.
 
+use crate::base::costs;
 use crate::code::address_map::AddressMap;
 use crate::code::links::{put_stub, Exit, Links, Site, UnitIndex};
 use crate::code::span::Span;
 use crate::code::world::CodeMemory;
+use abi::event::Cost;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -83,8 +85,8 @@ pub struct Units {
     /// Those of code that may change unnoticed, by address: what is there now may be what one of
     /// them was made of. No branch and no table leads to them.
     variants: BTreeMap<LiveAddr, Vec<UnitIndex>>,
-    /// Right behind a call of code in the cache, for return addresses that are translated elsewhere: a jump
-    /// there. By return address; the last such call.
+    /// What lies right behind a call, by its return address: a translation of that, maybe a dead one, or a
+    /// jump there. Of several such calls, the last one.
     returns: AddressMap,
     /// The dead units whose gates lead to a unit that is not.
     forwarded: BTreeMap<UnitIndex, Vec<UnitIndex>>,
@@ -140,18 +142,12 @@ impl Units {
         i
     }
 
-    /// A call that returns to `address` ends at `at`, with a jump to there.
+    /// Right behind a call that returns to `address`, at `at`, the way leads there.
     pub fn add_return(&mut self, address: LiveAddr, at: CodeOff) {
         self.returns.set(address, at.0);
     }
 
-    /// There is a call with the translation of `address` right behind it.
-    pub fn remove_return(&mut self, address: LiveAddr) {
-        self.returns.remove(address);
-    }
-
-    /// Where the processor expects a call to return to that returns to `address`, if that is not its
-    /// translation.
+    /// Where the processor expects a call to return to that returns to `address`.
     pub fn return_to(&self, address: LiveAddr) -> Option<CodeOff> {
         self.returns.get(address).map(CodeOff)
     }
@@ -205,6 +201,7 @@ impl Units {
             let stub = self.make_stub(i, links, code);
             self.lead(i, code.live(stub), code);
             self.list[i.0 as usize].state = Life::Closed;
+            costs::count(Cost::Closed, self.get(i).start.0);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::base::sys::{self, nr};
 use crate::code::span::Span;
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, page_up, TableShape, FAR_TABLES, PAGE, WINDOW_SIZE};
-use abi::options::Options;
+use abi::options::{torture, Options};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -28,8 +28,8 @@ const MOST_PIECES: usize = 4096;
 
 /// Tables of far windows.
 pub struct FarTables {
-    /// There may be some.
-    are_allowed: bool,
+    /// There may be so many.
+    most: usize,
     windows: Vec<FarWindow>,
     program_high: u32,
     miss: u64,
@@ -40,8 +40,12 @@ pub struct FarTables {
 impl FarTables {
     pub fn new(window: u64, options: Options, entries: Entries) -> FarTables {
         FarTables {
-            // What is repeated looks at the script at each of these transfers.
-            are_allowed: options.process.high_tables && !options.is_repeatable(),
+            most: match options.process.torture & torture::SCATTERED {
+                // What is repeated looks at the script at each of these transfers.
+                _ if !options.process.high_tables || options.is_repeatable() => 0,
+                0 => FAR_TABLES.len(),
+                _ => 1,
+            },
             windows: Vec::new(),
             program_high: (window >> 32) as u32,
             miss: entries.miss,
@@ -62,7 +66,7 @@ impl FarTables {
         if let Some(&known) = self.windows.iter().find(|window| window.high == high) {
             return Some(known);
         }
-        let &table = FAR_TABLES.get(self.windows.len()).filter(|_| self.are_allowed)?;
+        let &table = FAR_TABLES.iter().take(self.most).nth(self.windows.len())?;
         let (program_high, miss) = (self.program_high, self.miss);
         let window = FarWindow { high, table, program_high, miss };
         self.windows.push(window);

@@ -1,5 +1,6 @@
 //! Signals that an instruction has raised: ours to mend, or the program's to know of.
 
+use crate::base::costs;
 use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{
@@ -24,6 +25,7 @@ use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
 use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
+use abi::event::Cost;
 use abi::ids::OrigAddr;
 use abi::layout::{page_down, PAGE};
 use abi::options::Turns;
@@ -96,12 +98,14 @@ pub fn fault(
     let Some(entry) = recipe.at(offset - u32::from(behind)) else {
         return lost(signal, info, at);
     };
+    let original = place.start() + u64::from(entry.original);
     if signal == SIGSEGV
         && entry.kind == Kind::SavedRcx
         && offset > entry.code
         && (facts().options.tables().contains(&address) || FarTables::range().contains(&address))
         && finish_look_up(at, place, address)
     {
+        costs::count(Cost::Fault, original);
         return;
     }
     if signal == SIGSEGV
@@ -109,10 +113,10 @@ pub fn fault(
         && at.context.error & 2 != 0
         && is_code_write(thread, at, place, address)
     {
+        costs::count(Cost::Fault, original);
         return;
     }
     if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
-        let original = place.start() + u64::from(entry.original);
         if refused_return(thread, at, place, original) {
             return give_pointers(thread, at);
         }

@@ -1,11 +1,13 @@
 //! Jumps, calls and returns whose look-up has met its limits: they go on by way of a miss.
 
+use crate::base::costs;
 use crate::base::program::read_program_value;
 use crate::code::jit::jit;
 use crate::gate::dispatch::{is_canonical, popped_by, put_back};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
+use abi::event::Cost;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::emit::{READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
@@ -55,6 +57,7 @@ pub fn finish_cold_look_up(at: &mut Interrupted, address: u64) -> bool {
 
 /// A return has kept the high half of an address outside the window: it goes on by way of a miss.
 pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
+    costs::count(Cost::Fault, at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff);
     jit().tables.land(at.pc(), thread.block.target as u32);
     thread.block.target = at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff;
     put_back(at.context.rsp, thread.block.target);
