@@ -587,6 +587,7 @@ impl<W: World> Jit<W> {
         Some(Found {
             start: unit.start,
             window: unit.id.window(),
+            silent: None,
             entry: self.arena.live(unit.entry),
             end: self.arena.live(unit.end),
             recipe: Recipe::new(units.recipe(unit)?)?,

@@ -191,12 +191,15 @@ impl Translation {
         let offset = (pc - self.code.start) as u32;
         let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
         let next = self.units.get(i + 1)?;
+        let recipe = Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?;
+        let id = abi::unit::unit_id(self.first_window, i as u32);
         Some(Found {
             start: LiveAddr(base + u64::from(*self.unit_addresses.get(i)?)),
-            window: abi::unit::unit_id(self.first_window, i as u32).window(),
+            window: id.window(),
+            silent: recipe.header().silent.then_some(id.tag()),
             entry: CodeAddr(self.code.start + u64::from(self.units[i][0])),
             end: CodeAddr(self.code.start + u64::from(next[0])),
-            recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,
+            recipe,
         })
     }
 }
