@@ -282,6 +282,11 @@ impl Weaver<'_> {
         self.code().store(thread::TARGET, from);
         let foreign = match look_up.by(from, table) {
             Some(by) => {
+                match self.manner.placement.window_high {
+                    // The other half does not matter to crc32.
+                    None => self.code().high_half_of(from),
+                    Some(_) => self.code().load32(RCX, thread::TARGET + 4),
+                }
                 let foreign = self.leave_if_foreign();
                 let code = self.code();
                 match look_up {
@@ -298,6 +303,7 @@ impl Weaver<'_> {
                 code.move32(RCX, from);
                 code.look_up(look_up, table);
                 code.store(thread::JUMP, RCX);
+                code.load32(RCX, thread::TARGET + 4);
                 self.leave_if_foreign()
             }
         };
@@ -308,9 +314,9 @@ impl Weaver<'_> {
         self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
     }
 
-    /// Goes on if the target lies in the window, else by way of the jump that is returned.
+    /// Goes on if the target, whose high half is in rcx, lies in the window, else by way of the jump that is
+    /// returned.
     fn leave_if_foreign(&mut self) -> CodeOff {
-        self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();
