@@ -6,7 +6,7 @@
 use core::mem::offset_of;
 
 /// Control-flow bytes that one unit can add, as an index into the table of increments.
-pub const CF_LENGTHS: [u64; 7] = [0, 1, 2, 6, 8, 9, 10];
+pub const CF_LENGTHS: [u64; 7] = [0, 1, 2, 4, 8, 9, 10];
 /// Memory-stream words (of 8 bytes) that one increment of the table can add: `0..MEM_STEPS`.
 pub const MEM_STEPS: usize = 48;
 

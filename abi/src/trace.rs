@@ -8,7 +8,7 @@
 /// First bytes of each frame.
 pub const FRAME_MAGIC: u32 = 0x4650_4544; // "DEPF"
 /// Version of the format, in the payload of the FILE frame.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// `thread` of frames that belong to the whole process.
 pub const PROCESS: u32 = u32::MAX;
@@ -120,10 +120,26 @@ const _: () = assert!(core::mem::size_of::<RegisterState>() == REGISTER_STATE_SI
 
 /// Control-flow stream of the `tags` format: 2-byte words.
 pub mod tags {
+    use crate::ids::UnitId;
+
     /// Behind the last record.
     pub const END: u16 = 0;
-    /// A u32 unit id follows; its window becomes the current one.
-    pub const WIDE: u16 = 1;
+    /// Set in the first word of a wide tag, which has the window's other bits.
+    pub const WIDE: u16 = 0x8000;
+
+    /// The two words of a unit's wide tag, the first one in the low half: [`WIDE`] and the window but for
+    /// its highest bit, then the tag below that bit. The unit's window becomes the current one.
+    pub const fn wide(id: UnitId) -> u32 {
+        let (window, tag) = (id.0 >> 16, id.0 & 0xffff);
+        (window & 0x7fff) | WIDE as u32 | (tag | window & 0x8000) << 16
+    }
+
+    /// Inverse of [`wide`]. The tag is 0 if only the first word has been written.
+    pub const fn unit_of(words: u32) -> UnitId {
+        let high = words >> 16;
+        UnitId((words & 0x7fff | high & 0x8000) << 16 | high & 0x7fff)
+    }
+
     /// A u32 window number follows, which becomes the current one.
     pub const WINDOW: u16 = 2;
 }
@@ -365,6 +381,18 @@ mod tests {
     #[test]
     fn crc_is_castagnoli() {
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn wide_tags_invert_and_are_no_other_words() {
+        use crate::ids::UnitId;
+        for (window, tag) in [(1, 16), (0x7fff, 0x7fff), (0x8000, 16), (0xffff, 0x7fff)] {
+            let id = UnitId::new(window, tag);
+            let words = tags::wide(id);
+            assert_eq!(tags::unit_of(words), id);
+            assert!(words & u32::from(tags::WIDE) != 0);
+            assert!(words >> 16 != 0, "the stream is zero behind what has been written");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! which instruction. Ahead-of-time units travel in the output file (delta-coded, in the order of
 //! their numbers), units of the JIT in the trace itself with a copy of their code.
 //!
-//! Unit id: `window << 16 | tag`, tag in `FIRST_TAG..=0xffff`.
+//! Unit id: `window << 16 | tag`, tag in `FIRST_TAG..=LAST_TAG`.
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,10 @@ use crate::ids::{Gpr, LiveAddr, OrigAddr, UnitId};
 
 /// Tags below this one are control words of the stream.
 pub const FIRST_TAG: u32 = 16;
+/// Words of the stream above this one start a wide tag ([`crate::trace::tags::wide`]).
+pub const LAST_TAG: u32 = 0x7fff;
 /// Units in one window.
-pub const TAGS_PER_WINDOW: u32 = 0x1_0000 - FIRST_TAG;
+pub const TAGS_PER_WINDOW: u32 = LAST_TAG + 1 - FIRST_TAG;
 
 /// Unit id of the `n`-th unit of a numbering that starts with window `first_window`.
 #[must_use]
@@ -26,7 +28,7 @@ pub fn unit_id(first_window: u32, n: u32) -> UnitId {
 #[must_use]
 pub fn unit_number(first_window: u32, id: UnitId) -> Option<u32> {
     let (window, tag) = (id.window(), u32::from(id.tag()));
-    if tag < FIRST_TAG || window < first_window {
+    if !(FIRST_TAG..=LAST_TAG).contains(&tag) || window < first_window {
         return None;
     }
     (window - first_window).checked_mul(TAGS_PER_WINDOW)?.checked_add(tag - FIRST_TAG)
@@ -100,7 +102,7 @@ impl What {
 
 /// Properties of a unit, as bits of [`UnitBody::flags`].
 pub mod flags {
-    /// The unit writes a 6-byte tag (it can be reached indirectly).
+    /// The unit writes a wide tag (it can be reached indirectly).
     pub const WIDE: u8 = 1;
     /// The unit is not selected ([`crate::selection`]): no record names it.
     pub const OUTSIDE: u8 = 2;

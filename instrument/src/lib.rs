@@ -26,7 +26,7 @@ pub mod fragment;
 pub mod liveness;
 mod loose;
 mod manner;
-mod moved;
+pub mod moved;
 mod operand;
 pub mod plan;
 pub mod planner;

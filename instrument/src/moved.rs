@@ -38,7 +38,13 @@ impl Weaver<'_> {
         }
         if !insn.is_ip_rel_memory_operand() {
             self.boundary(insn, Kind::Plain, &[]);
-            return self.copy(insn);
+            self.copy(insn);
+            if loads_flags(insn) {
+                // Two places that belong to no instruction: see `loads_flags`.
+                self.code().nop(1);
+                self.code().nop(1);
+            }
+            return;
         }
         let far = self.far_register(insn, i);
         match far {
@@ -150,6 +156,15 @@ impl Weaver<'_> {
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
         self.manner.claims_vectors() && uses_claimed_vector(insn)
     }
+}
+
+/// Whether the instruction may set or clear the trap flag. Two instructions that do nothing stand behind its
+/// translation, wherever the program goes on: the processor's trap in front of the first one is the program's,
+/// behind an instruction that had the flag set; the one behind it comes of a flag that was loaded right now,
+/// before the program has executed anything with it.
+pub fn loads_flags(insn: &Instruction) -> bool {
+    use iced_x86::Mnemonic::{Popf, Popfd, Popfq};
+    matches!(insn.mnemonic(), Popf | Popfd | Popfq)
 }
 
 /// Whether the instruction reads or writes vector register 30 or 31, or all of them.

@@ -65,7 +65,7 @@ pub enum AtEntry {
     Nothing,
     /// The unit's number in its window, in 2 bytes.
     Narrow,
-    /// The unit's whole number, in 6 bytes.
+    /// The unit's whole number, in 4 bytes.
     Wide,
     /// The unit's whole address with its version, in 8 bytes.
     Address,
@@ -94,7 +94,7 @@ impl ControlRecord {
         let entry = match self.entry {
             AtEntry::Nothing => 0,
             AtEntry::Narrow | AtEntry::Outside(_) => 2,
-            AtEntry::Wide => 6,
+            AtEntry::Wide => 4,
             AtEntry::Address | AtEntry::OutsideWord(_) => 8,
             AtEntry::Target => 9,
         };

@@ -50,11 +50,7 @@ impl Weaver<'_> {
         let last = i32::from(control.bytes()) - 1;
         match (control.entry, second) {
             (AtEntry::Narrow, _) => self.code().write_imm(At(p, 0), id.0 & 0xffff),
-            (AtEntry::Wide, _) => {
-                // The high part first: until the first word is there, the stream ends here.
-                self.code().write_imm(At(p, 4), id.0 >> 16);
-                self.code().write_imm(At(p, 0), u32::from(tags::WIDE) | id.0 << 16);
-            }
+            (AtEntry::Wide, _) => self.code().write_imm(At(p, 0), tags::wide(id)),
             (AtEntry::Outside(mark), _) => self.code().write_imm(At(p, 0), mark.into()),
             (AtEntry::OutsideWord(mark), _) => {
                 self.code().write_imm(At(p, 4), 0);

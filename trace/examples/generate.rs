@@ -18,7 +18,7 @@ fn main() {
     };
     let chunks: u32 = chunks.parse().expect("a number of chunks");
     let mut writer = TraceWriter::default();
-    let mut process = 1u64.to_le_bytes().to_vec();
+    let mut process = u64::from(abi::trace::VERSION).to_le_bytes().to_vec();
     for word in [Options::default().to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
     }
@@ -64,8 +64,8 @@ fn main() {
             for n in 0..8u32 {
                 let id = 0x1_0010 + n;
                 if n == 0 {
-                    record.control_flow.extend_from_slice(&tags::WIDE.to_le_bytes());
-                    record.control_flow.extend_from_slice(&id.to_le_bytes());
+                    let wide = tags::wide(UnitId(id));
+                    record.control_flow.extend_from_slice(&wide.to_le_bytes());
                 } else {
                     record.control_flow.extend_from_slice(&(id as u16).to_le_bytes());
                 }

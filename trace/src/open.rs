@@ -217,7 +217,7 @@ impl Trace {
             return Err(in_file("the frame that describes the process is missing or damaged"));
         };
         if version != VERSION {
-            return Err(in_file(&format!("format version {version}, this reader knows {VERSION}")));
+            return Err(in_file(&format!("format version {version}, this reader knows {VERSION}: read it with the dep of the deprewrite that made the program")));
         }
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")

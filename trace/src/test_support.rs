@@ -191,7 +191,7 @@ pub fn sample(what: &Sample) -> Vec<u8> {
 fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     let mut writer = TraceWriter::default();
     let mut described = Vec::new();
-    let mut process = 1u32.to_le_bytes().to_vec();
+    let mut process = abi::trace::VERSION.to_le_bytes().to_vec();
     process.extend_from_slice(&[0; 4]);
     for word in [what.options.to_word(), 42, 0] {
         process.extend_from_slice(&word.to_le_bytes());
@@ -247,8 +247,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
             abi::options::ControlFlow::Tags => {
                 let wide = unit.body.flags != 0 || window != Some(unit.id.window());
                 if wide {
-                    out.extend_from_slice(&abi::trace::tags::WIDE.to_le_bytes());
-                    out.extend_from_slice(&unit.id.0.to_le_bytes());
+                    out.extend_from_slice(&abi::trace::tags::wide(unit.id).to_le_bytes());
                     window = Some(unit.id.window());
                 } else {
                     out.extend_from_slice(&unit.id.tag().to_le_bytes());
@@ -298,7 +297,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
 pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
     let words = |words: &[u64]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut writer = TraceWriter::default();
-    let mut process = 1u32.to_le_bytes().to_vec();
+    let mut process = abi::trace::VERSION.to_le_bytes().to_vec();
     process.extend_from_slice(&[0; 4]);
     process.extend(words(&[options.to_word(), 42, 0]));
     let mut described = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
@@ -321,6 +320,7 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
     for (thread, [start, lock, end]) in [(0u32, [1, 5, 6]), (1, [2, 3, 4])] {
         // In a ring, what came first of thread 0 is gone.
         let seq = u32::from(options.recording.ring && thread == 0);
+        let wide = |id| abi::trace::tags::wide(abi::ids::UnitId(id)).to_le_bytes();
         let registers = RegisterState { rip: A, valid: 0xffff, ..Default::default() };
         let mut begin = (77 + thread).to_le_bytes().to_vec();
         begin.extend_from_slice(&0u32.to_le_bytes());
@@ -328,7 +328,7 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
         let mut events = event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &begin);
         events.extend(event(Kind::Order, seq, 0, WHOLE_UNIT, &words(&[start])));
         let mut record = Record { thread, seq, registers, ..Default::default() };
-        record.control_flow = vec![1, 0, 0x10, 0, 1, 0];
+        record.control_flow = wide(0x1_0010).to_vec();
         let old = 0x1111_1111_1111_1111 * u64::from(thread + 1);
         record.memory = words(&[0x5000, old, 0x6000, lock, old, old]);
         let values = others.map(|r| if r == 4 { 0x8000 } else { 0x100 + u64::from(r) });
@@ -336,8 +336,8 @@ pub fn undo_sample(options: abi::options::Options) -> Vec<u8> {
         record.memory.extend(words(&[old]));
         if thread == 0 {
             let overwritten = [words(&[B, 0x5100, 3]), b"abc".to_vec()].concat();
-            events.extend(event(Kind::Undo, seq, 6, WHOLE_UNIT, &overwritten));
-            record.control_flow.extend([1, 0, 0x11, 0, 1, 0]);
+            events.extend(event(Kind::Undo, seq, 4, WHOLE_UNIT, &overwritten));
+            record.control_flow.extend(wide(0x1_0011));
         }
         let at = record.control_flow.len() as u64;
         let lost = [words(&[B, 0x9000, 0x1000]), b"munmap".to_vec()].concat();

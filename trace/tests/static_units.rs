@@ -82,7 +82,13 @@ fn trace_of(program: &Path) -> Vec<u8> {
     let mut writer = TraceWriter::default();
     let options: Options =
         RecordingOptions { memory: Memory::Registers, ..RecordingOptions::default() }.into();
-    let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &words(&[1, options.to_word(), 1, 0]));
+    let mut file = event(
+        Kind::Process,
+        0,
+        0,
+        WHOLE_UNIT,
+        &words(&[abi::trace::VERSION.into(), options.to_word(), 1, 0]),
+    );
     let path = program.to_str().expect("a path").as_bytes();
     file.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, path));
     let windows = 3 | 9 << 32;
@@ -98,8 +104,7 @@ fn trace_of(program: &Path) -> Vec<u8> {
     writer.payload(FrameKind::Events, 0, 0, &event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start));
     let mut control_flow = Vec::new();
     for n in 0..2 {
-        control_flow.extend_from_slice(&tags::WIDE.to_le_bytes());
-        control_flow.extend_from_slice(&unit_id(3, n).0.to_le_bytes());
+        control_flow.extend_from_slice(&tags::wide(unit_id(3, n)).to_le_bytes());
     }
     let memory = words(&[0x500, 0x600]);
     writer.record(&Record { registers, control_flow, memory, ..Default::default() });

@@ -12,6 +12,9 @@ use trace::verify::{verify, Summary};
 use trace::walk::{MemoryReference, Sink, Walker};
 use trace::Trace;
 
+/// Bytes of a wide tag.
+const WIDE_TAG: u64 = 4;
+
 fn unit(tag: u32, address: u64, records: &[(u8, What)], code: &[u8]) -> JitUnit {
     let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
     let body = UnitBody { code_len: code.len() as u16, flags: flags::WIDE, records };
@@ -23,8 +26,7 @@ fn unit(tag: u32, address: u64, records: &[(u8, What)], code: &[u8]) -> JitUnit 
 fn wide(tags: &[u32]) -> Vec<u8> {
     let mut out = Vec::new();
     for tag in tags {
-        out.extend_from_slice(&tags::WIDE.to_le_bytes());
-        out.extend_from_slice(&(0x1_0000 | tag).to_le_bytes());
+        out.extend_from_slice(&tags::wide(UnitId(0x1_0000 | tag)).to_le_bytes());
     }
     out
 }
@@ -59,7 +61,7 @@ fn open_with(
     events: &[Vec<u8>],
 ) -> Trace {
     let mut writer = TraceWriter::default();
-    let mut process = 1u64.to_le_bytes().to_vec();
+    let mut process = u64::from(abi::trace::VERSION).to_le_bytes().to_vec();
     let options: Options = options.into();
     for word in [options.to_word(), 1, 0] {
         process.extend_from_slice(&word.to_le_bytes());
@@ -183,8 +185,8 @@ fn a_signal_cuts_a_unit_short_and_sets_registers() {
     let mut back = registers(0x1001);
     back.gpr[4] = 0xff8;
     let events = [
-        event(Kind::Signal, 0, 6, 1, &payload),
-        event(Kind::Resume, 0, 12, WHOLE_UNIT, &back.to_bytes()),
+        event(Kind::Signal, 0, WIDE_TAG, 1, &payload),
+        event(Kind::Resume, 0, 2 * WIDE_TAG, WHOLE_UNIT, &back.to_bytes()),
     ];
     let trace = open(&units, &[record(0x1000, &[0x10, 0x11, 0x12], Vec::new())], &events);
     let seen = seen(&trace);
@@ -202,7 +204,7 @@ fn system_calls_inside_a_unit_start_blocks_and_fs_follows_events() {
     let mut again = code.to_vec();
     again.drain(..2);
     let units = [unit(0x10, 0x1000, &[], &code), unit(0x11, 0x100b, &[], &again)];
-    let base = event(Kind::FsBase, 0, 6, WHOLE_UNIT, &words(&[0x7000]));
+    let base = event(Kind::FsBase, 0, WIDE_TAG, WHOLE_UNIT, &words(&[0x7000]));
     let trace = open(&units, &[record(0x1000, &[0x10, 0x11], Vec::new())], &[base]);
     let seen = seen(&trace);
     assert_eq!(seen.0, [0x1000, 0x1002]);
@@ -288,7 +290,7 @@ fn recorded_addresses_are_taken_as_they_are() {
 fn loss_leaves_nothing_known() {
     let units = jump_and_load();
     let payload = [1u32.to_le_bytes(), 28u32.to_le_bytes()].concat();
-    let lost = [event(Kind::Loss, 0, 6, WHOLE_UNIT, &payload)];
+    let lost = [event(Kind::Loss, 0, WIDE_TAG, WHOLE_UNIT, &payload)];
     let trace = open(&units, &[record(0x1000, &[0x10, 0x12], Vec::new())], &lost);
     assert!(wrong(&trace).contains("register 3 is not known"));
 }
@@ -306,7 +308,7 @@ fn interrupted() -> (Vec<JitUnit>, impl Fn(u32, u64, RegisterState) -> Vec<u8>) 
         let mut payload = [11u32.to_le_bytes(), 1i32.to_le_bytes()].concat();
         payload.extend(words(&[0, pc]));
         payload.extend_from_slice(&handler.to_bytes());
-        event(Kind::Signal, 0, 6, insn, &payload)
+        event(Kind::Signal, 0, WIDE_TAG, insn, &payload)
     };
     (units, signal)
 }
@@ -339,7 +341,7 @@ fn the_last_unit_of_a_process_that_was_ended_has_claimed_its_memory() {
     let (units, _) = interrupted();
     let payload = [2u32.to_le_bytes(), 11u32.to_le_bytes()].concat();
     let end = [payload, words(&[0x700])].concat();
-    let ended = [event(Kind::ProcessEnd, 0, 6, 1, &end)];
+    let ended = [event(Kind::ProcessEnd, 0, WIDE_TAG, 1, &end)];
     let trace = open(&units, &[record(0x1000, &[0x10], words(&[0, 0]))], &ended);
     assert_eq!(seen(&trace).1, [(true, 0xff8, 8)]);
     verify(&trace).expect("right");
@@ -383,6 +385,17 @@ fn a_chunk_may_start_with_a_narrow_tag_of_its_window() {
     assert!(wrong(&open(&units, std::slice::from_ref(&flow), &[])).contains("unknown unit 0x20010"));
     flow.window = 0;
     assert!(wrong(&open(&units, &[flow], &[])).contains("no window is current"));
+}
+
+#[test]
+fn a_wide_tag_that_is_being_written_is_not_there_yet() {
+    let units = jump_and_load();
+    let mut flow = record(0x1000, &[0x10, 0x11, 0x12], words(&[5]));
+    flow.control_flow.truncate(4 + 4 + 2);
+    flow.control_flow.extend_from_slice(&[0; 6]);
+    assert!(wrong(&open(&units, std::slice::from_ref(&flow), &[])).contains("an end mark inside"));
+    flow.open = true;
+    assert_eq!(verify(&open(&units, &[flow], &[])).expect("right").units, 2);
 }
 
 #[test]
@@ -451,11 +464,11 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
         (state.gpr[7], state.valid) = (rdi, valid);
         // The record behind the instruction was claimed and never written.
         let memory = words(&[0x700, 0xdead]);
-        let interrupted = event(Kind::Interrupted, 0, 6, 1, &state.to_bytes());
+        let interrupted = event(Kind::Interrupted, 0, WIDE_TAG, 1, &state.to_bytes());
         let trace = open(
             &units,
             &[record(0x1000, &[0x10, 0x12], memory.clone())],
-            &[interrupted.clone(), event(Kind::Signal, 0, 6, 1, &signal)],
+            &[interrupted.clone(), event(Kind::Signal, 0, WIDE_TAG, 1, &signal)],
         );
         let found = seen(&trace);
         assert_eq!(found.0, [0x1000, 0x5000]);
@@ -464,7 +477,7 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
         assert_eq!(found.1[1 + references.len()..], [(false, 0x1000, 8); 2]);
         verify(&trace).expect("right");
         let end = [[2u32.to_le_bytes(), 11u32.to_le_bytes()].concat(), words(&[0x700])].concat();
-        let ended = event(Kind::ProcessEnd, 0, 6, 1, &end);
+        let ended = event(Kind::ProcessEnd, 0, WIDE_TAG, 1, &end);
         let flow = record(0x1000, &[0x10], memory);
         let trace = open(&units, &[flow], &[interrupted, ended]);
         assert_eq!(seen(&trace).1[1..], *references);
@@ -473,7 +486,7 @@ fn an_interrupted_string_instruction_reports_what_it_completed() {
     // Half an iteration cannot be.
     let mut state = registers(0x1001);
     state.gpr[7] = 0x1002;
-    let interrupted = event(Kind::Interrupted, 0, 6, 1, &state.to_bytes());
+    let interrupted = event(Kind::Interrupted, 0, WIDE_TAG, 1, &state.to_bytes());
     let flow = record(0x1000, &[0x10], words(&[0x700, 0]));
     assert!(wrong(&open(&units, &[flow], &[interrupted])).contains("moved its pointer by 2"));
 }

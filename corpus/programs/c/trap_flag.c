@@ -1,6 +1,5 @@
 // The program sets the trap flag: a trap behind each instruction, with the flag where it can be read.
 //#oracle: no: the oracle steps itself
-//#except: replay: a replay does not follow the trap flag
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -63,6 +62,17 @@ there:
         "last: nop\n"
         : "=&m"(seen[0]) : "r"(what) : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r11", "cc", "memory");
 }
+// Behind the load is a place that is jumped to, with a reference to memory: the flag comes, stays and goes there.
+__attribute__((noinline)) static void loaded(void) {
+    __asm__ volatile(
+        "pushfq; pop %%rax; or $0x100, %%eax; mov $2, %%ecx\n"
+        "1: push %%rax; popfq\n"
+        "2: movb %%cl, to(%%rip)\n"
+        "dec %%ecx; jz 3f; jmp 1b\n"
+        "3: test %%eax, %%eax; jz 2b\n"
+        "and $~0x100, %%eax; push %%rax; popfq\n"
+        "4: movb $0, to(%%rip); test %%eax, %%eax; jz 4b\n" ::: "rax", "rcx", "cc", "memory");
+}
 static void show(void) {
     printf("%d traps\n", count);
     for (int i = 0; i < count && i < 400; i++)
@@ -87,6 +97,8 @@ int main(void) {
     stepped(0);
     show();
     stop_at = 0;
+    loaded();
+    show();
     // Nothing to come back from.
     fflush(stdout);
     pid_t child = fork();

@@ -260,7 +260,7 @@ fn payload_checksum(frame: &[u8], header: &FrameHeader) -> u32 {
 fn rare(lost: bool) -> Vec<u8> {
     let mut writer = TraceWriter::default();
     let words = |list: &[u64]| -> Vec<u8> { list.iter().flat_map(|w| w.to_le_bytes()).collect() };
-    let mut process = 1u64.to_le_bytes().to_vec();
+    let mut process = u64::from(abi::trace::VERSION).to_le_bytes().to_vec();
     process.extend(words(&[Options::default().to_word(), 1, 0]));
     let mut file = event(Kind::Process, 0, 0, WHOLE_UNIT, &process);
     let mut xsave = 0b111u64.to_le_bytes().to_vec();
@@ -314,7 +314,7 @@ fn rare(lost: bool) -> Vec<u8> {
         state
     };
     let wide = |ids: &[u32]| -> Vec<u8> {
-        let one = |id: &u32| [&tags::WIDE.to_le_bytes()[..], &id.to_le_bytes()].concat();
+        let one = |id: &u32| tags::wide(abi::ids::UnitId(*id)).to_le_bytes();
         ids.iter().flat_map(one).collect()
     };
     let mut memory = vec![3; 64];

@@ -7,9 +7,19 @@ pub struct Seek {
     pub sought: Option<Sought>,
     /// Instructions of the last unit that were done where the handler has stopped the thread.
     pub insn: Option<u32>,
-    /// The byte of the program's memory in which the instruction that is being stepped shows that it is,
-    /// or 0.
-    pub flag_shown: u64,
+    /// Where the instruction that is being stepped shows that it is, if it does.
+    pub shown: Option<Shown>,
+}
+
+/// An instruction that stores or loads the flags is stepped.
+#[derive(Clone, Copy)]
+pub struct Shown {
+    /// The byte of the program's memory that has the trap flag.
+    pub at: u64,
+    /// The program's own trap flag in it.
+    pub set: bool,
+    /// The flags are loaded from there.
+    pub loads: bool,
 }
 
 /// What a thread is stepped to.
@@ -33,7 +43,7 @@ pub struct Moment {
 impl Seek {
     /// Nothing is sought.
     pub const fn new() -> Seek {
-        Seek { sought: None, insn: None, flag_shown: 0 }
+        Seek { sought: None, insn: None, shown: None }
     }
 }
 

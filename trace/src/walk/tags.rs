@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use abi::ids::UnitId;
 use abi::trace::{outside, tags};
-use abi::unit::FIRST_TAG;
+use abi::unit::{FIRST_TAG, LAST_TAG};
 
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
 use super::course::{Course, Decoder, Found};
@@ -14,7 +14,7 @@ use crate::units::Units;
 
 /// In the table of a window: not looked up yet.
 const NOT_MET: UnitNumber = UnitNumber(u32::MAX);
-/// Windows that get a table (256 KiB); units of further ones are looked up by their ids.
+/// Windows that get a table (128 KiB); units of further ones are looked up by their ids.
 const MAX_TABLES: usize = 256;
 
 pub(super) struct Tags {
@@ -60,7 +60,7 @@ impl Tags {
             Some(&table) => table,
             None if self.tables.len() >= MAX_TABLES => return Ok(number),
             None => {
-                self.tables.push(vec![NOT_MET; 0x1_0000].into_boxed_slice());
+                self.tables.push(vec![NOT_MET; LAST_TAG as usize + 1].into_boxed_slice());
                 self.windows.insert(id.window(), self.tables.len() - 1);
                 self.tables.len() - 1
             }
@@ -87,10 +87,10 @@ impl Decoder for Tags {
     fn plain(&mut self, stream: &Stream<'_>) -> Option<(UnitNumber, usize)> {
         let word = u16::from_le_bytes(*stream.peek()?);
         let (window, tag, bytes) = match word {
-            tags::WIDE => {
-                let [_, _, id @ ..] = *stream.peek::<6>()?;
-                let id = UnitId(u32::from_le_bytes(id));
-                (id.window(), id.tag(), 6)
+            word if word & tags::WIDE != 0 => {
+                // No table has a unit for the tag of a record that is being written.
+                let id = tags::unit_of(u32::from_le_bytes(*stream.peek()?));
+                (id.window(), id.tag(), 4)
             }
             // A record of its own, or a mark.
             word if u32::from(word) < FIRST_TAG => return None,
@@ -128,10 +128,15 @@ impl Decoder for Tags {
                     stream.may_end()?;
                     return Ok(Found::End);
                 }
-                tags::WIDE => {
+                word if word & tags::WIDE != 0 => {
                     let start = stream.mark();
-                    stream.skip(2);
-                    let id = UnitId(u32::from_le_bytes(stream.take()?));
+                    let id = tags::unit_of(u32::from_le_bytes(stream.take()?));
+                    if id.tag() == 0 {
+                        // The recorder is about to write the second word.
+                        stream.back(start);
+                        stream.may_end()?;
+                        return Ok(Found::End);
+                    }
                     self.window = Some(id.window());
                     let found = self.by_id(id, units).map(Found::Unit);
                     return found.inspect_err(|_| stream.back(start));

@@ -4,7 +4,7 @@
 use crate::base::signal::{SigInfo, TRAP_HWBKPT};
 use crate::code::jit::jit;
 use crate::gate::handler::buffers::take_pointers;
-use crate::gate::handler::interrupted::Interrupted;
+use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::go;
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
@@ -38,6 +38,7 @@ pub fn watched(thread: &mut Thread, at: &mut Interrupted) {
         }
         None => {
             thread.seek.sought = Some(Sought { moment: None, first: false });
+            thread.mailbox.keep_trap_flag(at.context.rflags & TRAP_FLAG != 0);
             thread.mailbox.set_stepping(true);
             at.step();
         }

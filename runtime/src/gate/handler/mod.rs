@@ -22,6 +22,7 @@ mod interrupted;
 mod onward;
 mod place;
 mod state;
+mod steps;
 mod transfers;
 
 use crate::base::control;
@@ -34,10 +35,11 @@ use crate::gate::handler::faults::{fault, is_behind, is_fault};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{
     after_step_unaligned, at_fetch, deliver_in_tail, in_runtime, kicked_in_runtime, lost, resume,
-    step_on, step_unaligned, stepped, trapped, trapped_in_runtime,
+    step_on, step_unaligned, trapped_in_runtime,
 };
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
+use crate::gate::handler::steps::{stepped, trapped};
 use crate::gate::handler::transfers::leave_window;
 use crate::gate::stubs;
 use crate::kernel::signals::actions;
@@ -155,7 +157,7 @@ fn in_translated(
     }
     take_pointers(thread, at, &place);
     if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
-        return stepped(thread, at, &place);
+        return stepped(thread, info, at, &place);
     }
     if traps {
         return trapped(thread, info, at, &place);

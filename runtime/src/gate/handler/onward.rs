@@ -9,13 +9,11 @@ use crate::code::jit::jit;
 use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
-use crate::gate::handler::place::Place;
-use crate::gate::handler::state::state_at;
+use crate::gate::handler::place::locate;
 use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::{abort_of, broken_off};
-use crate::kernel::replay::strings::hurry;
-use crate::kernel::replay::{is_replay, stepping};
+use crate::kernel::replay::is_replay;
 use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
@@ -26,8 +24,6 @@ use crate::thread::traps::{Fetch, Traps};
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use iced_x86::{Decoder, DecoderOptions};
-use lifter::regs::GprSet;
 
 // --- to the program ---
 
@@ -101,11 +97,13 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&next.gpr);
     at.context.rflags = next.rflags;
-    thread.traps = Traps { fresh: next.rflags & TRAP_FLAG != 0, ..Traps::default() };
+    let traps = next.rflags & TRAP_FLAG != 0;
+    thread.traps = Traps { fresh: traps, ..Traps::default() };
     at.mask = thread.mailbox.real_mask();
     if is_replay() {
+        // By way of the runtime, which sees what the script has next, and loads the program's trap flag.
+        thread.mailbox.keep_trap_flag(traps);
         at.context.rflags &= !TRAP_FLAG;
-        // By way of the runtime, which sees what the script has next.
         thread.block.target = next.rip;
         thread.seek.insn = Some(next.insn);
         at.context.rip = facts().entries.arrive;
@@ -113,7 +111,11 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     }
     let resolved = jit().resolve(LiveAddr(next.rip), None);
     match resolved {
-        Some(code) => at.context.rip = code.0,
+        Some(code) => {
+            at.context.rip = code.0;
+            // Where the next instruction is the program's, the first trap is behind it.
+            thread.traps.fresh = traps && !is_boundary(code.0);
+        }
         None => {
             // The handler's own address is not executable: by way of the runtime, which says so.
             thread.block.target = next.rip;
@@ -129,6 +131,11 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
         send_again(thread, waiting);
     }
     queue_held(thread.mailbox);
+}
+
+/// Whether an instruction of the program begins right here in the translation.
+fn is_boundary(code: u64) -> bool {
+    locate(code).is_some_and(|place| place.boundary(code).is_some())
 }
 
 /// The processor was to fetch code where the program has none, and has (`raised`), or something was sent
@@ -263,41 +270,6 @@ pub fn trapped_in_runtime(mailbox: &Mailbox, at: &mut Interrupted) {
     at.context.rflags &= !TRAP_FLAG;
 }
 
-/// The program has set the trap flag, and an instruction of `place` was executed: a trap, if it is the last
-/// one of the program's instruction.
-pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
-    let last = core::mem::replace(&mut thread.traps.last, at.pc());
-    let entry = match place.boundary(at.pc()) {
-        Some(entry) => {
-            let here = (place.start() + u64::from(entry.original), at.pc());
-            let (rip, pc) = core::mem::replace(&mut thread.traps.within, here);
-            let goes_on = rip == here.0 && (pc + 1..pc + LONGEST_SNIPPET).contains(&here.1);
-            if core::mem::take(&mut thread.traps.fresh) || goes_on {
-                return;
-            }
-            Some(entry)
-        }
-        // Once more round.
-        None if last == at.pc() && is_repeated(&place.code()) => {
-            place.recipe().and_then(|recipe| recipe.at(place.offset(at.pc())))
-        }
-        None => None,
-    };
-    let Some(entry) = entry else { return };
-    let state = state_at(thread, at, place, &entry);
-    info.set_address(state.rip);
-    thread.fault.note(at.context.trap, at.context.error, 0);
-    resume(thread, SIGTRAP, info, Origin::Instruction, at, state);
-}
-
-/// No instruction has more code than this.
-const LONGEST_SNIPPET: u64 = 1024;
-
-fn is_repeated(code: &[u8; 15]) -> bool {
-    let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
-    insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix())
-}
-
 /// That step is over, if there was one. False if nothing else is to be done.
 pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
     let Some(mask) = mailbox.take_unaligned() else { return true };
@@ -311,36 +283,6 @@ pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
     }
     at.context.rflags &= !TRAP_FLAG;
     false
-}
-
-/// A step has led to an instruction of `place`.
-pub fn stepped(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
-    let Some(entry) = place.boundary(at.pc()) else { return };
-    if is_replay() {
-        let rip = place.start() + u64::from(entry.original);
-        let mut gpr = at.context.gpr();
-        if !stepping::is_there(thread, rip, &gpr) {
-            if let Some(moment) = thread.seek.sought.and_then(|sought| sought.moment) {
-                hurry(&mut gpr, at.context.rflags, &place.code::<4>(), rip, &moment);
-                at.context.set_gpr(&gpr);
-            }
-            return at.step();
-        }
-    }
-    at.context.rflags &= !TRAP_FLAG;
-    if thread.mailbox.take_trap_flag() {
-        at.context.rflags |= TRAP_FLAG;
-    }
-    thread.mailbox.set_stepping(false);
-    let state = state_at(thread, at, place, &entry);
-    let Some(waiting) = thread.mailbox.waiting.take() else {
-        // The unit may have changed itself: on with what is there now. Writable code keeps all
-        // registers.
-        let state = State { valid: u64::from(GprSet::ALL.bits()), ..state };
-        interrupted(thread, &state);
-        return go(thread, at, &state);
-    };
-    resume(thread, waiting.number, &waiting.info, Origin::Outside, at, state);
 }
 
 // --- no further ---

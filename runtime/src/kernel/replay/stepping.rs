@@ -1,9 +1,9 @@
 //! Steps of a thread from its last turn to the moment that is sought: the processor's trap flag is set
-//! meanwhile, and the program does not see that.
+//! meanwhile, and the program does not see that. Its own trap flag waits in the mailbox.
 
 use crate::base::program::{read_program_bytes, read_program_value};
 use crate::code::writing::write_program_value;
-use crate::thread::seek::{Moment, Sought};
+use crate::thread::seek::{Moment, Shown, Sought};
 use crate::thread::Thread;
 
 const TRAP_FLAG: u64 = 0x100;
@@ -13,22 +13,27 @@ const TRAP_BIT: u8 = 1;
 /// The thread, which is about to leave the runtime, is stepped from there.
 pub fn begin(thread: &mut Thread, sought: Sought) {
     thread.seek.sought = Some(sought);
+    thread.mailbox.keep_trap_flag(thread.block.registers.rflags & TRAP_FLAG != 0);
     thread.mailbox.set_stepping(true);
     thread.block.registers.rflags |= TRAP_FLAG;
 }
 
 /// Nothing is sought any more.
 pub fn end(thread: &mut Thread) {
-    hide_flag(thread);
+    passed(thread);
     thread.seek.sought = None;
-    thread.mailbox.set_stepping(false);
-    thread.block.registers.rflags &= !TRAP_FLAG;
+    if thread.mailbox.is_stepping() {
+        thread.mailbox.set_stepping(false);
+        thread.block.registers.rflags &= !TRAP_FLAG;
+        if thread.mailbox.take_trap_flag() {
+            thread.block.registers.rflags |= TRAP_FLAG;
+        }
+    }
 }
 
 /// A step has led the thread to the instruction at `rip`, an original address, with these registers.
 /// Whether that is what is sought; if not, the thread is ready for the next step.
 pub fn is_there(thread: &mut Thread, rip: u64, gpr: &[u64; 16]) -> bool {
-    hide_flag(thread);
     let Some(sought) = &mut thread.seek.sought else { return true };
     let first = core::mem::take(&mut sought.first);
     let there = match sought.moment {
@@ -76,7 +81,7 @@ fn opcode(bytes: &[u8]) -> Option<(u8, bool)> {
 }
 
 /// The instruction at `rip` is about to be stepped: if it stores the flags, the program is not to see the
-/// trap flag among them, and if it loads them, that flag stays set.
+/// trap flag among them but its own, and if it loads them, that flag stays set.
 fn show_flag(thread: &mut Thread, rip: u64, rsp: u64) {
     const PUSHF: u8 = 0x9c;
     const POPF: u8 = 0x9d;
@@ -88,21 +93,27 @@ fn show_flag(thread: &mut Thread, rip: u64, rsp: u64) {
     match opcode {
         PUSHF => {
             let size = if bytes.contains(&0x66) && bytes[0] == 0x66 { 2 } else { 8 };
-            thread.seek.flag_shown = rsp.wrapping_sub(size) + 1;
+            let (at, set) = (rsp.wrapping_sub(size) + 1, thread.mailbox.has_trap_flag());
+            thread.seek.shown = Some(Shown { at, set, loads: false });
         }
         POPF => {
-            thread.seek.flag_shown = rsp + 1;
-            change(rsp + 1, |byte| byte | TRAP_BIT);
+            let (at, mut byte) = (rsp + 1, 0u8);
+            if read_program_value(at, &mut byte) {
+                thread.seek.shown = Some(Shown { at, set: byte & TRAP_BIT != 0, loads: true });
+                change(at, |byte| byte | TRAP_BIT);
+            }
         }
         _ => {}
     }
 }
 
-/// Behind that instruction.
-fn hide_flag(thread: &mut Thread) {
-    match core::mem::take(&mut thread.seek.flag_shown) {
-        0 => {}
-        at => change(at, |byte| byte & !TRAP_BIT),
+/// Behind the instruction that was stepped.
+pub fn passed(thread: &mut Thread) {
+    let Some(Shown { at, set, loads }) = thread.seek.shown.take() else { return };
+    change(at, |byte| byte & !TRAP_BIT | if set { TRAP_BIT } else { 0 });
+    if loads {
+        thread.mailbox.keep_trap_flag(set);
+        thread.traps.fresh = set;
     }
 }
 
