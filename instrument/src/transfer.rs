@@ -15,7 +15,9 @@
 //! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
 //! block's `target` then holds the whole original target.
 
+use crate::block::Slots;
 use crate::emit::{At, LookUp};
+use crate::fragment::Slot;
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
@@ -73,6 +75,7 @@ impl Weaver<'_> {
                 self.go_on(next);
             }
             Flow::IndirectJump => {
+                self.by_slot(insn);
                 self.indirect(insn);
                 self.code().jump_gs(thread::JUMP);
             }
@@ -221,6 +224,29 @@ impl Weaver<'_> {
         code.ret(popped_by(insn));
     }
 
+    /// A jump through a word that does not change any more: one instruction, which leads to what the look-up
+    /// behind it would find, or there.
+    fn by_slot(&mut self, insn: &Instruction) {
+        let Slots { start, end, room } = self.manner.placement.constant;
+        let word = insn.memory_displacement64();
+        let is_constant = insn.is_ip_rel_memory_operand()
+            && insn.segment_prefix() == Register::None
+            && insn.memory_size().size() == 8
+            && start <= word
+            && word + 8 <= end;
+        let slots = &self.out.slots;
+        let is_new = !slots.iter().any(|slot| slot.word.0 == word);
+        if !is_constant || !is_new || slots.len() >= room {
+            return;
+        }
+        let at = self.out.code.here();
+        self.boundary_at(at, 0, Kind::Plain, &[]);
+        let slot = self.out.slots.len();
+        self.code().jump_by(slot * 8);
+        let slow = self.out.code.here();
+        self.out.slots.push(Slot { word: OrigAddr(word), slow });
+    }
+
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
@@ -256,6 +282,11 @@ impl Weaver<'_> {
         self.code().store(thread::TARGET, from);
         let foreign = match look_up.by(from, table) {
             Some(by) => {
+                match self.manner.placement.window_high {
+                    // The other half does not matter to crc32.
+                    None => self.code().high_half_of(from),
+                    Some(_) => self.code().load32(RCX, thread::TARGET + 4),
+                }
                 let foreign = self.leave_if_foreign();
                 let code = self.code();
                 match look_up {
@@ -272,6 +303,7 @@ impl Weaver<'_> {
                 code.move32(RCX, from);
                 code.look_up(look_up, table);
                 code.store(thread::JUMP, RCX);
+                code.load32(RCX, thread::TARGET + 4);
                 self.leave_if_foreign()
             }
         };
@@ -282,9 +314,9 @@ impl Weaver<'_> {
         self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
     }
 
-    /// Goes on if the target lies in the window, else by way of the jump that is returned.
+    /// Goes on if the target, whose high half is in rcx, lies in the window, else by way of the jump that is
+    /// returned.
     fn leave_if_foreign(&mut self) -> CodeOff {
-        self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();

@@ -113,6 +113,7 @@ impl Translator {
         let (insns, spans, plans) = self.analyse(blocks, source);
         let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
         let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
+        let slots = out.slots.len();
         self.ends.short.clear();
         self.weave(&region, out);
         if !self.placement.patchable && self.find_short_branches(&out.units[units..]) {
@@ -120,6 +121,7 @@ impl Translator {
             out.code.bytes.truncate(code);
             out.recipes.truncate(recipes);
             out.units.truncate(units);
+            out.slots.truncate(slots);
             self.weave(&region, out);
         }
         self.bind(units, out);
