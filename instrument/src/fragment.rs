@@ -45,6 +45,15 @@ pub struct Branch {
     pub from: UnitId,
 }
 
+/// Where the processor expects a call to return to: the translation of the return address, or a jump to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Return {
+    /// The return address.
+    pub address: OrigAddr,
+    /// The place right behind the call in [`Fragment::code`].
+    pub at: CodeOff,
+}
+
 /// Code and facts that [`crate::translate::Translator::translate`] appends to.
 pub struct Fragment {
     /// The code.
@@ -53,6 +62,8 @@ pub struct Fragment {
     pub units: Vec<Unit>,
     /// What leaves it.
     pub branches: Vec<Branch>,
+    /// Where calls return to.
+    pub returns: Vec<Return>,
     /// The recipes of the units, one behind the other.
     pub recipes: Vec<u8>,
     /// Slots in use.
@@ -75,6 +86,7 @@ impl Fragment {
             code: Code { bytes: Vec::new(), base },
             units: Vec::new(),
             branches: Vec::new(),
+            returns: Vec::new(),
             recipes: Vec::new(),
             slots: Vec::new(),
         }

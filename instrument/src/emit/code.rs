@@ -53,6 +53,11 @@ impl Code {
         self.raw(bytes);
     }
 
+    /// Eight bytes of data.
+    pub fn word(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

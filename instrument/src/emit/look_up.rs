@@ -1,7 +1,7 @@
 //! Look-ups in the tables of translations, and what a merged return does with their result.
 
 use super::code::Code;
-use abi::ids::Gpr;
+use abi::ids::{CodeOff, Gpr};
 use abi::layout::{TableShape, JUMP_BIAS};
 use abi::thread::SAVED_RCX;
 use lifter::regs::{RCX, RSP};
@@ -31,6 +31,12 @@ impl Code {
         }
         self.raw(look_up.opcode());
         self.i32(displacement(table));
+    }
+
+    /// If a look-up has found zero: back to the jump whose distance is at `foreign`, right in front.
+    pub fn leave_if_nothing(&mut self, foreign: CodeOff) {
+        let at = self.jrcxz();
+        self.bind_byte(at, CodeOff(foreign.0 - 1));
     }
 
     /// Takes the entry of the address in `index` out of a table: rcx has what [`LookUp::by`] says.
@@ -77,6 +83,13 @@ impl Code {
     /// `vmovhps [rsp - 8], xmm30`: puts the original address back where a merged return was.
     pub fn put_back(&mut self) {
         self.raw(&PUTS_BACK);
+    }
+
+    /// `vmovq xmm30, [rip + distance]`; returns the place of the distance.
+    pub fn load_scratch_vector(&mut self) -> CodeOff {
+        self.raw(&[0x62, 0x61, 0xfe, 0x08, 0x7e, 0x35]);
+        self.i32(0);
+        CodeOff(self.here().0 - 4)
     }
 
     /// `vmovq [rsp], xmm30`

@@ -5,6 +5,7 @@
 use crate::code::span::Span;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr};
 use alloc::vec::Vec;
+use instrument::block::FarWindow;
 
 /// Memory that translated code is written to and runs in.
 pub trait CodeMemory {
@@ -60,6 +61,11 @@ pub trait LookUpTables {
     }
     /// What is in `span` is going to change.
     fn changes(&self, _span: Span) {}
+    /// The far window of `address`, from now on if there was none; `None` if it lies in the program's
+    /// window, or there can be no more.
+    fn far_window(&mut self, _address: LiveAddr) -> Option<FarWindow> {
+        None
+    }
     /// Bytes of code whose entries share a page of the table for `what`.
     fn code_of_page(&self, what: For) -> u64;
 }
