@@ -272,6 +272,15 @@ pub enum Event<B, R> {
         /// What is recorded: pairs of u64, ascending, from where to before where.
         pieces: B,
     },
+    /// The process ends, and has paid for something so often.
+    Cost {
+        /// For what.
+        what: Cost,
+        /// How often.
+        count: u64,
+        /// The first places of the program where it happened, each of them once; 0 behind the last.
+        pcs: [u64; COST_PCS],
+    },
 
     // --- happen to a thread ---
     /// The thread starts.
@@ -564,6 +573,7 @@ kinds! {
     Switch = 20 "SWITCH",
     Mark = 21 "MARK",
     Selected = 22 "SELECTED",
+    Cost = 23 "COST",
     ThreadStart = 32 "THREAD_START",
     ThreadEnd = 33 "THREAD_END",
     Syscall = 34 "SYSCALL",
@@ -596,6 +606,9 @@ kinds! {
     Actions = 61 "ACTIONS",
     Passed = 62 "PASSED",
 }
+
+/// Places that an [`Event::Cost`] names.
+pub const COST_PCS: usize = 10;
 
 /// Bytes that a [`Event::Map`] has for the build-id.
 pub const BUILD_ID_SIZE: usize = 32;
@@ -696,6 +709,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Selected { start, len, base, pieces } => {
                 put_words(out, &[start.0, *len, base.0, pieces.as_ref().len() as u64]);
                 out.put(pieces.as_ref());
+            }
+            Event::Cost { what, count, pcs } => {
+                put_words(out, &[u64::from(what.to_u32()), *count]);
+                put_words(out, pcs);
             }
             Event::ThreadStart { tid, parent, registers } => {
                 out.put(&tid.to_le_bytes());
@@ -864,6 +881,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 let (start, len, base, bytes) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
                 let bytes = usize::try_from(bytes).map_err(|_| BadEvent::Short)?;
                 Event::Selected { start, len, base, pieces: f.bytes(bytes)?.into() }
+            }
+            Kind::Cost => {
+                let what = Cost::from_u32(u32::try_from(f.u64()?).unwrap_or(u32::MAX));
+                Event::Cost { what, count: f.u64()?, pcs: f.words()? }
             }
             Kind::ThreadStart => {
                 Event::ThreadStart { tid: f.u32()?, parent: f.u32()?, registers: f.registers()? }
@@ -1182,6 +1203,21 @@ reasons! {
         Missing = 5,
         /// It records other code than is selected.
         Selection = 6,
+    }
+}
+
+reasons! {
+    /// What costs microseconds each time.
+    Cost {
+        /// A fault that the runtime has mended: a store to a page with code, a return or a look-up that has met
+        /// the limits of its table.
+        Fault = 1,
+        /// A translation was closed, as its code may change.
+        Closed = 2,
+        /// Code was compared with its translation, as it may change unnoticed.
+        Compared = 3,
+        /// A look-up has found nothing.
+        Missed = 4,
     }
 }
 

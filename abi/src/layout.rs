@@ -56,6 +56,15 @@ pub const HIGH_RETURN_TABLE: TableShape = TableShape { base: HIGH_BASE, entry: 4
 /// As [`JUMP_TABLE`] and [`ONLY_TABLE`], high: a multiple of [`WINDOW_SIZE`] entries from 0.
 pub const HIGH_JUMP_TABLE: TableShape = TableShape { base: HIGH_BASE + 8 * WINDOW_SIZE, entry: 8 };
 
+/// Tables for windows of code that the program generates: with [`HIGH_JUMP_TABLE`]'s entries, each as far from 0
+/// as that is. They lie among the runtime's own memory, where that begins last.
+pub const FAR_TABLES: [TableShape; 4] = [
+    TableShape { base: HIGH_BASE - 8 * WINDOW_SIZE, entry: 8 },
+    TableShape { base: HIGH_BASE - 16 * WINDOW_SIZE, entry: 8 },
+    TableShape { base: HIGH_BASE - 40 * WINDOW_SIZE, entry: 8 },
+    TableShape { base: HIGH_BASE - 48 * WINDOW_SIZE, entry: 8 },
+];
+
 /// Where all tables lie, low or high.
 pub const fn tables(high: bool) -> Range<u64> {
     match high {

@@ -74,6 +74,8 @@ pub mod torture {
     pub const MISPLACED: u8 = 16;
     /// One thread of the program runs at a time, whatever is recorded.
     pub const SERIAL: u8 = 32;
+    /// Code is translated block by block when it runs, and generated code outside of the window has one table.
+    pub const SCATTERED: u8 = 64;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use abi::event::{End, Left, Why};
+use abi::event::{Cost, End, Left, Why};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
 use serde::{Serialize, Serializer};
@@ -113,6 +113,41 @@ fn marks(trace: &Trace) -> Vec<MarkRow> {
     trace.process_events.iter().filter_map(row).collect()
 }
 
+fn costs(trace: &Trace) -> Vec<CostRow> {
+    let row = |event: &Placed| match &event.event {
+        Some(Event::Cost { what, count, pcs }) => {
+            let (what, way_out) = cost(*what);
+            let first = pcs.iter().filter(|&&pc| pc != 0).map(|&pc| LiveAddr(pc).into()).collect();
+            Some(CostRow { what, count: *count, first, way_out })
+        }
+        _ => None,
+    };
+    trace.process_events.iter().filter_map(row).collect()
+}
+
+/// What it is, and what can be done about it.
+fn cost(what: Cost) -> (&'static str, &'static str) {
+    match what {
+        Cost::Fault => (
+            "faults mended",
+            "code and data that is written should not share a page; generated code should lie in few places",
+        ),
+        Cost::Closed => (
+            "translations closed",
+            "code that is done should lie in pages that are not written any more",
+        ),
+        Cost::Compared => (
+            "comparisons of code",
+            "code should not lie on the stack, nor in memory that another process may write",
+        ),
+        Cost::Missed => (
+            "look-ups that found nothing",
+            "generated code should lie in few places, or near the program",
+        ),
+        Cost::Unknown(_) => ("events of an unknown kind", "a newer dep knows it"),
+    }
+}
+
 /// Switches that are named in the text.
 const SHOWN_SWITCHES: usize = 10;
 
@@ -188,6 +223,8 @@ struct Report {
     losses: Vec<String>,
     switches: Vec<SwitchRow>,
     marks: Vec<MarkRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    costs: Vec<CostRow>,
     damage: Vec<String>,
     static_units: usize,
     jit_units: usize,
@@ -226,6 +263,16 @@ struct MarkRow {
     #[serde(serialize_with = "six_digits")]
     seconds: f64,
     recorded: bool,
+}
+
+/// What has cost time again and again.
+#[derive(Serialize)]
+struct CostRow {
+    what: &'static str,
+    count: u64,
+    /// The first places in the program.
+    first: Vec<Hex>,
+    way_out: &'static str,
 }
 
 /// A file that was mapped.
@@ -395,6 +442,7 @@ impl Report {
             losses: losses(trace),
             switches: switches(trace),
             marks: marks(trace),
+            costs: costs(trace),
             damage: trace.damage.iter().map(ToString::to_string).collect(),
             static_units: trace.units.static_count(),
             jit_units: trace.units.jit_count(),
@@ -457,6 +505,14 @@ impl Report {
         for MarkRow { text, seconds, recorded } in &self.marks {
             let recorded = if *recorded { "" } else { " (not recorded)" };
             writeln!(out, "mark           {seconds:.6} s{recorded} {text}")?;
+        }
+        for CostRow { what, count, first, way_out } in &self.costs {
+            let first: Vec<_> = first.iter().map(|pc| format!("{:#x}", pc.0)).collect();
+            writeln!(
+                out,
+                "cost           {count} {what}, first at {}: {way_out}",
+                first.join(" ")
+            )?;
         }
         writeln!(
             out,

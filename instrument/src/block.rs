@@ -1,6 +1,7 @@
 //! What is handed in to be translated: blocks, the bytes they are made of, where the code goes.
 
 use abi::ids::{OrigAddr, UnitId};
+use abi::layout::TableShape;
 use abi::selection::Selected;
 
 /// What is known about addresses when code is emitted.
@@ -17,8 +18,37 @@ pub struct Placement {
     /// The code belongs to a library, whose place in the window is not known: what depends on it is
     /// gathered in thunks of one size (see [`crate::translate::Translator::thunks`]).
     pub movable: bool,
+    /// Addresses of words that do not change any more when the program runs: a jump through one of them goes
+    /// by way of a slot ([`abi::tables::Tables::slots`]), as long as there are any.
+    pub constant: Slots,
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
+}
+
+/// Words that have slots.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slots {
+    /// The first address of such words.
+    pub start: u64,
+    /// The address behind them.
+    pub end: u64,
+    /// Slots that the code has room for, at its start.
+    pub room: usize,
+}
+
+/// A window of code that the program has generated: 4 GiB outside of *the* window, with a table of its own.
+///
+/// An entry of that table is the whole live address of a translation, or 0 where there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FarWindow {
+    /// High half of the addresses in it.
+    pub high: u32,
+    /// The table, which lies high.
+    pub table: TableShape,
+    /// High half of the window of the program.
+    pub program_high: u32,
+    /// The miss stub.
+    pub miss: u64,
 }
 
 /// A block to translate; it becomes one unit.

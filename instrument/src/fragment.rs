@@ -45,6 +45,15 @@ pub struct Branch {
     pub from: UnitId,
 }
 
+/// Where the processor expects a call to return to: the translation of the return address, or a jump to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Return {
+    /// The return address.
+    pub address: OrigAddr,
+    /// The place right behind the call in [`Fragment::code`].
+    pub at: CodeOff,
+}
+
 /// Code and facts that [`crate::translate::Translator::translate`] appends to.
 pub struct Fragment {
     /// The code.
@@ -53,8 +62,21 @@ pub struct Fragment {
     pub units: Vec<Unit>,
     /// What leaves it.
     pub branches: Vec<Branch>,
+    /// Where calls return to.
+    pub returns: Vec<Return>,
     /// The recipes of the units, one behind the other.
     pub recipes: Vec<u8>,
+    /// Slots in use.
+    pub slots: Vec<Slot>,
+}
+
+/// A slot, see [`abi::tables::Tables::slots`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// Original address of the word.
+    pub word: OrigAddr,
+    /// What looks up the address in it.
+    pub slow: CodeOff,
 }
 
 impl Fragment {
@@ -64,7 +86,9 @@ impl Fragment {
             code: Code { bytes: Vec::new(), base },
             units: Vec::new(),
             branches: Vec::new(),
+            returns: Vec::new(),
             recipes: Vec::new(),
+            slots: Vec::new(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What emitted code depends on besides its plan, decided once for all that a translator emits.
 
-use crate::block::Placement;
+use crate::block::{FarWindow, Placement};
 use abi::layout::TableShape;
 use abi::options::{Options, Pointers, Turns};
 
@@ -9,6 +9,8 @@ use abi::options::{Options, Pointers, Turns};
 pub struct Manner {
     /// Where it goes.
     pub placement: Placement,
+    /// Of code outside of the program's window: its own.
+    pub far: Option<FarWindow>,
     /// Where the buffer pointers live.
     pub pointers: Pointers,
     /// How it returns.
@@ -33,9 +35,12 @@ pub enum Returns {
 }
 
 impl Manner {
-    /// The manner of code for `options` that goes to `placement`.
-    pub fn new(options: Options, placement: Placement) -> Manner {
+    /// The manner of code for `options` that goes to `placement`, and was made of code in `far`.
+    pub fn new(options: Options, placement: Placement, far: Option<FarWindow>) -> Manner {
         let returns = match options.return_table() {
+            // The high half on the stack is not that of the translation.
+            Some(_) if far.is_some() && options.leaves_memory_alone() => Returns::Jump,
+            Some(_) if far.is_some() => Returns::Whole,
             Some(table) => Returns::Merged(table),
             None if options.leaves_memory_alone() => Returns::Jump,
             None => Returns::Whole,
@@ -43,6 +48,7 @@ impl Manner {
         let table = options.jump_table();
         Manner {
             placement,
+            far,
             pointers: options.process.pointers,
             returns,
             puts_back: options.puts_back(),

@@ -14,15 +14,23 @@
 //! which takes the way of a miss. Calls and jumps (and all, without vector registers) compare the
 //! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
 //! block's `target` then holds the whole original target.
+//!
+//! Code outside of the window, which the program has generated, has another window of 4 GiB with a table of
+//! its own ([`crate::block::FarWindow`]). Its translation lies in the program's window, so a return in there
+//! compares the high half, too, and writes a whole address; the processor predicts it all the same. What
+//! leads from there to the program's window is looked up behind the hot code.
 
+use crate::block::Slots;
 use crate::emit::{At, LookUp};
+use crate::fragment::{Return, Slot};
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
+use crate::plan::NOWHERE;
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::Weaver;
-use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use abi::layout::{TableShape, WINDOW_SIZE};
 use abi::thread::{self, refuse};
 use abi::trace::bits;
@@ -64,15 +72,16 @@ impl Weaver<'_> {
                 self.turn(insn);
                 let (at, from) = (self.code().call(), self.from());
                 self.ends.cold.push(Cold::Call { at, return_address: next, target, from });
-                self.go_on(next);
+                self.come_back(next);
             }
             Flow::IndirectCall => {
                 self.indirect(insn);
                 let at = self.code().call();
                 self.ends.cold.push(Cold::IndirectCall { at, return_address: next });
-                self.go_on(next);
+                self.come_back(next);
             }
             Flow::IndirectJump => {
+                self.by_slot(insn);
                 self.indirect(insn);
                 self.code().jump_gs(thread::JUMP);
             }
@@ -83,10 +92,16 @@ impl Weaver<'_> {
 
     /// A direct branch to original address `target`: `jmp`, or `j<condition>`.
     fn branch(&mut self, condition: Option<u8>, target: OrigAddr) {
+        let from = self.from();
+        self.branch_from(from, condition, target);
+    }
+
+    /// The same, as if it came from unit `from`.
+    fn branch_from(&mut self, from: UnitId, condition: Option<u8>, target: OrigAddr) {
         let (number, short) = self.ends.next_branch();
         if short {
             let at = self.code().branch_short(condition);
-            return self.pending(at, target, Size::Short);
+            return self.ends.pending.push(Pending { at, target, from, size: Size::Short });
         }
         let at = match condition {
             Some(condition) => {
@@ -98,7 +113,7 @@ impl Weaver<'_> {
                 self.code().jump()
             }
         };
-        self.pending(at, target, Size::Numbered(number));
+        self.ends.pending.push(Pending { at, target, from, size: Size::Numbered(number) });
     }
 
     /// Where branches of the unit come from.
@@ -132,6 +147,22 @@ impl Weaver<'_> {
         }
     }
 
+    /// Right behind a call, which returns to `address`. If that is translated elsewhere, the call can return to
+    /// here all the same, where the processor expects it.
+    fn come_back(&mut self, address: OrigAddr) {
+        let is_expected = !matches!(self.manner.returns, Returns::Jump) && !self.manner.puts_back;
+        if !self.manner.placement.patchable || !is_expected {
+            return self.go_on(address);
+        }
+        let at = self.code().here();
+        self.out.returns.push(Return { address, at });
+        if self.unit.behind == Some(address) {
+            return;
+        }
+        // What was executed last is not known.
+        self.branch_from(NOWHERE, None, address);
+    }
+
     /// `loop`, `jrcxz` and their kin: the short branch goes to a jump of our own.
     fn loop_or_jrcxz(&mut self, insn: &Instruction, target: OrigAddr) {
         let records = self.records_outcome();
@@ -157,6 +188,9 @@ impl Weaver<'_> {
 
     /// rcx becomes zero if it equals the high half of the window.
     fn compare_high(&mut self) {
+        if let Some(far) = self.manner.far {
+            return self.code().lea(RCX, At(RCX, -(far.high as i32)));
+        }
         match self.manner.placement.window_high {
             Some(0) => {}
             Some(high) => self.code().lea(RCX, At(RCX, -(high as i32))),
@@ -174,7 +208,7 @@ impl Weaver<'_> {
             Returns::Whole => false,
             Returns::Jump => true,
         };
-        let table = self.manner.table;
+        let (table, far) = (self.manner.table, self.manner.far);
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
         code.read32(RCX, At(RSP, 4));
@@ -184,8 +218,16 @@ impl Weaver<'_> {
         let foreign = code.jump();
         code.bind_short(near);
         code.read32(RCX, At(RSP, 0));
-        code.store32(thread::TARGET, RCX);
-        code.look_up(LookUp::Whole, table);
+        match far {
+            Some(far) => {
+                code.look_up(LookUp::Whole, far.table);
+                code.leave_if_nothing(foreign);
+            }
+            None => {
+                code.store32(thread::TARGET, RCX);
+                code.look_up(LookUp::Whole, table);
+            }
+        }
         let back = code.here();
         if jumps {
             // The processor may not predict it.
@@ -219,6 +261,29 @@ impl Weaver<'_> {
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
         code.ret(popped_by(insn));
+    }
+
+    /// A jump through a word that does not change any more: one instruction, which leads to what the look-up
+    /// behind it would find, or there.
+    fn by_slot(&mut self, insn: &Instruction) {
+        let Slots { start, end, room } = self.manner.placement.constant;
+        let word = insn.memory_displacement64();
+        let is_constant = insn.is_ip_rel_memory_operand()
+            && insn.segment_prefix() == Register::None
+            && insn.memory_size().size() == 8
+            && start <= word
+            && word + 8 <= end;
+        let slots = &self.out.slots;
+        let is_new = !slots.iter().any(|slot| slot.word.0 == word);
+        if !is_constant || !is_new || slots.len() >= room {
+            return;
+        }
+        let at = self.out.code.here();
+        self.boundary_at(at, 0, Kind::Plain, &[]);
+        let slot = self.out.slots.len();
+        self.code().jump_by(slot * 8);
+        let slow = self.out.code.here();
+        self.out.slots.push(Slot { word: OrigAddr(word), slow });
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
@@ -255,7 +320,13 @@ impl Weaver<'_> {
         };
         self.code().store(thread::TARGET, from);
         let foreign = match look_up.by(from, table) {
+            _ if self.manner.far.is_some() => self.look_up_far(from),
             Some(by) => {
+                match self.manner.placement.window_high {
+                    // The other half does not matter to crc32.
+                    None => self.code().high_half_of(from),
+                    Some(_) => self.code().load32(RCX, thread::TARGET + 4),
+                }
                 let foreign = self.leave_if_foreign();
                 let code = self.code();
                 match look_up {
@@ -272,6 +343,7 @@ impl Weaver<'_> {
                 code.move32(RCX, from);
                 code.look_up(look_up, table);
                 code.store(thread::JUMP, RCX);
+                code.load32(RCX, thread::TARGET + 4);
                 self.leave_if_foreign()
             }
         };
@@ -282,9 +354,34 @@ impl Weaver<'_> {
         self.ends.cold.push(Cold::ForeignTarget { at: foreign, back, pc });
     }
 
-    /// Goes on if the target lies in the window, else by way of the jump that is returned.
-    fn leave_if_foreign(&mut self) -> CodeOff {
+    /// Leaves the translation of the target, which is in `from` and in the thread block, in `jump`, if it lies
+    /// in the same far window and has one; else leaves by way of the jump that is returned.
+    fn look_up_far(&mut self, from: Gpr) -> CodeOff {
         self.code().load32(RCX, thread::TARGET + 4);
+        let foreign = self.leave_if_foreign();
+        let Some(far) = self.manner.far else { return foreign };
+        let code = self.code();
+        match LookUp::Whole.by(from, far.table) {
+            Some(by) => {
+                let lacks = u64::from(far.high) << 32;
+                code.constant(RCX, far.table.base.wrapping_sub(lacks.wrapping_mul(8)));
+                code.look_up_by(by);
+            }
+            None => {
+                code.load32(RCX, thread::TARGET);
+                code.look_up(LookUp::Whole, far.table);
+            }
+        }
+        code.leave_if_nothing(foreign);
+        code.store(thread::JUMP, RCX);
+        // As it is whenever translated code runs.
+        code.store_imm(thread::TARGET + 4, far.program_high);
+        foreign
+    }
+
+    /// Goes on if the target, whose high half is in rcx, lies in the window, else by way of the jump that is
+    /// returned.
+    fn leave_if_foreign(&mut self) -> CodeOff {
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();

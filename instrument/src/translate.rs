@@ -3,7 +3,7 @@
 //! The ahead-of-time path hands in whole functions, the run-time path chains of blocks; both call
 //! [`Translator::translate`], and only the source of the bytes and the [`Placement`] differ.
 
-use crate::block::{Block, Placement, Source};
+use crate::block::{Block, FarWindow, Placement, Source};
 use crate::cold;
 use crate::explore::LiveMap;
 use crate::fragment::{Branch, Fragment, Thunks, Unit};
@@ -30,6 +30,8 @@ pub struct Translator {
     options: Options,
     /// What is known about addresses.
     pub placement: Placement,
+    /// The window of what is translated, if it is not the program's.
+    pub far: Option<FarWindow>,
     tools: Tools,
     planner: Planner,
     liveness: Liveness,
@@ -49,6 +51,7 @@ impl Translator {
         Translator {
             options,
             placement,
+            far: None,
             tools: Tools::default(),
             planner: Planner::default(),
             liveness: Liveness::default(),
@@ -113,6 +116,7 @@ impl Translator {
         let (insns, spans, plans) = self.analyse(blocks, source);
         let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
         let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
+        let slots = out.slots.len();
         self.ends.short.clear();
         self.weave(&region, out);
         if !self.placement.patchable && self.find_short_branches(&out.units[units..]) {
@@ -120,6 +124,7 @@ impl Translator {
             out.code.bytes.truncate(code);
             out.recipes.truncate(recipes);
             out.units.truncate(units);
+            out.slots.truncate(slots);
             self.weave(&region, out);
         }
         self.bind(units, out);
@@ -171,7 +176,7 @@ impl Translator {
 
     /// Emits the region; its branches are left pending.
     fn weave(&mut self, region: &Region, out: &mut Fragment) {
-        let manner = Manner::new(self.options, self.placement);
+        let manner = Manner::new(self.options, self.placement, self.far);
         self.ends.restart();
         self.region_thunks.clear();
         for (i, block) in region.blocks.iter().enumerate() {
@@ -211,7 +216,7 @@ impl Translator {
                 body: body(block, plan),
             });
         }
-        cold::emit(&mut self.ends, &mut self.region_thunks, self.placement, &mut out.code);
+        cold::emit(&mut self.ends, &mut self.region_thunks, &manner, self.options, &mut out.code);
     }
 
     /// Which branches of the region reach their targets with one byte, in the order in which they

@@ -192,6 +192,7 @@ enum TortureArg {
     Pauses,
     Misplaced,
     Serial,
+    Scattered,
 }
 
 /// The name of a value, as it is typed.
@@ -356,6 +357,7 @@ impl How {
                     TortureArg::Pauses => torture::PAUSES,
                     TortureArg::Misplaced => torture::MISPLACED,
                     TortureArg::Serial => torture::SERIAL,
+                    TortureArg::Scattered => torture::SCATTERED,
                 }
             }),
             // A replay compares registers, and a program may read what it never set.

@@ -3,9 +3,11 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use common::*;
+use serde_json::Value;
 use tests::harness::{difference, is_refused, Run, RunSpec, Tally, Tools};
 use tests::sys::{self, Status};
 
@@ -111,6 +113,43 @@ fn formats_agree() {
     tally.finish();
 }
 
+/// What a program pays for again and again is in its trace, with places of the program.
+#[test]
+fn what_costs_is_counted() {
+    let mut tally = Tally::start("what_costs_is_counted");
+    let tools = Tools::get();
+    let costly: [(&str, &[&str]); 2] = [
+        ("c/stack_code.", &["comparisons of code"]),
+        ("c/generated_pages.", &["faults mended", "translations closed"]),
+    ];
+    for (name, expected) in costly {
+        for case in corpus().iter().filter(|case| case.name.starts_with(name)) {
+            let check = || -> Result<(), String> {
+                let dir = tempfile::tempdir().unwrap();
+                let to = dir.path().join("rewritten");
+                tools.rewrite(&case.path, &to, &[])?;
+                let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
+                let mut info = Command::new(&tools.dep);
+                info.args(["info", "--json", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
+                let info = info.output().map_err(|e| e.to_string())?.stdout;
+                let info: Value = serde_json::from_slice(&info).map_err(|e| e.to_string())?;
+                for what in expected {
+                    let rows = info["costs"].as_array().into_iter().flatten();
+                    let row = rows.into_iter().find(|row| row["what"] == *what);
+                    let row = row.ok_or_else(|| format!("no {what}: {}", info["costs"]))?;
+                    let first = row["first"].as_array().map_or(0, Vec::len);
+                    if row["count"].as_u64() == Some(0) || !(1..=10).contains(&first) {
+                        return Err(format!("{row}"));
+                    }
+                }
+                Ok(())
+            };
+            tally.record(&case.name, check());
+        }
+    }
+    tally.finish();
+}
+
 /// A program that is stopped in front of an instruction has done all up to there, and no more, whatever the format.
 #[test]
 fn a_program_that_is_stopped_ends_at_that_instruction() {
@@ -166,9 +205,14 @@ fn torture_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
-        for torture in
-            ["spill", "drop", "tiny-buffers", "misplaced", "spill,drop,tiny-buffers,misplaced"]
-        {
+        for torture in [
+            "spill",
+            "drop",
+            "tiny-buffers",
+            "misplaced",
+            "scattered",
+            "spill,drop,tiny-buffers,misplaced",
+        ] {
             for translate in ["static", "dynamic"] {
                 let flags = ["--torture", torture, "--translate", translate];
                 let check = || -> Result<(), String> {

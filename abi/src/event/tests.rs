@@ -82,6 +82,7 @@ fn sample(kind: Kind) -> Owned {
         },
         Kind::Actions => Event::Actions(vec![1, 2, 0]),
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
+        Kind::Cost => Event::Cost { what: Cost::Closed, count: 2, pcs: [3; COST_PCS] },
         Kind::LibraryLeft => Event::LibraryLeft { load: at, reason: Left::Elsewhere },
         Kind::Switch => Event::Switch {
             on: true,
@@ -205,6 +206,7 @@ fn kinds_and_reasons_have_one_number_each() {
     for number in 0..100 {
         assert_eq!(End::from_u32(number).to_u32(), number);
         assert_eq!(Left::from_u32(number).to_u32(), number);
+        assert_eq!(Cost::from_u32(number).to_u32(), number);
         assert_eq!(Loss::from_u32(number).to_u32(), number);
     }
     assert!(!End::ALL.iter().any(|reason| matches!(reason, End::Unknown(_))));

@@ -53,6 +53,11 @@ impl Code {
         self.raw(bytes);
     }
 
+    /// Eight bytes of data.
+    pub fn word(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -153,6 +158,13 @@ impl Code {
     /// `jmp gs:[offset]`
     pub fn jump_gs(&mut self, offset: i32) {
         self.gs(false, 0xff, 4, offset);
+    }
+
+    /// `jmp [rip + x]`, by way of the word at `offset` of this code.
+    #[allow(clippy::cast_possible_truncation, reason = "code lies in a window of 4 GiB")]
+    pub fn jump_by(&mut self, offset: usize) {
+        self.raw(&[0xff, 0x25, 0, 0, 0, 0]);
+        self.bind(self.last_four(), CodeOff(offset as u32));
     }
 
     pub(super) fn modrm_at(&mut self, field: u8, m: At) {

@@ -1,7 +1,7 @@
 //! Look-ups in the tables of translations, and what a merged return does with their result.
 
 use super::code::Code;
-use abi::ids::Gpr;
+use abi::ids::{CodeOff, Gpr};
 use abi::layout::{TableShape, JUMP_BIAS};
 use abi::thread::SAVED_RCX;
 use lifter::regs::{RCX, RSP};
@@ -33,6 +33,12 @@ impl Code {
         self.i32(displacement(table));
     }
 
+    /// If a look-up has found zero: back to the jump whose distance is at `foreign`, right in front.
+    pub fn leave_if_nothing(&mut self, foreign: CodeOff) {
+        let at = self.jrcxz();
+        self.bind_byte(at, CodeOff(foreign.0 - 1));
+    }
+
     /// Takes the entry of the address in `index` out of a table: rcx has what [`LookUp::by`] says.
     pub fn look_up_by(&mut self, By { wide, index: Gpr(index) }: By) {
         let rex = 0x40 | u8::from(wide) << 3 | (index >> 3) << 1;
@@ -54,6 +60,13 @@ impl Code {
         self.raw(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, 0x20]);
     }
 
+    /// `rorx rcx, register, 32`: its high half in ecx, and the other above it. (A load of the second half of what was stored just now
+    /// takes longer.)
+    pub fn high_half_of(&mut self, Gpr(register): Gpr) {
+        let high = 0xe3 & !((register >> 3) << 5);
+        self.raw(&[0xc4, high, 0xfb, 0xf0, 0xc8 | register & 7, 0x20]);
+    }
+
     /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
     /// on the stack.
     pub fn merge_high_half(&mut self) {
@@ -70,6 +83,13 @@ impl Code {
     /// `vmovhps [rsp - 8], xmm30`: puts the original address back where a merged return was.
     pub fn put_back(&mut self) {
         self.raw(&PUTS_BACK);
+    }
+
+    /// `vmovq xmm30, [rip + distance]`; returns the place of the distance.
+    pub fn load_scratch_vector(&mut self) -> CodeOff {
+        self.raw(&[0x62, 0x61, 0xfe, 0x08, 0x7e, 0x35]);
+        self.i32(0);
+        CodeOff(self.here().0 - 4)
     }
 
     /// `vmovq [rsp], xmm30`

@@ -3,6 +3,7 @@
 
 pub mod census;
 pub mod control;
+pub mod costs;
 pub mod descriptors;
 pub mod digest;
 pub mod facts;

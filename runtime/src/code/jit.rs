@@ -3,6 +3,7 @@
 //! One lock covers all of it. Published are only table entries and branch distances, each in one
 //! store, after the code they lead to is in place.
 
+use crate::base::costs;
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
 use crate::code::arena::Arena;
@@ -21,13 +22,15 @@ use crate::code::table::LookUps;
 use crate::code::translation::{end_of_guarded, link_new, new_unit, Image, Translation, REACH};
 use crate::code::units::{CachedUnit, Life, Units, MOST_VARIANTS};
 use crate::code::world::{CodeMemory, For, LookUpTables, World};
-use abi::ids::{CodeAddr, LiveAddr, OrigAddr, UnitId};
+use abi::event::Cost;
+use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::options::Options;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::swap;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
+use instrument::fragment::Return;
 use instrument::plan::NOWHERE;
 use instrument::planner::may_enter;
 use instrument::recipe::Recipe;
@@ -345,6 +348,19 @@ impl<W: World> Jit<W> {
         self.executable.distrust(span);
     }
 
+    /// The program has made `start..end` read-only.
+    pub fn becomes_constant(&self, start: u64, end: u64) {
+        let executable = |address| self.executable.at(address).is_some();
+        // Others write to what is shared, or the program does, through another mapping.
+        let is_private = |word: LiveAddr| !self.is_shared(word.0) && !self.is_own(word.0);
+        self.tables.becomes_constant(Span::new(start, end), is_private, executable);
+    }
+
+    /// What is in `start..end` is going to change, or may.
+    pub fn changes(&self, start: u64, end: u64) {
+        self.tables.changes(Span::new(start, end));
+    }
+
     /// The program may change code in `text` that was translated ahead of time: from now on it is
     /// translated when it runs.
     fn retired(&mut self, text: Span) {
@@ -458,7 +474,7 @@ impl<W: World> Jit<W> {
             _ => self.translate(target, true, self.readable_part(target, range)?),
         };
         if let Some(what) = what {
-            self.tables.set(what, target, code);
+            self.set_entry(what, target, code);
             if let Some(far) = &mut self.far {
                 far.set(target, code, &mut self.arena);
             }
@@ -480,6 +496,7 @@ impl<W: World> Jit<W> {
     /// As [`Jit::resolve`], for code that may change unnoticed: nothing leads to a translation but
     /// this, which compares.
     fn resolve_shared(&mut self, target: LiveAddr, range: ExecRange) -> Option<CodeAddr> {
+        costs::count(Cost::Compared, target.0);
         let mut known = self.units.take_variants(target);
         let same = known.iter().copied().find(|&i| self.is_as_translated(i, range));
         let flushes = self.flushes;
@@ -622,7 +639,8 @@ impl<W: World> Jit<W> {
         let source = Source { start: OrigAddr(range.span.start.0), bytes, selected };
         let watched = self.watched.filter(|_| self.plain);
         let is_known = |at| self.units.at(at).is_some() || Some(at) == watched;
-        let mut out = self.translation.translate(target, wide, range, source, base, is_known);
+        let far = self.tables.far_window(target);
+        let mut out = self.translation.translate(target, wide, range, source, base, far, is_known);
         if self.translation.take_exhausted() {
             self.world.cannot_name();
         }
@@ -657,10 +675,35 @@ impl<W: World> Jit<W> {
         for i in self.units.since(first).skip(1) {
             let unit = self.units.get(i);
             if unit.wide && !range.shared {
-                self.tables.set(For::Return, unit.start, self.arena.live(unit.entry));
+                let (start, entry) = (unit.start, self.arena.live(unit.entry));
+                self.tables.set(For::Return, start, entry);
             }
         }
+        if !range.shared {
+            self.set_returns(&out.returns, offset);
+        }
         self.arena.live(self.units.get(first).entry)
+    }
+
+    /// Returns that the processor expects to lead to `returns`, of code at `offset`, lead there.
+    fn set_returns(&mut self, returns: &[Return], offset: CodeOff) {
+        for behind in returns {
+            let (address, at) = (LiveAddr(behind.address.0), CodeOff(offset.0 + behind.at.0));
+            let range = self.executable.at(address);
+            let closed = range.is_none_or(|range| range.shared) || self.is_watched(address);
+            if !closed && !self.split.contains(&address) {
+                self.units.add_return(address, at);
+                self.tables.set(For::Return, address, self.arena.live(at));
+            }
+        }
+    }
+
+    /// Look-ups of `target` for `what` find `code`, or what leads there and is expected.
+    fn set_entry(&mut self, what: For, target: LiveAddr, code: CodeAddr) {
+        // (Far away returns and jumps have one table.)
+        let is_for_returns = what == For::Return || self.tables.far_window(target).is_some();
+        let behind = self.units.return_to(target).filter(|_| is_for_returns);
+        self.tables.set(what, target, behind.map_or(code, |at| self.arena.live(at)));
     }
 
     // --- protection ---

@@ -6,10 +6,15 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+mod far;
 mod forks;
+mod slots;
+
+pub use far::FarTables;
 
 use crate::base::facts::Entries;
 use crate::base::own::{reserve, reserve_gaps};
+use crate::base::program::read_program_bytes;
 use crate::base::sys::{self, nr};
 use crate::code::span::Span;
 use crate::code::world::{For, LookUpTables};
@@ -20,6 +25,7 @@ use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use instrument::block::FarWindow;
 use instrument::emit::{Found, PUTS_BACK};
 
 /// Entries of a table that the file holds, all alike.
@@ -72,6 +78,12 @@ pub struct LookUps {
     written: RefCell<Vec<u64>>,
     /// Pages that have entries in the tables' [own file](forks).
     filed: Vec<u64>,
+    /// Slots that follow the entries of what their words name.
+    bound: RefCell<slots::Bound>,
+    /// Those of code outside of the window.
+    far: FarTables,
+    /// Low halves of addresses to which code returns in the window and out of it: they have no entry.
+    contested: Vec<u32>,
 }
 
 impl LookUps {
@@ -97,6 +109,9 @@ impl LookUps {
             forks: 0,
             written: RefCell::default(),
             filed: Vec::new(),
+            bound: RefCell::default(),
+            far: FarTables::new(window, options, entries),
+            contested: Vec::new(),
         };
         tables.fd = tables.file().unwrap_or(-1);
         tables
@@ -149,6 +164,9 @@ impl LookUps {
     /// Maps the piece of a table around `address` that a look-up did not find: the low half of code
     /// outside the window, most likely. True if it is there now.
     pub fn cover_missing(&mut self, address: u64) -> bool {
+        if FarTables::range().contains(&address) {
+            return self.far.map(address);
+        }
         let Some(table) = self.each().find(|t| (t.shape.base..t.shape.end()).contains(&address))
         else {
             return false;
@@ -179,6 +197,10 @@ impl LookUps {
     /// The look-up that `code` starts with, if it looks at `address` with these registers, and what it
     /// finds where there is nothing.
     pub fn look_up(&self, code: &[u8; 11], gpr: &[u64; 16], address: u64) -> Option<(Found, u64)> {
+        if let Some(shape) = self.far.shape_at(address) {
+            let found = Found::decode(code, shape)?;
+            return (found.place(shape, gpr) == address).then_some((found, far::NOTHING));
+        }
         self.each().find_map(|table| {
             let look_up = Found::decode(code, table.shape)?;
             let miss = if table.shape.entry == 4 { table.miss & 0xffff_ffff } else { table.miss };
@@ -190,13 +212,17 @@ impl LookUps {
     /// low half is that of the miss stub, the next one lands there on a page of ours that goes on to
     /// the runtime. Where there can be none (the place is taken), each of them faults, and the
     /// handler does what the page would do.
-    pub fn land(&mut self, address: u64) {
+    ///
+    /// If it is another one, code in the window has the same low half, `low`: it gives it up.
+    pub fn land(&mut self, address: u64, low: u32) {
         let high = (address >> 32) as u32;
         let miss = self.return_miss;
+        if address as u32 != miss as u32 {
+            return self.contest(low, address as u32);
+        }
         let room = sys::limit(sys::RLIMIT_STACK).clamp(*STACK_ROOM.start(), *STACK_ROOM.end());
         let room = self.stack.saturating_sub(room)..self.stack + PAGE;
-        if address as u32 != miss as u32
-            || room.contains(&address)
+        if room.contains(&address)
             || self.landings.contains(&high)
             || self.landings.len() == MOST_LANDINGS
         {
@@ -205,28 +231,56 @@ impl LookUps {
         self.landings.push(high);
         let _ = landing(address, high, self.puts_back);
     }
+
+    /// Returns to an address with this low half have found `found`, which is not theirs: from now on
+    /// they miss, wherever they go.
+    fn contest(&mut self, low: u32, found: u32) {
+        const MOST: usize = 256;
+        let Some(table) = &self.returns else { return };
+        let mut now = [0; 4];
+        let is_there = read_program_bytes(table.shape.entry_of(u64::from(low)), &mut now);
+        // Where code of the program's window has set it, and only there, it is one.
+        if is_there && u32::from_le_bytes(now) == found && self.contested.len() < MOST {
+            self.contested.push(low);
+            table.set(u64::from(low), table.miss);
+        }
+    }
+
+    /// Whether a look-up of either kind looks at `address`.
+    pub fn has(&self, address: u64) -> bool {
+        let range = |table: &Table| table.shape.base..table.shape.end();
+        self.each().any(|table| range(table).contains(&address))
+            || self.far.shape_at(address).is_some()
+    }
 }
 
-/// Only addresses in the window have entries.
 impl LookUpTables for LookUps {
     fn forks(&mut self, spans: impl Iterator<Item = Span>) {
         self.before_fork(spans);
     }
 
     fn cover(&self, span: Span) {
+        self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.cover(self.fd, start, end));
         }
+        self.far.clear(span);
     }
 
     fn uncover(&self, span: Span) {
+        self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.uncover(start, end));
         }
+        self.far.clear(span);
     }
 
     fn set(&self, what: For, address: LiveAddr, code: CodeAddr) {
-        if self.in_window(address) {
+        if !self.in_window(address) {
+            return self.far.set(address, code.0);
+        }
+        let is_contested = what == For::Return && self.contested.contains(&(address.0 as u32));
+        if !is_contested {
             let table = self.table(what);
             // What puts the return address back lies in front of the entry.
             let in_front = match what == For::Return && self.puts_back {
@@ -234,17 +288,46 @@ impl LookUpTables for LookUps {
                 false => 0,
             };
             table.set(address.0, code.0 - in_front);
+            if core::ptr::eq(table, &self.jumps) {
+                self.bound.borrow().set(address, code.0 - in_front);
+            }
             self.note_written(page_down(table.shape.entry_of(address.0)));
         }
     }
 
     fn clear(&self, address: LiveAddr) {
-        if self.in_window(address) {
-            for table in self.each() {
-                table.set(address.0, table.miss);
-                self.note_written(page_down(table.shape.entry_of(address.0)));
-            }
+        if !self.in_window(address) {
+            return self.far.set(address, far::NOTHING);
         }
+        self.bound.borrow().forget_targets(Span { start: address, end: address.plus(1) });
+        for table in self.each() {
+            table.set(address.0, table.miss);
+            self.note_written(page_down(table.shape.entry_of(address.0)));
+        }
+    }
+
+    fn far_window(&mut self, address: LiveAddr) -> Option<FarWindow> {
+        match self.in_window(address) {
+            true => None,
+            false => self.far.window(address),
+        }
+    }
+
+    fn becomes_constant(
+        &self,
+        span: Span,
+        is_private: impl Fn(LiveAddr) -> bool,
+        executable: impl Fn(LiveAddr) -> bool,
+    ) {
+        let entry = |target: LiveAddr| {
+            let has_entry = self.in_window(target) && executable(target);
+            has_entry.then(|| self.jumps.get(target.0)).filter(|&code| code != self.jumps.miss)
+        };
+        self.bound.borrow_mut().add(span, is_private, entry);
+    }
+
+    fn changes(&self, span: Span) {
+        self.bound.borrow_mut().remove(span);
     }
 
     fn code_of_page(&self, what: For) -> u64 {
@@ -388,6 +471,12 @@ impl Table {
                 _ => (*(entry as *const AtomicU64)).store(code, Release),
             }
         }
+    }
+
+    /// The entry of `address`, which is mapped, of a table of whole addresses.
+    fn get(&self, address: u64) -> u64 {
+        // SAFETY: as `set`.
+        unsafe { (*(self.shape.entry_of(address) as *const AtomicU64)).load(Acquire) }
     }
 
     fn fill(&self, at: u64, len: u64) {

@@ -75,6 +75,15 @@ impl FakeCode {
         self.live(at).plus(4).plus(i64::from(i32::from_le_bytes(bytes)) as u64)
     }
 
+    /// Where the jump behind a call at `at` leads.
+    pub fn behind_call(&self, at: CodeOff) -> CodeAddr {
+        // It may be moved so that its distance does not cross a cache line.
+        let jump = (at.0..at.0 + 4).find(|&jump| self.bytes[jump as usize] == 0xe9);
+        let jump =
+            jump.unwrap_or_else(|| panic!("neither a unit nor a stub nor a jump is at {at}"));
+        self.branch(CodeOff(jump + 1))
+    }
+
     /// The exit whose stub is at `at`.
     pub fn stub(&self, at: CodeOff) -> Option<ExitId> {
         let code = &self.bytes[at.0 as usize..];

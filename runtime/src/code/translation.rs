@@ -10,13 +10,13 @@ use crate::code::units::NewUnit;
 use crate::code::world::AheadOfTime;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, OrigAddr, UnitId};
 use abi::image::ImageHeader;
-use abi::options::Options;
+use abi::options::{torture, Options};
 use abi::unit::{flags, unit_id, JitReason, JitUnit, TAGS_PER_WINDOW};
 use alloc::vec::Vec;
 use core::mem::take;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, Encoder};
-use instrument::block::{Block, Placement, Source};
+use instrument::block::{Block, FarWindow, Placement, Source};
 use instrument::fragment::{self, Fragment};
 use instrument::planner::{all_open, names_versions};
 use instrument::translate::Translator;
@@ -87,6 +87,7 @@ pub fn end_of_guarded(target: LiveAddr) -> LiveAddr {
 impl Translation {
     pub fn new(options: Options, image: Image) -> Translation {
         let placement = Placement {
+            constant: instrument::block::Slots::default(),
             window_high: Some((image.window.0 >> 32) as u32),
             patchable: true,
             movable: false,
@@ -128,7 +129,9 @@ impl Translation {
     }
 
     /// Translates the code at `target` and what belongs together with it; the result will be at
-    /// `base`. `source` lies in `range`. `is_known`: there is a unit already.
+    /// `base`. `source` lies in `range`, and in `far` if not in the program's window. `is_known`: there is a
+    /// unit already.
+    #[allow(clippy::too_many_arguments, reason = "each says something else of one piece of code")]
     pub fn translate(
         &mut self,
         target: LiveAddr,
@@ -136,15 +139,17 @@ impl Translation {
         range: ExecRange,
         source: Source,
         base: CodeAddr,
+        far: Option<FarWindow>,
         is_known: impl Fn(LiveAddr) -> bool,
     ) -> Fragment {
         let mut blocks = self.chain(OrigAddr(target.0), source, wide, is_known);
-        if range.shared {
+        if range.shared || self.options.process.torture & torture::SCATTERED != 0 {
             blocks.truncate(1);
         }
         let mut out = Fragment::new(base.0);
         let translator = self.translator();
         // Code that is generated or written may be closed or dropped at any instruction.
+        translator.far = far;
         translator.placement.exact_registers = !range.file || range.writable || range.shared;
         translator.translate(&blocks, source, &mut out);
         out

@@ -1,9 +1,11 @@
 //! The units in the code cache, and who may enter them.
 
+use crate::base::costs;
 use crate::code::address_map::AddressMap;
 use crate::code::links::{put_stub, Exit, Links, Site, UnitIndex};
 use crate::code::span::Span;
 use crate::code::world::CodeMemory;
+use abi::event::Cost;
 use abi::ids::{CodeAddr, CodeOff, LiveAddr, UnitId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -83,6 +85,9 @@ pub struct Units {
     /// Those of code that may change unnoticed, by address: what is there now may be what one of
     /// them was made of. No branch and no table leads to them.
     variants: BTreeMap<LiveAddr, Vec<UnitIndex>>,
+    /// What lies right behind a call, by its return address: a translation of that, maybe a dead one, or a
+    /// jump there. Of several such calls, the last one.
+    returns: AddressMap,
     /// The dead units whose gates lead to a unit that is not.
     forwarded: BTreeMap<UnitIndex, Vec<UnitIndex>>,
 }
@@ -137,6 +142,16 @@ impl Units {
         i
     }
 
+    /// Right behind a call that returns to `address`, at `at`, the way leads there.
+    pub fn add_return(&mut self, address: LiveAddr, at: CodeOff) {
+        self.returns.set(address, at.0);
+    }
+
+    /// Where the processor expects a call to return to that returns to `address`.
+    pub fn return_to(&self, address: LiveAddr) -> Option<CodeOff> {
+        self.returns.get(address).map(CodeOff)
+    }
+
     /// The unit that may be entered at `address` from anywhere.
     pub fn at(&self, address: LiveAddr) -> Option<UnitIndex> {
         self.map.get(address).map(UnitIndex)
@@ -186,6 +201,7 @@ impl Units {
             let stub = self.make_stub(i, links, code);
             self.lead(i, code.live(stub), code);
             self.list[i.0 as usize].state = Life::Closed;
+            costs::count(Cost::Closed, self.get(i).start.0);
         }
     }
 
@@ -297,6 +313,7 @@ impl Units {
         self.originals.clear();
         self.recipes.clear();
         self.variants.clear();
+        self.returns = AddressMap::default();
         self.forwarded.clear();
     }
 }

@@ -2,6 +2,7 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::costs;
 use crate::base::facts::facts;
 use crate::base::own::own_range;
 use crate::base::signal::{self, SigInfo};
@@ -25,6 +26,7 @@ use crate::thread::ending::refuse_program;
 use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::control::place;
+use abi::event::Cost;
 use abi::ids::LiveAddr;
 use abi::layout::page_down;
 use abi::thread::refuse;
@@ -47,6 +49,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             if kind == RETURN_MISS {
                 put_back(thread.block.registers.gpr[4], target);
             }
+            costs::count(Cost::Missed, target);
             let what = if kind == MISS { For::Jump } else { For::Return };
             go_on(thread, target, Some(what));
         }

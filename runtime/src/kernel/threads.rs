@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::base::lock::Forked;
 use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
-use crate::base::{census, heap, program};
+use crate::base::{census, costs, heap, program};
 use crate::code::jit::jit;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::replay;
@@ -254,6 +254,7 @@ fn fork(
     brk::forked(forked);
     replay::forked(forked);
     census::forked();
+    costs::forked();
     // The child runs units that its parent has described: it says the same, or makes them anew.
     let units = if trace().follows() { inherited.units() } else { Some(Vec::new()) };
     jit.forked(units.is_some());

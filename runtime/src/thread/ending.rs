@@ -1,5 +1,7 @@
 //! The end of a recording: the process ends, or has to.
 
+use crate::base::costs;
+use crate::base::facts::facts;
 use crate::recording::trace_file::trace;
 use crate::thread::Thread;
 use abi::event::{End, Event, WHOLE_UNIT};
@@ -36,6 +38,9 @@ pub fn end_recording_at(thread: &mut Thread, reason: End, status: i32, address: 
     }
     let pointers = thread.block.pointers;
     let end = Event::ProcessEnd { reason, status, address };
+    for (what, count, pcs) in costs::all().filter(|_| !facts().options.is_repeatable()) {
+        trace().process_event(&Event::Cost { what, count, pcs });
+    }
     let noted = thread.recorder.to_file() || !thread.recorder.active();
     thread.event(insn, &end);
     thread.recorder.close_at_end(&pointers);

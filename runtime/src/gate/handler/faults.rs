@@ -1,5 +1,6 @@
 //! Signals that an instruction has raised: ours to mend, or the program's to know of.
 
+use crate::base::costs;
 use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{
@@ -8,6 +9,7 @@ use crate::base::signal::{
 };
 use crate::code::jit::jit;
 use crate::code::span::Span;
+use crate::code::table::FarTables;
 use crate::gate::dispatch::{fetch_fault, may_fetch};
 use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
@@ -23,6 +25,7 @@ use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
 use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
+use abi::event::Cost;
 use abi::ids::OrigAddr;
 use abi::layout::{page_down, PAGE};
 use abi::options::Turns;
@@ -95,12 +98,14 @@ pub fn fault(
     let Some(entry) = recipe.at(offset - u32::from(behind)) else {
         return lost(signal, info, at);
     };
+    let original = place.start() + u64::from(entry.original);
     if signal == SIGSEGV
         && entry.kind == Kind::SavedRcx
         && offset > entry.code
-        && facts().options.tables().contains(&address)
+        && (facts().options.tables().contains(&address) || FarTables::range().contains(&address))
         && finish_look_up(at, place, address)
     {
+        costs::count(Cost::Fault, original);
         return;
     }
     if signal == SIGSEGV
@@ -108,10 +113,10 @@ pub fn fault(
         && at.context.error & 2 != 0
         && is_code_write(thread, at, place, address)
     {
+        costs::count(Cost::Fault, original);
         return;
     }
     if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
-        let original = place.start() + u64::from(entry.original);
         if refused_return(thread, at, place, original) {
             return give_pointers(thread, at);
         }

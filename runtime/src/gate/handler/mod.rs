@@ -40,7 +40,7 @@ use crate::gate::handler::onward::{
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::steps::{stepped, trapped};
-use crate::gate::handler::transfers::leave_window;
+use crate::gate::handler::transfers::{finish_cold_look_up, leave_window};
 use crate::gate::stubs;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
@@ -143,6 +143,9 @@ fn in_translated(
     let Some(place) = place else {
         if traps {
             // On to an instruction.
+            return;
+        }
+        if raised && signal == SIGSEGV && finish_cold_look_up(at, info.address()) {
             return;
         }
         if mailbox.is_stepping() || !raised {

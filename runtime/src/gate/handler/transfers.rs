@@ -1,11 +1,13 @@
 //! Jumps, calls and returns whose look-up has met its limits: they go on by way of a miss.
 
+use crate::base::costs;
 use crate::base::program::read_program_value;
 use crate::code::jit::jit;
 use crate::gate::dispatch::{is_canonical, popped_by, put_back};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
 use crate::thread::Thread;
+use abi::event::Cost;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::emit::{READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
@@ -32,9 +34,31 @@ pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool
     true
 }
 
+/// The same for a look-up behind the code of units, where there is no place: generated code looks there for what it
+/// does not have itself.
+pub fn finish_cold_look_up(at: &mut Interrupted, address: u64) -> bool {
+    let pc = at.pc();
+    let mut jit = jit();
+    let range = jit.arena.range();
+    if !range.contains(&pc) || !range.contains(&(pc + 16)) || !jit.tables.has(address) {
+        return false;
+    }
+    // SAFETY: the code cache is readable, and nobody changes what was interrupted.
+    let code = unsafe { (pc as *const [u8; 11]).read_unaligned() };
+    let Some((look_up, miss)) = jit.tables.look_up(&code, &at.context.gpr(), address) else {
+        return false;
+    };
+    if !jit.tables.cover_missing(address) {
+        at.context.rip += look_up.length();
+        at.context.rcx = miss;
+    }
+    true
+}
+
 /// A return has kept the high half of an address outside the window: it goes on by way of a miss.
 pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
-    jit().tables.land(at.pc());
+    costs::count(Cost::Fault, at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff);
+    jit().tables.land(at.pc(), thread.block.target as u32);
     thread.block.target = at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff;
     put_back(at.context.rsp, thread.block.target);
     at.context.rip = thread.block.stub_miss;

@@ -19,8 +19,8 @@ use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
-use abi::layout::page_up;
-use core::sync::atomic::Ordering::Relaxed;
+use abi::layout::{page_up, WINDOW_SIZE};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What the kernel is asked for when the program asks for `prot`.
 pub fn real_protection(prot: usize) -> usize {
@@ -91,11 +91,18 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if !fixed && at != 0 && is_ours(at, len) {
         at = 0;
     }
+    if fixed {
+        jit().changes(at, at.saturating_add(len));
+    }
     let file = flags & sys::MAP_ANONYMOUS == 0;
+    let near = !fixed && !file && prot != 0 && is_near(at, len, flags);
+    if near {
+        at = 0;
+    }
     let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_library(fd);
     // What lies there is below 2 GiB in a program at fixed addresses only.
     let fits = flags & MAP_32BIT == 0 || facts().window == 0;
-    let wanted = fits && (exec || library) && len < 1 << 30;
+    let wanted = fits && (exec || library || near) && len < 1 << 30;
     let result = if !fixed && at == 0 && len > 0 && wanted {
         match library && offset == 0 {
             true => map_library(len, real, flags, fd as i32, 0),
@@ -167,6 +174,27 @@ fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
 }
 
 const MAP_32BIT: usize = 0x40;
+
+/// Whether the program would like `len` bytes near its code, as it says by the address `at`: for code that it
+/// generates. What would be free there is kept for libraries, or lies outside of the window.
+fn is_near(at: u64, len: u64, flags: usize) -> bool {
+    /// More is not code.
+    const LONGEST: u64 = 16 << 20;
+    /// Addresses of the window are not used again.
+    const MOST: u64 = 256 << 20;
+    /// What a displacement reaches.
+    const REACH: u64 = 1 << 31;
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    let window = facts().window;
+    let around = window.saturating_sub(REACH)..window + WINDOW_SIZE + REACH;
+    let kind = flags & (sys::MAP_SHARED | sys::MAP_PRIVATE | MAP_32BIT);
+    at != 0
+        && around.contains(&at)
+        && (1..=LONGEST).contains(&len)
+        && kind == sys::MAP_PRIVATE
+        && !facts().options.is_repeatable()
+        && GIVEN.fetch_add(len, Relaxed) < MOST
+}
 
 /// `shmat(id, address, flags)`: a mapping that other processes write, too.
 pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
@@ -270,6 +298,7 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     jit.set_shared(start, start + len, unnoticed);
     jit.forget_file(start, start + len);
     if fixed {
+        jit.changes(start, start + len);
         jit.remove_executable(start, start + len);
         if !file {
             jit.packs.unmapped(start, start + len);
@@ -314,6 +343,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
+    jit.changes(start, start.saturating_add(len));
     let result = match jit.packs.keeps(start, start + len) {
         true => crate::base::own::keep_free(start, len),
         // SAFETY: the program's own memory.
@@ -356,8 +386,12 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
         );
     }
     jit.protect_view(Span::new(start, start.saturating_add(len)), prot & sys::PROT_WRITE != 0);
+    jit.changes(start, start.saturating_add(len));
     // SAFETY: the program's own memory, without the right to execute.
     let result = unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
+    if result == 0 && number == nr::MPROTECT && prot == sys::PROT_READ {
+        jit.becomes_constant(start, start.saturating_add(len));
+    }
     if result != 0 {
         if prot & sys::PROT_WRITE != 0 {
             // It may have been carried out for a part.
@@ -400,6 +434,7 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     if replaces && is_ours(start, len) {
         return failed(sys::EINVAL);
     }
+    jit().changes(start, start.saturating_add(len));
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MADVISE, *args) };
     if result == 0 && args[2] == MADV_FREE && facts().options.is_repeatable() {
@@ -427,6 +462,10 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     let mut jit = jit();
     if jit.is_view(start, start.saturating_add(old.max(1))) {
         objects::give_up(&mut jit);
+    }
+    jit.changes(start, start.saturating_add(old.max(new)));
+    if args[3] & sys::MREMAP_FIXED != 0 {
+        jit.changes(args[4] as u64, (args[4] as u64).saturating_add(new));
     }
     let range = jit.executable(start);
     // What has other rights in the middle cannot be moved.

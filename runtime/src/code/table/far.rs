@@ -1,0 +1,136 @@
+//! Tables of code outside of the program's window: a table for each 4 GiB in which the program generates code.
+//!
+//! They are mapped piece by piece, where code was translated. An entry that was never set is zero, as new
+//! memory is, and what is looked up there comes to the runtime.
+
+use super::map_free;
+use crate::base::facts::Entries;
+use crate::base::own::{not_in_dumps, KEPT_FREE};
+use crate::base::sys::{self, nr};
+use crate::code::span::Span;
+use abi::ids::LiveAddr;
+use abi::layout::{page_down, page_up, TableShape, FAR_TABLES, PAGE, WINDOW_SIZE};
+use abi::options::{torture, Options};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use instrument::block::FarWindow;
+
+/// An entry that leads nowhere.
+pub const NOTHING: u64 = 0;
+
+/// Bytes of a table that are mapped at once.
+const PIECE: u64 = 8 << 20;
+/// More are not mapped: what is looked up there misses by a fault.
+const MOST_PIECES: usize = 4096;
+
+/// Tables of far windows.
+pub struct FarTables {
+    /// There may be so many.
+    most: usize,
+    windows: Vec<FarWindow>,
+    program_high: u32,
+    miss: u64,
+    /// Where mapped pieces start.
+    pieces: RefCell<BTreeSet<u64>>,
+}
+
+impl FarTables {
+    pub fn new(window: u64, options: Options, entries: Entries) -> FarTables {
+        FarTables {
+            most: match options.process.torture & torture::SCATTERED {
+                // What is repeated looks at the script at each of these transfers.
+                _ if !options.process.high_tables || options.is_repeatable() => 0,
+                0 => FAR_TABLES.len(),
+                _ => 1,
+            },
+            windows: Vec::new(),
+            program_high: (window >> 32) as u32,
+            miss: entries.miss,
+            pieces: RefCell::default(),
+        }
+    }
+
+    /// Where all such tables lie, and what lies between them.
+    pub fn range() -> Range<u64> {
+        let starts = FAR_TABLES.iter().map(|table| table.base);
+        let ends = FAR_TABLES.iter().map(|table| table.end());
+        starts.min().unwrap_or(0)..ends.max().unwrap_or(0)
+    }
+
+    /// The window that has `address`, from now on if there was none. `None`: there can be no more.
+    pub fn window(&mut self, address: LiveAddr) -> Option<FarWindow> {
+        let high = u32::try_from(address.0 >> 32).ok().filter(|&high| high < 1 << 16)?;
+        if let Some(&known) = self.windows.iter().find(|window| window.high == high) {
+            return Some(known);
+        }
+        let &table = FAR_TABLES.iter().take(self.most).nth(self.windows.len())?;
+        let (program_high, miss) = (self.program_high, self.miss);
+        let window = FarWindow { high, table, program_high, miss };
+        self.windows.push(window);
+        Some(window)
+    }
+
+    /// The table that has an entry at `address`.
+    pub fn shape_at(&self, address: u64) -> Option<TableShape> {
+        let mut shapes = self.windows.iter().map(|window| window.table);
+        shapes.find(|table| (table.base..table.end()).contains(&address))
+    }
+
+    /// Maps the piece of a table with `entry`. False if it cannot be there.
+    pub fn map(&self, entry: u64) -> bool {
+        let pieces = &mut *self.pieces.borrow_mut();
+        let piece = entry & !(PIECE - 1);
+        if pieces.contains(&piece) {
+            return true;
+        }
+        let is_full = pieces.len() == MOST_PIECES || self.shape_at(entry).is_none();
+        if is_full || map_free(piece, PIECE, KEPT_FREE, -1, 0).is_err() {
+            return false;
+        }
+        not_in_dumps(piece, PIECE);
+        pieces.insert(piece)
+    }
+
+    /// The entry of `address` becomes `code`.
+    pub fn set(&self, address: LiveAddr, code: u64) {
+        let high = address.0 >> 32;
+        let Some(window) = self.windows.iter().find(|window| u64::from(window.high) == high) else {
+            return;
+        };
+        let entry = window.table.entry_of(address.0);
+        let is_there = match code {
+            NOTHING => self.pieces.borrow().contains(&(entry & !(PIECE - 1))),
+            _ => self.map(entry),
+        };
+        if is_there {
+            // SAFETY: mapped; other threads read it as one word.
+            unsafe { (*(entry as *const AtomicU64)).store(code, Release) };
+        }
+    }
+
+    /// What lies in `span` (whole pages) misses.
+    pub fn clear(&self, span: Span) {
+        for window in &self.windows {
+            let start = u64::from(window.high) << 32;
+            let part = span.common(Span::new(start, start + WINDOW_SIZE));
+            if part.is_empty() {
+                continue;
+            }
+            let first = window.table.entry_of(part.start.0);
+            let end = first + window.table.entry * part.len();
+            let pieces = self.pieces.borrow();
+            for &piece in pieces.range(first & !(PIECE - 1)..end) {
+                const DONTNEED: usize = 4;
+                // (All of `span`, and so these, are whole pages.)
+                let from = page_down(first.max(piece));
+                let len = page_up(end.min(piece + PIECE)) - from;
+                debug_assert!(len.is_multiple_of(PAGE));
+                // SAFETY: our own mapping, which is zero then; a look-up finds what was there, or nothing.
+                let _ = unsafe { sys::call(nr::MADVISE, &[from as usize, len as usize, DONTNEED]) };
+            }
+        }
+    }
+}
