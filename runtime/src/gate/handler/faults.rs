@@ -116,10 +116,12 @@ pub fn fault(
         costs::count(Cost::Fault, original);
         return;
     }
-    if signal == SIGSEGV && info.code() == SI_KERNEL && entry.kind == Kind::SavedRcx {
-        if refused_return(thread, at, place, original) {
-            return give_pointers(thread, at);
-        }
+    if signal == SIGSEGV
+        && info.code() == SI_KERNEL
+        && entry.kind == Kind::SavedRcx
+        && refused_return(thread, at, place, original)
+    {
+        return give_pointers(thread, at);
     }
     if is_turn(place, &entry) {
         // It was counted in front of what has faulted.
