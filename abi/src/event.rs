@@ -28,7 +28,8 @@ pub struct Position {
     pub chunk: u32,
     /// Bytes of the chunk's control-flow stream.
     pub control_flow: StreamOff,
-    /// Instructions of the last unit, or [`WHOLE_UNIT`] or [`LAST_NOT_DONE`].
+    /// Instructions of the last unit, or [`WHOLE_UNIT`] or [`LAST_NOT_DONE`], or what
+    /// [`in_silent_unit`] makes.
     pub insn: u32,
 }
 
@@ -47,12 +48,42 @@ impl Position {
     pub const fn is_inside(self) -> bool {
         self.insn != WHOLE_UNIT
     }
+
+    /// The tag of the silent unit that the event happened in, if it was one.
+    #[must_use]
+    pub const fn silent_unit(self) -> Option<u16> {
+        if self.insn & IN_SILENT_UNIT == 0 || self.insn >= LAST_NOT_DONE {
+            return None;
+        }
+        Some((self.insn >> 16 & 0x7fff) as u16)
+    }
 }
 
 /// [`Position::insn`]: the event happened at the boundary behind the unit.
 pub const WHOLE_UNIT: u32 = u32::MAX;
 /// [`Position::insn`]: the event happened in front of the unit's last instruction.
 pub const LAST_NOT_DONE: u32 = u32::MAX - 1;
+
+/// Bit of [`Position::insn`], see [`in_silent_unit`].
+const IN_SILENT_UNIT: u32 = 1 << 31;
+
+/// [`Position::insn`]: `insn` instructions into the silent unit ([`crate::unit::flags::SILENT`]) with
+/// this tag, which was executed behind the last unit that the stream names.
+#[must_use]
+pub const fn in_silent_unit(tag: u16, insn: u32) -> u32 {
+    IN_SILENT_UNIT | (tag as u32) << 16 | insn & 0xff
+}
+
+/// The number of instructions that a [`Position::insn`] says, if that is not [`WHOLE_UNIT`] or
+/// [`LAST_NOT_DONE`].
+#[must_use]
+pub const fn instructions_in(insn: u32) -> u32 {
+    if insn & IN_SILENT_UNIT == 0 {
+        insn
+    } else {
+        insn & 0xff
+    }
+}
 
 /// Header of an event; `len` payload bytes (a multiple of 8) follow. Kind 0 ends the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,6 +5,9 @@
 //! the front. It lives as long as the replay, between two programs of one version, so it has no
 //! compatibility to keep.
 //!
+//! The processes of a tree that forks are replayed together: the script of a forked one stands beside that of
+//! the first (`SCRIPT.PID`), and repeats what came before the fork, which may be a hole.
+//!
 //! A script is a [`Header`] and then entries: an [`EntryHeader`] and the payload of the event. Each
 //! entry starts at a multiple of 8.
 
@@ -13,7 +16,7 @@ use crate::event::{EventHeader, EVENT_HEADER_SIZE};
 /// First bytes of a script.
 pub const MAGIC: [u8; 8] = *b"DEPSCRIP";
 /// Version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// How a replay begins. All addresses are those of the recorded process.
 #[repr(C)]
@@ -41,10 +44,12 @@ pub struct Header {
     pub pid: u64,
     /// Bytes of all entries, which follow this header.
     pub len: u64,
+    /// Bytes of entries behind those: calls that map memory in processes that this one forks.
+    pub beside: u64,
 }
 
 /// Size of [`Header`].
-pub const HEADER_SIZE: usize = 88;
+pub const HEADER_SIZE: usize = 96;
 const _: () = assert!(core::mem::size_of::<Header>() == HEADER_SIZE);
 
 /// Header of an entry; `event.len` bytes of payload follow.
@@ -80,11 +85,11 @@ impl Header {
         if bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
             return None;
         }
-        let mut words = [0; 9];
+        let mut words = [0; 10];
         for (word, from) in words.iter_mut().zip(bytes[16..].chunks_exact(8)) {
             *word = u64::from_le_bytes(from.try_into().ok()?);
         }
-        let [window, brk, interpreter, stack, stack_end, free, free_end, pid, len] = words;
+        let [window, brk, interpreter, stack, stack_end, free, free_end, pid, len, beside] = words;
         Some(Header {
             magic: MAGIC,
             version: VERSION,
@@ -97,10 +102,11 @@ impl Header {
             free: [free, free_end],
             pid,
             len,
+            beside,
         })
     }
 
-    fn words(&self) -> [u64; 9] {
+    fn words(&self) -> [u64; 10] {
         let [free, free_end] = self.free;
         [
             self.window,
@@ -112,6 +118,7 @@ impl Header {
             free_end,
             self.pid,
             self.len,
+            self.beside,
         ]
     }
 }
@@ -134,8 +141,8 @@ impl EntryHeader {
     }
 }
 
-/// How a replay ended, as the runtime writes it, once, to the descriptor in `DEP_REPLAY_RESULT`:
-/// [`Outcome::to_bytes`], and behind it a line of text that says more.
+/// How a replay ended, as the runtime writes it to the descriptor in `DEP_REPLAY_RESULT`, at once:
+/// [`Outcome::to_bytes`], and behind it a line of text that says more. Each process of a tree writes its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// How.
@@ -148,6 +155,10 @@ pub struct Outcome {
     pub turns: u64,
     /// Original address where it was.
     pub pc: u64,
+    /// The recorded process that was forked from the first one of a tree, or 0.
+    pub pid: u32,
+    /// Bytes of the text.
+    pub text: u32,
 }
 
 /// How a replay ended.
@@ -165,7 +176,7 @@ pub enum Verdict {
 }
 
 /// Bytes of an [`Outcome`].
-pub const OUTCOME_SIZE: usize = 32;
+pub const OUTCOME_SIZE: usize = 40;
 
 impl Outcome {
     /// The outcome as it is written.
@@ -176,7 +187,9 @@ impl Outcome {
         out[4..8].copy_from_slice(&self.thread.to_le_bytes());
         out[8..16].copy_from_slice(&self.entry.to_le_bytes());
         out[16..24].copy_from_slice(&self.turns.to_le_bytes());
-        out[24..].copy_from_slice(&self.pc.to_le_bytes());
+        out[24..32].copy_from_slice(&self.pc.to_le_bytes());
+        out[32..36].copy_from_slice(&self.pid.to_le_bytes());
+        out[36..].copy_from_slice(&self.text.to_le_bytes());
         out
     }
 
@@ -199,6 +212,8 @@ impl Outcome {
             entry: word(8)?,
             turns: word(16)?,
             pc: word(24)?,
+            pid: half(32)?,
+            text: half(36)?,
         })
     }
 }
@@ -221,6 +236,7 @@ mod tests {
             free: [6, 7],
             pid: 8,
             len: 9,
+            beside: 10,
         };
         assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
         assert_eq!(Header::from_bytes(&[0; HEADER_SIZE]), None);
@@ -231,7 +247,15 @@ mod tests {
 
     #[test]
     fn outcomes_survive_their_bytes() {
-        let outcome = Outcome { verdict: Verdict::Differs, thread: 1, entry: 2, turns: 3, pc: 4 };
+        let outcome = Outcome {
+            verdict: Verdict::Differs,
+            thread: 1,
+            entry: 2,
+            turns: 3,
+            pc: 4,
+            pid: 5,
+            text: 6,
+        };
         assert_eq!(Outcome::from_bytes(&outcome.to_bytes()), Some(outcome));
         assert_eq!(Outcome::from_bytes(&[9; OUTCOME_SIZE]), None);
     }

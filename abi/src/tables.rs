@@ -32,10 +32,17 @@ pub struct Tables {
     pub descriptions_len: u64,
     /// Window number of the first unit.
     pub first_window: u64,
+    /// Slots: pairs of u32 (original address of a word that does not change any more when the program
+    /// runs, relative to the load address; start of what looks up the address in it, relative to `code`).
+    /// The code starts with a page or more of addresses, one for each slot, which a jump through that
+    /// word takes: of what looks up, or of the translation that it would find.
+    pub slots: u64,
+    /// Number of slots.
+    pub slot_count: u64,
 }
 
 impl Tables {
-    pub(crate) fn words_mut(&mut self) -> [&mut u64; 12] {
+    pub(crate) fn words_mut(&mut self) -> [&mut u64; 14] {
         [
             &mut self.code,
             &mut self.code_len,
@@ -49,6 +56,8 @@ impl Tables {
             &mut self.descriptions,
             &mut self.descriptions_len,
             &mut self.first_window,
+            &mut self.slots,
+            &mut self.slot_count,
         ]
     }
 
@@ -61,6 +70,8 @@ impl Tables {
             && is_within(end, self.unit_addresses, self.unit_count, 4)
             && is_within(end, self.recipes, self.recipes_len, 1)
             && is_within(end, self.descriptions, self.descriptions_len, 1)
+            && is_within(end, self.slots, self.slot_count, 8)
+            && is_within(self.code_len, 0, self.slot_count, 8)
     }
 }
 

@@ -18,6 +18,11 @@ pub const LAST_TAG: u32 = 0x7fff;
 /// Units in one window.
 pub const TAGS_PER_WINDOW: u32 = LAST_TAG + 1 - FIRST_TAG;
 
+/// Most silent units ([`flags::SILENT`]) that are executed one after another.
+pub const MAX_SILENT: u32 = 24;
+/// Most bytes that these add to the memory stream, together.
+pub const MAX_SILENT_BYTES: u32 = 512;
+
 /// Unit id of the `n`-th unit of a numbering that starts with window `first_window`.
 #[must_use]
 pub fn unit_id(first_window: u32, n: u32) -> UnitId {
@@ -106,6 +111,8 @@ pub mod flags {
     pub const WIDE: u8 = 1;
     /// The unit is not selected ([`crate::selection`]): no record names it.
     pub const OUTSIDE: u8 = 2;
+    /// The unit writes no tag: what leads to it, and the next tag, say that it is executed.
+    pub const SILENT: u8 = 4;
 }
 
 /// Why a unit came from the JIT.

@@ -18,8 +18,22 @@ pub struct Placement {
     /// The code belongs to a library, whose place in the window is not known: what depends on it is
     /// gathered in thunks of one size (see [`crate::translate::Translator::thunks`]).
     pub movable: bool,
+    /// Addresses of words that do not change any more when the program runs: a jump through one of them goes
+    /// by way of a slot ([`abi::tables::Tables::slots`]), as long as there are any.
+    pub constant: Slots,
     /// Faults of this code must show every register (it does not belong to an ELF module).
     pub exact_registers: bool,
+}
+
+/// Words that have slots.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slots {
+    /// The first address of such words.
+    pub start: u64,
+    /// The address behind them.
+    pub end: u64,
+    /// Slots that the code has room for, at its start.
+    pub room: usize,
 }
 
 /// A window of code that the program has generated: 4 GiB outside of *the* window, with a table of its own.

@@ -66,6 +66,17 @@ pub struct Fragment {
     pub returns: Vec<Return>,
     /// The recipes of the units, one behind the other.
     pub recipes: Vec<u8>,
+    /// Slots in use.
+    pub slots: Vec<Slot>,
+}
+
+/// A slot, see [`abi::tables::Tables::slots`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// Original address of the word.
+    pub word: OrigAddr,
+    /// What looks up the address in it.
+    pub slow: CodeOff,
 }
 
 impl Fragment {
@@ -77,6 +88,7 @@ impl Fragment {
             branches: Vec::new(),
             returns: Vec::new(),
             recipes: Vec::new(),
+            slots: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! into a [`Fragment`](fragment::Fragment). In the order in which it happens:
 //!
 //! * [`liveness`] finds scratch registers, [`explore`] looks further than the region for it;
-//! * [`planner`] says what is recorded, as data ([`plan`]);
+//! * [`planner`] says what is recorded, as data ([`plan`]); `silent` which units need no tag;
 //! * `weave` emits a unit as its plan says, with the hand of `weaver`: `records` are what is inserted,
 //!   `moved` what is the program's, `transfer` calls, returns and jumps, `undo` what only the undo
 //!   log needs; `cold` what lies behind the hot code;
@@ -33,6 +33,7 @@ pub mod planner;
 pub mod recipe;
 mod records;
 pub mod refusal;
+mod silent;
 mod transfer;
 pub mod translate;
 mod turns;

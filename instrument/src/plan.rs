@@ -63,6 +63,9 @@ pub enum AtEntry {
     /// Nothing: it follows from what is recorded elsewhere, or nothing is recorded.
     #[default]
     Nothing,
+    /// Nothing, nor does it look whether the chunk is full: other units tell that it is executed
+    /// (`silent`).
+    Silent,
     /// The unit's number in its window, in 2 bytes.
     Narrow,
     /// The unit's whole number, in 4 bytes.
@@ -92,7 +95,7 @@ impl ControlRecord {
     /// Bytes that an execution of the unit adds to the control-flow stream.
     pub fn bytes(self) -> u8 {
         let entry = match self.entry {
-            AtEntry::Nothing => 0,
+            AtEntry::Nothing | AtEntry::Silent => 0,
             AtEntry::Narrow | AtEntry::Outside(_) => 2,
             AtEntry::Wide => 4,
             AtEntry::Address | AtEntry::OutsideWord(_) => 8,
@@ -106,9 +109,9 @@ impl ControlRecord {
     }
 
     /// Whether unit `id`, which has this record, may be entered by a direct branch from unit `from`:
-    /// a narrow tag is only right where the current window is the unit's own.
+    /// a narrow tag is only right where the current window is the unit's own, and so is none.
     pub fn may_be_entered(self, from: UnitId, id: UnitId) -> bool {
-        self.entry != AtEntry::Narrow || from.window() == id.window()
+        !matches!(self.entry, AtEntry::Narrow | AtEntry::Silent) || from.window() == id.window()
     }
 }
 
@@ -118,8 +121,8 @@ mod tests {
 
     #[test]
     fn records_have_the_lengths_that_the_thread_block_has_steps_for() {
-        use AtEntry::{Address, Narrow, Nothing, Outside, OutsideWord, Target, Wide};
-        for entry in [Nothing, Narrow, Wide, Address, Target, Outside(8), OutsideWord(8)] {
+        use AtEntry::{Address, Narrow, Nothing, Outside, OutsideWord, Silent, Target, Wide};
+        for entry in [Nothing, Silent, Narrow, Wide, Address, Target, Outside(8), OutsideWord(8)] {
             let whole = ControlRecord { entry, end: AtEnd::Nothing }.bytes();
             assert!(abi::thread::CF_LENGTHS.contains(&whole.into()), "{entry:?}");
         }

@@ -28,10 +28,12 @@
 //! unit's instructions and records. Facts about a unit that relies on its predecessors are only
 //! right if it is entered from them: such a unit is *closed*.
 
+use crate::block::Placement;
 use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
 use crate::refusal::refusal;
+use crate::silent;
 use abi::ids::{Gpr, OrigAddr, UnitId};
-use abi::options::{ControlFlow, Memory, Options, RecordingOptions, Turns};
+use abi::options::{ControlFlow, Instrument, Memory, Options, RecordingOptions, Turns};
 use abi::selection::Selected;
 use abi::trace::outside;
 use abi::unit::{Record, What};
@@ -111,8 +113,24 @@ struct Facts {
 }
 
 impl Planner {
-    /// The plans of the blocks of a region, whose instructions are `insns`.
+    /// The plans of the blocks of a region, whose instructions are `insns`. `silently`: units whose
+    /// execution follows from other tags write none.
     pub fn plan(
+        &mut self,
+        blocks: &[PlanBlock],
+        insns: &[Instruction],
+        recording: RecordingOptions,
+        silently: bool,
+        factory: &mut InstructionInfoFactory,
+    ) -> Vec<UnitPlan> {
+        let mut plans = self.plan_each(blocks, insns, recording, factory);
+        if silently {
+            silent::choose(blocks, insns, &mut plans);
+        }
+        plans
+    }
+
+    fn plan_each(
         &mut self,
         blocks: &[PlanBlock],
         insns: &[Instruction],
@@ -519,6 +537,17 @@ pub fn all_open(recording: RecordingOptions) -> bool {
 /// Whether the stream names a unit by its address and version, and not by its number.
 pub fn names_versions(recording: RecordingOptions) -> bool {
     recording.streams() && recording.control_flow != ControlFlow::Tags
+}
+
+/// Whether units may be silent in code that goes to `placement`. Code that may be closed or dropped at
+/// a unit's start may not: then something else is executed there.
+pub fn may_be_silent(options: Options, placement: Placement) -> bool {
+    let recording = options.recording;
+    recording.control_flow == ControlFlow::Tags
+        && recording.instrument == Instrument::Dep
+        && !recording.selective
+        && options.turns() == Turns::NotCounted
+        && !placement.patchable
 }
 
 /// Whether an instruction must be the first one of its unit: in the undo log a store that the

@@ -8,7 +8,8 @@
 //!                          0x7f: none
 //!          u16 live_in     registers whose values are the program's at the unit's entry
 //!          u16 live_out    the same behind its last instruction
-//!          u16 flags       bit 0: the unit is not selected, so no position counts its instructions
+//!          u16 flags       bit 0: the unit is not selected, so no position counts its instructions;
+//!                          bit 1: it writes no tag, so a position inside of it has to name it
 //! entry:   u8  delta       code bytes since the previous entry (since the unit's entry);
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
@@ -111,6 +112,8 @@ pub struct Header {
     pub live_out: GprSet,
     /// The unit is not selected: positions do not count its instructions.
     pub outside: bool,
+    /// The unit writes no tag, where others do: positions inside of it name it.
+    pub silent: bool,
 }
 
 /// One instruction boundary.
@@ -167,7 +170,7 @@ impl Writer {
         out.extend_from_slice(&header.scratch.map(|s| s.map_or(NO_SCRATCH, Scratch::to_byte)));
         out.extend_from_slice(&header.live_in.bits().to_le_bytes());
         out.extend_from_slice(&header.live_out.bits().to_le_bytes());
-        out.extend_from_slice(&[u8::from(header.outside), 0]);
+        out.extend_from_slice(&[u8::from(header.outside) | u8::from(header.silent) << 1, 0]);
         Writer { last: 0 }
     }
 
@@ -219,6 +222,7 @@ impl<'a> Recipe<'a> {
             live_in: GprSet::from_bits(u16::from_le_bytes([b[2], b[3]])),
             live_out: GprSet::from_bits(u16::from_le_bytes([b[4], b[5]])),
             outside: b[6] & 1 != 0,
+            silent: b[6] & 2 != 0,
         }
     }
 
@@ -301,6 +305,7 @@ mod tests {
             live_in: GprSet::from_bits(0x1234),
             live_out: GprSet::ALL,
             outside: true,
+            silent: true,
         };
         let mut out = Vec::new();
         let mut writer = Writer::begin(&mut out, header);

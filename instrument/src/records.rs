@@ -11,7 +11,7 @@ use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
 use abi::unit::{Record, What};
 use iced_x86::{Code as Op, EncodingKind, Instruction, Mnemonic, Register};
-use lifter::regs::GprSet;
+use lifter::regs::{GprSet, RAX};
 
 impl Weaver<'_> {
     /// The control-flow record and the new pointers; begins the recipe.
@@ -24,16 +24,24 @@ impl Weaver<'_> {
             live_in,
             live_out: self.unit.live.at_end(),
             outside: self.unit.plan.outside,
+            silent: control.entry == AtEntry::Silent,
         };
-        if control.bytes() > 0 || memory > 0 {
+        if header.silent && (memory == 0 || self.manner.claims_vectors()) {
+            // No register is needed.
+            if memory > 0 {
+                self.bump(RAX, 0, memory);
+            }
+        } else if control.bytes() > 0 || memory > 0 {
             let pointer = self.take(live_in, GprSet::EMPTY, Slot::First);
             let second = matches!(control.entry, AtEntry::Address | AtEntry::Target)
                 .then(|| self.take(live_in, GprSet::of(pointer.reg), Slot::Second));
             for (slot, scratch) in header.scratch.iter_mut().zip([Some(pointer), second]) {
                 *slot = scratch.map(Scratch::in_header);
             }
-            self.load_control_flow_pointer(pointer.reg);
-            self.control_flow_record(pointer.reg, second.map(|s| s.reg));
+            if !header.silent {
+                self.load_control_flow_pointer(pointer.reg);
+                self.control_flow_record(pointer.reg, second.map(|s| s.reg));
+            }
             self.bump(pointer.reg, control.bytes(), memory);
             if let Some(second) = second {
                 self.give_back(second);

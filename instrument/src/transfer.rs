@@ -20,8 +20,9 @@
 //! compares the high half, too, and writes a whole address; the processor predicts it all the same. What
 //! leads from there to the program's window is looked up behind the hot code.
 
+use crate::block::Slots;
 use crate::emit::{At, LookUp};
-use crate::fragment::Return;
+use crate::fragment::{Return, Slot};
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
@@ -80,6 +81,7 @@ impl Weaver<'_> {
                 self.come_back(next);
             }
             Flow::IndirectJump => {
+                self.by_slot(insn);
                 self.indirect(insn);
                 self.code().jump_gs(thread::JUMP);
             }
@@ -261,6 +263,29 @@ impl Weaver<'_> {
         code.ret(popped_by(insn));
     }
 
+    /// A jump through a word that does not change any more: one instruction, which leads to what the look-up
+    /// behind it would find, or there.
+    fn by_slot(&mut self, insn: &Instruction) {
+        let Slots { start, end, room } = self.manner.placement.constant;
+        let word = insn.memory_displacement64();
+        let is_constant = insn.is_ip_rel_memory_operand()
+            && insn.segment_prefix() == Register::None
+            && insn.memory_size().size() == 8
+            && start <= word
+            && word + 8 <= end;
+        let slots = &self.out.slots;
+        let is_new = !slots.iter().any(|slot| slot.word.0 == word);
+        if !is_constant || !is_new || slots.len() >= room {
+            return;
+        }
+        let at = self.out.code.here();
+        self.boundary_at(at, 0, Kind::Plain, &[]);
+        let slot = self.out.slots.len();
+        self.code().jump_by(slot * 8);
+        let slow = self.out.code.here();
+        self.out.slots.push(Slot { word: OrigAddr(word), slow });
+    }
+
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
     fn indirect(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::SavedRcx, &[]);
@@ -297,6 +322,11 @@ impl Weaver<'_> {
         let foreign = match look_up.by(from, table) {
             _ if self.manner.far.is_some() => self.look_up_far(from),
             Some(by) => {
+                match self.manner.placement.window_high {
+                    // The other half does not matter to crc32.
+                    None => self.code().high_half_of(from),
+                    Some(_) => self.code().load32(RCX, thread::TARGET + 4),
+                }
                 let foreign = self.leave_if_foreign();
                 let code = self.code();
                 match look_up {
@@ -313,6 +343,7 @@ impl Weaver<'_> {
                 code.move32(RCX, from);
                 code.look_up(look_up, table);
                 code.store(thread::JUMP, RCX);
+                code.load32(RCX, thread::TARGET + 4);
                 self.leave_if_foreign()
             }
         };
@@ -326,6 +357,7 @@ impl Weaver<'_> {
     /// Leaves the translation of the target, which is in `from` and in the thread block, in `jump`, if it lies
     /// in the same far window and has one; else leaves by way of the jump that is returned.
     fn look_up_far(&mut self, from: Gpr) -> CodeOff {
+        self.code().load32(RCX, thread::TARGET + 4);
         let foreign = self.leave_if_foreign();
         let Some(far) = self.manner.far else { return foreign };
         let code = self.code();
@@ -347,9 +379,9 @@ impl Weaver<'_> {
         foreign
     }
 
-    /// Goes on if the target lies in the window, else by way of the jump that is returned.
+    /// Goes on if the target, whose high half is in rcx, lies in the window, else by way of the jump that is
+    /// returned.
     fn leave_if_foreign(&mut self) -> CodeOff {
-        self.code().load32(RCX, thread::TARGET + 4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();

@@ -10,8 +10,10 @@ use crate::fragment::{Branch, Fragment, Thunks, Unit};
 use crate::liveness::{Beyond, Liveness, Span};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use crate::manner::Manner;
-use crate::plan::{UnitPlan, NOWHERE};
-use crate::planner::{ends_unit, may_enter, outside, starts_unit, PlanBlock, Planner};
+use crate::plan::{AtEntry, UnitPlan, NOWHERE};
+use crate::planner::{
+    ends_unit, may_be_silent, may_enter, outside, starts_unit, PlanBlock, Planner,
+};
 use crate::weave;
 use crate::weaver::{Draft, Tools, Weaver};
 use abi::ids::{CodeOff, OrigAddr};
@@ -114,6 +116,7 @@ impl Translator {
         let (insns, spans, plans) = self.analyse(blocks, source);
         let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
         let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
+        let slots = out.slots.len();
         self.ends.short.clear();
         self.weave(&region, out);
         if !self.placement.patchable && self.find_short_branches(&out.units[units..]) {
@@ -121,6 +124,7 @@ impl Translator {
             out.code.bytes.truncate(code);
             out.recipes.truncate(recipes);
             out.units.truncate(units);
+            out.slots.truncate(slots);
             self.weave(&region, out);
         }
         self.bind(units, out);
@@ -166,7 +170,8 @@ impl Translator {
                 PlanBlock { insns: list, wide, open, outside, successors, leaves }
             })
             .collect();
-        self.planner.plan(&plan_blocks, insns, recording, &mut self.tools.factory)
+        let silently = may_be_silent(self.options, self.placement);
+        self.planner.plan(&plan_blocks, insns, recording, silently, &mut self.tools.factory)
     }
 
     /// Emits the region; its branches are left pending.
@@ -271,10 +276,12 @@ fn entry_inside(p: &Pending, units: &[Unit]) -> Option<CodeOff> {
 /// What the reader is told about the unit.
 #[allow(clippy::cast_possible_truncation, reason = "blocks are smaller than 64 KiB")]
 fn body(block: &Block, plan: &UnitPlan) -> UnitBody {
-    let outside = if plan.outside { flags::OUTSIDE } else { 0 };
+    let flag = |flag, is_set| if is_set { flag } else { 0 };
     UnitBody {
         code_len: block.len as u16,
-        flags: outside | if block.wide { flags::WIDE } else { 0 },
+        flags: flag(flags::OUTSIDE, plan.outside)
+            | flag(flags::WIDE, block.wide)
+            | flag(flags::SILENT, plan.control.entry == AtEntry::Silent),
         records: plan.records.clone(),
     }
 }

@@ -22,7 +22,7 @@ use iced_x86::{
     Decoder, DecoderOptions, Formatter, Instruction, InstructionInfoFactory, IntelFormatter,
     Mnemonic, OpKind, Register, RflagsBits, SymbolResolver, SymbolResult,
 };
-use instrument::block::{Block, Placement, Source};
+use instrument::block::{Block, Placement, Slots, Source};
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
@@ -36,8 +36,13 @@ const ORIGINAL: u64 = 0x40_1000;
 const TRANSLATED: u64 = 0x5000_0000;
 
 /// Rewritten ahead of time, at fixed addresses.
-const FIXED: Placement =
-    Placement { window_high: Some(0), patchable: false, movable: false, exact_registers: false };
+const FIXED: Placement = Placement {
+    window_high: Some(0),
+    patchable: false,
+    movable: false,
+    constant: Slots { start: 0, end: 0, room: 0 },
+    exact_registers: false,
+};
 
 struct Case {
     options: Options,
@@ -656,7 +661,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            constant: Slots::default(),
         },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -672,7 +678,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            constant: Slots::default(),
         },
         original: 0x7ffd_0040_1000,
         translated: 0x7f12_7000_0000,
@@ -799,7 +806,8 @@ snapshot!(
             window_high: Some(0x7f12),
             patchable: true,
             movable: false,
-            exact_registers: true
+            exact_registers: true,
+            constant: Slots::default(),
         },
         original: 0x7f12_0040_1000,
         translated: 0x7f12_7000_0038,

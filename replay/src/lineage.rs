@@ -1,6 +1,8 @@
 //! The traces that the replay of one process needs.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use recording::{Recording, TraceName};
 use trace::events::Event;
@@ -10,8 +12,21 @@ use trace::{Error, Trace};
 /// exec.
 #[derive(Debug)]
 pub struct Lineage {
-    first: Trace,
-    others: Vec<Trace>,
+    first: Arc<Trace>,
+    others: Vec<Arc<Trace>>,
+}
+
+/// Traces of processes that forked others, each opened once.
+#[derive(Debug, Default)]
+pub struct Parents(HashMap<TraceName, Arc<Trace>>);
+
+impl Parents {
+    fn open(&mut self, recording: &Recording, name: TraceName) -> Option<Arc<Trace>> {
+        if let Some(known) = self.0.get(&name) {
+            return Some(Arc::clone(known));
+        }
+        Trace::open_alone(&recording.path(name)).ok().map(Arc::new)
+    }
 }
 
 /// A longer line of forks is not believed.
@@ -20,15 +35,25 @@ const MOST: usize = 10_000;
 impl Lineage {
     /// Of a trace of a recording.
     pub fn of_recording(recording: &Recording, name: TraceName) -> Result<Lineage, Error> {
+        Lineage::with_parents(recording, name, &mut Parents::default())
+    }
+
+    /// The same, with traces that have been opened for others.
+    pub fn with_parents(
+        recording: &Recording,
+        name: TraceName,
+        parents: &mut Parents,
+    ) -> Result<Lineage, Error> {
         let trace = Trace::open_alone(&recording.path(name))?;
         Lineage::from(trace, |child| {
             let candidates = recording.traces.iter().filter(|name| Some(name.pid) == child.parent);
-            let mut found: Vec<Trace> = candidates
-                .filter_map(|&name| Trace::open_alone(&recording.path(name)).ok())
-                .filter(|parent| forked(parent, child))
-                .collect();
-            found.sort_by_key(|parent| parent.start_ns);
-            found.pop()
+            let opened =
+                candidates.filter_map(|&name| Some((name, parents.open(recording, name)?)));
+            let mut found: Vec<_> = opened.filter(|(_, parent)| forked(parent, child)).collect();
+            found.sort_by_key(|(_, parent)| parent.start_ns);
+            let (name, parent) = found.pop()?;
+            parents.0.insert(name, Arc::clone(&parent));
+            Some(parent)
         })
         .map_err(|e| Error(format!("{name}: {e}")))
     }
@@ -45,14 +70,14 @@ impl Lineage {
                 .filter(|(parent, _)| forked(parent, child));
             let (parent, path) = opened.max_by_key(|(parent, _)| parent.start_ns)?;
             at = path;
-            Some(parent)
+            Some(Arc::new(parent))
         })
         .map_err(|e| Error(format!("{}: {e}", path.display())))
     }
 
     fn from(
         trace: Trace,
-        mut parent: impl FnMut(&Trace) -> Option<Trace>,
+        mut parent: impl FnMut(&Trace) -> Option<Arc<Trace>>,
     ) -> Result<Lineage, Error> {
         if !trace.options.recording.inputs() {
             return Err(Error(
@@ -60,7 +85,7 @@ impl Lineage {
             ));
         }
         // The youngest first.
-        let mut line = vec![trace];
+        let mut line = vec![Arc::new(trace)];
         loop {
             let Some(youngest) = line.last().filter(|_| line.len() < MOST) else {
                 return Err(Error("damaged: it has too many ancestors".into()));
@@ -105,7 +130,7 @@ impl Lineage {
     /// All, in the order of their starts.
     #[must_use]
     pub fn traces(&self) -> Vec<&Trace> {
-        std::iter::once(&self.first).chain(&self.others).collect()
+        std::iter::once(&self.first).chain(&self.others).map(Arc::as_ref).collect()
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Child {
     pub tid: Option<u32>,
     /// Indexes of its other threads are larger.
     pub above: u32,
+    /// Items in front of what its parent has not done before it makes the call.
+    pub begins: usize,
 }
 
 /// How the numbers of a trace become those of the script.
@@ -280,6 +282,7 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
         items.pop();
     }
 
+    let begins = items.iter().rposition(is_done).map_or(0, |at| at + 1);
     let own = child.threads.iter().find(|t| t.index == 0);
     let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
     let tid = own.and_then(|t| t.tid);
@@ -303,8 +306,23 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     }
     items.push(call);
     items.extend(own);
-    let child = Child { thread, tid, above: numbers.others };
+    let child = Child { thread, tid, above: numbers.others, begins };
     Ok(Ordered { items, end, child: Some(child) })
+}
+
+/// Whether a replay that is about to take what stands behind the event has taken that.
+fn is_done(item: &Item<'_>) -> bool {
+    matches!(
+        *item.event,
+        Event::Answer { .. }
+            | Event::Arrived(_)
+            | Event::Checked(_)
+            | Event::Signal { .. }
+            | Event::Syscall { .. }
+            | Event::ThreadEnd { .. }
+            | Event::ThreadStart { .. }
+            | Event::Yields
+    )
 }
 
 /// Where the call tells the child its number, if the call's arguments say it.

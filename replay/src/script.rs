@@ -44,10 +44,56 @@ impl Script {
     pub fn last_turn(&self) -> u64 {
         self.before + self.turns
     }
+
+    /// Kernel thread id of the thread with this index.
+    #[must_use]
+    pub fn thread_name(&self, index: u32) -> u32 {
+        let tid = usize::try_from(index).ok().and_then(|at| *self.threads.get(at)?);
+        tid.unwrap_or(index)
+    }
+}
+
+/// What the replay of a process needs to know of those that it forks, and that are replayed with it.
+#[derive(Debug, Default)]
+pub struct Family {
+    used: Used,
+    /// Calls that map memory, as entries.
+    maps: Vec<u8>,
+    /// The files of which they mapped code.
+    code: Vec<PathBuf>,
+}
+
+impl Family {
+    /// Adds the last process of the lineage, of which this script was written.
+    pub fn add(&mut self, lineage: &Lineage, script: &Script) -> Result<(), Error> {
+        const MAPPING: [u64; 2] = [9, 25];
+        let trace = lineage.last();
+        self.used.add_trace(trace);
+        for event in trace.threads.iter().flat_map(|t| &t.events).filter_map(|e| e.event.as_ref()) {
+            if matches!(event, Event::Syscall { number, .. } if MAPPING.contains(number)) {
+                let event = Cow::Borrowed(event);
+                let item = Item { thread: 0, position: Position::NONE, event };
+                self.maps.extend(entry(&item, &item.event)?);
+            }
+        }
+        self.code.extend(script.code.iter().cloned());
+        Ok(())
+    }
+}
+
+/// What a script is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// The replay of one process.
+    Alone,
+    /// A tree, whose first process this is.
+    First(&'a Family),
+    /// A process of a tree, which is forked there: what came before is left out.
+    Forked,
 }
 
 /// The start of the process, from the trace that has it.
-fn header(lineage: &Lineage) -> Result<Header, Error> {
+fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
     let first = lineage.first();
     let layout = first.process_events.iter().find_map(|placed| match placed.event {
         Some(Event::Layout { window, brk, interpreter, stack, stack_end }) => {
@@ -64,6 +110,9 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
         used.add(tables.start, tables.end - tables.start);
     }
     lineage.traces().iter().for_each(|trace| used.add_trace(trace));
+    if let Part::First(family) = part {
+        used.add_all(&family.used);
+    }
     let free = used.free().ok_or_else(|| {
         Error(
             "the program used so much of the address space that no room is left for a replay"
@@ -82,6 +131,7 @@ fn header(lineage: &Lineage) -> Result<Header, Error> {
         free: [free.start, free.end],
         pid: first.pid,
         len: 0,
+        beside: 0,
     })
 }
 
@@ -94,11 +144,31 @@ pub fn write(
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
+    write_part(lineage, Part::Alone, interpreter, resolve, out)
+}
+
+/// The same, for a tree.
+pub fn write_part(
+    lineage: &Lineage,
+    part: Part<'_>,
+    interpreter: Option<&Path>,
+    resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
+    out: &mut (impl Write + Seek),
+) -> Result<Script, Error> {
     let mut ordered = order(&lineage.traces())?;
+    // Items that are left out.
+    let mut hole = match (part, ordered.child) {
+        (Part::Forked, Some(child)) => child.begins,
+        _ => 0,
+    };
     if let Some(path) = interpreter {
+        let before = ordered.items.len();
         name_interpreter(&mut ordered.items, path);
+        if hole > 0 {
+            hole += ordered.items.len() - before;
+        }
     }
-    let mut header = header(lineage)?;
+    let mut header = header(lineage, part)?;
     let failed = |e: std::io::Error| Error(format!("cannot write the script of the replay: {e}"));
     out.write_all(&[0; HEADER_SIZE]).map_err(failed)?;
     let mut known: Vec<(Wanted, PathBuf)> = Vec::new();
@@ -108,7 +178,8 @@ pub fn write(
     let mut threads: Vec<Option<u32>> = Vec::new();
     let mut code = Code::default();
     code.add(interpreter);
-    for item in &ordered.items {
+    let mut passed_over = 0u64;
+    for (at, item) in ordered.items.iter().enumerate() {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
         let thread = thread.ok_or_else(|| Error("damaged: it has too many threads".into()))?;
         if turns.len() <= thread {
@@ -152,7 +223,21 @@ pub fn write(
         code.call(item);
         let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
         header.len += entry.len() as u64;
-        out.write_all(&entry).map_err(failed)?;
+        match at < hole {
+            true => passed_over += entry.len() as u64,
+            false => {
+                if passed_over > 0 {
+                    let to = HEADER_SIZE as u64 + std::mem::take(&mut passed_over);
+                    out.seek(SeekFrom::Start(to)).map_err(failed)?;
+                }
+                out.write_all(&entry).map_err(failed)?;
+            }
+        }
+    }
+    if let Part::First(family) = part {
+        header.beside = family.maps.len() as u64;
+        out.write_all(&family.maps).map_err(failed)?;
+        family.code.iter().for_each(|file| code.add(Some(file)));
     }
     out.seek(SeekFrom::Start(0)).map_err(failed)?;
     out.write_all(&header.to_bytes()).map_err(failed)?;

@@ -56,6 +56,11 @@ impl Used {
         self.ranges.insert(start, end);
     }
 
+    /// Adds what others have.
+    pub fn add_all(&mut self, others: &Used) {
+        others.ranges.iter().for_each(|(&start, &end)| self.add(start, end - start));
+    }
+
     /// Adds all that a trace says that its process had.
     pub fn add_trace(&mut self, trace: &Trace) {
         let threads = trace.threads.iter().flat_map(|thread| &thread.events);

@@ -5,6 +5,7 @@ use crate::error::{unsupported, Error, Result};
 use crate::input::{word, Input};
 use crate::translate::Inspection;
 use abi::ids::Gpr;
+use instrument::plan::AtEntry;
 use lifter::flow::End;
 use lifter::program::{Function, Program};
 use object::elf;
@@ -78,7 +79,11 @@ pub fn live(function: &Function, inspection: &Inspection) -> String {
 pub fn plan(function: &Function, inspection: &Inspection) -> String {
     let mut out = format!("function {:x}\n", function.start);
     for (block, unit) in inspection.blocks.iter().zip(&inspection.fragment.units) {
-        let kind = if unit.wide { "wide" } else { "narrow" };
+        let kind = match unit.control.entry {
+            AtEntry::Silent => "silent",
+            _ if unit.wide => "wide",
+            _ => "narrow",
+        };
         let closed = if block.plan.closed { ", relies on its predecessors" } else { "" };
         let _ = writeln!(out, " unit {:x} id {:x} {kind}{closed}", unit.start, unit.id);
         for (i, insn) in block.insns.iter().enumerate() {

@@ -101,6 +101,12 @@ impl Input {
         self.program_headers.iter().find(|p| p.kind == kind.0)
     }
 
+    /// Addresses of what ld.so makes read-only when it has filled it in: from, to. Nothing of it is taken for
+    /// granted, as the program may choose otherwise.
+    pub fn constant(&self) -> [u64; 2] {
+        self.header_of(elf::PT_GNU_RELRO).map_or([0; 2], |p| [p.address, p.end()])
+    }
+
     pub fn image_start(&self) -> u64 {
         self.loads().map(|p| abi::layout::page_down(p.address)).min().unwrap_or(0)
     }

@@ -130,6 +130,7 @@ fn mapped(offsets: Tables, places: Places) -> Tables {
         units: places.tables + offsets.units,
         unit_addresses: places.tables + offsets.unit_addresses,
         recipes: places.tables + offsets.recipes,
+        slots: places.tables + offsets.slots,
         ..offsets
     }
 }

@@ -145,6 +145,7 @@ impl Lifted<'_> {
                 fixed: self.fixed,
                 movable: true,
                 first_window,
+                constant: input.constant(),
             };
             let translated = blocks.translate(&self.image, target);
             report.units += translated.recorded.unit_addresses.len();

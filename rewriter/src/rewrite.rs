@@ -132,6 +132,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
                 fixed: !input.pie,
                 movable: false,
                 first_window: FIRST_WINDOW,
+                constant: input.constant(),
             };
             coverage::translate(&input, &image, &mut blocks, target, &learned, runtime.end())
         }

@@ -1,19 +1,21 @@
 //! The whole program through the translator, and what the runtime and the reader need to know
 //! about the result.
 
-use crate::convert::{low, short};
+use crate::convert::{index, low, short};
 use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::layout::page_up;
 use abi::options::{torture, Options, Turns};
 use abi::selection::Selected;
 use abi::tables::Tables;
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
 use iced_x86::InstructionInfoFactory;
-use instrument::block::{Block, Placement, Source};
+use instrument::block::{Block, Placement, Slots, Source};
 use instrument::fragment::{Fragment, Thunks};
 use instrument::plan::ControlRecord;
 use instrument::planner::{ends_unit, starts_unit};
 use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
+use lifter::flow::End;
 use lifter::image::Image;
 use lifter::program::{Function, Program};
 use std::collections::HashMap;
@@ -32,13 +34,16 @@ pub struct Translated {
     pub descriptions: Vec<u8>,
     /// Of movable code.
     pub thunks: Thunks,
+    /// [`Tables::slots`].
+    pub slots: Vec<(u32, u32)>,
 }
 
 impl Translated {
     /// Bytes of the tables, and somewhat more.
     pub fn table_bytes(&self) -> u64 {
         const BESIDES: usize = 1 << 16;
-        let words = 2 * self.entries.len() + 2 * self.units.len() + self.unit_addresses.len();
+        let pairs = self.entries.len() + self.units.len() + self.slots.len();
+        let words = 2 * pairs + self.unit_addresses.len();
         (4 * words + self.recipes.len() + self.descriptions.len() + BESIDES) as u64
     }
 
@@ -59,6 +64,8 @@ impl Translated {
             unit_addresses: place(&addresses),
             recipes: place(&self.recipes),
             recipes_len: self.recipes.len() as u64,
+            slots: place(&pairs(&self.slots)),
+            slot_count: self.slots.len() as u64,
             descriptions: place(&self.descriptions),
             descriptions_len: self.descriptions.len() as u64,
             first_window: 0,
@@ -102,19 +109,26 @@ pub struct Target<'a> {
     pub movable: bool,
     /// Window of the first unit.
     pub first_window: u32,
+    /// Addresses of words that do not change any more when the program runs: from, to.
+    pub constant: [u64; 2],
 }
 
 /// Translates a whole program or library.
 pub fn translate(program: &Program, image: &Image, target: Target) -> Translated {
     let Target { options, selected, code: code_base, .. } = target;
+    let constant = slots(program, target);
     let placement = Placement {
         window_high: target.fixed.then_some(0),
         patchable: false,
         movable: target.movable,
+        constant,
         exact_registers: false,
     };
     let mut translator = Translator::new(options, placement);
     let mut out = Fragment::new(code_base);
+    // Whole pages: they are written, and the code behind them is not.
+    let room = page_up(8 * constant.room as u64);
+    out.code.bytes.resize(index(room), 0xcc);
     let mut result = Translated::default();
     let numbering = Numbering::new(program, image, selected, target.first_window);
     // Where each original block went; narrow ones too, for direct branches between functions.
@@ -149,7 +163,21 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     result.entries.sort_unstable();
     result.code = out.code.bytes;
     result.recipes = out.recipes;
+    result.slots = out.slots.iter().map(|slot| (slot.word.low(), slot.slow.0)).collect();
     result
+}
+
+/// Room for the slots of a translation.
+fn slots(program: &Program, target: Target) -> Slots {
+    let [start, end] = target.constant;
+    let Options { process, .. } = target.options;
+    // Each jump of a replay is counted, and of code that exists twice the one or the other is meant.
+    if target.fixed || process.switchable || target.options.turns() != Turns::NotCounted {
+        return Slots::default();
+    }
+    let blocks = program.functions.iter().flat_map(|function| &function.blocks);
+    let jumps = blocks.filter(|block| block.end == End::IndirectJump).count();
+    Slots { start, end, room: jumps.min(index(end.saturating_sub(start) / 8)) }
 }
 
 /// One function through the translator, for [`crate::dump`].
@@ -183,6 +211,7 @@ pub fn inspector(image: &Image, options: Options) -> Translator {
         window_high: image.fixed.then_some(0),
         patchable: false,
         movable: false,
+        constant: Slots::default(),
         exact_registers: false,
     };
     Translator::new(options, placement)

@@ -260,6 +260,29 @@ fn programs_of_the_system_replay() {
     tally.finish();
 }
 
+/// Where a process forked, its replay does: so what they write comes in the order in which it did.
+#[test]
+fn a_tree_replays_at_once() {
+    let here = folder();
+    let script = "x=0; echo one; (echo two; (x=7; echo three); echo four $x); \
+        (exit 3) || echo $?; (echo a; echo b) | while read line; do echo $line; done; echo five";
+    let recorded = record(here.path(), "rec", &["sh", "-c", script]);
+    assert_eq!(text(&recorded.stdout), "one\ntwo\nthree\nfour 0\n3\na\nb\nfive\n");
+    let all = names(here.path(), "rec");
+    assert!(all.len() > 5, "{all:?}");
+    for flags in [&["replay", "rec"][..], &["replay", "--output", "rec"]] {
+        let replayed = output(dep(here.path()).args(flags));
+        let said = if flags.len() == 2 { &replayed.stdout } else { &replayed.stderr };
+        let equal: Vec<String> = text(said).lines().map(str::to_owned).collect();
+        assert!(replayed.status.success(), "{equal:?}");
+        assert!(equal.iter().all(|line| line.contains(": equal to the recording")), "{equal:?}");
+        assert_eq!(equal.len(), all.len(), "{equal:?}");
+        if flags.len() == 3 {
+            assert_eq!(text(&replayed.stdout), text(&recorded.stdout));
+        }
+    }
+}
+
 const C: &str = "
 #include <dlfcn.h>
 #include <stdio.h>

@@ -43,8 +43,11 @@ impl Module {
         let loads: Vec<_> = headers.into_iter().filter(|h| word(h, 0, 4) == 1).collect();
         let first = loads.iter().map(|h| word(h, 16, 8) / 4096 * 4096).min().unwrap_or(0);
         let code = loads.iter().filter(|h| word(h, 4, 4) & 1 == 1);
-        let code = code.map(|h| word(h, 16, 8)..word(h, 16, 8) + word(h, 40, 8)).collect();
-        let functions = functions(path);
+        let code = code.map(|h| word(h, 16, 8)..word(h, 16, 8) + word(h, 40, 8));
+        let code: Vec<Range<u64>> = code.collect();
+        // Symbols of functions may stand for data.
+        let mut functions = functions(path);
+        functions.retain(|f| code.iter().any(|code| code.contains(&f.start)));
         let load = start.wrapping_sub(first);
         Ok(Module { name: name.to_owned(), load, code, functions })
     }

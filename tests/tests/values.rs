@@ -294,7 +294,8 @@ fn what_cannot_be_answered_is_said_in_a_line() {
         (&["--address", "nolib.so:shared"], "no file nolib.so"),
         (&["--address", "shared", "--size", "0"], "--size 0"),
         (&["--address", "shared", "--thread", "1"], "no thread 1"),
-        (&["--address", "shared", "--from", "x"], "expected TURN"),
+        (&["--address", "shared", "--from", "x"], "--from x: expected TURN"),
+        (&["--address", "shared", "--from", "9", "--to", "3"], "--from 9 lies behind --to 3"),
     ] {
         let output = recorded.dep(&[&["values", "p.0.rec"], arguments].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -39,6 +39,17 @@ pub struct CompiledUnit {
     pub turns: bool,
     /// Offsets of the instructions that read and write memory at once (locked ones).
     pub atomic: Vec<u16>,
+    /// What may follow without a tag.
+    pub silent: Option<Silent>,
+}
+
+/// A unit that writes no tag, as what follows another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silent {
+    /// Its number.
+    pub id: UnitId,
+    /// It does not follow if the stream goes on with a unit here.
+    pub other: Option<LiveAddr>,
 }
 
 /// Where an instruction starts.
@@ -254,6 +265,7 @@ impl Compiler {
             transfers: last.ends_block(),
             turns,
             atomic,
+            silent: None,
         })
     }
 

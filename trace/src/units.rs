@@ -44,6 +44,8 @@ struct Statics {
     first_window: u32,
     /// Address in the image, position in the descriptions.
     entries: Vec<(OrigAddr, u32)>,
+    /// Addresses and numbers of units that write no tag, ascending.
+    silent: Vec<(OrigAddr, u32)>,
 }
 
 /// All units that a trace can name.
@@ -114,15 +116,18 @@ impl Units {
         count: u64,
         by_address: bool,
     ) -> Result<(), Error> {
-        let mut entries = Vec::new();
+        let (mut entries, mut silent) = (Vec::new(), Vec::new());
         let damaged = || Error("the output file's unit descriptions are damaged".into());
         let (mut at, mut previous) = (0, OrigAddr(0));
         for number in 0..count {
             let start = u32::try_from(at).map_err(|_| damaged())?;
             let (address, body) =
                 decode_static(&translation.descriptions, &mut at, previous).ok_or_else(damaged)?;
+            let number = u32::try_from(number).map_err(|_| damaged())?;
+            if body.flags & flags::SILENT != 0 {
+                silent.push((address, number));
+            }
             if by_address {
-                let number = u32::try_from(number).map_err(|_| damaged())?;
                 let id = unit_id(first_window, number);
                 let live = load.plus(address.0);
                 self.places.entry(word(live, 0)).or_insert(id);
@@ -133,7 +138,8 @@ impl Units {
             entries.push((address, start));
             previous = address;
         }
-        let statics = Statics { translation, load, first_window, entries };
+        silent.sort_unstable();
+        let statics = Statics { translation, load, first_window, entries, silent };
         self.statics.insert(first_window, statics);
         Ok(())
     }
@@ -185,6 +191,14 @@ impl Units {
             Predecessor::Static => ahead_of_time(),
             Predecessor::Jit => jit(),
         })
+    }
+
+    /// The unit that writes no tag at a live address, where an ahead-of-time unit `from` leads directly.
+    pub fn silent_at(&self, address: LiveAddr, from: UnitId) -> Option<UnitId> {
+        let (_, statics) = self.statics.range(..=from.window()).next_back()?;
+        let address = OrigAddr(address.0.wrapping_sub(statics.load.0));
+        let i = statics.silent.binary_search_by_key(&address, |s| s.0).ok()?;
+        Some(unit_id(statics.first_window, statics.silent[i].1))
     }
 
     /// Whether ahead-of-time units have numbers in this window, or units of the JIT.

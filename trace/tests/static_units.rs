@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use abi::event::{Kind, WHOLE_UNIT};
+use abi::event::{in_silent_unit, Kind, WHOLE_UNIT};
 use abi::ids::{Gpr, LiveAddr, OrigAddr};
 use abi::image::{self, ImageHeader};
 use abi::options::{Memory, Options, RecordingOptions};
 use abi::tables::Tables;
 use abi::trace::{tags, words_check, FrameKind, RegisterState, PROCESS};
-use abi::unit::{encode_static, unit_id, Record as UnitRecord, UnitBody, What};
+use abi::unit::{encode_static, flags, unit_id, Record as UnitRecord, UnitBody, What};
 use trace::compile::CompiledUnit;
 use trace::test_support::{event, Record, TraceWriter};
 use trace::units::Origin;
@@ -31,18 +31,25 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// An ELF file with the code, the header's section and the descriptions.
+fn body(code_len: u16, flags: u8, records: &[(u8, What)]) -> UnitBody {
+    let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
+    UnitBody { code_len, flags, records }
+}
+
 fn output_file() -> Vec<u8> {
+    let first = body(6, flags::WIDE, &[(0, What::Before(Gpr(7))), (0, What::After(Gpr(0)))]);
+    output_file_of(&CODE, &[(0, first), (6, body(3, flags::WIDE, &[]))])
+}
+
+/// An ELF file with the code, the header's section and the descriptions.
+fn output_file_of(code: &[u8], units: &[(u64, UnitBody)]) -> Vec<u8> {
     let mut descriptions = Vec::new();
-    let body = |code_len, records: &[(u8, What)]| UnitBody {
-        code_len,
-        flags: 1,
-        records: records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect(),
-    };
-    let first = body(6, &[(0, What::Before(Gpr(7))), (0, What::After(Gpr(0)))]);
-    let at = OrigAddr(CODE_ADDRESS);
-    encode_static(&mut descriptions, OrigAddr(0), at, &first);
-    encode_static(&mut descriptions, at, at.plus(6), &body(3, &[]));
+    let mut previous = OrigAddr(0);
+    for (offset, body) in units {
+        let at = OrigAddr(CODE_ADDRESS).plus(*offset);
+        encode_static(&mut descriptions, previous, at, body);
+        previous = at;
+    }
     let header = ImageHeader {
         magic: image::MAGIC,
         version: image::VERSION,
@@ -62,7 +69,7 @@ fn output_file() -> Vec<u8> {
     put(&mut file, 52, &[64, 0, 56, 0, 1, 0, 64, 0, 3, 0, 2, 0]);
     put(&mut file, 64, &[1, 0, 0, 0, 5, 0, 0, 0]); // PT_LOAD
     put(&mut file, 72, &words(&[0x200, 0x1200, 0x1200, 0x100, 0x100, 0x1000]));
-    put(&mut file, 0x200, &CODE);
+    put(&mut file, 0x200, code);
     put(&mut file, 0x400, &header.to_bytes());
     put(&mut file, 0x800, &descriptions);
     // Sections: null, the header's, names.
@@ -79,6 +86,27 @@ fn output_file() -> Vec<u8> {
 }
 
 fn trace_of(program: &Path) -> Vec<u8> {
+    let wide = |n| tags::wide(unit_id(3, n)).to_le_bytes();
+    let control_flow = [wide(0), wide(1)].concat();
+    let memory = words(&[0x500, 0x600]);
+    trace_with(
+        program,
+        2,
+        &[Record { registers: at_start(), control_flow, memory, ..Default::default() }],
+        &[],
+    )
+}
+
+/// The registers with which the thread starts.
+fn at_start() -> RegisterState {
+    let mut registers =
+        RegisterState { rip: LOAD + CODE_ADDRESS, valid: 0x10, ..Default::default() };
+    registers.gpr[4] = 0x8000;
+    registers
+}
+
+/// A trace of a program with so many units. `events`: of the thread.
+fn trace_with(program: &Path, units: u64, records: &[Record], events: &[Vec<u8>]) -> Vec<u8> {
     let mut writer = TraceWriter::default();
     let options: Options =
         RecordingOptions { memory: Memory::Registers, ..RecordingOptions::default() }.into();
@@ -92,22 +120,18 @@ fn trace_of(program: &Path) -> Vec<u8> {
     let path = program.to_str().expect("a path").as_bytes();
     file.extend(event(Kind::Program, 0, 0, WHOLE_UNIT, path));
     let windows = 3 | 9 << 32;
-    let statics = [LOAD, IDENTITY[0], IDENTITY[1], windows, 2];
+    let statics = [LOAD, IDENTITY[0], IDENTITY[1], windows, units];
     let statics = words(&[&statics[..], &[words_check(&statics)]].concat());
     file.extend(event(Kind::StaticUnits, 0, 0, WHOLE_UNIT, &statics));
     writer.payload(FrameKind::File, PROCESS, 0, &file);
-    let mut registers =
-        RegisterState { rip: LOAD + CODE_ADDRESS, valid: 0x10, ..Default::default() };
-    registers.gpr[4] = 0x8000;
     let mut start = words(&[7]);
-    start.extend_from_slice(&registers.to_bytes());
-    writer.payload(FrameKind::Events, 0, 0, &event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start));
-    let mut control_flow = Vec::new();
-    for n in 0..2 {
-        control_flow.extend_from_slice(&tags::wide(unit_id(3, n)).to_le_bytes());
+    start.extend_from_slice(&at_start().to_bytes());
+    let mut all = event(Kind::ThreadStart, 0, 0, WHOLE_UNIT, &start);
+    all.extend(events.concat());
+    writer.payload(FrameKind::Events, 0, 0, &all);
+    for record in records {
+        writer.record(record);
     }
-    let memory = words(&[0x500, 0x600]);
-    writer.record(&Record { registers, control_flow, memory, ..Default::default() });
     writer.bytes
 }
 
@@ -186,4 +210,94 @@ fn the_output_file_may_have_moved() {
     std::fs::rename(&files.output, &moved).expect("rename");
     let trace = Trace::open_with(&files.trace, Some(&moved)).expect("a trace");
     verify(&trace).expect("right");
+}
+
+/// jne to the third; the second (silent): push rax, jmp to the last; the third: push rcx; the last: push
+/// rdx, ret. With `circle` the second one jumps to itself.
+fn silent(circle: bool) -> (Vec<u8>, Vec<(u64, UnitBody)>) {
+    let back = if circle { 0xfd } else { 1 };
+    let code = vec![0x75, 0x03, 0x50, 0xeb, back, 0x51, 0x52, 0xc3];
+    let units = vec![
+        (0, body(2, flags::WIDE, &[])),
+        (2, body(3, flags::SILENT, &[(0, What::Before(Gpr(0)))])),
+        (5, body(1, 0, &[])),
+        (6, body(2, 0, &[])),
+    ];
+    (code, units)
+}
+
+/// What was referenced in a trace of [`silent`], or what is wrong with it.
+fn silently(circle: bool, records: &[Record], events: &[Vec<u8>]) -> Result<Vec<String>, String> {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (output, path) = (directory.path().join("out.elf"), directory.path().join("x.dep"));
+    let (code, units) = silent(circle);
+    std::fs::write(&output, output_file_of(&code, &units)).expect("write");
+    std::fs::write(&path, trace_with(&output, 4, records, events)).expect("write");
+    let trace = Trace::open(&path).expect("a trace");
+    let mut seen = Seen::default();
+    let mut walker = Walker::new(&trace);
+    for chunk in 0..trace.threads[0].chunks.len() {
+        walker.walk(&trace.threads[0], chunk, &mut seen).map_err(|wrong| wrong.what)?;
+    }
+    verify(&trace).map_err(|wrong| wrong.to_string())?;
+    Ok(seen.0)
+}
+
+/// A chunk with the first unit and then these, of which the first one is wide.
+fn chunk_of(narrow: &[u32], memory: &[u64]) -> Record {
+    let mut control_flow = tags::wide(unit_id(3, 0)).to_le_bytes().to_vec();
+    control_flow.extend(narrow.iter().flat_map(|&n| unit_id(3, n).tag().to_le_bytes()));
+    Record { registers: at_start(), control_flow, memory: words(memory), ..Default::default() }
+}
+
+const LAST: [&str; 2] = ["1206 W 7ff0", "1207 R 7ff0"];
+
+#[test]
+fn a_silent_unit_ran_unless_the_next_tag_is_of_the_other_way() {
+    let with = |first: &str| [&[first.to_string()][..], &LAST.map(String::from)].concat();
+    let through = silently(false, &[chunk_of(&[3], &[7])], &[]);
+    assert_eq!(through, Ok(with("1202 W 7ff8")));
+    let around = silently(false, &[chunk_of(&[2, 3], &[])], &[]);
+    assert_eq!(around, Ok(with("1205 W 7ff8")));
+}
+
+#[test]
+fn the_start_of_the_next_chunk_tells_the_way_as_a_tag_does() {
+    let next = |offset: u64, rsp: u64, units: &[u32]| {
+        let mut record = chunk_of(&[], &[]);
+        record.seq = 1;
+        record.registers.rip = LOAD + CODE_ADDRESS + offset;
+        record.registers.gpr[4] = rsp;
+        record.control_flow =
+            units.iter().flat_map(|&n| tags::wide(unit_id(3, n)).to_le_bytes()).collect();
+        record
+    };
+    let through = silently(false, &[chunk_of(&[], &[7]), next(6, 0x7ff8, &[3])], &[]);
+    assert_eq!(through.expect("right")[0], "1202 W 7ff8");
+    let around = silently(false, &[chunk_of(&[], &[]), next(5, 0x8000, &[2, 3])], &[]);
+    assert_eq!(around.expect("right")[0], "1205 W 7ff8");
+    // The next chunk is not there yet.
+    let cut = silently(false, &[chunk_of(&[], &[7])], &[]);
+    assert_eq!(cut, Ok(vec!["1202 W 7ff8".to_string()]));
+    let wrong = silently(false, &[chunk_of(&[], &[]), next(6, 0x7ff8, &[3])], &[]);
+    assert!(wrong.expect_err("its record is missing").contains("memory stream ends inside"));
+}
+
+#[test]
+fn what_happens_in_a_silent_unit_names_it() {
+    let ended = [2u32.to_le_bytes(), 11u32.to_le_bytes()].concat();
+    let ended = [ended, words(&[0])].concat();
+    let end = |insn| [event(Kind::ProcessEnd, 0, 4, insn, &ended)];
+    let tag = unit_id(3, 1).tag();
+    let inside = |insn| silently(false, &[chunk_of(&[], &[7])], &end(in_silent_unit(tag, insn)));
+    assert_eq!(inside(0), Ok(vec![]));
+    assert_eq!(inside(1), Ok(vec!["1202 W 7ff8".to_string()]));
+    // In the unit in front of it.
+    assert_eq!(silently(false, &[chunk_of(&[], &[])], &end(1)), Ok(vec![]));
+}
+
+#[test]
+fn silent_units_do_not_go_round() {
+    let wrong = silently(true, &[chunk_of(&[3], &[7; 100])], &[]).expect_err("wrong");
+    assert!(wrong.contains("too many units in a row"), "{wrong}");
 }

@@ -1,5 +1,6 @@
 //! Questions that are asked of a recording of inputs, and answered by a replay.
 
+mod between;
 pub mod calls;
 mod expression;
 mod hits;

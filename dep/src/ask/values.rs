@@ -15,6 +15,7 @@ use trace::walk::MemoryReference;
 use trace::Error;
 
 use crate::args::Common;
+use crate::ask::between::Between;
 use crate::ask::hits::{self, Found};
 use crate::ask::kernel::{Effect, Effects, Who};
 use crate::ask::place::{self, Place};
@@ -42,15 +43,8 @@ pub struct Arguments {
     /// How many bytes; without it as many as the symbol has, or 8
     #[arg(long, value_name = "N")]
     pub size: Option<u64>,
-    /// Only this thread (kernel thread id)
-    #[arg(long, value_name = "TID")]
-    pub thread: Option<u32>,
-    /// Only from here on: TURN, PERCENT%, begin or end
-    #[arg(long, value_name = "POSITION")]
-    pub from: Option<String>,
-    /// Only up to here
-    #[arg(long, value_name = "POSITION")]
-    pub to: Option<String>,
+    #[command(flatten)]
+    pub between: Between,
     /// Only what is loaded
     #[arg(long, conflicts_with = "stores")]
     pub loads: bool,
@@ -158,7 +152,7 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     fn wants(&self, row: &ValueRow, tid: u32) -> bool {
         let is_load = row.access == "load";
-        self.what.thread.is_none_or(|wanted| wanted == tid)
+        self.what.between.is_of(tid)
             && self.turns.contains(&row.turns)
             && (is_load || !self.what.loads)
             && !(is_load && self.what.stores)
@@ -179,16 +173,7 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     let end = address.checked_add(size).ok_or_else(|| {
         wrong(format!("{address:#x}, {size} bytes: the address space ends before"))
     })?;
-    if what.thread.is_some_and(|tid| !ready.script.threads.contains(&Some(tid))) {
-        let tid = what.thread.unwrap_or_default();
-        return Err(wrong(format!("the recording has no thread {tid}")));
-    }
-    let all = ready.script.last_turn();
-    let turn = |text: &Option<String>, otherwise| match text {
-        Some(text) => place::turn(text, all).map_err(wrong),
-        None => Ok(otherwise),
-    };
-    let turns = turn(&what.from, 0)?..turn(&what.to, u64::MAX)?.saturating_add(1);
+    let turns = what.between.turns(&ready).map_err(wrong)?;
     let range = address..end;
     let mut warnings = Warnings::default();
     let found = crate::replay::listed(&ready, &mut warnings, |trace, warnings| {

@@ -9,8 +9,9 @@ use serde::Serialize;
 use trace::Error;
 
 use crate::args::Common;
+use crate::ask::between::Between;
 use crate::ask::expression::{parse, Expression, Special, State};
-use crate::ask::place::{self, Place};
+use crate::ask::place::Place;
 use crate::ask::{ready, run, start};
 use crate::debug::{Machine, Points, Steered, Watch};
 use crate::replay::Ready;
@@ -26,15 +27,8 @@ pub struct Arguments {
     /// For example `pc == main+0x12 && rax > 5`, or `[counter]:4 == 7`
     #[arg(value_name = "EXPRESSION")]
     pub condition: String,
-    /// Only this thread (kernel thread id)
-    #[arg(long, value_name = "TID")]
-    pub thread: Option<u32>,
-    /// Only from here on: TURN, PERCENT%, begin or end
-    #[arg(long, value_name = "POSITION")]
-    pub from: Option<String>,
-    /// Only up to here
-    #[arg(long, value_name = "POSITION")]
-    pub to: Option<String>,
+    #[command(flatten)]
+    pub between: Between,
     /// Only the first place
     #[arg(long, conflicts_with_all = ["last", "count", "limit"])]
     pub first: bool,
@@ -129,15 +123,7 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     let mut resolve = |name: &str| symbols.find(name).map(|(address, _)| address);
     let condition = parse(&what.condition, &mut resolve)
         .map_err(|why| wrong(format!("`{}`: {why}", what.condition)))?;
-    if what.thread.is_some_and(|tid| !ready.script.threads.contains(&Some(tid))) {
-        let tid = what.thread.unwrap_or_default();
-        return Err(wrong(format!("the recording has no thread {tid}")));
-    }
-    let turn = |text: &Option<String>, otherwise| match text {
-        Some(text) => place::turn(text, ready.script.last_turn()).map_err(wrong),
-        None => Ok(otherwise),
-    };
-    let turns = turn(&what.from, 0)?..turn(&what.to, u64::MAX)?.saturating_add(1);
+    let turns = what.between.turns(&ready).map_err(wrong)?;
     let mut search = Search {
         ready: &ready,
         what,
@@ -195,7 +181,7 @@ impl Search<'_> {
     /// It holds where the replay stands.
     fn is_found(&mut self, stop: &Stood, out: &mut impl Write) -> Result<(), Stop> {
         let tid = u32::try_from(stop.tid).unwrap_or(u32::MAX);
-        let wanted = self.what.thread.is_none_or(|wanted| wanted == tid);
+        let wanted = self.what.between.is_of(tid);
         if !wanted || !self.turns.contains(&stop.position.turns) || self.left == 0 {
             return Ok(());
         }

@@ -2,6 +2,7 @@
 
 mod process;
 mod ready;
+mod tree;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use clap::Args as ClapArgs;
 use recording::originals::Originals;
 use recording::{Recording, TraceName};
 use replay::order::{Child, MAKERS};
-use replay::Lineage;
+use replay::{Lineage, Script};
 use serde::Serialize;
 use trace::events::Event;
 use trace::{Error, Trace};
@@ -79,25 +80,25 @@ impl Row for Report {
 }
 
 impl Report {
-    fn new(ready: &Ready, finished: &Finished, name: &str) -> Report {
+    fn new(script: &Script, finished: &Finished, name: &str) -> Report {
         let outcome = &finished.outcome;
         Report {
             process: name.trim_end().into(),
-            equal: finished.is_equal(ready),
+            equal: finished.is_equal(script),
             verdict: match outcome.verdict {
                 Verdict::Ended => "ended",
                 Verdict::Exhausted => "exhausted",
                 Verdict::Differs => "differs",
                 Verdict::Impossible => "impossible",
             },
-            replayable: ready.script.end.to_string(),
-            turns: ready.script.turns,
-            events: ready.script.events,
-            thread: ready.thread_name(outcome.thread),
+            replayable: script.end.to_string(),
+            turns: script.turns,
+            events: script.events,
+            thread: script.thread_name(outcome.thread),
             thread_turns: outcome.turns,
             pc: Hex(outcome.pc),
             text: finished.text.clone(),
-            line: format!("{name}{}", finished.line(ready)),
+            line: format!("{name}{}", finished.line(script)),
         }
     }
 }
@@ -113,65 +114,89 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Replays what is chosen, one after the other. The status is that of the worst.
+/// Replays what is chosen. The status is that of the worst.
 fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
     let file = &arguments.file;
-    let mut chosen = vec![arguments.process];
     let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
     let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
-    if let Some(recording) = &recording {
-        let names = match arguments.process {
-            Some(Which { pid, image }) => recording.select(pid, image),
-            None => recording.traces.clone(),
-        };
-        if names.len() > 1 {
-            let which = |name: &TraceName| Some(Which { pid: name.pid, image: Some(name.image) });
-            chosen = names.iter().map(which).collect();
+    let names = match (&recording, arguments.process) {
+        (Some(recording), Some(Which { pid, image })) => recording.select(pid, image),
+        (Some(recording), None) => recording.traces.clone(),
+        (None, _) => Vec::new(),
+    };
+    let mut statuses = Vec::new();
+    match &recording {
+        Some(recording) if names.len() > 1 => {
+            tree::replay(arguments, recording, &names, |status| statuses.push(status))?;
+        }
+        _ => {
+            let named = named(arguments, arguments.process);
+            let ready = match &recording {
+                Some(recording) => Ready::in_recording(&named, recording),
+                None => Ready::new(&named),
+            };
+            let told = ready.and_then(|ready| one(arguments, &ready, ""));
+            statuses.push(say(arguments, told));
         }
     }
-    let (mut differ, mut impossible) = (false, false);
-    for &process in &chosen {
-        let named = Named {
-            file,
-            process,
-            program: arguments.program.as_deref(),
-            output: arguments.rewritten.as_deref(),
-        };
-        // Of one process the file says which.
-        let name = process.filter(|_| chosen.len() > 1).map(|which| format!("{which} "));
-        let ready = match &recording {
-            Some(recording) => Ready::in_recording(&named, recording),
-            None => Ready::new(&named),
-        };
-        match ready.and_then(|ready| one(arguments, &ready, name.as_deref().unwrap_or_default())) {
-            Ok(0) => {}
-            Ok(DIFFERS) => differ = true,
-            Ok(_) => impossible = true,
-            Err(error) => {
-                eprintln!("dep: {error}");
-                impossible = true;
-            }
-        }
-    }
-    Ok(match (differ, impossible) {
+    Ok(match (statuses.contains(&DIFFERS), statuses.iter().all(|&status| status == 0)) {
         (true, _) => ExitCode::from(DIFFERS),
-        (false, true) => ExitCode::from(IMPOSSIBLE),
-        (false, false) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(IMPOSSIBLE),
+        (false, true) => ExitCode::SUCCESS,
     })
 }
 
+/// A process of what the command line names.
+fn named(arguments: &Arguments, process: Option<Which>) -> Named<'_> {
+    Named {
+        file: &arguments.file,
+        process,
+        program: arguments.program.as_deref(),
+        output: arguments.rewritten.as_deref(),
+    }
+}
+
+/// What a replay came to, and the status that follows.
+struct Told {
+    report: Report,
+    status: u8,
+    /// What has not been said yet.
+    damage: Vec<String>,
+}
+
+impl Told {
+    /// `name`: in front of its line.
+    fn new(script: &Script, finished: &Finished, name: &str, damaged: bool) -> Told {
+        let report = Report::new(script, finished, name);
+        let status = match (finished.outcome.verdict, report.equal) {
+            (Verdict::Impossible, _) => IMPOSSIBLE,
+            (_, false) => DIFFERS,
+            (_, true) => u8::from(damaged),
+        };
+        Told { report, status, damage: Vec::new() }
+    }
+}
+
 /// Replays one process.
-fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<u8, Error> {
+fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<Told, Error> {
     warn_of_damage(ready);
     let output = ready.output("none")?;
-    let besides = Besides { output: arguments.output, trace: None };
+    let besides = Besides { output: arguments.output, ..Besides::default() };
     let finished = process::run(ready, &output, &besides)?;
-    let report = Report::new(ready, &finished, name);
-    let status = match (finished.outcome.verdict, report.equal) {
-        (Verdict::Impossible, _) => IMPOSSIBLE,
-        (_, false) => DIFFERS,
-        (_, true) => u8::from(is_damaged(ready)),
+    Ok(Told::new(&ready.script, &finished, name, is_damaged(ready)))
+}
+
+/// Says what a replay came to. Returns the status.
+fn say(arguments: &Arguments, told: Result<Told, Error>) -> u8 {
+    let Told { report, status, damage } = match told {
+        Ok(told) => told,
+        Err(error) => {
+            eprintln!("dep: {error}");
+            return IMPOSSIBLE;
+        }
     };
+    let mut warnings = crate::Warnings::default();
+    damage.iter().for_each(|damage| warnings.add(damage));
     let mut bytes = Vec::new();
     // It goes to memory.
     let _ = Form::new(arguments.json).append(&report, &mut bytes);
@@ -181,7 +206,7 @@ fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<u8, Error> {
         false if arguments.json => std::io::stderr().write_all(&bytes),
         false => std::io::stderr().write_all(&[b"dep: ", &*bytes].concat()),
     };
-    Ok(status)
+    status
 }
 
 fn is_damaged(ready: &Ready) -> bool {
@@ -281,11 +306,11 @@ fn whole_trace(
 ) -> Result<(Trace, bool), Error> {
     let output = ready.output(instrument)?;
     let path = ready.folder.join("replay.dep");
-    let besides = Besides { output: false, trace: Some(path.clone()) };
+    let besides = Besides { trace: Some(path.clone()), ..Besides::default() };
     let finished = process::run(ready, &output, &besides)?;
-    let equal = finished.is_equal(ready);
+    let equal = finished.is_equal(&ready.script);
     if !equal || ready.script.end != replay::End::Whole {
-        eprintln!("dep: warning: {}", finished.line(ready));
+        eprintln!("dep: warning: {}", finished.line(&ready.script));
     }
     if finished.outcome.verdict == Verdict::Impossible {
         return Err(Error(format!("{file}: it cannot be replayed")));

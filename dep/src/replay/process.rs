@@ -1,14 +1,13 @@
 //! The process that replays.
 
-use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use abi::script::{Outcome, Verdict, OUTCOME_SIZE};
-use nix::fcntl::{fcntl, FcntlArg, FdFlag};
+use replay::Script;
 use trace::Error;
 
 use super::ready::Ready;
@@ -20,6 +19,8 @@ pub struct Besides {
     pub output: bool,
     /// The trace that it leaves.
     pub trace: Option<PathBuf>,
+    /// The processes that it forks are replayed with it: the descriptor of the pipe with the tokens.
+    pub tree: Option<RawFd>,
 }
 
 /// How it ended.
@@ -32,17 +33,29 @@ pub struct Finished {
 
 /// Runs `output` under the script.
 pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, Error> {
+    let (all, status) = run_all(ready, output, besides)?;
+    all.into_iter().find(|finished| finished.outcome.pid == 0).ok_or_else(|| unsaid(status))
+}
+
+/// Runs `output` under the script, and what it forks under theirs: how each ended that said so.
+pub fn run_all(
+    ready: &Ready,
+    output: &Path,
+    besides: &Besides,
+) -> Result<(Vec<Finished>, ExitStatus), Error> {
     let failed = |what: &str, e: std::io::Error| Error(format!("{what}: {e}"));
-    let (read, write) = nix::unistd::pipe().map_err(|e| failed("cannot make a pipe", e.into()))?;
-    fcntl(&read, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))
-        .map_err(|e| failed("cannot make a pipe", e.into()))?;
+    let (mut read, write) = std::io::pipe().map_err(|e| failed("cannot make a pipe", e))?;
     let mut command = Command::new(output);
+    // Nothing is read, so the place of the standard input is free: nobody else inherits the pipe.
     command
         .env_clear()
         .env("DEP_REPLAY", &ready.script_path)
-        .env("DEP_REPLAY_RESULT", write.as_raw_fd().to_string())
+        .env("DEP_REPLAY_RESULT", "0")
         .env("DEP_FOLLOW", "0")
-        .stdin(Stdio::null());
+        .stdin(Stdio::from(write));
+    if let Some(tokens) = besides.tree {
+        command.env("DEP_REPLAY_TREE", tokens.to_string());
+    }
     match besides.output {
         // What its ancestors wrote is theirs.
         true => command.env("DEP_REPLAY_OUTPUT", ready.lineage.traces().len().to_string()),
@@ -53,17 +66,27 @@ pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, 
         None => command.env("DEP_FILE", "null:"),
     };
     let child = command.spawn();
-    drop(write);
+    drop(command);
     let mut child = child.map_err(|e| failed(&format!("cannot run {}", output.display()), e))?;
     let mut said = Vec::new();
-    let heard = File::from(read).read_to_end(&mut said);
+    let heard = read.read_to_end(&mut said);
     let status = child.wait().map_err(|e| failed("cannot wait for the replay", e))?;
     heard.map_err(|e| failed("cannot hear how the replay ended", e))?;
-    let Some(outcome) = Outcome::from_bytes(&said) else {
-        return Err(Error(format!("the replay did not say how it ended: {}", ended(status))));
-    };
-    let text = String::from_utf8_lossy(&said[OUTCOME_SIZE..]).trim_end().replace('\n', " ");
-    Ok(Finished { outcome, text })
+    let mut all = Vec::new();
+    let mut rest = &said[..];
+    while let Some(outcome) = Outcome::from_bytes(rest) {
+        let text = usize::try_from(outcome.text).ok();
+        let Some(text) = text.and_then(|len| rest[OUTCOME_SIZE..].get(..len)) else { break };
+        rest = &rest[OUTCOME_SIZE + text.len()..];
+        let text = String::from_utf8_lossy(text).trim_end().replace('\n', " ");
+        all.push(Finished { outcome, text });
+    }
+    Ok((all, status))
+}
+
+/// The replay ended without a word.
+pub fn unsaid(status: ExitStatus) -> Error {
+    Error(format!("the replay did not say how it ended: {}", ended(status)))
 }
 
 fn ended(status: ExitStatus) -> String {
@@ -81,28 +104,27 @@ fn escaped(path: &Path) -> std::ffi::OsString {
 
 impl Finished {
     /// Whether the replay did what the recording did, as far as that goes.
-    pub fn is_equal(&self, ready: &Ready) -> bool {
+    pub fn is_equal(&self, script: &Script) -> bool {
         match self.outcome.verdict {
             Verdict::Ended => true,
             // A recording that has its end says how it ended.
-            Verdict::Exhausted => ready.script.end != replay::End::Whole,
+            Verdict::Exhausted => script.end != replay::End::Whole,
             Verdict::Differs | Verdict::Impossible => false,
         }
     }
 
     /// In one line.
-    pub fn line(&self, ready: &Ready) -> String {
+    pub fn line(&self, script: &Script) -> String {
         let Outcome { verdict, thread, turns, pc, .. } = self.outcome;
-        let script = &ready.script;
         let equal = format!(
             "replayed {} turns, {} events: equal to the recording",
             script.turns, script.events
         );
-        match (verdict, self.is_equal(ready)) {
+        match (verdict, self.is_equal(script)) {
             (Verdict::Impossible, _) => format!("cannot be replayed: {}", self.text),
             (_, false) => format!(
                 "differs from the recording at turn {turns} of thread {}, at pc {pc:#x}: {}",
-                ready.thread_name(thread),
+                script.thread_name(thread),
                 self.text
             ),
             (_, true) if script.end == replay::End::Whole => equal,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use record::prepare::{self, Prepared};
 use recording::originals::{Originals, Wanted};
 use recording::Recording;
+use replay::script::{write_part, Family, Part};
 use replay::{Lineage, Script};
 use tempfile::TempDir;
 use trace::Error;
@@ -14,6 +15,9 @@ use trace::Error;
 use crate::args::Which;
 use crate::cleanup::Guard;
 use crate::folder;
+
+/// Name of the script; those of forked processes have their number behind it.
+pub const SCRIPT: &str = "script";
 
 /// What the user names.
 pub struct Named<'a> {
@@ -78,7 +82,8 @@ impl Ready {
             return Ok(ready);
         }
         folder::has_one(named.file, named.process)?;
-        Ready::of(named, None, Lineage::of_file(named.file)?, &Originals::default())
+        let lineage = Lineage::of_file(named.file)?;
+        Ready::of(named, None, lineage, &Originals::default(), Part::Alone)
     }
 
     /// The same of an open recording, which has to outlive it.
@@ -86,7 +91,32 @@ impl Ready {
         let name = folder::select_one(recording, named.file, named.process)?;
         let lineage = Lineage::of_recording(recording, name)?;
         let originals = Originals::open(&recording.folder)?;
-        Ready::of(named, recording.temporary(), lineage, &originals)
+        Ready::of(named, recording.temporary(), lineage, &originals, Part::Alone)
+    }
+
+    /// The same, in a folder that somebody else looks after.
+    pub fn in_folder(
+        named: &Named<'_>,
+        recording: &Recording,
+        folder: &Path,
+    ) -> Result<Ready, Error> {
+        let name = folder::select_one(recording, named.file, named.process)?;
+        let lineage = Lineage::of_recording(recording, name)?;
+        let originals = Originals::open(&recording.folder)?;
+        Ready::of(named, Some(folder), lineage, &originals, Part::Alone)
+    }
+
+    /// The same of the first process of a tree: the scripts of the others are in the folder.
+    pub fn of_tree(
+        named: &Named<'_>,
+        recording: &Recording,
+        folder: &Path,
+        family: &Family,
+    ) -> Result<Ready, Error> {
+        let name = folder::select_one(recording, named.file, named.process)?;
+        let lineage = Lineage::of_recording(recording, name)?;
+        let originals = Originals::open(&recording.folder)?;
+        Ready::of(named, Some(folder), lineage, &originals, Part::First(family))
     }
 
     /// `unpacked`: a folder that goes away.
@@ -95,6 +125,7 @@ impl Ready {
         unpacked: Option<&Path>,
         lineage: Lineage,
         originals: &Originals,
+        part: Part<'_>,
     ) -> Result<Ready, Error> {
         let in_file = |e: Error| Error(format!("{}: {e}", named.file.display()));
         // Forks do not change the program.
@@ -110,7 +141,10 @@ impl Ready {
         let folder = own.path().to_owned();
         // Whoever has unpacked it looks after it.
         let guard = unpacked.is_none().then(|| Guard::new(&folder));
-        let script_path = folder.join("script");
+        let script_path = match (part, unpacked) {
+            (Part::First(_), Some(of_tree)) => of_tree.join(SCRIPT),
+            _ => folder.join(SCRIPT),
+        };
         let failed = |e: std::io::Error| Error(format!("{}: {e}", script_path.display()));
         let mut file = BufWriter::new(File::create(&script_path).map_err(failed)?);
         let recorded = recording::originals::interpreter(lineage.first()).map(|(path, _)| path);
@@ -121,8 +155,8 @@ impl Ready {
             Ok(path)
         };
         let interpreter = interpreter.as_deref();
-        let script = replay::script::write(&lineage, interpreter, &mut resolve, &mut file)
-            .map_err(in_file)?;
+        let script = write_part(&lineage, part, interpreter, &mut resolve, &mut file);
+        let script = script.map_err(in_file)?;
         drop(file);
         Ok(Ready {
             lineage,
@@ -171,7 +205,6 @@ impl Ready {
 
     /// Kernel thread id of the thread with this index.
     pub fn thread_name(&self, index: u32) -> u32 {
-        let tid = usize::try_from(index).ok().and_then(|at| *self.script.threads.get(at)?);
-        tid.unwrap_or(index)
+        self.script.thread_name(index)
     }
 }

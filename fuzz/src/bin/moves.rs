@@ -137,6 +137,7 @@ fn way(byte: u8, state: u64) -> Way {
             },
         },
         placement: Placement {
+            constant: instrument::block::Slots::default(),
             window_high: (!state.is_multiple_of(5)).then_some(0),
             patchable: state.is_multiple_of(3),
             movable: false,

@@ -160,6 +160,13 @@ impl Code {
         self.gs(false, 0xff, 4, offset);
     }
 
+    /// `jmp [rip + x]`, by way of the word at `offset` of this code.
+    #[allow(clippy::cast_possible_truncation, reason = "code lies in a window of 4 GiB")]
+    pub fn jump_by(&mut self, offset: usize) {
+        self.raw(&[0xff, 0x25, 0, 0, 0, 0]);
+        self.bind(self.last_four(), CodeOff(offset as u32));
+    }
+
     pub(super) fn modrm_at(&mut self, field: u8, m: At) {
         let At(Gpr(base), disp) = m;
         let (low, needs_sib) = (base & 7, base & 7 == 4);

@@ -60,6 +60,13 @@ impl Code {
         self.raw(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, 0x20]);
     }
 
+    /// `rorx rcx, register, 32`: its high half in ecx, and the other above it. (A load of the second half of what was stored just now
+    /// takes longer.)
+    pub fn high_half_of(&mut self, Gpr(register): Gpr) {
+        let high = 0xe3 & !((register >> 3) << 5);
+        self.raw(&[0xc4, high, 0xfb, 0xf0, 0xc8 | register & 7, 0x20]);
+    }
+
     /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
     /// on the stack.
     pub fn merge_high_half(&mut self) {

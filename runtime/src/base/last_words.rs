@@ -11,13 +11,16 @@ pub const STATUS_INTERNAL: i32 = 122;
 
 /// A line under construction, on the stack.
 pub struct Line {
-    bytes: [u8; 512],
+    bytes: [u8; Line::ROOM],
     len: usize,
 }
 
 impl Line {
-    pub fn new() -> Line {
-        Line { bytes: [0; 512], len: 0 }
+    /// Bytes of the longest.
+    pub const ROOM: usize = 512;
+
+    pub const fn new() -> Line {
+        Line { bytes: [0; Line::ROOM], len: 0 }
     }
 
     pub fn text(&self) -> &[u8] {

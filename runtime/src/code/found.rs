@@ -9,6 +9,8 @@ pub struct Found<'a> {
     pub start: LiveAddr,
     /// Number window of the unit's id.
     pub window: u32,
+    /// The tag in that window of a unit that writes none.
+    pub silent: Option<u16>,
     /// Live address of its code.
     pub entry: CodeAddr,
     pub end: CodeAddr,

@@ -348,6 +348,19 @@ impl<W: World> Jit<W> {
         self.executable.distrust(span);
     }
 
+    /// The program has made `start..end` read-only.
+    pub fn becomes_constant(&self, start: u64, end: u64) {
+        let executable = |address| self.executable.at(address).is_some();
+        // Others write to what is shared, or the program does, through another mapping.
+        let is_private = |word: LiveAddr| !self.is_shared(word.0) && !self.is_own(word.0);
+        self.tables.becomes_constant(Span::new(start, end), is_private, executable);
+    }
+
+    /// What is in `start..end` is going to change, or may.
+    pub fn changes(&self, start: u64, end: u64) {
+        self.tables.changes(Span::new(start, end));
+    }
+
     /// The program may change code in `text` that was translated ahead of time: from now on it is
     /// translated when it runs.
     fn retired(&mut self, text: Span) {
@@ -591,6 +604,7 @@ impl<W: World> Jit<W> {
         Some(Found {
             start: unit.start,
             window: unit.id.window(),
+            silent: None,
             entry: self.arena.live(unit.entry),
             end: self.arena.live(unit.end),
             recipe: Recipe::new(units.recipe(unit)?)?,

@@ -480,6 +480,7 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
         }
         relocate(to, &header.thunks, base)?;
         sys::call(nr::MPROTECT, &[to as usize, len, sys::PROT_READ | sys::PROT_EXEC])?;
+        statics::prepare_slots(&header.tables, pack, to)?;
     }
     Ok(())
 }

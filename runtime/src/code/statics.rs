@@ -4,9 +4,11 @@
 //! take no lock. Whoever adds modules or takes them out of use holds the lock of [`crate::code::jit`].
 
 use crate::base::facts::facts;
+use crate::base::sys::{self, nr};
 use crate::code::found::Found;
 use abi::ids::{CodeAddr, LiveAddr};
 use abi::image::ImageHeader;
+use abi::layout::page_up;
 use abi::library::PackHeader;
 use abi::tables::Tables;
 use alloc::boxed::Box;
@@ -42,6 +44,7 @@ struct Translation {
     units: &'static [[u32; 2]],
     unit_addresses: &'static [u32],
     recipes: &'static [u8],
+    slots: &'static [[u32; 2]],
     first_window: u32,
 }
 
@@ -181,6 +184,7 @@ impl Translation {
                 units: table(at + tables.units, closed),
                 unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
                 recipes: table(at + tables.recipes, tables.recipes_len),
+                slots: table(at + tables.slots, tables.slot_count),
                 first_window: tables.first_window as u32,
             }
         }
@@ -191,14 +195,63 @@ impl Translation {
         let offset = (pc - self.code.start) as u32;
         let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
         let next = self.units.get(i + 1)?;
+        let recipe = Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?;
+        let id = abi::unit::unit_id(self.first_window, i as u32);
         Some(Found {
             start: LiveAddr(base + u64::from(*self.unit_addresses.get(i)?)),
-            window: abi::unit::unit_id(self.first_window, i as u32).window(),
+            window: id.window(),
+            silent: recipe.header().silent.then_some(id.tag()),
             entry: CodeAddr(self.code.start + u64::from(self.units[i][0])),
             end: CodeAddr(self.code.start + u64::from(next[0])),
-            recipe: Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?,
+            recipe,
         })
     }
+}
+
+/// A word of the program that has a slot in translated code ([`Tables::slots`]).
+#[derive(Clone, Copy)]
+pub struct Slot {
+    /// Where the word is.
+    pub word: u64,
+    /// Where the slot is.
+    pub at: u64,
+    /// What it leads to as long as nothing else is known.
+    pub slow: u64,
+}
+
+/// The slots of words that lie in `start..end`, of modules in use.
+pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
+    let of = |module: &'static Module| {
+        let Translation { code, slots, .. } = &module.recorded;
+        slots.iter().zip((code.start..).step_by(8)).map(move |(&[word, slow], at)| Slot {
+            word: module.base + u64::from(word),
+            at,
+            slow: code.start + u64::from(slow),
+        })
+    };
+    let modules = modules().filter(|module| module.in_use.load(Acquire));
+    modules.flat_map(of).filter(move |slot| start <= slot.word && slot.word + 8 <= end)
+}
+
+/// Makes the slots of the code at `code` writable; all of them lead to what looks up. The error is the kernel's.
+///
+/// # Safety
+/// The code has these tables, which are mapped at `at`, and nobody runs it yet.
+pub unsafe fn prepare_slots(tables: &Tables, at: u64, code: u64) -> Result<(), i32> {
+    // SAFETY: as promised.
+    let slots: &[[u32; 2]] = unsafe { table(at + tables.slots, tables.slot_count) };
+    if slots.is_empty() {
+        return Ok(());
+    }
+    let len = page_up(8 * slots.len() as u64) as usize;
+    let args = [code as usize, len, sys::PROT_READ | sys::PROT_WRITE];
+    // SAFETY: the first pages of the code have slots only.
+    sys::beyond_limits(|| unsafe { sys::call(nr::MPROTECT, &args) })?;
+    for (at, [_, slow]) in (code..).step_by(8).zip(slots) {
+        // SAFETY: made writable above.
+        unsafe { (at as *mut u64).write(code + u64::from(*slow)) };
+    }
+    Ok(())
 }
 
 /// Adds a module.

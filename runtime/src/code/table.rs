@@ -8,6 +8,7 @@
 
 mod far;
 mod forks;
+mod slots;
 
 pub use far::FarTables;
 
@@ -77,6 +78,8 @@ pub struct LookUps {
     written: RefCell<Vec<u64>>,
     /// Pages that have entries in the tables' [own file](forks).
     filed: Vec<u64>,
+    /// Slots that follow the entries of what their words name.
+    bound: RefCell<slots::Bound>,
     /// Those of code outside of the window.
     far: FarTables,
     /// Low halves of addresses to which code returns in the window and out of it: they have no entry.
@@ -106,6 +109,7 @@ impl LookUps {
             forks: 0,
             written: RefCell::default(),
             filed: Vec::new(),
+            bound: RefCell::default(),
             far: FarTables::new(window, options, entries),
             contested: Vec::new(),
         };
@@ -256,6 +260,7 @@ impl LookUpTables for LookUps {
     }
 
     fn cover(&self, span: Span) {
+        self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.cover(self.fd, start, end));
         }
@@ -263,6 +268,7 @@ impl LookUpTables for LookUps {
     }
 
     fn uncover(&self, span: Span) {
+        self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.uncover(start, end));
         }
@@ -282,6 +288,9 @@ impl LookUpTables for LookUps {
                 false => 0,
             };
             table.set(address.0, code.0 - in_front);
+            if core::ptr::eq(table, &self.jumps) {
+                self.bound.borrow().set(address, code.0 - in_front);
+            }
             self.note_written(page_down(table.shape.entry_of(address.0)));
         }
     }
@@ -290,6 +299,7 @@ impl LookUpTables for LookUps {
         if !self.in_window(address) {
             return self.far.set(address, far::NOTHING);
         }
+        self.bound.borrow().forget_targets(Span { start: address, end: address.plus(1) });
         for table in self.each() {
             table.set(address.0, table.miss);
             self.note_written(page_down(table.shape.entry_of(address.0)));
@@ -301,6 +311,23 @@ impl LookUpTables for LookUps {
             true => None,
             false => self.far.window(address),
         }
+    }
+
+    fn becomes_constant(
+        &self,
+        span: Span,
+        is_private: impl Fn(LiveAddr) -> bool,
+        executable: impl Fn(LiveAddr) -> bool,
+    ) {
+        let entry = |target: LiveAddr| {
+            let has_entry = self.in_window(target) && executable(target);
+            has_entry.then(|| self.jumps.get(target.0)).filter(|&code| code != self.jumps.miss)
+        };
+        self.bound.borrow_mut().add(span, is_private, entry);
+    }
+
+    fn changes(&self, span: Span) {
+        self.bound.borrow_mut().remove(span);
     }
 
     fn code_of_page(&self, what: For) -> u64 {
@@ -444,6 +471,12 @@ impl Table {
                 _ => (*(entry as *const AtomicU64)).store(code, Release),
             }
         }
+    }
+
+    /// The entry of `address`, which is mapped, of a table of whole addresses.
+    fn get(&self, address: u64) -> u64 {
+        // SAFETY: as `set`.
+        unsafe { (*(self.shape.entry_of(address) as *const AtomicU64)).load(Acquire) }
     }
 
     fn fill(&self, at: u64, len: u64) {

@@ -87,6 +87,7 @@ pub fn end_of_guarded(target: LiveAddr) -> LiveAddr {
 impl Translation {
     pub fn new(options: Options, image: Image) -> Translation {
         let placement = Placement {
+            constant: instrument::block::Slots::default(),
             window_high: Some((image.window.0 >> 32) as u32),
             patchable: true,
             movable: false,

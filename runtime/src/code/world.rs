@@ -50,6 +50,17 @@ pub trait LookUpTables {
     fn forks(&mut self, spans: impl Iterator<Item = Span>);
     /// Lets `address`, whose entry `cover` has made, miss again.
     fn clear(&self, address: LiveAddr);
+    /// The program cannot change what is in `span` any more, without a call that says so: `is_private` says it
+    /// of an address. What is `executable` has entries.
+    fn becomes_constant(
+        &self,
+        _span: Span,
+        _is_private: impl Fn(LiveAddr) -> bool,
+        _executable: impl Fn(LiveAddr) -> bool,
+    ) {
+    }
+    /// What is in `span` is going to change.
+    fn changes(&self, _span: Span) {}
     /// The far window of `address`, from now on if there was none; `None` if it lies in the program's
     /// window, or there can be no more.
     fn far_window(&mut self, _address: LiveAddr) -> Option<FarWindow> {

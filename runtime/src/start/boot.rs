@@ -185,8 +185,14 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         jit().add_executable(ExecRange::stack(end));
     }
     if statics {
-        // SAFETY: as above.
-        statics::add(unsafe { Module::program(&header, window) });
+        // SAFETY: as above; nobody runs it yet.
+        unsafe {
+            let code = window + header.tables.code;
+            if statics::prepare_slots(&header.tables, window, code).is_err() {
+                crate::die!("no memory for what the program's jumps lead to");
+            }
+            statics::add(Module::program(&header, window));
+        }
     }
     // What is replayed has gone out of the way already.
     match options.is_repeatable() {

@@ -8,15 +8,15 @@ use crate::base::sys::{self, nr};
 use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
-use crate::kernel::replay::script::{Input, Next, Script};
-use crate::kernel::replay::{install, restore, steer, Replay};
+use crate::kernel::replay::script::{self, Input, Next, Script};
+use crate::kernel::replay::{install, restore, steer, tree, Replay};
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
 use abi::event::{Event, Kind};
 use abi::image::ImageHeader;
 use abi::layout::{page_down, page_up, tables, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE};
-use abi::script::{Header, HEADER_SIZE};
+use abi::script::Header;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -24,6 +24,8 @@ use core::ops::Range;
 pub struct Given {
     pub header: Header,
     entries: &'static [u8],
+    /// What processes map that it forks.
+    beside: &'static [u8],
     /// The program's output is shown, behind so many forks.
     shown: Option<u32>,
     steered: Option<i32>,
@@ -34,6 +36,7 @@ const SCRIPT: &str = "DEP_REPLAY";
 const RESULT: &str = "DEP_REPLAY_RESULT";
 const OUTPUT: &str = "DEP_REPLAY_OUTPUT";
 const STEER: &str = "DEP_STEER";
+const TREE: &str = "DEP_REPLAY_TREE";
 
 /// Room of the stack that is mapped from the start; the kernel adds to it, as to a program's.
 const FIRST_STACK: u64 = 128 << 10;
@@ -56,22 +59,25 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
             impossible_at_start(format_args!("cannot open the script {path} (error {errno})"))
         }
     };
-    let mut bytes = [0u8; HEADER_SIZE];
-    let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0];
-    // SAFETY: the kernel writes at most that many bytes.
-    let got = unsafe { sys::call(nr::PREAD64, &args) };
-    let Some(header) = Header::from_bytes(&bytes).filter(|_| got == Ok(HEADER_SIZE)) else {
+    let Some(header) = script::header(fd) else {
         impossible_at_start(format_args!("the script is none of this version"));
     };
     check(&header);
     replaying::begin();
     // From here on memory of our own lies where the recorded program had nothing.
     choose(header.free[0]..header.free[1]);
-    let entries = map(fd, header.len);
+    let all = match script::map(fd, header.len.saturating_add(header.beside)) {
+        Ok(all) => all,
+        Err(why) => impossible_at_start(format_args!("{why}")),
+    };
+    let (entries, beside) = all.split_at(header.len as usize);
+    if let Some(tokens) = number(start, TREE) {
+        tree::begins(path, tokens);
+    }
     // SAFETY: opened above.
     let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
     let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
-    Some(Given { header, entries, shown, steered: number(start, STEER) })
+    Some(Given { header, entries, beside, shown, steered: number(start, STEER) })
 }
 
 fn number(start: &Start, name: &str) -> Option<i32> {
@@ -89,25 +95,6 @@ fn check(header: &Header) {
         impossible_at_start(format_args!("the script gives the runtime no room"));
     }
 }
-
-/// The entries, mapped for good.
-fn map(fd: i32, len: u64) -> &'static [u8] {
-    let end = HEADER_SIZE as u64 + len;
-    // SAFETY: no memory involved.
-    let size = unsafe { sys::call(LSEEK, &[fd as usize, 0, SEEK_END]) };
-    if size.map_or(0, |size| size as u64) < end {
-        impossible_at_start(format_args!("the script is shorter than it says"));
-    }
-    let Ok(at) = own(end, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) else {
-        impossible_at_start(format_args!("no memory for the script"));
-    };
-    // SAFETY: mapped just now, for good, and as large; nobody changes the file meanwhile: it is made for
-    // this replay.
-    unsafe { core::slice::from_raw_parts((at as usize + HEADER_SIZE) as *const u8, len as usize) }
-}
-
-const LSEEK: usize = 8;
-const SEEK_END: usize = 2;
 
 /// What the call has mapped.
 fn mapped_by(event: &Input) -> Option<Range<u64>> {
@@ -193,17 +180,20 @@ impl Given {
         None
     }
 
-    /// What the recorded program has mapped in its window at any time.
+    /// What the recorded program has mapped in its window at any time, and the processes that it forks.
     pub fn mapped(&self, window: u64) -> Vec<Range<u64>> {
         let mut mapped = Vec::new();
-        let mut script = Script::new(self.entries);
-        while let Next::Entry(entry) = script.peek() {
-            let maps = matches!(entry.kind(), Kind::Syscall | Kind::Region);
-            if let (true, Some(event)) = (maps, entry.event()) {
-                let range = mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
-                mapped.extend(range.filter(|range| window < range.end));
+        for entries in [self.entries, self.beside] {
+            let mut script = Script::new(entries);
+            while let Next::Entry(entry) = script.peek() {
+                let maps = matches!(entry.kind(), Kind::Syscall | Kind::Region);
+                if let (true, Some(event)) = (maps, entry.event()) {
+                    let range =
+                        mapped_by(&event).filter(|range| range.start < window + WINDOW_SIZE);
+                    mapped.extend(range.filter(|range| window < range.end));
+                }
+                script.take(&entry);
             }
-            script.take(&entry);
         }
         mapped.sort_unstable_by_key(|range| (range.start, range.end));
         mapped.dedup();

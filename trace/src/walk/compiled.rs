@@ -1,15 +1,16 @@
 //! Units that a walk has met, compiled once and kept.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use abi::ids::{LiveAddr, UnitId};
 use abi::unit::flags;
 
 use super::chunk_end::Next;
-use crate::compile::{compile, CompiledUnit, Tells};
+use crate::compile::{compile, CompiledUnit, Exit, Silent, Tells};
 use crate::open::Trace;
 use crate::plain::{plain, Plain};
-use crate::units::Units;
+use crate::units::{Origin, Units};
 
 /// Position of a unit in [`CompiledUnits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +44,31 @@ pub(super) struct Quick {
     pub count: u32,
     /// The unit in the form in which it costs least, if it has that.
     pub plain: Option<Plain>,
+    /// What may follow without a tag.
+    pub silent: Option<QuickSilent>,
+}
+
+/// [`Silent`], with the number of the unit once it was met.
+pub(super) struct QuickSilent {
+    what: Silent,
+    number: Cell<Option<UnitNumber>>,
+}
+
+impl QuickSilent {
+    /// Whether it follows where the stream goes on with a unit at `next`.
+    #[inline(always)]
+    pub fn follows(&self, next: LiveAddr) -> bool {
+        self.what.other != Some(next)
+    }
+
+    /// The unit, if it was met before.
+    #[inline(always)]
+    pub fn number(&self, units: &CompiledUnits<'_>) -> Option<UnitNumber> {
+        if self.number.get().is_none() {
+            self.number.set(units.by_id.get(&self.what.id).copied());
+        }
+        self.number.get()
+    }
 }
 
 /// Where a unit leads to, for one comparison each.
@@ -86,6 +112,7 @@ impl Quick {
             memory_bytes: unit.memory_bytes,
             count: u32::try_from(unit.starts.len() - 1).unwrap_or(u32::MAX),
             plain,
+            silent: unit.silent.map(|what| QuickSilent { what, number: Cell::new(None) }),
         }
     }
 }
@@ -137,8 +164,9 @@ impl<'t> CompiledUnits<'t> {
             let what = format!("unit {id} at {} is of code that is not recorded", unit.address);
             return Err(what.into());
         }
-        let compiled = compile(&unit, self.tells)
+        let mut compiled = compile(&unit, self.tells)
             .map_err(|what| format!("unit {id} at {}: {what}", unit.address))?;
+        compiled.silent = self.silent_behind(&compiled);
         let number = u32::try_from(self.list.len()).map_err(|_| "too many units")?;
         let number = UnitNumber(number);
         let is_plain = self.tells == Tells::References;
@@ -147,6 +175,22 @@ impl<'t> CompiledUnits<'t> {
         self.list.push(compiled);
         self.by_id.insert(id, number);
         Ok(number)
+    }
+
+    /// What follows a unit without a tag of its own, unless the stream says otherwise.
+    fn silent_behind(&self, unit: &CompiledUnit) -> Option<Silent> {
+        if unit.origin != Origin::Static {
+            return None;
+        }
+        let silent =
+            |to, other| Some(Silent { id: self.trace.units.silent_at(to, unit.id)?, other });
+        match unit.exit {
+            Exit::To(to) => silent(to, None),
+            Exit::Branch { taken, not_taken } => {
+                silent(not_taken, Some(taken)).or_else(|| silent(taken, Some(not_taken)))
+            }
+            Exit::System(_) | Exit::Anywhere => None,
+        }
     }
 
     /// The same, of a unit that a `full-pc` word names.

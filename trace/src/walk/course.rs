@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use abi::event::LAST_NOT_DONE;
+use abi::event::{instructions_in, LAST_NOT_DONE};
 use abi::ids::StreamOff;
 use lifter::regs::GprSet;
 
@@ -12,7 +12,7 @@ use super::cursor::Cursor;
 use super::quick::Desk;
 use super::sink::{Entered, Overwritten, Sink};
 use super::stream::Stream;
-use crate::compile::{CompiledUnit, Exit, Start};
+use crate::compile::{CompiledUnit, Exit, Silent, Start};
 use crate::events::{Event, Placed};
 use crate::open::Chunk;
 use crate::units::Units;
@@ -91,6 +91,8 @@ pub(super) struct Course<'a> {
     selective: bool,
     /// The process was stopped in front of an instruction, and that was reached.
     pub over: bool,
+    /// What may follow the last unit without a tag.
+    pub silent: Option<Silent>,
 }
 
 impl<'a> Course<'a> {
@@ -117,6 +119,7 @@ impl<'a> Course<'a> {
             outside: false,
             selective,
             over: false,
+            silent: None,
         }
     }
 
@@ -200,6 +203,7 @@ impl<'a> Course<'a> {
                 break;
             }
             self.events = rest;
+            self.silent = None;
             placed.event.iter().for_each(|event| sink.event(event));
             self.over |= placed.refused_at().is_some();
             match &placed.event {
@@ -258,6 +262,7 @@ impl<'a> Course<'a> {
         self.cursor.known.known = GprSet::EMPTY;
         self.falls = mark & FALLS != 0;
         (self.fresh, self.uncertain) = (!self.falls, false);
+        self.silent = None;
         (self.after_system_call, self.inside) = (false, false);
         Ok(())
     }
@@ -370,6 +375,7 @@ impl<'a> Course<'a> {
     #[inline]
     pub fn leave(&mut self, unit: &CompiledUnit, stop: usize, whole: bool) {
         self.inside = !whole;
+        self.silent = unit.silent.filter(|_| whole);
         self.after_system_call = whole && matches!(unit.exit, Exit::System(_));
         self.fresh = whole && unit.transfers;
         self.end.next = if !whole {
@@ -384,6 +390,6 @@ impl<'a> Course<'a> {
 pub(super) fn done_before(insn: u32, count: usize) -> usize {
     match insn {
         LAST_NOT_DONE => count.saturating_sub(1),
-        insn => count.min(insn as usize),
+        insn => count.min(instructions_in(insn) as usize),
     }
 }

@@ -3,10 +3,11 @@
 //! What this does not do, [`Course::unit`] does, for one unit; and whatever is wrong is found there, with
 //! its place.
 
-use super::compiled::{CompiledUnits, Leads};
+use super::compiled::{CompiledUnits, Leads, QuickSilent};
 use super::course::{Course, Decoder};
 use super::sink::Sink;
 use crate::plain::{Slots, FS, GS};
+use abi::unit::MAX_SILENT;
 
 /// What one walk after another uses.
 pub(super) struct Desk {
@@ -32,7 +33,7 @@ impl Course<'_> {
         sink: &mut S,
     ) -> bool {
         let is_open = !self.chunk.frame.is_sealed() && self.following.is_none();
-        if is_open || self.end.units == 0 || !self.is_plain() {
+        if is_open || self.end.units == 0 || self.silent.is_some() || !self.is_plain() {
             return false;
         }
         let until = self.events.first().map_or(u64::MAX, |e| e.position.control_flow.0);
@@ -47,7 +48,19 @@ impl Course<'_> {
         let mut last = None;
         let (mut done, mut instructions) = (self.end.units, self.end.instructions);
         let mut stopped = false;
-        while let Some((number, bytes)) = decoder.plain(&self.stream) {
+        // What may follow without a tag, and how many such units there were in a row.
+        let (mut silent, mut silently): (Option<&QuickSilent>, u32) = (None, 0);
+        while let Some((named, bytes)) = decoder.plain(&self.stream) {
+            let (mut number, mut bytes) = (named, bytes);
+            match silent.filter(|silent| silent.follows(units.quick(named).address)) {
+                Some(silent) if self.stream.at().0 < until && silently < MAX_SILENT => {
+                    let Some(unit) = silent.number(units) else { break };
+                    (number, bytes) = (unit, 0);
+                    silently += 1;
+                }
+                Some(_) => break,
+                None => silently = 0,
+            }
             let quick = units.quick(number);
             if self.stream.at().0 + bytes as u64 >= until || !leads.allows(quick.address) {
                 break;
@@ -84,6 +97,7 @@ impl Course<'_> {
             done += 1;
             instructions += u64::from(quick.count);
             leads = quick.leads;
+            silent = quick.silent.as_ref();
             last = Some(unit);
             if done & 0xfff == 0 && !sink.go_on() {
                 self.end.stopped = true;

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use abi::ids::UnitId;
+use abi::ids::{LiveAddr, UnitId};
 use abi::trace::{outside, tags};
-use abi::unit::{FIRST_TAG, LAST_TAG};
+use abi::unit::{FIRST_TAG, LAST_TAG, MAX_SILENT};
 
 use super::compiled::{CompiledUnits, Trouble, UnitNumber};
 use super::course::{Course, Decoder, Found};
 use super::stream::Stream;
+use crate::compile::{CompiledUnit, Silent};
+use crate::events::{Event, Placed};
 use crate::open::Chunk;
 use crate::units::Units;
 
@@ -26,11 +28,19 @@ pub(super) struct Tags {
     windows: HashMap<u32, usize>,
     /// The last window that was looked for, and its table.
     last: (u32, usize),
+    /// A place in the stream, and units that were executed there without a tag.
+    silently: (usize, u32),
 }
 
 impl Default for Tags {
     fn default() -> Tags {
-        Tags { window: None, tables: Vec::new(), windows: HashMap::new(), last: (0, usize::MAX) }
+        Tags {
+            window: None,
+            tables: Vec::new(),
+            windows: HashMap::new(),
+            last: (0, usize::MAX),
+            silently: (0, 0),
+        }
     }
 }
 
@@ -82,6 +92,56 @@ impl Tags {
     }
 }
 
+/// Whether a complete chunk has records of units that were not told yet.
+fn leaves_memory(course: &Course<'_>) -> bool {
+    let cursor = &course.cursor;
+    course.chunk.frame.is_sealed() && cursor.memory_at < cursor.memory.len()
+}
+
+impl Tags {
+    /// The unit whose tag is next in the stream, if one is.
+    fn named(
+        &mut self,
+        stream: &Stream<'_>,
+        units: &mut CompiledUnits<'_>,
+    ) -> Result<Option<UnitNumber>, Trouble> {
+        let Some(&word) = stream.peek() else { return Ok(None) };
+        let word = u16::from_le_bytes(word);
+        let id = if word & tags::WIDE != 0 {
+            stream.peek().map(|&words| tags::unit_of(u32::from_le_bytes(words)))
+        } else {
+            self.window.map(|window| UnitId::new(window, word))
+        };
+        // (What is no tag, or not there yet, is less than the first one.)
+        match id.filter(|id| u32::from(id.tag()) >= FIRST_TAG) {
+            Some(id) => self.by_id(id, units).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a unit that writes no tag was executed behind the last one, which leads to it.
+    fn follows(
+        &mut self,
+        course: &Course<'_>,
+        units: &mut CompiledUnits<'_>,
+        silent: Silent,
+    ) -> Result<bool, Trouble> {
+        // An event at this place is of a unit that comes later, or it would have been told.
+        if course.event_is_due() {
+            return Ok(true);
+        }
+        if let Some(number) = self.named(&course.stream, units)? {
+            return Ok(silent.other != Some(units.get(number).address));
+        }
+        // The thread met the end of the chunk in front of the unit with which the next one starts.
+        let start = course.following.map_or(0, |chunk| chunk.registers.rip);
+        Ok(match start {
+            0 => leaves_memory(course),
+            start => silent.other != Some(LiveAddr(start)),
+        })
+    }
+}
+
 impl Decoder for Tags {
     #[inline(always)]
     fn plain(&mut self, stream: &Stream<'_>) -> Option<(UnitNumber, usize)> {
@@ -107,6 +167,7 @@ impl Decoder for Tags {
 
     fn begin(&mut self, chunk: &Chunk, _units: &Units) {
         self.window = Some(chunk.frame.header.window).filter(|&window| window != 0);
+        self.silently = (0, 0);
     }
 
     #[inline]
@@ -115,6 +176,17 @@ impl Decoder for Tags {
         course: &mut Course<'_>,
         units: &mut CompiledUnits<'_>,
     ) -> Result<Found, Trouble> {
+        if let Some(silent) = course.silent {
+            if self.follows(course, units, silent)? {
+                let here = course.stream.mark();
+                let (at, before) = self.silently;
+                self.silently = (here, if at == here { before + 1 } else { 1 });
+                if self.silently.1 > MAX_SILENT {
+                    return Err("too many units in a row that record nothing".into());
+                }
+                return Ok(Found::Unit(units.by_id(silent.id)?));
+            }
+        }
         let stream = &mut course.stream;
         loop {
             let Some(&word) = stream.peek() else {
@@ -161,5 +233,26 @@ impl Decoder for Tags {
                 }
             }
         }
+    }
+
+    /// A silent unit is named by what happens in it. What the next chunk cannot have recorded, as the
+    /// recording stops, is told of the place that its registers say, and no sooner than the memory stream
+    /// is used up.
+    fn is_early(&self, course: &Course<'_>, placed: &Placed) -> bool {
+        if course.silent.is_none() || self.silently == (course.stream.mark(), MAX_SILENT) {
+            return false;
+        }
+        match &placed.event {
+            _ if placed.position.silent_unit().is_some() => true,
+            Some(Event::Interrupted(state)) if !placed.position.is_inside() => {
+                !course.end.next.allows(LiveAddr(state.rip))
+            }
+            Some(Event::Loss { .. }) => leaves_memory(course),
+            _ => false,
+        }
+    }
+
+    fn is_later(&self, placed: &Placed, unit: &CompiledUnit) -> bool {
+        placed.position.silent_unit().is_some_and(|tag| tag != unit.id.tag())
     }
 }

@@ -144,9 +144,7 @@ pub fn fault(
     }
     if behind {
         state.rip = place.start() + u64::from(entry.original + entry.length);
-        if !place.is_outside() {
-            state.insn = entry.insn + 1;
-        }
+        state.insn = place.position(entry.insn + 1);
     }
     if matches!(signal, SIGILL | SIGFPE | SIGTRAP) && info.code() != SI_KERNEL {
         info.set_address(state.rip);

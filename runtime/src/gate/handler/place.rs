@@ -3,6 +3,7 @@
 use crate::code::found::Found;
 use crate::code::jit::jit;
 use crate::code::statics;
+use abi::event::{in_silent_unit, WHOLE_UNIT};
 use abi::ids::CodeAddr;
 use instrument::recipe::{Entry, Recipe};
 
@@ -15,6 +16,8 @@ pub struct Place {
     start: u64,
     /// Number window of the unit's id.
     window: u32,
+    /// Its tag, if it writes none.
+    silent: Option<u16>,
     /// Live address of its code.
     entry: u64,
     /// End of its code.
@@ -40,6 +43,7 @@ fn copy(found: Found, pc: u64) -> Place {
     let mut place = Place {
         start: found.start.0,
         window: found.window,
+        silent: found.silent,
         entry: found.entry.0,
         end: found.end.0,
         pc,
@@ -84,6 +88,15 @@ impl Place {
     /// The unit is not selected: no position counts its instructions.
     pub fn is_outside(&self) -> bool {
         self.recipe().is_some_and(|recipe| recipe.header().outside)
+    }
+
+    /// How a position says that `insn` instructions of the unit are done.
+    pub fn position(&self, insn: u32) -> u32 {
+        match self.silent {
+            _ if self.is_outside() => WHOLE_UNIT,
+            Some(tag) => in_silent_unit(tag, insn),
+            None => insn,
+        }
     }
 
     /// Bytes of original code.

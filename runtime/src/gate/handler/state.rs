@@ -5,7 +5,6 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::Thread;
-use abi::event::WHOLE_UNIT;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use instrument::recipe::{Entry, Kind, Recipe};
 use lifter::regs::RCX;
@@ -37,7 +36,7 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
         gpr,
         rip: place.start() + u64::from(entry.original),
         rflags: program_flags(thread, at),
-        insn: if place.is_outside() { WHOLE_UNIT } else { entry.insn },
+        insn: place.position(entry.insn),
         valid,
     }
 }

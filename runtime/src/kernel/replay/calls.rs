@@ -11,7 +11,7 @@ use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
 use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{
-    coming, contexts, event_of, memory, next_entry, replay, steer, take, write, Coming,
+    coming, contexts, event_of, memory, next_entry, replay, steer, take, tree, write, Coming,
 };
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
@@ -81,7 +81,12 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, 
     // It had begun before what is kept: what it was given then may have changed.
     let has_begun = thread.stood.take() == Some((pc, thread.turns()));
     contexts::before_vfork(thread, number, args, next);
-    let coming = coming_in_call(thread);
+    let mut coming = coming_in_call(thread);
+    if let Some(pid) = forked(&coming) {
+        if tree::forks(pid, coming.begins) {
+            coming = coming_in_call(thread);
+        }
+    }
     contexts::after_vfork(thread);
     let result = match found(thread, &coming, number, args) {
         Found::Result(result) => {
@@ -157,6 +162,19 @@ fn coming_in_call(thread: &mut Thread) -> Coming {
         let mine = Registers { rip: pc, ..thread.block.registers };
         compare(thread, &mine, registers);
         take(&next.entry);
+    }
+}
+
+/// The process that the call has made, if it has one with a copy of all memory.
+fn forked(coming: &Coming) -> Option<u32> {
+    match coming.event {
+        Event::Syscall { number, arguments, result } => {
+            let (number, arguments) = (number as usize, arguments.map(|a| a as usize));
+            let makes = matches!(number, nr::FORK | nr::CLONE | nr::CLONE3);
+            let pid = sys::check(result as usize).ok().filter(|&pid| makes && pid != 0)?;
+            (!threads::shares_memory(number, &arguments)).then_some(pid as u32)
+        }
+        _ => None,
     }
 }
 

@@ -25,6 +25,7 @@ pub mod script;
 pub mod steer;
 pub mod stepping;
 pub mod strings;
+pub mod tree;
 
 use crate::base::digest::Digest;
 use crate::base::lock::{Forked, Guard, Lock};
@@ -81,6 +82,8 @@ struct Coming {
     passed: Option<Digest>,
     entry: Entry,
     event: Input,
+    /// Bytes of the script up to what was taken before all that.
+    begins: u64,
 }
 
 /// A file that was mapped.
@@ -122,6 +125,7 @@ fn take(entry: &Entry) {
 /// What comes next, which is left, with what the kernel had written and mapped for it, which is taken.
 fn coming(thread: &mut Thread, pc: u64) -> Coming {
     let (mut written, mut mapped, mut passed) = (Vec::new(), None, None);
+    let begins = replay().script.taken();
     loop {
         let entry = next_entry(thread, pc);
         let event = event_of(thread, pc, &entry);
@@ -143,7 +147,7 @@ fn coming(thread: &mut Thread, pc: u64) -> Coming {
                     ),
                 )
             }
-            _ => return Coming { written, mapped, passed, entry, event },
+            _ => return Coming { written, mapped, passed, entry, event, begins },
         }
         take(&entry);
     }

@@ -3,11 +3,11 @@
 use crate::base::last_words::Line;
 use crate::base::sys;
 use crate::kernel::replay::script::{Entry, Input};
-use crate::kernel::replay::{replay, steer};
+use crate::kernel::replay::{replay, steer, tree};
 use crate::logs::inputs::mappings;
 use crate::thread::Thread;
 use abi::event::Event;
-use abi::script::{Outcome, Verdict};
+use abi::script::{Outcome, Verdict, OUTCOME_SIZE};
 use abi::syscalls::find;
 use core::fmt::{Arguments, Display, Formatter, Write};
 use core::sync::atomic::{AtomicI32, Ordering::*};
@@ -31,6 +31,8 @@ pub fn conclude(thread: &mut Thread, verdict: Verdict, pc: u64, why: Arguments<'
         entry: replay().script.at(),
         turns: thread.turns(),
         pc,
+        pid: tree::pid(),
+        text: 0,
     };
     steer::at_end(thread, &outcome);
     report(&outcome, why)
@@ -57,7 +59,8 @@ pub fn impossible(thread: &mut Thread, pc: u64, why: Arguments<'_>) -> ! {
 
 /// The same before there is a thread.
 pub fn impossible_at_start(why: Arguments<'_>) -> ! {
-    let outcome = Outcome { verdict: Verdict::Impossible, thread: 0, entry: 0, turns: 0, pc: 0 };
+    let (verdict, pid, text) = (Verdict::Impossible, tree::pid(), 0);
+    let outcome = Outcome { verdict, thread: 0, entry: 0, turns: 0, pc: 0, pid, text };
     report(&outcome, why)
 }
 
@@ -67,12 +70,21 @@ pub fn report(outcome: &Outcome, why: Arguments<'_>) -> ! {
     let _ = write!(line, "{why}");
     let fd = RESULT.load(Relaxed);
     if fd >= 0 {
-        let _ = sys::write(fd, &outcome.to_bytes());
-        let _ = sys::write(fd, line.text());
-        let _ = sys::write(fd, b"\n");
+        // At once: others may write to the same pipe.
+        let mut bytes = [0; OUTCOME_SIZE + Line::ROOM + 1];
+        let text = line.text();
+        let outcome = Outcome { text: text.len() as u32 + 1, ..*outcome };
+        let parts = [&outcome.to_bytes()[..], text, b"\n"];
+        let mut len = 0;
+        for byte in parts.into_iter().flatten() {
+            bytes[len] = *byte;
+            len += 1;
+        }
+        let _ = sys::write(fd, &bytes[..len]);
     } else if !matches!(outcome.verdict, Verdict::Ended) {
         crate::say!("replay: {why}");
     }
+    tree::ends();
     match outcome.verdict {
         Verdict::Ended | Verdict::Exhausted => sys::exit_group(0),
         Verdict::Differs | Verdict::Impossible => sys::exit_group(STATUS_NOT_REPLAYED),

@@ -2,8 +2,10 @@
 // What is read was made by another program: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::own::own;
+use crate::base::sys::{self, nr};
 use abi::event::{Event, Kind};
-use abi::script::{EntryHeader, ENTRY_HEADER_SIZE};
+use abi::script::{EntryHeader, Header, ENTRY_HEADER_SIZE, HEADER_SIZE};
 use abi::trace::RegisterState;
 
 /// An event of the script: bytes lie in the mapped file.
@@ -40,6 +42,8 @@ impl Entry {
 pub struct Script {
     entries: &'static [u8],
     at: usize,
+    /// Where the last one ended that was taken.
+    taken: usize,
 }
 
 /// What there is to take.
@@ -54,12 +58,24 @@ pub enum Next {
 impl Script {
     /// At its first entry.
     pub fn new(entries: &'static [u8]) -> Script {
-        Script { entries, at: 0 }
+        Script { entries, at: 0, taken: 0 }
+    }
+
+    /// The script of a child that the process has forked: the first `at` bytes are those of its parent's, and
+    /// have been taken. `None` if there are fewer.
+    pub fn of_child(entries: &'static [u8], at: u64) -> Option<Script> {
+        let at = usize::try_from(at).ok().filter(|&at| at <= entries.len())?;
+        Some(Script { entries, at, taken: at })
     }
 
     /// Bytes of the entries that have been taken.
     pub fn at(&self) -> u64 {
         self.at as u64
+    }
+
+    /// Bytes of the entries up to the last that was taken: others may have been passed over.
+    pub fn taken(&self) -> u64 {
+        self.taken as u64
     }
 
     /// The next entry that means something for a replay; it stays the next one.
@@ -90,7 +106,7 @@ impl Script {
 
     /// What comes next behind what was written for it.
     pub fn behind_written(&mut self) -> Option<Kind> {
-        let begin = self.at;
+        let begin = (self.at, self.taken);
         let kind = loop {
             match self.peek() {
                 Next::Entry(entry) if entry.kind == Kind::Written => self.take(&entry),
@@ -98,14 +114,43 @@ impl Script {
                 _ => break None,
             }
         };
-        self.at = begin;
+        (self.at, self.taken) = begin;
         kind
     }
 
     /// `entry` has happened.
     pub fn take(&mut self, entry: &Entry) {
-        self.at = entry.end;
+        (self.at, self.taken) = (entry.end, entry.end);
     }
+}
+
+/// Maps what follows the header in the script that is open as `fd`, for good: `len` bytes; `Err`: why not.
+pub fn map(fd: i32, len: u64) -> Result<&'static [u8], &'static str> {
+    const LSEEK: usize = 8;
+    const SEEK_END: usize = 2;
+    let end = (HEADER_SIZE as u64).saturating_add(len);
+    // SAFETY: no memory involved.
+    let size = unsafe { sys::call(LSEEK, &[fd as usize, 0, SEEK_END]) };
+    if size.map_or(0, |size| size as u64) < end {
+        return Err("the script is shorter than it says");
+    }
+    let Ok(at) = own(end, sys::PROT_READ, sys::MAP_PRIVATE, fd, 0) else {
+        return Err("no memory for the script");
+    };
+    // SAFETY: mapped just now, for good, and as large; nobody changes the file meanwhile: it is made for
+    // this replay.
+    Ok(unsafe {
+        core::slice::from_raw_parts((at as usize + HEADER_SIZE) as *const u8, len as usize)
+    })
+}
+
+/// The header of the script that is open as `fd`, if it is one of this version.
+pub fn header(fd: i32) -> Option<Header> {
+    let mut bytes = [0u8; HEADER_SIZE];
+    let args = [fd as usize, bytes.as_mut_ptr() as usize, bytes.len(), 0];
+    // SAFETY: the kernel writes at most that many bytes.
+    let got = unsafe { sys::call(nr::PREAD64, &args) };
+    Header::from_bytes(&bytes).filter(|_| got == Ok(HEADER_SIZE))
 }
 
 /// Whether a replay has to know of it. Other events follow from these, or describe.

@@ -91,6 +91,9 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if !fixed && at != 0 && is_ours(at, len) {
         at = 0;
     }
+    if fixed {
+        jit().changes(at, at.saturating_add(len));
+    }
     let file = flags & sys::MAP_ANONYMOUS == 0;
     let near = !fixed && !file && prot != 0 && is_near(at, len, flags);
     if near {
@@ -295,6 +298,7 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     jit.set_shared(start, start + len, unnoticed);
     jit.forget_file(start, start + len);
     if fixed {
+        jit.changes(start, start + len);
         jit.remove_executable(start, start + len);
         if !file {
             jit.packs.unmapped(start, start + len);
@@ -339,6 +343,7 @@ pub fn munmap(args: &[usize; 6]) -> usize {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
+    jit.changes(start, start.saturating_add(len));
     let result = match jit.packs.keeps(start, start + len) {
         true => crate::base::own::keep_free(start, len),
         // SAFETY: the program's own memory.
@@ -381,8 +386,12 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
         );
     }
     jit.protect_view(Span::new(start, start.saturating_add(len)), prot & sys::PROT_WRITE != 0);
+    jit.changes(start, start.saturating_add(len));
     // SAFETY: the program's own memory, without the right to execute.
     let result = unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
+    if result == 0 && number == nr::MPROTECT && prot == sys::PROT_READ {
+        jit.becomes_constant(start, start.saturating_add(len));
+    }
     if result != 0 {
         if prot & sys::PROT_WRITE != 0 {
             // It may have been carried out for a part.
@@ -425,6 +434,7 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     if replaces && is_ours(start, len) {
         return failed(sys::EINVAL);
     }
+    jit().changes(start, start.saturating_add(len));
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MADVISE, *args) };
     if result == 0 && args[2] == MADV_FREE && facts().options.is_repeatable() {
@@ -452,6 +462,10 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     let mut jit = jit();
     if jit.is_view(start, start.saturating_add(old.max(1))) {
         objects::give_up(&mut jit);
+    }
+    jit.changes(start, start.saturating_add(old.max(new)));
+    if args[3] & sys::MREMAP_FIXED != 0 {
+        jit.changes(args[4] as u64, (args[4] as u64).saturating_add(new));
     }
     let range = jit.executable(start);
     // What has other rights in the middle cannot be moved.
