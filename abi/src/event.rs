@@ -504,6 +504,18 @@ pub enum Event<B, R> {
         /// Vector and floating-point state, as XSAVE stores it.
         vectors: B,
     },
+    /// Watched inputs: the instruction at this place, which has not begun, sees memory that its thread has
+    /// not stored itself.
+    Seen {
+        /// The instruction.
+        pc: LiveAddr,
+        /// rcx in front of it.
+        rcx: u64,
+        /// Where.
+        address: LiveAddr,
+        /// What is there.
+        bytes: B,
+    },
     /// Snapshot: what the program wants done when a signal comes, for the signals 1 to 64: handler, flags,
     /// restorer, mask.
     Actions(B),
@@ -605,6 +617,7 @@ kinds! {
     State = 60 "STATE",
     Actions = 61 "ACTIONS",
     Passed = 62 "PASSED",
+    Seen = 63 "SEEN",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -807,6 +820,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[vectors.as_ref().len() as u64]);
                 out.put(vectors.as_ref());
             }
+            Event::Seen { pc, rcx, address, bytes } => {
+                put_words(out, &[pc.0, *rcx, address.0, bytes.as_ref().len() as u64]);
+                out.put(bytes.as_ref());
+            }
             Event::Actions(all) => {
                 put_words(out, &[all.as_ref().len() as u64]);
                 out.put(all.as_ref());
@@ -970,6 +987,11 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                     registers,
                     vectors,
                 }
+            }
+            Kind::Seen => {
+                let (pc, rcx, address, len) = (f.live()?, f.u64()?, f.live()?, f.u64()?);
+                let len = usize::try_from(len).map_err(|_| BadEvent::Short)?;
+                Event::Seen { pc, rcx, address, bytes: f.bytes(len)?.into() }
             }
             Kind::Actions => {
                 let len = usize::try_from(f.u64()?).map_err(|_| BadEvent::Short)?;

@@ -145,6 +145,8 @@ pub struct RecordingOptions {
     pub selective: bool,
     /// The oldest chunks give way to new ones, instead of recording coming to an end.
     pub ring: bool,
+    /// Inputs: all threads run at once, and what each of them sees is compared with a view of its own.
+    pub watched: bool,
     /// Size of the log in units of [`LOG_STEP`]; 0: unlimited.
     pub log_size: u32,
 }
@@ -174,6 +176,11 @@ impl RecordingOptions {
     /// Whether inputs are recorded: no streams, but a count of turns and events.
     pub fn inputs(self) -> bool {
         self.instrument == Instrument::Inputs
+    }
+
+    /// Whether each thread has a view of memory, which its loads are compared with.
+    pub fn watches(self) -> bool {
+        self.inputs() && self.watched
     }
 
     /// Whether units write to the streams of chunks.
@@ -223,7 +230,8 @@ impl Options {
     /// The table for the returns, if they have one of their own: they merge the low half from the
     /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
     pub fn return_table(self) -> Option<TableShape> {
-        let merges = self.process.pointers == Pointers::Vector && !self.recording.undo();
+        let jumps = self.recording.undo() || self.recording.watches();
+        let merges = self.process.pointers == Pointers::Vector && !jumps;
         let table = if self.process.high_tables { HIGH_RETURN_TABLE } else { RETURN_TABLE };
         merges.then_some(table)
     }
@@ -254,6 +262,7 @@ impl Options {
         u64::from(recording.instrument as u8)
             | u64::from(recording.control_flow as u8) << 8
             | u64::from(recording.memory as u8) << 16
+            | u64::from(recording.watched) << 23
             | u64::from(process.pointers as u8) << 24
             | u64::from(process.high_tables) << 28
             | u64::from(process.switchable) << 29
@@ -297,7 +306,7 @@ impl Options {
                 2 => ControlFlow::Bits,
                 _ => return None,
             },
-            memory: match memory {
+            memory: match memory & 0x7f {
                 0 => Memory::Registers,
                 1 => Memory::Addresses,
                 2 => Memory::None,
@@ -305,6 +314,7 @@ impl Options {
             },
             selective: pointers & 0x80 != 0,
             ring: word >> 41 & 1 == 1,
+            watched: memory & 0x80 != 0,
             // 22 bits are left.
             log_size: u32::try_from(word >> 42).ok()?,
         };
@@ -324,6 +334,7 @@ mod tests {
             memory: Memory::Addresses,
             selective: false,
             ring: true,
+            watched: false,
             log_size: LOG_MOST,
         };
         let process = ProcessOptions {
@@ -352,6 +363,9 @@ mod tests {
         let process = ProcessOptions { high_tables: true, ..process };
         let high = Options { process, ..options };
         assert_eq!(Options::from_word(high.to_word()), Some(high));
+        let watched = RecordingOptions { watched: true, ..recording };
+        let watched = Options { recording: watched, ..options };
+        assert_eq!(Options::from_word(watched.to_word()), Some(watched));
         assert_eq!(Options::from_word(4), None);
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
         assert_eq!(RecordingOptions::default().log_bytes(), None);

@@ -26,8 +26,8 @@ pub struct Header {
     pub magic: [u8; 8],
     /// [`VERSION`].
     pub version: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: one watched thread is replayed, in memory of its own; else 0.
+    pub alone: u32,
     /// The code window.
     pub window: u64,
     /// Start of the heap (`brk`).
@@ -72,6 +72,7 @@ impl Header {
         let mut out = [0; HEADER_SIZE];
         out[..8].copy_from_slice(&self.magic);
         out[8..12].copy_from_slice(&self.version.to_le_bytes());
+        out[12..16].copy_from_slice(&self.alone.to_le_bytes());
         for (slot, word) in out[16..].chunks_exact_mut(8).zip(self.words()) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -85,6 +86,7 @@ impl Header {
         if bytes[..8] != MAGIC || bytes[8..12] != VERSION.to_le_bytes() {
             return None;
         }
+        let alone = u32::from_le_bytes(bytes[12..16].try_into().ok()?);
         let mut words = [0; 10];
         for (word, from) in words.iter_mut().zip(bytes[16..].chunks_exact(8)) {
             *word = u64::from_le_bytes(from.try_into().ok()?);
@@ -93,7 +95,7 @@ impl Header {
         Some(Header {
             magic: MAGIC,
             version: VERSION,
-            reserved: 0,
+            alone,
             window,
             brk,
             interpreter,
@@ -227,7 +229,7 @@ mod tests {
         let header = Header {
             magic: MAGIC,
             version: VERSION,
-            reserved: 0,
+            alone: 1,
             window: 1,
             brk: 2,
             interpreter: 3,

@@ -94,6 +94,18 @@ pub struct ThreadBlock {
     /// What is added to eight times an address in the window: the place of its entry in the table of
     /// jumps, if that lies high ([`crate::options::Options::jump_entries`]).
     pub jump_entries: u64,
+    /// Watched: what is added to an address to get to the place of it in the thread's view.
+    pub view: u64,
+    /// What is added to get back.
+    pub view_back: u64,
+    /// Registers of the program behind an instruction whose result is copied.
+    pub view_spill: [u64; 2],
+    /// Entry where the view is to be mended, or the runtime acts in place of an instruction: `exit_id` says
+    /// which ([`watch`]), `target` is the instruction's original address; `resume` says where to go on, and
+    /// `behind` where behind an instruction that the runtime has carried out.
+    pub stub_watch: u64,
+    /// See there.
+    pub behind: u64,
 }
 
 macro_rules! offsets {
@@ -131,6 +143,11 @@ offsets! {
     STUB_TURN = stub_turn => 0x16b0;
     STUB_ASK = stub_ask => 0x16b8;
     JUMP_ENTRIES = jump_entries => 0x16c0;
+    VIEW = view => 0x16c8;
+    VIEW_BACK = view_back => 0x16d0;
+    VIEW_SPILL = view_spill => 0x16d8;
+    STUB_WATCH = stub_watch => 0x16e8;
+    BEHIND = behind => 0x16f0;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -181,6 +198,11 @@ impl ThreadBlock {
             stub_turn: 0,
             stub_ask: 0,
             jump_entries: 0,
+            view: 0,
+            view_back: 0,
+            view_spill: [0; 2],
+            stub_watch: 0,
+            behind: 0,
         }
     }
 }
@@ -201,4 +223,16 @@ pub mod refuse {
     pub const FAR_TRANSFER: u32 = 3;
     /// Transactional memory.
     pub const TRANSACTION: u32 = 4;
+}
+
+/// Why generated code enters `stub_watch` (in `exit_id`).
+pub mod watch {
+    /// Memory is not as in the view; the instruction has not begun.
+    pub const MEND: u32 = 0;
+    /// The instruction is about to run on the view.
+    pub const BEFORE: u32 = 1;
+    /// It has run there: what it stored is to be copied to memory.
+    pub const AFTER: u32 = 2;
+    /// The runtime is to carry it out.
+    pub const CARRY_OUT: u32 = 3;
 }

@@ -5,6 +5,7 @@ use crate::emit::{At, Code, LookUp};
 use crate::fragment::{Branch, Fragment, Thunks};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use crate::manner::Manner;
+use crate::watched::Mend;
 use abi::ids::{CodeOff, OrigAddr};
 use abi::library;
 use abi::options::Options;
@@ -48,6 +49,12 @@ pub(crate) fn emit(
                 code.bind_here(at);
                 code.last_turn(pc.0, back);
             }
+            Cold::Mend(Mend { at, back, pc, address, other }) => {
+                code.bind_here(at);
+                code.load(address, thread::SPILL);
+                code.load(other, thread::SPILL + 8);
+                code.mend(pc.0, back);
+            }
             Cold::ForeignTarget { at, back, pc } => {
                 name_exit(code, at, pc);
                 let found = manner.far.map(|far| look_around(code, far, options));
@@ -58,7 +65,13 @@ pub(crate) fn emit(
             }
             Cold::ForeignReturn { at, back, pc } => {
                 name_exit(code, at, pc);
-                code.read(RCX, At(RSP, 0));
+                match manner.watches {
+                    true => {
+                        code.load(RCX, thread::VIEW);
+                        code.read_sum(8, RCX, RSP, RCX, 0);
+                    }
+                    false => code.read(RCX, At(RSP, 0)),
+                }
                 code.store(thread::TARGET, RCX);
                 let found = manner.far.map(|far| look_around(code, far, options));
                 code.load(RCX, thread::STUB_MISS);

@@ -39,5 +39,6 @@ pub mod translate;
 mod turns;
 mod undo;
 pub mod use_def;
+pub mod watched;
 mod weave;
 mod weaver;

@@ -1,5 +1,6 @@
 //! What the code of a region leaves open until all of it is placed.
 
+use crate::watched::Mend;
 use abi::ids::{CodeOff, OrigAddr, UnitId};
 use alloc::vec::Vec;
 
@@ -36,6 +37,8 @@ pub(crate) enum Cold {
     /// The last turn of a replay's stretch: jump at `at` goes here, back to `back`, in front of the
     /// instruction at `pc`.
     Turn { at: CodeOff, back: CodeOff, pc: OrigAddr },
+    /// Memory is not as in the view.
+    Mend(Mend),
     /// A return whose address is not in the window: jump at `at` goes here, back to `back`.
     ForeignReturn { at: CodeOff, back: CodeOff, pc: OrigAddr },
 }

@@ -19,6 +19,8 @@ pub struct Manner {
     pub puts_back: bool,
     /// What happens at turns.
     pub turns: Turns,
+    /// Loads are compared with the thread's view of memory, and stores go there, too.
+    pub watches: bool,
     /// The table that indirect calls and jumps look up, and returns that have none of their own.
     pub table: TableShape,
 }
@@ -53,6 +55,7 @@ impl Manner {
             returns,
             puts_back: options.puts_back(),
             turns: options.turns(),
+            watches: options.recording.watches(),
             table,
         }
     }

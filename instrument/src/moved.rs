@@ -33,6 +33,9 @@ impl Weaver<'_> {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
         }
+        if self.manner.watches && self.watched(insn, i) {
+            return;
+        }
         if self.is_answered(insn) {
             self.ask(insn);
         }

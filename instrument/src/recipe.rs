@@ -14,6 +14,7 @@
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
 //!          kinds with a scratch register: u8 its number
+//!          Watched: as those that read ahead
 //!          kinds that read ahead: u8 the registers in spill[0] and spill[1], low and high nibble
 //!          (4, which is rsp: none); Sync: u8 code bytes in front of the instruction itself, and
 //!          u8 the register that it borrows itself (4: none)
@@ -49,6 +50,9 @@ pub enum Kind {
     /// The thread has the lock of the synchronising instructions, first in a snippet as
     /// [`Kind::ReadAhead`], then in the instruction itself.
     Sync = 6,
+    /// Memory is compared with the thread's view, and the instruction runs there: two registers are in
+    /// `spill`, and rcx is in the thread block.
+    Watched = 7,
 }
 
 /// In place of a register that is borrowed: none is.
@@ -59,7 +63,7 @@ impl Kind {
     fn operands(self) -> usize {
         match self {
             Kind::Plain | Kind::SavedRcx | Kind::Pointers => 0,
-            Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead => 1,
+            Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead | Kind::Watched => 1,
             Kind::Sync => 3,
         }
     }
@@ -146,8 +150,13 @@ impl Entry {
             Kind::Plain | Kind::SavedRcx | Kind::Pointers => [None; 2],
             Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
             Kind::Sync if inside >= self.snippet => [None, named(self.register)],
-            Kind::ReadAhead | Kind::Sync => self.borrowed.map(named),
+            Kind::ReadAhead | Kind::Sync | Kind::Watched => self.borrowed.map(named),
         }
+    }
+
+    /// Whether rcx is in the thread block meanwhile.
+    pub fn saves_rcx(&self) -> bool {
+        matches!(self.kind, Kind::SavedRcx | Kind::Watched)
     }
 
     /// Whether what faults `inside` code bytes behind the boundary only reads ahead for a store.
@@ -263,12 +272,13 @@ impl Iterator for Entries<'_> {
             4 => Kind::PointersScratch,
             5 => Kind::ReadAhead,
             6 => Kind::Sync,
+            7 => Kind::Watched,
             _ => return None,
         };
         let (operands, rest) = rest.split_at_checked(kind.operands())?;
         let (mut register, mut borrowed, mut snippet) = (RAX, [NOT_BORROWED; 2], 0);
         match (kind, operands) {
-            (Kind::ReadAhead, &[both]) => borrowed = from_pair(both),
+            (Kind::ReadAhead | Kind::Watched, &[both]) => borrowed = from_pair(both),
             (Kind::Sync, &[both, length, own]) => {
                 (borrowed, snippet, register) = (from_pair(both), u32::from(length), Gpr(own));
             }

@@ -149,7 +149,7 @@ impl Weaver<'_> {
     }
 
     /// `lea reg, <the instruction's memory operand>`, of which it has one.
-    fn lea_operand(&mut self, insn: &Instruction, reg: Gpr) {
+    pub fn lea_operand(&mut self, insn: &Instruction, reg: Gpr) {
         if insn.is_ip_rel_memory_operand() {
             return self.code().address_of(reg, insn.ip_rel_memory_address());
         }

@@ -70,22 +70,24 @@ impl Weaver<'_> {
             Flow::Call(target) => {
                 self.boundary(insn, Kind::Plain, &[]);
                 self.turn(insn);
+                self.push_on_view(next);
                 let (at, from) = (self.code().call(), self.from());
                 self.ends.cold.push(Cold::Call { at, return_address: next, target, from });
                 self.come_back(next);
             }
             Flow::IndirectCall => {
-                self.indirect(insn);
+                self.indirect(insn, i);
+                self.push_on_view(next);
                 let at = self.code().call();
                 self.ends.cold.push(Cold::IndirectCall { at, return_address: next });
                 self.come_back(next);
             }
             Flow::IndirectJump => {
                 self.by_slot(insn);
-                self.indirect(insn);
+                self.indirect(insn, i);
                 self.code().jump_gs(thread::JUMP);
             }
-            Flow::Return => self.ret(insn),
+            Flow::Return => self.ret(insn, i),
             _ => self.refuse(insn, refuse::FAR_TRANSFER),
         }
     }
@@ -198,7 +200,8 @@ impl Weaver<'_> {
         }
     }
 
-    fn ret(&mut self, insn: &Instruction) {
+    fn ret(&mut self, insn: &Instruction, i: usize) {
+        self.compare_target(insn, i);
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
         let jumps = match self.manner.returns {
@@ -211,13 +214,14 @@ impl Weaver<'_> {
         let (table, far) = (self.manner.table, self.manner.far);
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
-        code.read32(RCX, At(RSP, 4));
+        self.read_return(4);
         self.compare_high();
         let code = self.code();
         let near = code.jrcxz();
         let foreign = code.jump();
         code.bind_short(near);
-        code.read32(RCX, At(RSP, 0));
+        self.read_return(0);
+        let code = self.code();
         match far {
             Some(far) => {
                 code.look_up(LookUp::Whole, far.table);
@@ -243,6 +247,14 @@ impl Weaver<'_> {
         }
         let pc = OrigAddr(insn.ip());
         self.ends.cold.push(Cold::ForeignReturn { at: foreign, back, pc });
+    }
+
+    /// A half of the return address, in rcx.
+    fn read_return(&mut self, half: i8) {
+        match self.manner.watches {
+            true => self.return_on_view(half),
+            false => self.code().read32(RCX, At(RSP, half.into())),
+        }
     }
 
     /// The low half of the return address is replaced in one 8-byte store: behind one of 4 bytes the
@@ -275,7 +287,8 @@ impl Weaver<'_> {
             && word + 8 <= end;
         let slots = &self.out.slots;
         let is_new = !slots.iter().any(|slot| slot.word.0 == word);
-        if !is_constant || !is_new || slots.len() >= room {
+        // A watched thread's jump is one of what it sees.
+        if self.manner.watches || !is_constant || !is_new || slots.len() >= room {
             return;
         }
         let at = self.out.code.here();
@@ -287,13 +300,16 @@ impl Weaver<'_> {
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.
-    fn indirect(&mut self, insn: &Instruction) {
+    fn indirect(&mut self, insn: &Instruction, i: usize) {
+        self.compare_target(insn, i);
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
         self.code().store(thread::SAVED_RCX, RCX);
         let mut from = RCX;
         if insn.op0_kind() == OpKind::Register {
             from = gpr_number(insn.op0_register()).unwrap_or(RCX);
+        } else if self.manner.watches {
+            self.target_on_view(insn);
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.here().wrapping_add(8);

@@ -162,7 +162,7 @@ impl Weaver<'_> {
 
 /// Where the pieces of an operand start: words, and what is left of a large one as a word that
 /// overlaps the one before.
-fn pieces(size: u32) -> impl Iterator<Item = i32> {
+pub(crate) fn pieces(size: u32) -> impl Iterator<Item = i32> {
     let size = size as i32;
     let words = size / 8;
     let rest = (size % 8 != 0).then_some((size - 8).max(0));

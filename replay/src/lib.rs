@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::cast_possible_truncation)]
 
+pub mod alone;
 pub mod end;
 pub mod lineage;
 pub mod order;

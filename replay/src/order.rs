@@ -348,7 +348,7 @@ fn is_number(address: u64, bytes: &[u8], at: Option<u64>, pid: u64) -> bool {
 
 impl Ordered<'_> {
     /// Leaves out what cannot be replayed, and says why it ends where it does.
-    fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         for (at, item) in self.items.iter().enumerate() {
             let end = match &*item.event {
                 Event::Unfollowed { pc, why } => {

@@ -14,7 +14,7 @@ use trace::Error;
 
 use crate::end::End;
 use crate::lineage::Lineage;
-use crate::order::{order, Child, Item};
+use crate::order::{order, Child, Item, Ordered};
 use crate::space::Used;
 
 /// What was written.
@@ -122,7 +122,7 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
     Ok(Header {
         magic: MAGIC,
         version: VERSION,
-        reserved: 0,
+        alone: 0,
         window: window.0,
         brk: brk.0,
         interpreter: interpreter.0,
@@ -147,6 +147,21 @@ pub fn write(
     write_part(lineage, Part::Alone, interpreter, resolve, out)
 }
 
+/// As [`write`], of one watched thread, which is replayed alone.
+pub fn write_thread(
+    lineage: &Lineage,
+    thread: u32,
+    interpreter: Option<&Path>,
+    resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
+    out: &mut (impl Write + Seek),
+) -> Result<Script, Error> {
+    if lineage.is_forked() {
+        return Err(Error("a forked process of a recording of watched threads is not replayed yet: record with --threads serial".into()));
+    }
+    let alone = crate::alone::order(lineage.last(), thread)?;
+    write_ordered(lineage, Part::Alone, Some(alone), interpreter, resolve, out)
+}
+
 /// The same, for a tree.
 pub fn write_part(
     lineage: &Lineage,
@@ -155,7 +170,22 @@ pub fn write_part(
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
-    let mut ordered = order(&lineage.traces())?;
+    write_ordered(lineage, part, None, interpreter, resolve, out)
+}
+
+fn write_ordered(
+    lineage: &Lineage,
+    part: Part<'_>,
+    thread: Option<Ordered<'_>>,
+    interpreter: Option<&Path>,
+    resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
+    out: &mut (impl Write + Seek),
+) -> Result<Script, Error> {
+    let watched = thread.is_some();
+    let mut ordered = match thread {
+        Some(alone) => alone,
+        None => order(&lineage.traces())?,
+    };
     // Items that are left out.
     let mut hole = match (part, ordered.child) {
         (Part::Forked, Some(child)) => child.begins,
@@ -169,6 +199,7 @@ pub fn write_part(
         }
     }
     let mut header = header(lineage, part)?;
+    header.alone = u32::from(watched);
     let failed = |e: std::io::Error| Error(format!("cannot write the script of the replay: {e}"));
     out.write_all(&[0; HEADER_SIZE]).map_err(failed)?;
     let mut known: Vec<(Wanted, PathBuf)> = Vec::new();

@@ -104,6 +104,9 @@ pub struct How {
     /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
     #[arg(long, hide = true)]
     replays: bool,
+    /// Of inputs: one thread runs at a time, or all at once, each with a view of memory of its own.
+    #[arg(long, hide = true, value_enum, default_value = "serial")]
+    threads: ThreadsArg,
     /// Rare paths made common, for tests.
     #[arg(long, hide = true, value_enum, value_delimiter = ',')]
     torture: Vec<TortureArg>,
@@ -123,6 +126,12 @@ enum InstrumentArg {
     None,
     Undo,
     Inputs,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
+enum ThreadsArg {
+    Serial,
+    Watched,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -230,6 +239,10 @@ impl How {
         self.instrument = InstrumentArg::Inputs;
     }
 
+    fn is_watched(&self) -> bool {
+        self.threads == ThreadsArg::Watched && matches!(self.instrument, InstrumentArg::Inputs)
+    }
+
     /// The flags that mean the same, each with its value.
     pub fn flags(&self) -> Vec<String> {
         let How {
@@ -248,6 +261,7 @@ impl How {
             start,
             switchable,
             replays,
+            threads,
         } = self;
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
@@ -258,6 +272,9 @@ impl How {
         add("--translate", typed(*translate));
         add("--tables", typed(*tables));
         add("--pointers", typed(*pointers));
+        if *threads == ThreadsArg::Watched {
+            add("--threads", typed(*threads));
+        }
         if *start != Start::Entry {
             add("--start", start.to_string());
         }
@@ -307,6 +324,9 @@ impl How {
         if recording.control_flow == ControlFlow::Bits && self.start != Start::Entry {
             return Err("--start needs --control-flow tags or full-pc");
         }
+        if self.threads == ThreadsArg::Watched && !recording.inputs() {
+            return Err("--threads needs --instrument inputs");
+        }
         if recording.inputs() {
             if self.start != Start::Entry {
                 return Err("--instrument inputs needs --start entry: a replay begins there");
@@ -346,7 +366,9 @@ impl How {
     pub fn options(&self) -> Options {
         let process = ProcessOptions {
             pointers: match self.pointers {
-                PointersArg::Vector => Pointers::Vector,
+                // What is watched runs on another place of memory with all its registers.
+                PointersArg::Vector if !self.is_watched() => Pointers::Vector,
+                PointersArg::Vector => Pointers::ThreadBlock,
                 PointersArg::ThreadBlock => Pointers::ThreadBlock,
             },
             torture: self.torture.iter().fold(0, |bits, t| {
@@ -392,6 +414,7 @@ impl How {
             },
             selective: self.rules().is_ok_and(|rules| !rules.is_everything()),
             ring: self.ring,
+            watched: self.is_watched(),
             log_size: self.log_size.unwrap_or(0),
         };
         Options { process, recording }

@@ -92,6 +92,7 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
         starts = match event {
             Event::ThreadStart { .. } | Event::OwnProcess { .. } => Some(now),
             Event::Written { .. } | Event::Unfollowed { .. } | Event::Runs(_) => starts,
+            Event::Actions(_) | Event::State { .. } => starts,
             _ => None,
         };
     }

@@ -80,6 +80,7 @@ fn sample(kind: Kind) -> Owned {
             registers: registers(),
             vectors: vec![1, 2, 0],
         },
+        Kind::Seen => Event::Seen { pc, rcx: 3, address: at, bytes: vec![1, 2, 0] },
         Kind::Actions => Event::Actions(vec![1, 2, 0]),
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },
         Kind::Cost => Event::Cost { what: Cost::Closed, count: 2, pcs: [3; COST_PCS] },
@@ -153,7 +154,9 @@ fn fixed_len(kind: Kind) -> usize {
         Event::Mark { text, .. } => text.len(),
         Event::Selection(rules) => rules.len(),
         Event::Undo { old, .. } => old.len(),
-        Event::Written { bytes, .. } | Event::Actions(bytes) => bytes.len(),
+        Event::Written { bytes, .. } | Event::Seen { bytes, .. } | Event::Actions(bytes) => {
+            bytes.len()
+        }
         Event::State { vectors, .. } => vectors.len(),
         Event::Mapped { contents, path, .. } => contents.len() + path.len(),
         Event::Unfollowed { why, .. } => why.len(),

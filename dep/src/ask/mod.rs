@@ -26,6 +26,7 @@ fn ready(common: &Common) -> Result<Ready, Error> {
         process: common.process,
         program: common.program.as_deref(),
         output: common.output.as_deref(),
+        thread: None,
     })?;
     crate::replay::warn_of_damage(&ready);
     Ok(ready)

@@ -88,6 +88,7 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
         process: arguments.process,
         program: arguments.program.as_deref(),
         output: arguments.rewritten.as_deref(),
+        thread: None,
     })?;
     // Breakpoints are written into code that is translated when it runs.
     let output = ready.output_with("none", &["--translate", "dynamic"])?;

@@ -39,6 +39,9 @@ pub struct Arguments {
     /// This process of the recording; PID.K: what it was after its K-th exec
     #[arg(short, long, value_name = "PID", value_parser = which)]
     pub process: Option<Which>,
+    /// Of watched threads, the one with this thread id
+    #[arg(long, value_name = "TID", hide = true)]
+    pub thread: Option<u32>,
     /// Show what the program wrote to its standard output and error
     #[arg(long)]
     pub output: bool,
@@ -130,13 +133,17 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
             tree::replay(arguments, recording, &names, |status| statuses.push(status))?;
         }
         _ => {
-            let named = named(arguments, arguments.process);
-            let ready = match &recording {
-                Some(recording) => Ready::in_recording(&named, recording),
-                None => Ready::new(&named),
-            };
-            let told = ready.and_then(|ready| one(arguments, &ready, ""));
-            statuses.push(say(arguments, told));
+            for thread in watched(arguments, recording.as_ref(), arguments.process)? {
+                let mut named = named(arguments, arguments.process);
+                named.thread = thread.map(|(index, _)| index);
+                let name = thread.map_or(String::new(), |(_, tid)| format!("thread {tid} "));
+                let ready = match &recording {
+                    Some(recording) => Ready::in_recording(&named, recording),
+                    None => Ready::new(&named),
+                };
+                let told = ready.and_then(|ready| one(arguments, &ready, &name));
+                statuses.push(say(arguments, told));
+            }
         }
     }
     Ok(match (statuses.contains(&DIFFERS), statuses.iter().all(|&status| status == 0)) {
@@ -146,6 +153,41 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
     })
 }
 
+/// The threads of a recording whose threads were watched, each with its index and its name: those that are
+/// asked for. Else nothing, once.
+fn watched(
+    arguments: &Arguments,
+    recording: Option<&Recording>,
+    process: Option<Which>,
+) -> Result<Vec<Option<(u32, u32)>>, Error> {
+    let trace = match recording {
+        Some(recording) => {
+            let name = crate::folder::select_one(recording, &arguments.file, process)?;
+            Trace::open_alone(&recording.path(name))?
+        }
+        None => Trace::open_alone(&arguments.file)?,
+    };
+    if !trace.options.recording.watches() {
+        return match arguments.thread {
+            None => Ok(vec![None]),
+            Some(_) => Err(Error("--thread needs a recording of watched threads".into())),
+        };
+    }
+    let indexes = replay::alone::threads(&trace);
+    if indexes.is_empty() {
+        let why = "a forked process whose threads are watched is not replayed yet: record with --threads serial";
+        return Err(Error(format!("{}: {why}", arguments.file.display())));
+    }
+    let threads = trace.threads.iter().filter(|thread| indexes.contains(&thread.index));
+    let named = threads.map(|thread| (thread.index, thread.tid.unwrap_or(thread.index)));
+    let wanted = |&(_, tid): &(u32, u32)| arguments.thread.is_none_or(|wanted| wanted == tid);
+    let chosen: Vec<_> = named.filter(wanted).map(Some).collect();
+    match chosen.is_empty() {
+        true => Err(Error(format!("{}: it has no such thread", arguments.file.display()))),
+        false => Ok(chosen),
+    }
+}
+
 /// A process of what the command line names.
 fn named(arguments: &Arguments, process: Option<Which>) -> Named<'_> {
     Named {
@@ -153,6 +195,7 @@ fn named(arguments: &Arguments, process: Option<Which>) -> Named<'_> {
         process,
         program: arguments.program.as_deref(),
         output: arguments.rewritten.as_deref(),
+        thread: None,
     }
 }
 
@@ -261,6 +304,7 @@ fn replayed(
         process: of.map(|(_, which)| which),
         program: common.program.as_deref(),
         output: common.output.as_deref(),
+        thread: None,
     };
     let ready = match of {
         Some((recording, _)) => Ready::in_recording(&named, recording)?,
@@ -368,6 +412,10 @@ pub fn completeness(
 ) -> Option<String> {
     if !trace.options.recording.inputs() {
         return None;
+    }
+    if trace.options.recording.watches() {
+        let threads = replay::alone::threads(trace).len();
+        return Some(format!("each of {threads} watched threads alone"));
     }
     let lineage = match recording {
         Some((recording, name)) => Lineage::of_recording(recording, name),

@@ -29,6 +29,8 @@ pub struct Named<'a> {
     pub program: Option<&'a Path>,
     /// The output that ran.
     pub output: Option<&'a Path>,
+    /// Of watched threads, the one with this index.
+    pub thread: Option<u32>,
 }
 
 /// A replay that can be run.
@@ -155,7 +157,17 @@ impl Ready {
             Ok(path)
         };
         let interpreter = interpreter.as_deref();
-        let script = write_part(&lineage, part, interpreter, &mut resolve, &mut file);
+        let watched = lineage.last().options.recording.watches();
+        let script = match named.thread {
+            Some(thread) if watched => {
+                let resolve = &mut resolve;
+                replay::script::write_thread(&lineage, thread, interpreter, resolve, &mut file)
+            }
+            _ if watched => Err(Error(
+                "its threads are watched, and each is replayed alone (dep replay -p PID): for all else record with --threads serial".into(),
+            )),
+            _ => write_part(&lineage, part, interpreter, &mut resolve, &mut file),
+        };
         let script = script.map_err(in_file)?;
         drop(file);
         Ok(Ready {

@@ -224,6 +224,70 @@ impl Code {
         self.modrm_at(reg, m);
     }
 
+    fn modrm_sum(&mut self, field: u8, Gpr(base): Gpr, Gpr(index): Gpr, disp: i8) {
+        self.raw(&[0x44 | (field & 7) << 3, (index & 7) << 3 | base & 7, disp.to_le_bytes()[0]]);
+    }
+
+    fn rex_sum(&mut self, wide: bool, field: u8, Gpr(base): Gpr, Gpr(index): Gpr) {
+        let rex = 0x40 | u8::from(wide) << 3 | (field >> 3) << 2 | (index >> 3) << 1 | base >> 3;
+        if rex != 0x40 {
+            self.u8(rex);
+        }
+    }
+
+    /// `mov reg, [base + index + disp]` of 1, 2, 4 or 8 bytes, with zeros above. The index is not rsp.
+    pub fn read_sum(&mut self, size: u32, Gpr(reg): Gpr, base: Gpr, index: Gpr, disp: i8) {
+        self.rex_sum(size == 8, reg, base, index);
+        match size {
+            1 => self.raw(&[0x0f, 0xb6]),
+            2 => self.raw(&[0x0f, 0xb7]),
+            _ => self.u8(0x8b),
+        }
+        self.modrm_sum(reg, base, index, disp);
+    }
+
+    /// `mov reg, [m]` of 1, 2, 4 or 8 bytes, with zeros above.
+    pub fn read_sized(&mut self, size: u32, Gpr(reg): Gpr, m: At) {
+        self.rex_at(size == 8, reg, m.0, false);
+        match size {
+            1 => self.raw(&[0x0f, 0xb6]),
+            2 => self.raw(&[0x0f, 0xb7]),
+            _ => self.u8(0x8b),
+        }
+        self.modrm_at(reg, m);
+    }
+
+    /// `mov [base + index + disp], reg` of 1, 2, 4 or 8 bytes. The index is not rsp.
+    pub fn write_sum(&mut self, size: u32, Gpr(reg): Gpr, base: Gpr, index: Gpr, disp: i8) {
+        if size == 2 {
+            self.u8(0x66);
+        }
+        let (Gpr(b), Gpr(i)) = (base, index);
+        let rex = 0x40 | u8::from(size == 8) << 3 | (reg >> 3) << 2 | (i >> 3) << 1 | b >> 3;
+        if rex != 0x40 || size == 1 {
+            self.u8(rex);
+        }
+        self.u8(if size == 1 { 0x88 } else { 0x89 });
+        self.modrm_sum(reg, base, index, disp);
+    }
+
+    /// `lea reg, [base + index + disp]`, or the low half of it. The index is not rsp.
+    pub fn lea_sum(&mut self, wide: bool, Gpr(reg): Gpr, base: Gpr, index: Gpr, disp: i8) {
+        self.rex_sum(wide, reg, base, index);
+        self.u8(0x8d);
+        self.modrm_sum(reg, base, index, disp);
+    }
+
+    /// `not reg`
+    pub fn not(&mut self, Gpr(reg): Gpr) {
+        self.raw(&[0x48 | reg >> 3, 0xf7, 0xd0 | (reg & 7)]);
+    }
+
+    /// `rdfsbase reg`
+    pub fn fs_base(&mut self, Gpr(reg): Gpr) {
+        self.raw(&[0xf3, 0x48 | reg >> 3, 0x0f, 0xae, 0xc0 | (reg & 7)]);
+    }
+
     /// `mov [m], reg`
     pub fn write(&mut self, m: At, Gpr(reg): Gpr) {
         self.rex_at(true, reg, m.0, false);

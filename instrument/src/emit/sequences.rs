@@ -171,6 +171,42 @@ impl Code {
         self.bind_here(here);
     }
 
+    /// Lets the runtime mend the view; the instruction at `pc` begins again at `back`. rcx is in the thread block.
+    pub fn mend(&mut self, pc: u64, back: CodeOff) {
+        self.address_of(RCX, pc);
+        self.store(thread::TARGET, RCX);
+        let again = self.lea_rcx_ahead();
+        self.bind(again, back);
+        self.store(thread::RESUME, RCX);
+        self.store_imm(thread::EXIT_ID, thread::watch::MEND);
+        self.load(RCX, thread::SAVED_RCX);
+        self.jump_gs(thread::STUB_WATCH);
+    }
+
+    /// Lets the runtime act for the instruction at `pc`, and goes on here. `why`: of [`thread::watch`].
+    pub fn watch(&mut self, pc: u64, why: u32) {
+        self.store(thread::SAVED_RCX, RCX);
+        self.address_of(RCX, pc);
+        self.store(thread::TARGET, RCX);
+        let here = self.lea_rcx_ahead();
+        self.store(thread::RESUME, RCX);
+        self.store_imm(thread::EXIT_ID, why);
+        self.load(RCX, thread::SAVED_RCX);
+        self.jump_gs(thread::STUB_WATCH);
+        self.bind_here(here);
+    }
+
+    /// Lets the runtime carry out the instruction at `pc`. It is to follow here, for a processor that
+    /// is to carry it out after all; returns the place of the distance to what is behind it.
+    pub fn carry_out(&mut self, pc: u64) -> CodeOff {
+        self.store(thread::SAVED_RCX, RCX);
+        let behind = self.lea_rcx_ahead();
+        self.store(thread::BEHIND, RCX);
+        self.load(RCX, thread::SAVED_RCX);
+        self.watch(pc, thread::watch::CARRY_OUT);
+        behind
+    }
+
     /// Overwrites the return address that a hardware call just pushed.
     #[allow(clippy::cast_possible_truncation, reason = "the address is put in its two halves")]
     pub fn put_return_address(&mut self, original: u64) {

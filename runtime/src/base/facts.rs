@@ -45,6 +45,7 @@ pub struct Entries {
     pub arrive: u64,
     pub turn: u64,
     pub ask: u64,
+    pub watch: u64,
     /// Where a new thread of the program starts, with its block in r12.
     pub new_thread: u64,
     /// The handler of all signals, and where it returns to.

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
 static REPLAYING: AtomicBool = AtomicBool::new(false);
+static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// From here on the process replays.
 pub fn begin() {
@@ -13,4 +14,16 @@ pub fn begin() {
 #[inline]
 pub fn is_replay() -> bool {
     REPLAYING.load(Relaxed)
+}
+
+/// What is replayed is one watched thread.
+pub fn begin_alone() {
+    ALONE.store(true, Relaxed);
+}
+
+/// Whether one thread is replayed alone, in memory that holds what it stored and saw: others have mapped that,
+/// and what it maps is there.
+#[inline]
+pub fn is_alone() -> bool {
+    ALONE.load(Relaxed)
 }

@@ -11,7 +11,7 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN};
+use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN, WATCH};
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
@@ -21,6 +21,7 @@ use crate::kernel::switch;
 use crate::kernel::syscalls::{self, mapping};
 use crate::kernel::threads::begin_recording;
 use crate::kernel::vsyscall;
+use crate::kernel::watched;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
@@ -100,6 +101,14 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
                     thread.resume_original = pc;
                     thread.transfer_undone = true;
                 }
+            }
+        }
+        WATCH => {
+            let pc = thread.block.target;
+            thread.block.target = facts().window;
+            let why = thread.block.exit_id as u32;
+            if let Some(next) = watched::enter(thread, pc, why) {
+                prepare(thread, next);
             }
         }
         _ => refused(thread),

@@ -13,3 +13,4 @@ pub mod switch;
 pub mod syscalls;
 pub mod threads;
 pub mod vsyscall;
+pub mod watched;

@@ -12,8 +12,10 @@ use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
 use crate::kernel::syscalls::objects;
+use crate::kernel::watched;
 use crate::kernel::{baton, brk, ring};
 use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
@@ -70,6 +72,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
     log().chunk_starts(thread);
+    watched::start::begins(thread);
 }
 
 /// What a clone call asks for.
@@ -246,6 +249,7 @@ fn fork(
     baton::forked(thread, line, forked);
     let inherited = trace().forked(held);
     log().forked(forked);
+    view::forked(thread, forked);
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(own);
@@ -320,6 +324,7 @@ fn share(
         let pointers = child.block.pointers;
         child.recorder.close(&pointers);
         child.own_actions = None;
+        view::release(child);
         child.slot.set_place(place::GONE);
         if !waits {
             census::ends();
@@ -350,6 +355,9 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     child.kernel_filter = thread.kernel_filter;
     child.parent = thread.index;
     child.resume_original = next;
+    if !view::take(child) {
+        crate::die!("the program has more threads than can be watched: use --threads serial");
+    }
     child.clear_tid = request.clear_tid;
     // A process, or a thread of one that is.
     let is_process = request.flags & CLONE_THREAD == 0;
@@ -433,6 +441,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         thread.event(WHOLE_UNIT, &Event::ThreadEnd { reason: End::Exit, status });
         thread.recorder.close(&pointers);
     }
+    view::release(thread);
     thread.slot.set_place(place::GONE);
     if !last {
         baton::end();
@@ -450,6 +459,7 @@ pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
         let pointers = thread.block.pointers;
         thread.recorder.close(&pointers);
         census::ends();
+        view::release(thread);
         thread.slot.set_place(place::GONE);
         const NEXT: usize = core::mem::offset_of!(Thread, next_spare);
         // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push. (Each

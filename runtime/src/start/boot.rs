@@ -29,6 +29,7 @@ use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::kernel::{baton, ring};
+use crate::logs::inputs::view;
 use crate::logs::{log, log_of};
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file;
@@ -241,7 +242,8 @@ fn ring_of(start: &Start, options: Options) -> Option<Ring> {
 
 /// Whether one thread runs at a time, and in which order then.
 fn is_serial(start: &Start, options: Options) -> bool {
-    let wanted = options.process.torture & torture::SERIAL != 0 || options.recording.inputs();
+    let wanted = options.process.torture & torture::SERIAL != 0
+        || options.recording.inputs() && !options.recording.watched;
     let serial = wanted && !options.process.replays;
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let wanted = start.environment("DEP_SCHEDULE").filter(|_| serial && !secure);
@@ -399,6 +401,12 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
             entry
         }
     };
+    if view::is_watched() && facts().window == 0 {
+        crate::die!("a program at fixed addresses cannot be watched: use --threads serial");
+    }
+    if !view::take(thread) {
+        crate::die!("no address space for the view of a watched thread: use --threads serial");
+    }
     // Whoever started us may have blocked what our own faults raise.
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);
@@ -437,6 +445,7 @@ fn entries() -> Entries {
         arrive: stubs::stub_arrive as *const () as u64,
         turn: stubs::stub_turn as *const () as u64,
         ask: stubs::stub_ask as *const () as u64,
+        watch: stubs::stub_watch as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorers(),

@@ -64,6 +64,9 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     };
     check(&header);
     replaying::begin();
+    if header.alone == 1 {
+        replaying::begin_alone();
+    }
     // From here on memory of our own lies where the recorded program had nothing.
     choose(header.free[0]..header.free[1]);
     let all = match script::map(fd, header.len.saturating_add(header.beside)) {

@@ -21,6 +21,7 @@ use abi::event::EventRef;
 use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::mem::offset_of;
 use for_exec::ForExec;
 use mailbox::Mailbox;
@@ -95,6 +96,14 @@ pub struct Thread {
     pub vfork_child: bool,
     /// As such a child, but nobody waits for it: it is counted among the threads, as its memory is in use.
     pub beside: bool,
+    /// Watched: the page of which the view was mended last.
+    pub mended: u64,
+    /// How often it was.
+    pub mends: u32,
+    /// It has carried out an instruction that is not known to be watched.
+    pub unwatched: bool,
+    /// What the instruction stores that runs on the view.
+    pub stored_on_view: Vec<(u64, u64)>,
     /// The word that the kernel clears when the thread ends, or 0.
     pub clear_tid: u64,
     /// Number of the last filter of system calls (see [`crate::kernel::syscalls::seccomp`]), or 0.
@@ -180,6 +189,7 @@ impl Thread {
         block.stub_store = entries.store;
         block.stub_turn = entries.turn;
         block.stub_ask = entries.ask;
+        block.stub_watch = entries.watch;
         block.turns_left = turns::NEVER;
         block.this = this;
         Thread {
@@ -210,6 +220,10 @@ impl Thread {
             turns_end: turns::NEVER,
             vfork_child: false,
             beside: false,
+            mended: 0,
+            mends: 0,
+            unwatched: false,
+            stored_on_view: Vec::new(),
             clear_tid: 0,
             filter: 0,
             kernel_filter: 0,

@@ -20,6 +20,7 @@ use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return}
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::deliver::Origin;
+use crate::kernel::watched;
 use crate::logs::log;
 use crate::logs::moment::Fault;
 use crate::thread::seek::Sought;
@@ -127,10 +128,18 @@ pub fn fault(
         // It was counted in front of what has faulted.
         thread.take_back_turn();
     }
-    let reads_ahead = entry.reads_ahead(offset - entry.code);
+    let watched = entry.kind == Kind::Watched;
+    let original = place.start() + u64::from(entry.original);
+    let reads_ahead =
+        entry.reads_ahead(offset - entry.code) || watched && watched::stores(original);
     let (trap, error) = (at.context.trap, &mut at.context.error);
     log().faulted(thread, &mut Fault { trap, error, reads_ahead });
     let mut state = state_at(thread, at, place, &entry);
+    if watched {
+        thread.block.registers.gpr = state.gpr;
+        thread.block.registers.rflags = state.rflags;
+        watched::faulted(thread, original);
+    }
     let mut address = address;
     if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(place) {
         // The program's return reads eight bytes from rsp on.

@@ -18,6 +18,7 @@ use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
+use crate::kernel::watched::guarded;
 use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::traps::{Fetch, Traps};
@@ -224,7 +225,9 @@ pub fn in_runtime(
         at.context.rflags &= !TRAP_FLAG;
         return;
     }
-    if let Some(refused) = raised.then(|| refused_of(at.pc())).flatten() {
+    if let Some(refused) =
+        raised.then(|| refused_of(at.pc()).or_else(|| guarded::refused_of(at.pc()))).flatten()
+    {
         at.context.rip = refused;
         return;
     }

@@ -6,7 +6,7 @@ use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::Thread;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
-use instrument::recipe::{Entry, Kind, Recipe};
+use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
 
 /// The program's state; the thread is in the sequence of `entry`.
@@ -14,7 +14,7 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
     let mut gpr = at.context.gpr();
     let inside = place.offset(at.pc()) > entry.code;
     if inside {
-        if entry.kind == Kind::SavedRcx {
+        if entry.saves_rcx() {
             gpr[RCX.index()] = thread.block.saved_rcx;
         }
         let spilled = entry.spilled(place.offset(at.pc()) - entry.code);

@@ -1,6 +1,7 @@
 //! What comes to a thread from outside: signals, interruptions, the moments at which its registers are
 //! compared; and faults, which come by themselves.
 
+use crate::base::replaying::is_alone;
 use crate::base::signal::{bit, AltStack, SigInfo, SA_NODEFER, SIGSEGV, SI_KERNEL, SS_AUTODISARM};
 use crate::kernel::replay::outcome::{conclude, differs, Expected};
 use crate::kernel::replay::script::{Entry, Next};
@@ -46,6 +47,11 @@ pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
                 compare(thread, &mine, &registers);
                 continue;
             }
+            Some(Ahead::Sees(address, bytes)) => {
+                let pc = thread.resume_original;
+                write(thread, pc, &[(address, bytes)]);
+                continue;
+            }
             Some(Ahead::Later(turns, moment)) => Some((turns, moment)),
             None => None,
         };
@@ -63,6 +69,8 @@ enum Ahead {
     Here(RegisterState),
     /// Now, with these registers: it was looked at. If its process ends next, an instruction raises that.
     Passes(RegisterState),
+    /// Now it sees what others have stored, there.
+    Sees(u64, &'static [u8]),
     /// Behind so many turns.
     Later(u64, Moment),
 }
@@ -81,6 +89,30 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
                 thread.begin_turns(entry.turns);
                 take(&entry);
                 write_now(thread, pc, entry.turns);
+            }
+            Kind::Seen if entry.thread == thread.index => {
+                let Event::Seen { pc: at, rcx, address, bytes } = event_of(thread, pc, &entry)
+                else {
+                    return None;
+                };
+                let moment = Moment { rip: at.0, rcx };
+                if stepping::is_in_call(&moment) {
+                    // What a call shows comes with it.
+                    return None;
+                }
+                if entry.turns < made {
+                    differs(
+                        thread,
+                        pc,
+                        format_args!("the thread comes to turn {made} at {pc:#x}; the recording has what it sees at {:#x}, turn {}", at.0, entry.turns),
+                    )
+                }
+                let here = here && entry.turns == made && pc == moment.rip;
+                if !here || thread.block.registers.gpr[1] != rcx {
+                    return Some(Ahead::Later(entry.turns, moment));
+                }
+                take(&entry);
+                return Some(Ahead::Sees(address.0, bytes));
             }
             Kind::Arrived | Kind::Checked if entry.thread == thread.index => {
                 let event = event_of(thread, pc, &entry);
@@ -286,7 +318,13 @@ pub fn faulted(thread: &mut Thread, signal: i32, info: &SigInfo, state: State) -
 fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigInfo)>) -> State {
     let pc = state.rip;
     let mut next = coming(thread, pc);
-    if let Event::Checked(registers) = &next.event {
+    let noted = match &next.event {
+        Event::Checked(registers) => Some(registers),
+        // What comes by itself all the same.
+        Event::Arrived(registers) if is_alone() && raised.is_some() => Some(registers),
+        _ => None,
+    };
+    if let Some(registers) = noted {
         if registers.rip == pc && next.entry.turns == thread.turns() {
             let mine = Registers { gpr: state.gpr, rip: pc, rflags: state.rflags };
             compare(thread, &mine, registers);
@@ -382,7 +420,11 @@ fn start(
     registers: &RegisterState,
     written: &[(u64, &[u8])],
 ) -> State {
-    let action = actions::take(thread, told.signal, Which::Handler(registers.rip));
+    let mut action = actions::take(thread, told.signal, Which::Handler(registers.rip));
+    if is_alone() {
+        // Another thread may have said so.
+        action.handler = registers.rip;
+    }
     if action.handler != registers.rip {
         differs(
             thread,

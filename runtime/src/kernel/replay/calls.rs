@@ -4,6 +4,7 @@
 use crate::base::digest::Digest;
 use crate::base::last_words::Line;
 use crate::base::program::read_program_value;
+use crate::base::replaying::is_alone;
 use crate::base::signal::{self, SigInfo};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::brk::brk;
@@ -80,7 +81,9 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, 
     let passed = passed(number, args);
     // It had begun before what is kept: what it was given then may have changed.
     let has_begun = thread.stood.take() == Some((pc, thread.turns()));
-    contexts::before_vfork(thread, number, args, next);
+    if !is_alone() {
+        contexts::before_vfork(thread, number, args, next);
+    }
     let mut coming = coming_in_call(thread);
     if let Some(pid) = forked(&coming) {
         if tree::forks(pid, coming.begins) {
@@ -224,7 +227,7 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
             let (reason, status) = (*reason, *status);
             write(thread, pc, &coming.written);
             take(&coming.entry);
-            contexts::ends(thread, reason, status)
+            ends(thread, reason, status)
         }
         other => {
             let call = Call { number: number as u64, arguments: &arguments };
@@ -336,6 +339,9 @@ fn without(args: &[usize; 6], argument: usize) -> [usize; 6] {
 /// A child is made, or a thread.
 fn clones(thread: &mut Thread, number: usize, args: &[usize; 6], result: usize) {
     let pc = thread.syscall_pc;
+    if is_alone() {
+        return;
+    }
     if threads::shares_memory(number, args) && !threads::is_vfork(number, args) {
         return contexts::add(thread, number, args, pc + 2, result as u32);
     }
@@ -394,7 +400,7 @@ fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
             // What the kernel does for a thread that ends.
             write(thread, pc, &coming.written);
             take(&coming.entry);
-            contexts::ends(thread, End::Exit, args[0] as i32)
+            ends(thread, End::Exit, args[0] as i32)
         }
         // It is refused, or interrupted: as any other call.
         Event::Syscall { .. } | Event::Arrived(_) if coming.written.is_empty() => {}
@@ -407,6 +413,16 @@ fn exits(thread: &mut Thread, number: usize, args: &[usize; 6]) {
             )
         }
     }
+}
+
+/// The thread ends: others go on, if there are any in this replay.
+fn ends(thread: &mut Thread, reason: End, status: i32) -> ! {
+    if is_alone() {
+        let pc = thread.syscall_pc;
+        end_recording(thread, reason, status, 0);
+        conclude(thread, Verdict::Ended, pc, format_args!("the thread ends"))
+    }
+    contexts::ends(thread, reason, status)
 }
 
 /// `execve`: if that succeeded, what is replayed has come to its end.

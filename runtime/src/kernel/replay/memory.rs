@@ -1,6 +1,7 @@
 //! Calls that change the address space: made again, at the addresses that were recorded.
 
 use crate::base::own::own_range;
+use crate::base::replaying::is_alone;
 use crate::base::sys::{self, nr};
 use crate::code::window::{library_at, placed};
 use crate::kernel::brk::brk;
@@ -33,6 +34,9 @@ pub(super) fn again(
     result: usize,
     mapped: Option<&Mapped>,
 ) {
+    if is_alone() {
+        return;
+    }
     let failed = sys::check(result).err();
     // These may have been carried out for a part.
     let partly = matches!(number, nr::MPROTECT | nr::PKEY_MPROTECT | nr::MADVISE)

@@ -13,6 +13,7 @@
 //! Recorded threads are contexts on the one thread that the replay has.
 
 pub mod accesses;
+pub mod alone;
 pub mod answers;
 pub mod arrive;
 pub mod calls;
@@ -130,7 +131,9 @@ fn coming(thread: &mut Thread, pc: u64) -> Coming {
         let entry = next_entry(thread, pc);
         let event = event_of(thread, pc, &entry);
         match event {
-            Event::Written { address, bytes } => written.push((address.0, bytes)),
+            Event::Written { address, bytes } | Event::Seen { address, bytes, .. } => {
+                written.push((address.0, bytes));
+            }
             Event::Mapped { size, contents, path, .. } => {
                 mapped = Some(Mapped { size, contents, path });
             }

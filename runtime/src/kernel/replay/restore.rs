@@ -10,7 +10,7 @@ use crate::code::writing::write_program;
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{impossible, impossible_at_start};
 use crate::kernel::replay::script::{Next, Script};
-use crate::kernel::replay::{contexts, memory, Mapped};
+use crate::kernel::replay::{alone, contexts, memory, Mapped};
 use crate::kernel::signals::actions;
 use crate::kernel::syscalls::mapping;
 use crate::kernel::threads;
@@ -38,6 +38,7 @@ pub fn begins(entries: &'static [u8]) -> bool {
 /// returns where it goes on.
 pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8]) -> u64 {
     put_heap(thread, entries);
+    alone::clear();
     let mut mapped = None;
     let mut is_first = true;
     // Final rights of what is writable for now.

@@ -173,6 +173,7 @@ fn is_input(kind: Kind) -> bool {
             | Mapped
             | Unfollowed
             | Passed
+            | Seen
             | Snapshot
             | Region
             | State

@@ -18,6 +18,7 @@ use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
+use crate::logs::inputs::view;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
 use crate::thread::Thread;
@@ -94,7 +95,7 @@ pub fn deliver(
             }
             fatal(thread, signal, &info, &state, kernel);
         }
-        if !arrived && origin == Origin::Outside {
+        if !arrived && (origin == Origin::Outside || view::is_watched()) {
             note(thread, origin, &state);
             arrived = true;
         }
@@ -127,6 +128,8 @@ fn note(thread: &mut Thread, origin: Origin, state: &State) {
     }
     let registers = state.registers(thread);
     match origin {
+        // What memory a watched thread can reach does not follow from what it does.
+        _ if view::is_watched() => log().arrived(thread, &registers),
         Origin::Outside => log().arrived(thread, &registers),
         Origin::Instruction => log().dies(thread, &registers),
     }

@@ -7,10 +7,11 @@
 pub mod mappings;
 pub mod passed;
 pub mod unfollowed;
+pub mod view;
 pub mod written;
 
 use crate::base::sys::{self, nr};
-use crate::logs::moment::{Call, Frame, Log};
+use crate::logs::moment::{Call, Fault, Frame, Log};
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -46,6 +47,10 @@ impl Log for Inputs {
         if !thread.recorder.to_file() {
             return;
         }
+        if view::is_watched() {
+            // A replay of one thread has not what others have stored, but for what this call shows.
+            return passed::shown(thread, call.number, &call.args);
+        }
         thread.passed = passed::passed(call.number, &call.args);
         if matches!(call.number, nr::EXECVE | nr::EXECVEAT | nr::EXIT_GROUP) {
             // It comes back only if it fails.
@@ -58,8 +63,11 @@ impl Log for Inputs {
             // Another recording does not follow: what is known of mappings is not needed any more.
             return;
         }
-        passed::note(thread);
+        if !view::is_watched() {
+            passed::note(thread);
+        }
         mappings::note(thread, call, result);
+        view::follow(thread, call, result);
         unfollowed::look(thread, call, result);
         written::by_call(thread, call, sys::check(result));
     }
@@ -91,6 +99,15 @@ impl Log for Inputs {
 
     fn dies(&self, thread: &mut Thread, registers: &RegisterState) {
         thread.event(WHOLE_UNIT, &Event::Checked(registers));
+    }
+
+    fn faulted(&self, _thread: &mut Thread, fault: &mut Fault<'_>) {
+        const PAGE_FAULT: u64 = 14;
+        const WRITE: u64 = 2;
+        if fault.reads_ahead && fault.trap == PAGE_FAULT {
+            // What was compared with the view would have been stored to, too.
+            *fault.error |= WRITE;
+        }
     }
 
     fn forked(&self, forked: &crate::base::lock::Forked) {

@@ -8,10 +8,11 @@ use crate::base::digest::Digest;
 use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::nr;
 use crate::logs::inputs::mappings::written_through;
+use crate::logs::inputs::view;
 use crate::logs::inputs::written::alone;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
-use abi::layout::page_up;
+use abi::layout::{page_down, page_up, PAGE};
 use abi::syscalls::{find, may_read};
 use alloc::vec;
 
@@ -33,6 +34,27 @@ pub fn passed(number: usize, args: &[usize; 6]) -> Digest {
     // What is not certain is the same in a replay.
     let _ = may_read(call, &args, &mut read, &mut |at, len| add(&mut digest, at, len));
     digest
+}
+
+/// A watched thread passes this memory to the kernel: what others have stored there is noted, so that a replay
+/// can show what the thread wrote.
+pub fn shown(thread: &mut Thread, number: usize, args: &[usize; 6]) {
+    let Some(call) = find(number as u64).filter(|call| !call.reads.is_empty()) else { return };
+    let args = args.map(|arg| arg as u64);
+    let mut ranges = vec![];
+    let _ = may_read(call, &args, &mut read, &mut |at, len| ranges.push((at, len.min(MOST))));
+    let pc = thread.syscall_pc;
+    let mut page = vec![0u8; PAGE as usize];
+    for (at, len) in ranges {
+        let (mut from, end) = (at, at.saturating_add(len));
+        while from < end {
+            let to = end.min(page_down(from) + PAGE);
+            let part = page.get_mut(..(to - from) as usize).unwrap_or_default();
+            let Ok(got) = try_read_program_bytes(from, part) else { break };
+            view::sees(thread, pc, from, part.get(..got).unwrap_or_default());
+            from = to;
+        }
+    }
 }
 
 /// Where the program has changed files by storing to memory when the call begins: from where to where the call

@@ -7,6 +7,7 @@
 use crate::base::program::{look_at, try_read_program_bytes};
 use crate::base::{census, sys};
 use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
@@ -36,7 +37,7 @@ impl Image {
     pub fn of(writes: &Writes) -> Image {
         let ranges = || writes.ranges.iter().filter(|range| range.unit == 0);
         let len = ranges().fold(0u64, |sum, range| sum.saturating_add(range.length));
-        if len > COMPARED || census::live() > 1 {
+        if len > COMPARED || census::live() > 1 || view::is_watched() {
             return Image::default();
         }
         let mut bytes = Vec::with_capacity(len as usize);
@@ -136,5 +137,6 @@ pub fn all(thread: &mut Thread, address: u64, len: u64) {
 }
 
 fn piece(thread: &mut Thread, at: u64, bytes: &[u8]) {
+    view::put(thread, at, bytes);
     thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
 }

@@ -1,0 +1,205 @@
+//! The events of one watched thread, which is replayed alone, in memory that holds nothing but what the thread
+//! itself stored and saw.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use abi::event::{Position, RegionKind};
+use abi::ids::LiveAddr;
+use trace::events::Event;
+use trace::{Error, Thread, Trace};
+
+use crate::end::End;
+use crate::order::{Item, Ordered};
+
+const MMAP: u64 = 9;
+const BRK: u64 = 12;
+const MREMAP: u64 = 25;
+const READ_WRITE: u32 = 3;
+const EXECUTE: u64 = 4;
+const ANONYMOUS: u64 = 0x20;
+const PAGE: u64 = 4096;
+const ERRORS: u64 = 4095u64.wrapping_neg();
+
+/// Memory that any thread has mapped at any time.
+#[derive(Default)]
+struct Mapped<'a> {
+    /// Ends by starts; none touches another.
+    ranges: BTreeMap<u64, u64>,
+    /// Code of files: where, its bytes, offset, protection, and the file.
+    code: Vec<(u64, u64, u64, u32, &'a Event)>,
+    /// The largest end of the heap.
+    brk: u64,
+}
+
+impl<'a> Mapped<'a> {
+    fn of(trace: &'a Trace, brk: u64) -> Result<Mapped<'a>, Error> {
+        let mut mapped = Mapped { brk, ..Mapped::default() };
+        for thread in &trace.threads {
+            let mut file = None;
+            for event in thread.events.iter().filter_map(|placed| placed.event.as_ref()) {
+                match event {
+                    Event::Mapped { .. } => file = Some(event),
+                    Event::Syscall { number, arguments, result } => {
+                        let result = result.cast_unsigned();
+                        if result < ERRORS {
+                            mapped.call(*number, arguments, result, file)?;
+                        }
+                        file = None;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(mapped)
+    }
+
+    fn call(
+        &mut self,
+        number: u64,
+        arguments: &[u64; 6],
+        result: u64,
+        file: Option<&'a Event>,
+    ) -> Result<(), Error> {
+        let len = match number {
+            MMAP => arguments[1],
+            MREMAP => arguments[2],
+            BRK => {
+                self.brk = self.brk.max(result);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let len = len.next_multiple_of(PAGE);
+        if number == MMAP && arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
+            let Some(file) = file else {
+                return Err(Error("damaged: it does not say which code is mapped".into()));
+            };
+            let meets = |&&(start, other, ..): &&(u64, u64, u64, u32, &Event)| {
+                start < result + len && result < start + other
+            };
+            match self.code.iter().find(meets) {
+                Some(&(start, other, offset, _, known)) => {
+                    let same = (start, other, offset) == (result, len, arguments[5]);
+                    if !same || known != file {
+                        return Err(Error(format!(
+                            "different code was mapped at {result:#x} at different times: threads cannot be replayed alone (record with --threads serial)"
+                        )));
+                    }
+                }
+                None => {
+                    let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
+                    self.code.push((result, len, arguments[5], protection, file));
+                }
+            }
+        }
+        self.add(result, result + len);
+        Ok(())
+    }
+
+    fn add(&mut self, mut start: u64, mut end: u64) {
+        while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
+            if to < start {
+                break;
+            }
+            self.ranges.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.ranges.insert(start, end);
+    }
+
+    fn events(&self) -> Vec<Cow<'a, Event>> {
+        let mut events = Vec::new();
+        let region = |start: u64, len, offset, protection, kind| Event::Region {
+            start: LiveAddr(start),
+            len,
+            offset,
+            protection,
+            kind,
+        };
+        for (&start, &end) in &self.ranges {
+            let event = region(start, end - start, 0, READ_WRITE, RegionKind::Anonymous);
+            events.push(Cow::Owned(event));
+        }
+        for &(start, len, offset, protection, file) in &self.code {
+            events.push(Cow::Borrowed(file));
+            events.push(Cow::Owned(region(start, len, offset, protection, RegionKind::File)));
+        }
+        events
+    }
+}
+
+/// The watched threads of a trace, by their indexes.
+#[must_use]
+pub fn threads(trace: &Trace) -> Vec<u32> {
+    trace.threads.iter().filter(|thread| begins(thread)).map(|thread| thread.index).collect()
+}
+
+fn begins(thread: &Thread) -> bool {
+    thread.events.iter().any(|placed| matches!(placed.event, Some(Event::State { .. })))
+}
+
+/// What happened to the thread with this index, in memory that is empty where it begins.
+pub fn order(trace: &Trace, index: u32) -> Result<Ordered<'_>, Error> {
+    let thread = trace.threads.iter().find(|thread| thread.index == index && begins(thread));
+    let thread = thread.ok_or_else(|| Error(format!("it has no watched thread {index}")))?;
+    let brk = trace.process_events.iter().find_map(|placed| match placed.event {
+        Some(Event::Layout { brk, .. }) => Some(brk.0),
+        _ => None,
+    });
+    let brk = brk.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
+    let mapped = Mapped::of(trace, brk)?;
+    let first = |event| Item { thread: index, position: Position::NONE, event };
+    let mut items = Vec::new();
+    let mut events = thread.events.iter().peekable();
+    let is_start = |event: &Option<Event>| {
+        matches!(
+            event,
+            Some(
+                Event::ThreadStart { .. }
+                    | Event::OwnProcess { .. }
+                    | Event::Actions(_)
+                    | Event::State { .. }
+                    | Event::Written { .. }
+            )
+        )
+    };
+    // What the stack holds of the first thread. It comes behind the memory that it lies in.
+    let mut written = Vec::new();
+    while let Some(placed) = events.next_if(|placed| is_start(&placed.event)) {
+        match &placed.event {
+            Some(event @ (Event::Actions(_) | Event::State { .. })) => {
+                items.push(first(Cow::Borrowed(event)));
+            }
+            Some(event @ Event::Written { .. }) if index == 0 => {
+                written.push(first(Cow::Borrowed(event)));
+            }
+            Some(event @ Event::Written { .. }) => {
+                let (thread, position) = (index, placed.position);
+                written.push(Item { thread, position, event: Cow::Borrowed(event) });
+            }
+            _ => {}
+        }
+    }
+    items.extend(mapped.events().into_iter().map(first));
+    let late = if index == 0 { Vec::new() } else { std::mem::take(&mut written) };
+    items.extend(written);
+    let start = Event::Snapshot { stretch: 0, brk: LiveAddr(mapped.brk) };
+    items.push(first(Cow::Owned(start)));
+    items.extend(late);
+    for placed in events {
+        let Some(event) = &placed.event else { continue };
+        let (thread, position) = (index, placed.position);
+        items.push(Item { thread, position, event: Cow::Borrowed(event) });
+    }
+    let ends = |placed: &trace::events::Placed| {
+        matches!(placed.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }))
+    };
+    let end = match thread.events.iter().any(ends) {
+        true => End::Whole,
+        false => End::None,
+    };
+    let mut ordered = Ordered { items, end, child: None };
+    ordered.cut();
+    Ok(ordered)
+}

@@ -1,0 +1,198 @@
+//! Atomic instructions, and others that change memory by a register's bits.
+//!
+//! Memory is compared with the view, the new value follows from what is there, and is stored if that still is
+//! there: else once more.
+
+use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
+use super::{guarded, load, load_bytes, ranges, Done, Fault, Outcome};
+use crate::code::writing::before_writing;
+use crate::logs::inputs::view;
+use crate::thread::Thread;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use lifter::regs::gpr_number;
+
+/// What an instruction makes of a value.
+struct Change {
+    /// What is stored, if anything.
+    new: Option<u64>,
+    flags: u64,
+    /// Flags that change.
+    changed: u64,
+    /// A register that changes, and to what.
+    register: Option<(Register, u64)>,
+}
+
+pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+    if matches!(insn.mnemonic(), Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b) {
+        return both(thread, pc, insn);
+    }
+    let mut all = ranges(thread, insn, true);
+    if all.is_empty() {
+        // `bt`
+        all = ranges(thread, insn, false);
+    }
+    let [(at, size)] = *all.as_slice() else { return Ok(Done::No) };
+    if !matches!(size, 1 | 2 | 4 | 8) {
+        return Ok(Done::No);
+    }
+    loop {
+        let old = load(thread, pc, at, size).map_err(stores)?;
+        let Some(change) = change(thread, insn, old, size) else { return Ok(Done::No) };
+        if let Some(new) = change.new {
+            before_writing(at, at.saturating_add(size));
+            // SAFETY: memory of the program's.
+            match unsafe { guarded::exchange(at, size, &[old, 0], &[new, 0]) } {
+                0 => continue,
+                1 => {}
+                _ => return Err(Fault { address: at, write: true }),
+            }
+            view::put(thread, at, new.to_le_bytes().get(..size as usize).unwrap_or_default());
+        }
+        let registers = &mut thread.block.registers;
+        registers.rflags = registers.rflags & !change.changed | change.flags & change.changed;
+        if let Some((register, value)) = change.register {
+            put_register(thread, register, value);
+        }
+        return Ok(Done::Yes);
+    }
+}
+
+fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Change> {
+    use Mnemonic::*;
+    let carry = thread.block.registers.rflags & CF;
+    let other = match (insn.op0_kind(), insn.op1_kind(), insn.op_count()) {
+        (OpKind::Register, ..) => get_register(thread, insn.op0_register()),
+        (_, OpKind::Register, 2..) => get_register(thread, insn.op1_register()),
+        (_, OpKind::Memory, _) | (_, _, ..=1) => 0,
+        _ => insn.immediate(1),
+    };
+    let arithmetic = |(new, flags): (u64, u64)| {
+        Some(Change { new: Some(new), flags, changed: ALL, register: None })
+    };
+    match insn.mnemonic() {
+        Add => arithmetic(add(old, other, 0, size)),
+        Adc => arithmetic(add(old, other, carry, size)),
+        Sub => arithmetic(sub(old, other, 0, size)),
+        Sbb => arithmetic(sub(old, other, carry, size)),
+        And => arithmetic(logic(old & other, size)),
+        Or => arithmetic(logic(old | other, size)),
+        Xor => arithmetic(logic(old ^ other, size)),
+        Neg => arithmetic(sub(0, old, 0, size)),
+        Inc | Dec => {
+            let (new, flags) = match insn.mnemonic() {
+                Inc => add(old, 1, 0, size),
+                _ => sub(old, 1, 0, size),
+            };
+            Some(Change { new: Some(new), flags, changed: ALL & !CF, register: None })
+        }
+        Not => Some(Change { new: Some(!old & mask(size)), flags: 0, changed: 0, register: None }),
+        Xadd => {
+            let (new, flags) = add(old, other, 0, size);
+            let register = Some((insn.op1_register(), old));
+            Some(Change { new: Some(new), flags, changed: ALL, register })
+        }
+        Xchg => {
+            let register = match insn.op0_kind() {
+                OpKind::Register => insn.op0_register(),
+                _ => insn.op1_register(),
+            };
+            let new = Some(get_register(thread, register) & mask(size));
+            Some(Change { new, flags: 0, changed: 0, register: Some((register, old)) })
+        }
+        Cmpxchg => {
+            let a = [Register::AL, Register::AX, Register::EAX, Register::RAX];
+            let a = *a.get(size.trailing_zeros() as usize)?;
+            let wanted = get_register(thread, a);
+            let (_, flags) = sub(wanted, old, 0, size);
+            let same = flags & ZF != 0;
+            let new = same.then(|| get_register(thread, insn.op1_register()) & mask(size));
+            // Where it is the same, nothing becomes of the register.
+            let register = (!same).then_some((a, old));
+            Some(Change { new, flags, changed: ALL, register })
+        }
+        Bt | Bts | Btr | Btc => {
+            let bit = 1u64 << (other & (8 * size - 1));
+            let new = match insn.mnemonic() {
+                Bts => Some(old | bit),
+                Btr => Some(old & !bit),
+                Btc => Some(old ^ bit),
+                _ => None,
+            };
+            let flags = if old & bit != 0 { CF } else { 0 };
+            Some(Change { new, flags, changed: CF, register: None })
+        }
+        _ => None,
+    }
+}
+
+/// The processor looks whether it can be written first.
+fn stores(fault: Fault) -> Fault {
+    Fault { write: true, ..fault }
+}
+
+/// `cmpxchg8b` and `cmpxchg16b`.
+fn both(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+    let wide = insn.mnemonic() == Mnemonic::Cmpxchg16b;
+    let half = if wide { 8 } else { 4 };
+    let [(at, size)] = *ranges(thread, insn, true).as_slice() else { return Ok(Done::No) };
+    if wide && !at.is_multiple_of(16) {
+        return Ok(Done::No);
+    }
+    loop {
+        let mut bytes = [0u8; 16];
+        let seen = bytes.get_mut(..size as usize).unwrap_or_default();
+        load_bytes(thread, pc, at, seen).map_err(stores)?;
+        let whole = u128::from_le_bytes(bytes);
+        let bits = 8 * half;
+        let old = [whole as u64 & mask(half), (whole >> bits) as u64 & mask(half)];
+        let gpr = &mut thread.block.registers.gpr;
+        let [a, c, d, b, ..] = *gpr;
+        let wanted = [a & mask(half), d & mask(half)];
+        if old != wanted {
+            (gpr[0], gpr[2]) = (old[0], old[1]);
+            thread.block.registers.rflags &= !ZF;
+            return Ok(Done::Yes);
+        }
+        let new = [b & mask(half), c & mask(half)];
+        let join = |[low, high]: [u64; 2]| u128::from(low) | u128::from(high) << bits;
+        let words = |value: u128| [value as u64, (value >> 64) as u64];
+        before_writing(at, at.saturating_add(size));
+        let (old, new) = (words(join(old)), join(new));
+        // SAFETY: memory of the program's.
+        match unsafe { guarded::exchange(at, size, &old, &words(new)) } {
+            0 => continue,
+            1 => {}
+            _ => return Err(Fault { address: at, write: true }),
+        }
+        view::put(thread, at, new.to_le_bytes().get(..size as usize).unwrap_or_default());
+        thread.block.registers.rflags |= ZF;
+        return Ok(Done::Yes);
+    }
+}
+
+/// The value of a general-purpose register, or of a part of one.
+pub fn get_register(thread: &Thread, register: Register) -> u64 {
+    let Some(number) = gpr_number(register) else { return 0 };
+    let whole = thread.block.registers.gpr.get(number.index()).copied().unwrap_or(0);
+    match is_high(register) {
+        true => whole >> 8 & 0xff,
+        false => whole & mask(register.size() as u64),
+    }
+}
+
+/// Changes it as an instruction does.
+pub fn put_register(thread: &mut Thread, register: Register, value: u64) {
+    let Some(number) = gpr_number(register) else { return };
+    let Some(whole) = thread.block.registers.gpr.get_mut(number.index()) else { return };
+    *whole = match register.size() {
+        1 if is_high(register) => *whole & !0xff00 | (value & 0xff) << 8,
+        1 => *whole & !0xff | value & 0xff,
+        2 => *whole & !0xffff | value & 0xffff,
+        4 => value & 0xffff_ffff,
+        _ => value,
+    };
+}
+
+fn is_high(register: Register) -> bool {
+    matches!(register, Register::AH | Register::BH | Register::CH | Register::DH)
+}

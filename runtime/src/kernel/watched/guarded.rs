@@ -1,0 +1,96 @@
+//! The program's memory, reached by the processor: where it cannot be, the handler of signals says so.
+
+use core::arch::naked_asm;
+
+/// Copies bytes; false if some cannot be reached.
+///
+/// # Safety
+/// What is not the program's memory is borrowed, or the thread's view.
+pub unsafe fn copy(to: u64, from: u64, len: u64) -> bool {
+    // SAFETY: as promised.
+    unsafe { attempt_copy(to, from, len) == 1 }
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn attempt_copy(to: u64, from: u64, len: u64) -> u64 {
+    naked_asm!(
+        "mov rcx, rdx",
+        ".globl deprewrite_guarded_first",
+        "deprewrite_guarded_first:",
+        "rep movsb",
+        "mov eax, 1",
+        "ret",
+    )
+}
+
+/// Puts `new` at `at` if `old` is there, at once: 1; 0 if something else is there, 2 if it cannot be reached.
+///
+/// # Safety
+/// Memory of the program's. `size` is 1, 2, 4, 8 or 16.
+#[unsafe(naked)]
+pub unsafe extern "C" fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64; 2]) -> u64 {
+    naked_asm!(
+        "push rbx",
+        "mov r8, rdx",
+        "mov r9, rcx",
+        "mov rax, [r8]",
+        "mov rbx, [r9]",
+        "cmp esi, 16",
+        "je 5f",
+        "cmp esi, 8",
+        "je 4f",
+        "cmp esi, 4",
+        "je 3f",
+        "cmp esi, 2",
+        "je 2f",
+        "lock cmpxchg [rdi], bl",
+        "jmp 6f",
+        "2:",
+        "lock cmpxchg [rdi], bx",
+        "jmp 6f",
+        "3:",
+        "lock cmpxchg [rdi], ebx",
+        "jmp 6f",
+        "4:",
+        "lock cmpxchg [rdi], rbx",
+        "jmp 6f",
+        "5:",
+        "mov rdx, [r8 + 8]",
+        "mov rcx, [r9 + 8]",
+        "lock cmpxchg16b [rdi]",
+        ".globl deprewrite_guarded_last",
+        "deprewrite_guarded_last:",
+        "6:",
+        "sete al",
+        "movzx eax, al",
+        "pop rbx",
+        "ret",
+        ".globl deprewrite_guarded_refused",
+        "deprewrite_guarded_refused:",
+        "pop rbx",
+        "mov eax, 2",
+        "ret",
+        ".globl deprewrite_guarded_copy_refused",
+        "deprewrite_guarded_copy_refused:",
+        "xor eax, eax",
+        "ret",
+    )
+}
+
+/// If the instruction at `pc` is one of these: where it is given up.
+pub fn refused_of(pc: u64) -> Option<u64> {
+    let copies = deprewrite_guarded_first as *const () as u64;
+    if pc == copies {
+        return Some(deprewrite_guarded_copy_refused as *const () as u64);
+    }
+    let first = exchange as *const () as u64;
+    let last = deprewrite_guarded_last as *const () as u64;
+    (first..last).contains(&pc).then_some(deprewrite_guarded_refused as *const () as u64)
+}
+
+extern "C" {
+    fn deprewrite_guarded_first();
+    fn deprewrite_guarded_last();
+    fn deprewrite_guarded_refused();
+    fn deprewrite_guarded_copy_refused();
+}

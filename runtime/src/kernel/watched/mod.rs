@@ -1,0 +1,242 @@
+//! Watched threads: what translated code leaves to the runtime.
+//!
+//! Most loads are compared with the view where they stand (`instrument::watched`). The runtime mends the view
+//! where memory is not as in it, and carries out what has more than one reference, what is atomic, and what
+//! is rare.
+// On the way of every entry: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+
+mod arithmetic;
+mod atomic;
+pub mod guarded;
+mod moves;
+pub mod start;
+mod strings;
+
+use crate::base::program;
+use crate::base::signal::{SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGSEGV};
+use crate::code::jit::has_protected_pages;
+use crate::code::writing::write_program;
+use crate::kernel::ask::instruction;
+use crate::kernel::signals::pending;
+use crate::logs::extent::extent;
+use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::view;
+use crate::thread::traps::PAGE_FAULT;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::layout::{page_down, PAGE};
+use abi::thread::watch;
+use alloc::vec::Vec;
+use iced_x86::{Instruction, InstructionInfoFactory};
+use lifter::operands::references;
+
+/// Memory that cannot be reached: where, and whether it was to be written.
+struct Fault {
+    address: u64,
+    write: bool,
+}
+
+/// What came of an instruction that the runtime was to carry out.
+enum Done {
+    Yes,
+    /// It is none that is known: the processor is to carry it out.
+    No,
+}
+
+type Outcome = Result<Done, Fault>;
+
+/// Bytes that are looked at together.
+const LINE: u64 = 64;
+/// After the view has been mended so often the registers are noted.
+const CHECKED_EACH: u32 = 16;
+
+/// The thread has come from the instruction at `pc`; `why` is of [`watch`]. `resume` is set, unless what is
+/// returned is where it goes on.
+pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
+    // What has been stored may be code that follows.
+    let anew = has_protected_pages();
+    let insn = instruction(pc);
+    thread.resume_original = pc;
+    match why {
+        watch::MEND => {
+            for (at, len) in ranges(thread, &insn, false) {
+                // What cannot be read is read again by the instruction, and faults there.
+                let _ = mend(thread, pc, at, len);
+            }
+            check(thread, pc);
+        }
+        watch::BEFORE => {
+            let mut all = ranges(thread, &insn, false);
+            let stored = ranges(thread, &insn, true);
+            all.extend_from_slice(&stored);
+            for (at, len) in all {
+                if let Err(fault) = mend(thread, pc, at, len) {
+                    raise(thread, &fault);
+                    return None;
+                }
+            }
+            thread.stored_on_view = stored;
+        }
+        watch::AFTER => {
+            thread.resume_original = insn.next_ip();
+            for (at, len) in core::mem::take(&mut thread.stored_on_view) {
+                let Some(bytes) = view::bytes(thread, at, len).map(<[u8]>::to_vec) else {
+                    continue;
+                };
+                // SAFETY: what the program has stored there.
+                if !unsafe { write_program(at, &bytes) } {
+                    thread.resume_original = pc;
+                    raise(thread, &Fault { address: at, write: true });
+                    return None;
+                }
+            }
+            return anew.then_some(insn.next_ip());
+        }
+        _ => match carry_out(thread, pc, &insn) {
+            Ok(Done::Yes) => {
+                thread.resume_original = insn.next_ip();
+                thread.block.resume = thread.block.behind;
+                return anew.then_some(insn.next_ip());
+            }
+            Ok(Done::No) => {
+                thread.syscall_pc = pc;
+                if !core::mem::replace(&mut thread.unwatched, true) {
+                    unfollowed(thread, "an instruction is not known to --threads watched");
+                }
+                thread.transfer_undone = true;
+            }
+            Err(fault) => raise(thread, &fault),
+        },
+    }
+    None
+}
+
+/// Whether the instruction at `pc` stores.
+pub fn stores(pc: u64) -> bool {
+    let mut all = Vec::new();
+    references(&instruction(pc), &mut InstructionInfoFactory::new(), &mut all);
+    all.iter().any(|reference| reference.write)
+}
+
+/// The instruction at `pc`, which runs on the view, could not reach memory. What it has stored on the view is not
+/// in memory.
+pub fn faulted(thread: &mut Thread, pc: u64) {
+    let insn = instruction(pc);
+    for (at, len) in ranges(thread, &insn, true) {
+        // The handler of signals is no place for a fault.
+        let mut bytes = alloc::vec![0u8; len.min(PAGE - at % PAGE) as usize];
+        if program::read_program_bytes(at, &mut bytes) {
+            view::sees(thread, pc, at, &bytes);
+        }
+    }
+}
+
+/// Now and then the thread's registers are noted, for a replay to compare.
+fn check(thread: &mut Thread, pc: u64) {
+    thread.mends = thread.mends.wrapping_add(1);
+    if thread.mends.is_multiple_of(CHECKED_EACH) {
+        let registers = thread.register_state(pc, 0xffff);
+        thread.event(WHOLE_UNIT, &Event::Checked(&registers));
+    }
+}
+
+fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+    if insn.is_string_instruction() {
+        return strings::carry_out(thread, pc, insn);
+    }
+    match moves::carry_out(thread, pc, insn)? {
+        Done::Yes => Ok(Done::Yes),
+        Done::No => atomic::carry_out(thread, pc, insn),
+    }
+}
+
+/// What the instruction loads, or stores.
+fn ranges(thread: &Thread, insn: &Instruction, stores: bool) -> Vec<(u64, u64)> {
+    let (mut all, mut found) = (Vec::new(), Vec::new());
+    references(insn, &mut InstructionInfoFactory::new(), &mut all);
+    for reference in all.iter().filter(|r| r.write == stores) {
+        extent(thread, insn, reference, &mut found);
+    }
+    found
+}
+
+/// The view gets what is in memory, whole lines of it.
+fn mend(thread: &mut Thread, pc: u64, at: u64, len: u64) -> Result<(), Fault> {
+    let end = at.saturating_add(len);
+    let mut from = at;
+    while from < end {
+        let to = end.min(page_down(from) + PAGE);
+        // More of a page that is seen again and again.
+        let often = thread.mended == page_down(from);
+        let start = if often { page_down(from) } else { from / LINE * LINE };
+        let stop = match often {
+            true => page_down(from) + PAGE,
+            false => to.next_multiple_of(LINE),
+        };
+        thread.mended = page_down(from);
+        let mut page = [0u8; PAGE as usize];
+        let wanted = (stop - start) as usize;
+        let Some(part) = page.get_mut(..wanted) else { break };
+        // SAFETY: the bytes are borrowed; the rest is the program's memory.
+        let reached = unsafe { guarded::copy(part.as_mut_ptr() as u64, start, wanted as u64) };
+        if !reached && !program::read_program_bytes(start, part) {
+            return Err(Fault { address: from, write: false });
+        }
+        if !view::covers(start, wanted as u64) {
+            // Never seen: what is mapped there ends the program.
+            return Err(Fault { address: from, write: false });
+        }
+        view::sees(thread, pc, start, part);
+        from = to;
+    }
+    Ok(())
+}
+
+/// The value of 1 to 8 bytes that the thread sees at `at`.
+fn load(thread: &mut Thread, pc: u64, at: u64, size: u64) -> Result<u64, Fault> {
+    let mut bytes = [0u8; 8];
+    load_bytes(thread, pc, at, bytes.get_mut(..size as usize).unwrap_or_default())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn load_bytes(thread: &mut Thread, pc: u64, at: u64, out: &mut [u8]) -> Result<(), Fault> {
+    let len = out.len() as u64;
+    let fault = Fault { address: at, write: false };
+    let mut seen = [0u8; 16];
+    let quick = len <= 16
+        && seen.get_mut(..len as usize).is_some_and(|seen| {
+            // SAFETY: the bytes are borrowed; the rest is the program's memory.
+            unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) }
+        })
+        && view::bytes(thread, at, len) == seen.get(..len as usize);
+    if !quick {
+        mend(thread, pc, at, len)?;
+    }
+    let Some(bytes) = view::bytes(thread, at, len) else { return Err(fault) };
+    out.copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The program stores these bytes.
+fn store(thread: &mut Thread, at: u64, bytes: &[u8]) -> Result<(), Fault> {
+    // SAFETY: as the instruction would, which is carried out.
+    if !unsafe { write_program(at, bytes) } {
+        return Err(Fault { address: at, write: true });
+    }
+    view::put(thread, at, bytes);
+    Ok(())
+}
+
+/// The instruction at `resume_original` has met memory that cannot be reached.
+fn raise(thread: &mut Thread, fault: &Fault) {
+    const IN_USER: u64 = 4;
+    const BY_WRITE: u64 = 2;
+    const THERE: u64 = 1;
+    let there = program::is_mapped(fault.address);
+    let error = IN_USER | if fault.write { BY_WRITE } else { 0 } | if there { THERE } else { 0 };
+    thread.fault.note(PAGE_FAULT, error, fault.address);
+    let code = if there { SEGV_ACCERR } else { SEGV_MAPERR };
+    thread.transfer_undone = true;
+    pending::raise(thread, SIGSEGV, SigInfo::fault(SIGSEGV, code, fault.address));
+}
