@@ -319,6 +319,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
                 Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
                 Some((Kind::Sync, _)) => format!("in order{}", borrowed(last)),
+                Some((Kind::Watched, _)) => format!("watched{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             leaves_flags_alone(insn, &list);
