@@ -81,7 +81,8 @@ mod tests {
 
     /// What the processor makes of it.
     fn native(what: u32, a: u64, b: u64, carry: u64, size: u64) -> (u64, u64) {
-        let (mut a, flags): (u64, u64);
+        let mut a = a;
+        let flags: u64;
         macro_rules! run {
             ($insn:literal) => {
                 // SAFETY: registers and flags alone.
