@@ -147,7 +147,7 @@ pub fn write(
     write_part(lineage, Part::Alone, interpreter, resolve, out)
 }
 
-/// As [`write`], of one watched thread, which is replayed alone.
+/// As [`write()`], of one watched thread, which is replayed alone.
 pub fn write_thread(
     lineage: &Lineage,
     thread: u32,

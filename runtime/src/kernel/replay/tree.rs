@@ -36,7 +36,7 @@ pub fn begins(path: &CStr, tokens: i32) {
     }
 }
 
-/// See [`PID`].
+/// The process id that the recorded process had.
 pub fn pid() -> u32 {
     PID.load(Relaxed)
 }
