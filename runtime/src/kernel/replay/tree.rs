@@ -36,7 +36,7 @@ pub fn begins(path: &CStr, tokens: i32) {
     }
 }
 
-/// The process id that the recorded process had.
+/// The recorded process that this one is a replay of, if it was forked; or 0.
 pub fn pid() -> u32 {
     PID.load(Relaxed)
 }
