@@ -19,8 +19,8 @@ use crate::thread::ending::refuse_program;
 use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
-use abi::layout::{page_up, WINDOW_SIZE};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use abi::layout::page_up;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
 pub fn real_protection(prot: usize) -> usize {
@@ -95,14 +95,10 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         jit().changes(at, at.saturating_add(len));
     }
     let file = flags & sys::MAP_ANONYMOUS == 0;
-    let near = !fixed && !file && prot != 0 && is_near(at, len, flags);
-    if near {
-        at = 0;
-    }
     let library = file && flags & sys::MAP_PRIVATE != 0 && !fixed && at == 0 && is_library(fd);
     // What lies there is below 2 GiB in a program at fixed addresses only.
     let fits = flags & MAP_32BIT == 0 || facts().window == 0;
-    let wanted = fits && (exec || library || near) && len < 1 << 30;
+    let wanted = fits && (exec || library) && len < 1 << 30;
     let result = if !fixed && at == 0 && len > 0 && wanted {
         match library && offset == 0 {
             true => map_library(len, real, flags, fd as i32, 0),
@@ -174,27 +170,6 @@ fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
 }
 
 const MAP_32BIT: usize = 0x40;
-
-/// Whether the program would like `len` bytes near its code, as it says by the address `at`: for code that it
-/// generates. What would be free there is kept for libraries, or lies outside of the window.
-fn is_near(at: u64, len: u64, flags: usize) -> bool {
-    /// More is not code.
-    const LONGEST: u64 = 16 << 20;
-    /// Addresses of the window are not used again.
-    const MOST: u64 = 256 << 20;
-    /// What a displacement reaches.
-    const REACH: u64 = 1 << 31;
-    static GIVEN: AtomicU64 = AtomicU64::new(0);
-    let window = facts().window;
-    let around = window.saturating_sub(REACH)..window + WINDOW_SIZE + REACH;
-    let kind = flags & (sys::MAP_SHARED | sys::MAP_PRIVATE | MAP_32BIT);
-    at != 0
-        && around.contains(&at)
-        && (1..=LONGEST).contains(&len)
-        && kind == sys::MAP_PRIVATE
-        && !facts().options.is_repeatable()
-        && GIVEN.fetch_add(len, Relaxed) < MOST
-}
 
 /// `shmat(id, address, flags)`: a mapping that other processes write, too.
 pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
