@@ -1,6 +1,7 @@
 //! What emitted code depends on besides its plan, decided once for all that a translator emits.
 
 use crate::block::{FarWindow, Placement};
+use crate::planner::all_open;
 use abi::layout::TableShape;
 use abi::options::{Options, Pointers, Turns};
 
@@ -17,6 +18,9 @@ pub struct Manner {
     pub returns: Returns,
     /// A merged return's address is put back where it returns to.
     pub puts_back: bool,
+    /// A call can return to right behind itself wherever that is translated. Not where what is entered by a
+    /// direct branch tells nothing, whoever branches: nothing would name the unit that is returned to.
+    pub comes_back: bool,
     /// What happens at turns.
     pub turns: Turns,
     /// Loads are compared with the thread's view of memory, and stores go there, too.
@@ -48,12 +52,15 @@ impl Manner {
             None => Returns::Whole,
         };
         let table = options.jump_table();
+        let puts_back = options.puts_back();
+        let is_expected = !matches!(returns, Returns::Jump) && !puts_back;
         Manner {
             placement,
             far,
             pointers: options.process.pointers,
             returns,
-            puts_back: options.puts_back(),
+            puts_back,
+            comes_back: placement.patchable && is_expected && !all_open(options.recording),
             turns: options.turns(),
             watches: options.recording.watches(),
             table,

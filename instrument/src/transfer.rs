@@ -152,8 +152,7 @@ impl Weaver<'_> {
     /// Right behind a call, which returns to `address`. If that is translated elsewhere, the call can return to
     /// here all the same, where the processor expects it.
     fn come_back(&mut self, address: OrigAddr) {
-        let is_expected = !matches!(self.manner.returns, Returns::Jump) && !self.manner.puts_back;
-        if !self.manner.placement.patchable || !is_expected {
+        if !self.manner.comes_back {
             return self.go_on(address);
         }
         let at = self.code().here();
