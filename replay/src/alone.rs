@@ -2,7 +2,6 @@
 //! itself stored and saw.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use abi::event::{Position, RegionKind};
 use abi::ids::LiveAddr;
@@ -11,6 +10,7 @@ use trace::{Error, Thread, Trace};
 
 use crate::end::End;
 use crate::order::{Item, Ordered};
+use crate::space::Used;
 
 const MMAP: u64 = 9;
 const BRK: u64 = 12;
@@ -25,7 +25,7 @@ const ERRORS: u64 = 4095u64.wrapping_neg();
 #[derive(Default)]
 struct Mapped<'a> {
     /// Ends by starts; none touches another.
-    ranges: BTreeMap<u64, u64>,
+    ranges: Used,
     /// Code of files: where, its bytes, offset, protection, and the file.
     code: Vec<(u64, u64, u64, u32, &'a Event)>,
     /// The largest end of the heap.
@@ -93,19 +93,8 @@ impl<'a> Mapped<'a> {
                 }
             }
         }
-        self.add(result, result + len);
+        self.ranges.add(result, len);
         Ok(())
-    }
-
-    fn add(&mut self, mut start: u64, mut end: u64) {
-        while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
-            if to < start {
-                break;
-            }
-            self.ranges.remove(&from);
-            (start, end) = (start.min(from), end.max(to));
-        }
-        self.ranges.insert(start, end);
     }
 
     fn events(&self) -> Vec<Cow<'a, Event>> {
@@ -117,7 +106,7 @@ impl<'a> Mapped<'a> {
             protection,
             kind,
         };
-        for (&start, &end) in &self.ranges {
+        for (start, end) in self.ranges.iter() {
             let event = region(start, end - start, 0, READ_WRITE, RegionKind::Anonymous);
             events.push(Cow::Owned(event));
         }

@@ -56,9 +56,14 @@ impl Used {
         self.ranges.insert(start, end);
     }
 
+    /// First byte of each, and first byte behind.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(&start, &end)| (start, end))
+    }
+
     /// Adds what others have.
     pub fn add_all(&mut self, others: &Used) {
-        others.ranges.iter().for_each(|(&start, &end)| self.add(start, end - start));
+        others.iter().for_each(|(start, end)| self.add(start, end - start));
     }
 
     /// Adds all that a trace says that its process had.

@@ -90,10 +90,7 @@ impl Ready {
 
     /// The same of an open recording, which has to outlive it.
     pub fn in_recording(named: &Named<'_>, recording: &Recording) -> Result<Ready, Error> {
-        let name = folder::select_one(recording, named.file, named.process)?;
-        let lineage = Lineage::of_recording(recording, name)?;
-        let originals = Originals::open(&recording.folder)?;
-        Ready::of(named, recording.temporary(), lineage, &originals, Part::Alone)
+        Ready::one_of(named, recording, recording.temporary(), Part::Alone)
     }
 
     /// The same, in a folder that somebody else looks after.
@@ -102,10 +99,7 @@ impl Ready {
         recording: &Recording,
         folder: &Path,
     ) -> Result<Ready, Error> {
-        let name = folder::select_one(recording, named.file, named.process)?;
-        let lineage = Lineage::of_recording(recording, name)?;
-        let originals = Originals::open(&recording.folder)?;
-        Ready::of(named, Some(folder), lineage, &originals, Part::Alone)
+        Ready::one_of(named, recording, Some(folder), Part::Alone)
     }
 
     /// The same of the first process of a tree: the scripts of the others are in the folder.
@@ -115,10 +109,20 @@ impl Ready {
         folder: &Path,
         family: &Family,
     ) -> Result<Ready, Error> {
+        Ready::one_of(named, recording, Some(folder), Part::First(family))
+    }
+
+    /// As [`Ready::of`], of the process of an open recording.
+    fn one_of(
+        named: &Named<'_>,
+        recording: &Recording,
+        unpacked: Option<&Path>,
+        part: Part<'_>,
+    ) -> Result<Ready, Error> {
         let name = folder::select_one(recording, named.file, named.process)?;
         let lineage = Lineage::of_recording(recording, name)?;
         let originals = Originals::open(&recording.folder)?;
-        Ready::of(named, Some(folder), lineage, &originals, Part::First(family))
+        Ready::of(named, unpacked, lineage, &originals, part)
     }
 
     /// `unpacked`: a folder that goes away.
