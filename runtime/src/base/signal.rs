@@ -3,6 +3,7 @@
 use crate::base::program::Plain;
 use crate::base::sys::{self, nr};
 use abi::control::KICK;
+use alloc::vec::Vec;
 
 pub const SIGILL: i32 = 4;
 pub const SIGTRAP: i32 = 5;
@@ -60,6 +61,17 @@ pub struct Action {
 pub struct Actions(pub [Action; 65]);
 
 impl Actions {
+    /// The actions of signals 1 to 64 as events have them.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for action in self.0.iter().skip(1) {
+            for word in [action.handler, action.flags, action.restorer, action.mask] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
     /// What the kernel left us: default or ignored.
     pub fn new() -> Actions {
         let mut actions = Actions([Action::default(); 65]);

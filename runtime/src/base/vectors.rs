@@ -16,6 +16,19 @@ fn components() -> u64 {
     facts().xsave.xcr0
 }
 
+/// Puts the low halves of the first registers into a stored state: the runtime uses them, so the thread's are elsewhere.
+pub fn put_low_halves(saved: &mut [u8], registers: &[[u64; 2]; 16]) {
+    /// Where XSAVE puts the first vector registers.
+    const FIRST: usize = 160;
+    /// Where it says what is in use.
+    const STATE: usize = 512;
+    let low = registers.iter().flatten().flat_map(|word| word.to_le_bytes());
+    saved.iter_mut().skip(FIRST).zip(low).for_each(|(to, from)| *to = from);
+    if let Some(byte) = saved.get_mut(STATE) {
+        *byte |= 2;
+    }
+}
+
 /// Stores the processor's vector and floating-point state.
 ///
 /// # Safety

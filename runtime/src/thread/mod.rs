@@ -17,7 +17,7 @@ use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
 use crate::base::sys;
 use crate::recording::recorder::Recorder;
-use abi::event::EventRef;
+use abi::event::{Event, EventRef};
 use abi::thread::ThreadBlock;
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
@@ -261,6 +261,22 @@ impl Thread {
             fs_base: self.fs_base(),
             gs_base: 0,
             valid,
+        }
+    }
+
+    /// What a replay that begins with the thread's state has to know.
+    pub fn state_event<'a>(&self, registers: &'a RegisterState, vectors: &'a [u8]) -> EventRef<'a> {
+        let alternate = &self.alt_stack;
+        Event::State {
+            index: self.index,
+            tid: self.tid,
+            parent: self.parent,
+            turns: self.turns(),
+            mask: self.mailbox.mask(),
+            alternate: [alternate.sp, u64::from(alternate.flags.cast_unsigned()), alternate.size],
+            clear_tid: self.clear_tid,
+            registers,
+            vectors,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use crate::base::facts::facts;
 use crate::base::own::own_range;
-use crate::base::vectors::vectors_len;
+use crate::base::vectors::{put_low_halves, vectors_len};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::{statics, window};
@@ -89,13 +89,7 @@ impl Copied {
 }
 
 fn put_actions(events: &mut Vec<u8>, thread: &Thread) {
-    let all = actions::of(thread);
-    let mut bytes = Vec::new();
-    for action in all.0.iter().skip(1) {
-        for word in [action.handler, action.flags, action.restorer, action.mask] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-    }
+    let bytes = actions::of(thread).to_bytes();
     put_event(events, &Event::Actions(&bytes));
 }
 
@@ -116,29 +110,7 @@ fn put_state(events: &mut Vec<u8>, thread: &Thread) {
         // SAFETY: the area was filled when the thread let others run, and stays.
         let saved = unsafe { core::slice::from_raw_parts(standing.vectors as *const u8, len) };
         vectors.extend_from_slice(saved);
-        // The low halves of the first ones have been put elsewhere: the runtime uses them.
-        const FIRST: usize = 160;
-        let low = thread.xmm.iter().flatten().flat_map(|word| word.to_le_bytes());
-        vectors.iter_mut().skip(FIRST).zip(low).for_each(|(to, from)| *to = from);
-        // And says that it is in use.
-        const STATE: usize = 512;
-        if let Some(byte) = vectors.get_mut(STATE) {
-            *byte |= 2;
-        }
+        put_low_halves(&mut vectors, &thread.xmm);
     }
-    let alternate = &thread.alt_stack;
-    put_event(
-        events,
-        &Event::State {
-            index: thread.index,
-            tid: thread.tid,
-            parent: thread.parent,
-            turns: thread.turns(),
-            mask: thread.mailbox.mask(),
-            alternate: [alternate.sp, u64::from(alternate.flags.cast_unsigned()), alternate.size],
-            clear_tid: thread.clear_tid,
-            registers: &state,
-            vectors: &vectors,
-        },
-    );
+    put_event(events, &thread.state_event(&state, &vectors));
 }
