@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use abi::control::{
@@ -81,17 +81,28 @@ pub fn mark(what: &MarkArguments, out: &mut impl Write) -> Result<(), Stop> {
 pub fn dump(what: &DumpArguments, out: &mut impl Write) -> Result<(), Stop> {
     let default = || PathBuf::from(format!("{}.dump.dep", what.pid));
     let path = what.output.clone().unwrap_or_else(default);
+    let done = dump_of(what.pid, &path)?;
+    Ok(Form::new(what.json).write(&done, out)?)
+}
+
+/// What `dep dump` does, and the line that it writes.
+pub fn dump_to(pid: u32, path: &Path) -> Result<String, Error> {
+    let mut line = Vec::new();
+    dump_of(pid, path)?.text(&mut line);
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+fn dump_of(pid: u32, path: &Path) -> Result<Done, Error> {
     // The program runs elsewhere.
-    let path = std::path::absolute(&path).map_err(|e| Error(format!("{}: {e}", path.display())))?;
+    let path = std::path::absolute(path).map_err(|e| Error(format!("{}: {e}", path.display())))?;
     let text = path.as_os_str().as_encoded_bytes();
     if text.len() > TEXT_MOST {
-        return Err(Error(format!("{}: the path is too long", path.display())).into());
+        return Err(Error(format!("{}: the path is too long", path.display())));
     }
     if path.symlink_metadata().is_ok() {
-        return Err(Error(format!("{}: it is there already", path.display())).into());
+        return Err(Error(format!("{}: it is there already", path.display())));
     }
-    let done = request("dump", command::DUMP, what.pid, text)?;
-    Ok(Form::new(what.json).write(&done, out)?)
+    request("dump", command::DUMP, pid, text)
 }
 
 /// The page of a process.

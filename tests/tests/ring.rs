@@ -1,6 +1,7 @@
 //! Rings: the newest part of a recording of inputs, from which a replay begins in the midst of a program.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -66,6 +67,42 @@ int main(void) {
   for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)(i + 1));
   for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
   *(volatile int *)0x20 = 1;
+  return 0;
+}
+"#;
+
+/// Three threads read the same pointers, one of which destroys one of them shortly before the end.
+const CRASH_OF_THREADS: &str = r#"
+#include <pthread.h>
+#include <stdlib.h>
+struct node { long value; };
+static struct node *table[64];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+__attribute__((noinline, noclone)) static void destroy(int i) {
+  table[i] = (struct node *)0x10; /* here */
+}
+static void *work(void *p) {
+  unsigned long seed = (long)p + 1;
+  long sum = 0;
+  for (long i = 0; i < 100000000; i++) {
+    seed = seed * 6364136223846793005UL + 1442695040888963407UL;
+    struct node *n = table[seed >> 58];
+    sum += n->value; /* crash */
+    n->value = sum ^ i;
+    if (i % 100000 == 0) {
+      pthread_mutex_lock(&lock);
+      sum++;
+      pthread_mutex_unlock(&lock);
+    }
+    if (p == (void *)1 && i == 80000000) destroy(17);
+  }
+  return (void *)sum;
+}
+int main(void) {
+  pthread_t threads[3];
+  for (int i = 0; i < 64; i++) table[i] = calloc(1, sizeof(struct node));
+  for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)i);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
   return 0;
 }
 "#;
@@ -233,15 +270,16 @@ fn a_crash_leaves_the_newest_part() {
     assert_eq!(refs.lines().count(), 5, "{refs}");
 }
 
-#[test]
-fn gdb_goes_from_the_crash_to_the_store_that_destroyed_the_pointer() {
+/// Goes in gdb from the crash to the store that destroyed the pointer, and back to where the ring begins.
+fn gdb_finds_the_cause(source: &str, ring: &str) {
     if !Command::new("gdb").arg("--version").output().is_ok_and(|out| out.status.success()) {
         assert!(std::env::var_os("CI").is_none(), "there is no gdb");
         eprintln!("skipped: there is no gdb");
         return;
     }
-    let case = Case::new(CRASH);
-    let _ = case.run("3M", "t.dep").status().expect("it runs");
+    let case = Case::new(source);
+    let status = case.run(ring, "t.dep").status().expect("it runs");
+    assert!(!status.success());
     let mut debug = case.dep("debug", &case.path("t.dep"));
     debug.args(["--", "-nx", "-batch"]);
     for command in [
@@ -264,6 +302,16 @@ fn gdb_goes_from_the_crash_to_the_store_that_destroyed_the_pointer() {
     let begin = text.find("No more reverse-execution history").unwrap_or_else(|| panic!("{text}"));
     let again = text.find("$2 = (struct node *) 0x10").unwrap_or_else(|| panic!("{text}"));
     assert!(crash < cause && cause < begin && begin < again, "{text}");
+}
+
+#[test]
+fn gdb_goes_from_the_crash_to_the_store_that_destroyed_the_pointer() {
+    gdb_finds_the_cause(CRASH, "3M");
+}
+
+#[test]
+fn gdb_goes_from_a_thread_that_crashed_to_the_one_that_destroyed_the_pointer() {
+    gdb_finds_the_cause(CRASH_OF_THREADS, "100M");
 }
 
 #[test]
@@ -383,4 +431,54 @@ fn a_killed_process_leaves_the_newest_part_and_one_that_runs_is_asked_for_it() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(case.replays("t.dep").contains("equal to the recording"));
+}
+
+#[test]
+fn a_signal_to_the_recorder_leaves_what_is_kept() {
+    let case = Case::new(RUNS);
+    let mut record = Command::new(&Tools::get().dep);
+    record.args(["record", "--replayable", "--keep-last", "2M", "--dump-signal", "USR2"]);
+    record.args(["-o", "r.rec", "./p"]).env("DEP_CACHE", case.path("cache"));
+    record.current_dir(case.here.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = record.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    // By then more has happened than is kept.
+    for _ in 0..40 {
+        lines.next().expect("a line").expect("text");
+    }
+    // Nobody is to wait for a reader of what follows.
+    let reader = std::thread::spawn(move || lines.map_while(Result::ok).count());
+    let pid = child.id().to_string();
+    let send = |signal: &str| {
+        let kill = Command::new("kill").args([signal, &pid]).status();
+        assert!(kill.expect("kill runs").success());
+    };
+    let replays = |dump: &Path| {
+        let mut replay = Command::new(&Tools::get().dep);
+        replay.arg("replay").arg("--program").arg(case.path("p")).arg(dump);
+        let out = replay.env("DEP_CACHE", case.path("cache")).output().expect("it runs");
+        String::from_utf8_lossy(&out.stdout).contains("equal to the recording")
+    };
+    let mut told = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let mut dumped = || {
+        send("-USR2");
+        let line = told.next().expect("a line").expect("text");
+        let (what, path) = line.rsplit_once(": ").unwrap_or_else(|| panic!("{line}"));
+        assert!(what.starts_with("dep: dump: "), "{line}");
+        // A program that waits for a moment writes it a moment later.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let path = PathBuf::from(path);
+        while !what.ends_with(": written") && !replays(&path) {
+            assert!(Instant::now() < deadline, "{line}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        path
+    };
+    let (first, second) = (dumped(), dumped());
+    assert_ne!(first, second);
+    assert!(child.try_wait().expect("a child").is_none(), "it goes on");
+    send("-TERM");
+    child.wait().expect("it ends");
+    assert!(reader.join().expect("it read") > 0, "the program went on");
+    assert!([first, second].iter().all(|dump| replays(dump)));
 }

@@ -22,7 +22,7 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::caller;
 
 /// What is meant for the program, and would end this process.
-const PASSED_ON: [i32; 7] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+pub const PASSED_ON: [i32; 7] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 /// What to start.
 pub struct Start<'a> {
@@ -31,7 +31,12 @@ pub struct Start<'a> {
     pub environment: Vec<(OsString, OsString)>,
     /// The signals that it is to have blocked; without: those that are blocked now.
     pub mask: Option<SigSet>,
+    /// This signal, one of those that are passed on, is answered instead.
+    pub answered: Option<(i32, Answer)>,
 }
+
+/// What a signal does.
+pub type Answer = Box<dyn Fn() + Send>;
 
 /// A running program, and the signals that it is sent by way of this process.
 pub struct Child {
@@ -80,7 +85,7 @@ impl Child {
         }
         let pid = posix_spawn(start.file, &files, &attributes, &arguments?, &environment?)?;
         let alive = Arc::new(Mutex::new(true));
-        pass_on(signals, pid, Arc::clone(&alive));
+        pass_on(signals, pid, Arc::clone(&alive), start.answered);
         Ok(Child { pid, alive })
     }
 
@@ -136,9 +141,20 @@ impl Child {
 
 /// Sends the program what this process is sent, until it has ended. What the terminal sends, it sends
 /// to the program itself; and what the program sends to its group, it has sent to itself.
-fn pass_on(mut signals: SignalsInfo<WithOrigin>, pid: Pid, alive: Arc<Mutex<bool>>) {
+fn pass_on(
+    mut signals: SignalsInfo<WithOrigin>,
+    pid: Pid,
+    alive: Arc<Mutex<bool>>,
+    answered: Option<(i32, Answer)>,
+) {
     std::thread::spawn(move || {
         for origin in signals.forever() {
+            if let Some((_, answer)) = answered.as_ref().filter(|(s, _)| *s == origin.signal) {
+                // The end of the program waits for what is under way.
+                let _alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
+                answer();
+                continue;
+            }
             let own = origin.process.is_some_and(|process| process.pid == pid.as_raw());
             if own || matches!(origin.cause, Cause::Kernel) {
                 continue;

@@ -1,6 +1,15 @@
 //! `dep record`: runs a program and leaves a recording of it and of what it starts.
 
+/// Says it on stderr. Whether anybody can read it changes nothing.
+macro_rules! say {
+    ($($what:tt)*) => {{
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "dep: {}", format_args!($($what)*));
+    }};
+}
+
 mod child;
+mod dumps;
 mod search;
 
 use std::ffi::OsString;
@@ -66,6 +75,10 @@ pub struct Arguments {
     /// Compress what is recorded, beside the program, and the rest when it has ended
     #[arg(long, value_name = "LEVEL")]
     compress: Option<Compression>,
+    /// When `dep record` is sent this signal (USR1, USR2, HUP, ...), write what is kept of each process that
+    /// runs to a file, as `dep dump` does
+    #[arg(long, value_name = "SIGNAL", requires = "keep_last", value_parser = dumps::signal)]
+    dump_signal: Option<i32>,
     #[command(flatten)]
     how: How,
     /// The program, searched in PATH, and its arguments
@@ -85,6 +98,9 @@ impl Arguments {
         if self.command.first().is_some_and(|program| program.as_bytes().starts_with(b"-")) {
             return Err("no such option of dep record (a program whose name begins with - needs a path: ./-NAME)");
         }
+        if self.dump_signal.is_some_and(crate::caller::ignores) {
+            return Err("the signal of --dump-signal is ignored by whoever has started dep record: choose another");
+        }
         self.how.check()
     }
 
@@ -94,6 +110,10 @@ impl Arguments {
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
         if let Some(part) = &self.keep_last {
             flags.extend(["--keep-last".to_owned(), part.clone()]);
+        }
+        if let Some(signal) = self.dump_signal.and_then(|n| Signal::try_from(n).ok()) {
+            let name = signal.as_str().trim_start_matches("SIG");
+            flags.extend(["--dump-signal".to_owned(), name.to_owned()]);
         }
         flags
     }
@@ -135,14 +155,6 @@ impl Arguments {
         }
         all
     }
-}
-
-/// Says it on stderr. Whether anybody can read it changes nothing.
-macro_rules! say {
-    ($($what:tt)*) => {{
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "dep: {}", format_args!($($what)*));
-    }};
 }
 
 /// The command. Its exit status is the program's.
@@ -277,7 +289,9 @@ fn start(
     }
     let environment = arguments.environment(folder, named, &exe, manifest.cache.as_deref());
     manifest.start_ns = now_ns();
-    let start = Start { file: &output, arguments: command.clone(), environment, mask: before };
+    let answered = arguments.dump_signal.map(|signal| (signal, dumps::of(folder, &directory)));
+    let start =
+        Start { file: &output, arguments: command.clone(), environment, mask: before, answered };
     let child = Child::start(start).map_err(|e| match e {
         Errno::E2BIG => failed("the arguments and the environment are too long".into()),
         e => failed(format!("cannot run {}: {e}", output.display())),
