@@ -1,6 +1,6 @@
 //! What runs instead of a path, and where it comes from.
 
-use record::prepare::{check, for_recording_with, prepare, Prepared};
+use record::prepare::{for_recording_with, known, prepare, Prepared};
 use record::program::Program;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -172,12 +172,16 @@ fn what_must_not_or_cannot_be_rewritten_runs_as_it_is() {
 }
 
 #[test]
-fn options_are_checked_before_anything_is_made() {
-    assert_eq!(check(&tags()), Ok(()));
-    assert_eq!(check(&["--libraries".into(), "embed".into()]), Ok(()));
+fn options_are_checked() {
+    let place = Place::new();
+    let program = place.program("a");
     for wrong in ["--nonsense", "--json", "--output=x", "x", "--ring"] {
-        let why = check(&[wrong.into()]).expect_err("refused");
-        assert!(why.starts_with("options for rewriting: ") && !why.contains('\n'), "{why}");
+        match prepare(&program, &[wrong.into()], &place.store()) {
+            Ok(Prepared::Native { reason: why }) => {
+                assert!(why.starts_with("options for rewriting: ") && !why.contains('\n'), "{why}");
+            }
+            other => panic!("{wrong}: {other:?}"),
+        }
     }
 }
 
