@@ -176,13 +176,29 @@ fn options_are_checked() {
     let place = Place::new();
     let program = place.program("a");
     for wrong in ["--nonsense", "--json", "--output=x", "x", "--ring"] {
-        match prepare(&program, &[wrong.into()], &place.store()) {
-            Ok(Prepared::Native { reason: why }) => {
+        match place.prepare(&program, &[wrong.into()]) {
+            Prepared::Native { reason: why } => {
                 assert!(why.starts_with("options for rewriting: ") && !why.contains('\n'), "{why}");
             }
-            other => panic!("{wrong}: {other:?}"),
+            Prepared::Run(_) => panic!("{wrong}: not refused"),
         }
     }
+}
+
+#[test]
+fn what_is_known_is_answered_at_once() {
+    let place = Place::new();
+    let folder = place.path("x.rec");
+    std::fs::create_dir(&folder).expect("makes");
+    // Older than the clock's steps, so that it may be known by its stat.
+    let (path, cache) = (Path::new("/bin/true"), place.path("cache"));
+    assert_eq!(known(&folder, path, &tags(), Some(&cache)), None);
+    assert_eq!(std::fs::read_dir(&folder).expect("lists").count(), 0);
+    let made = for_recording_with(&folder, path, &tags(), Some(&cache));
+    assert!(matches!(made, Prepared::Run(_)), "{made:?}");
+    assert_eq!(known(&folder, path, &tags(), Some(&cache)), Some(made));
+    assert_eq!(known(&folder, path, &[], Some(&cache)), None);
+    assert_eq!(known(&folder, path, &tags(), Some(&place.path("other"))), None);
 }
 
 #[test]
