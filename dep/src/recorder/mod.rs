@@ -149,6 +149,7 @@ pub fn run(arguments: &mut Arguments) -> ExitCode {
     if arguments.replayable {
         arguments.how.record_inputs();
     }
+    arguments.how.be_switchable();
     match record(arguments) {
         Ok(status) => ExitCode::from(child::end_as(status)),
         Err((why, status)) => {
