@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -23,8 +24,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Run a program, and leave a recording of it and of all that it starts
-    Record(Box<recorder::Arguments>),
+    #[command(flatten)]
+    Quick(Quick),
     /// The processes of a recording, as a tree
     Ps(Folder),
     /// Program, threads, modules, sizes, shares of ahead-of-time code, and how it ended
@@ -89,6 +90,13 @@ pub enum Command {
     Compare(Box<compare::Arguments>),
     /// Rewritten programs and libraries that are kept: list them, or remove them
     Cache(cache::Arguments),
+}
+
+/// Commands that are to be quick: making the descriptions of all the others took as long as what they do.
+#[derive(Subcommand)]
+pub enum Quick {
+    /// Run a program, and leave a recording of it and of all that it starts
+    Record(Box<recorder::Arguments>),
     /// What to run instead of a path, for the runtime
     #[command(hide = true)]
     Prepare(prepare::Arguments),
@@ -108,6 +116,27 @@ impl From<Compression> for Strength {
         match level {
             Compression::Fast => Strength::Fast,
             Compression::Small => Strength::Small,
+        }
+    }
+}
+
+/// Their names.
+const QUICK: [&str; 2] = ["record", "prepare"];
+
+#[derive(Parser)]
+#[command(name = "dep", version)]
+struct QuickArgs {
+    #[command(subcommand)]
+    command: Quick,
+}
+
+impl Args {
+    /// The command line of this process; what is wrong with it is said, and ends the process.
+    pub fn of_process() -> Args {
+        let is_quick = |name: &OsString| QUICK.iter().any(|quick| name == quick);
+        match std::env::args_os().nth(1).as_ref().is_some_and(is_quick) {
+            true => Args { command: Command::Quick(QuickArgs::parse().command) },
+            false => Args::parse(),
         }
     }
 }
@@ -289,7 +318,7 @@ impl Command {
             Command::Undo(what) => Some(&what.common),
             Command::Races(what) => Some(&what.common),
             Command::Window(what) => Some(&what.common),
-            Command::Record(_)
+            Command::Quick(_)
             | Command::Ps(_)
             | Command::Replay(_)
             | Command::Debug(_)
@@ -303,8 +332,7 @@ impl Command {
             | Command::Mark(_)
             | Command::Dump(_)
             | Command::Compare(_)
-            | Command::Cache(_)
-            | Command::Prepare(_) => None,
+            | Command::Cache(_) => None,
         }
     }
 }

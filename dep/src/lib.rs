@@ -34,13 +34,13 @@ mod window;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use recording::Recording;
 use serde::Serialize;
 use trace::verify::Summary;
 use trace::{Error, Trace};
 
-use args::{Args, Command, Common};
+use args::{Args, Command, Common, Quick};
 use row::{Form, Row};
 
 /// Why a command stopped.
@@ -91,16 +91,16 @@ impl Warnings {
 
 /// The command.
 pub fn main() -> ExitCode {
-    let mut args = Args::parse();
+    let mut args = Args::of_process();
     match &args.command {
         Command::Compare(what) => return compare::run(what),
         Command::Cache(what) => return cache::run(what),
-        Command::Prepare(what) => return prepare::run(what),
+        Command::Quick(Quick::Prepare(what)) => return prepare::run(what),
         Command::Replay(what) => return replay::run(what),
         Command::Debug(what) => return debug::run(what),
         _ => {}
     }
-    if let Command::Record(what) = &mut args.command {
+    if let Command::Quick(Quick::Record(what)) = &mut args.command {
         if let Err(why) = what.check() {
             Args::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }

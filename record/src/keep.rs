@@ -18,7 +18,10 @@ pub fn identity_name([a, b]: [u64; 2]) -> String {
 /// which the program may be started: in the recording, unless nothing may be executed there.
 pub fn keep(folder: &Path, program: &Program) -> Result<PathBuf> {
     let name = program.output.file_name().unwrap_or("program".as_ref());
-    let kept = folder.join("programs").join(identity_name(program.identity)).join(name);
+    let own = folder.join("programs").join(identity_name(program.identity));
+    // If it cannot be made, or is there: the link says so.
+    let _ = std::fs::create_dir(&own);
+    let kept = own.join(name);
     take(&program.output, &kept, program.stamp.ino)?;
     for pack in &program.packs {
         keep_pack(folder, pack)?;
@@ -67,9 +70,6 @@ fn is_pack(path: &Path, identity: [u64; 2]) -> bool {
 /// Links `from`, whose inode is `ino`, or copies it where it cannot be linked. Says whether `to` is that
 /// file now; a file that was there before and is another stays.
 fn take(from: &Path, to: &Path, ino: u64) -> Result<bool> {
-    if let Ok(there) = std::fs::symlink_metadata(to) {
-        return Ok(there.ino() == ino);
-    }
     let link = || std::fs::hard_link(from, to);
     let linked = match link() {
         Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -80,7 +80,9 @@ fn take(from: &Path, to: &Path, ino: u64) -> Result<bool> {
     };
     match linked {
         Ok(()) => return Ok(true),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => return take(from, to, ino),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            return Ok(std::fs::symlink_metadata(to)?.ino() == ino);
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(e),
         Err(_) => {}
     }

@@ -5,7 +5,7 @@
 //!   there. The recording gets its own links to it and to the translations of its libraries, and the
 //!   link is what runs: nobody can throw it away.
 //! * [`prepare::prepare`] is the same without a recording.
-//! * [`prepare::check`] says whether options for rewriting can be used, before anything is started.
+//! * [`prepare::known`] answers at once, or not at all.
 //! * [`libraries::translate`] puts libraries into the cache that a run has opened.
 //! * [`script::resolve`] finds the program behind a path, through `#!` lines, as Linux does.
 //!

@@ -37,17 +37,21 @@ pub enum Prepared {
 /// What is remembered of a program, by its stat.
 #[derive(Serialize, Deserialize)]
 enum Decision {
-    Native { reason: String },
-    Run { output: PathBuf, stamp: Stamp, identity: [u64; 2], packs: Vec<Pack>, watched: Watched },
+    Native {
+        reason: String,
+    },
+    Run {
+        output: PathBuf,
+        stamp: Stamp,
+        identity: [u64; 2],
+        packs: Vec<Pack>,
+        inputs: bool,
+        watched: Watched,
+    },
 }
 
 /// Files outside of the cache that a decision depends on, and what they were.
 type Watched = Vec<(PathBuf, Option<Stamp>)>;
-
-/// Whether `deprewrite` takes these options, and they make sense for a recording; an error is one line.
-pub fn check(options: &[String]) -> Result<(), String> {
-    arguments_for(options, Path::new("program")).map(drop)
-}
 
 /// The command line that rewrites `input`. The translations of libraries are shared unless the options
 /// say something else.
@@ -78,40 +82,68 @@ pub(crate) fn arguments_for(options: &[String], input: &Path) -> Result<Argument
 /// `options`: those of `deprewrite`. An error: the cache cannot take what was made.
 pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepared, Trouble> {
     let since = SystemTime::now();
-    let resolved = match script::resolve(path) {
-        Ok(resolved) => resolved,
+    let question = match Question::of(path, options) {
+        Ok(question) => question,
         Err(reason) => return Ok(Prepared::Native { reason }),
     };
-    let Resolved { file, metadata, exe, arguments } = &resolved;
-    let stamp = Stamp::of(metadata);
-    let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let joined = options.join("\0");
-    // $ORIGIN depends on the path.
-    let what = [&b"prepare"[..], joined.as_bytes(), search.as_bytes(), exe.as_os_str().as_bytes()];
-    let known = store.recall::<Decision>(&stamp, &what).filter(|known| still_holds(store, known));
-    let decision = match known {
-        Some(decision) => decision,
-        None => {
-            let made = decide(file, metadata, exe, options, store)?;
-            if made.lasts
-                && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == stamp
-            {
-                store.remember(&stamp, &what, since, &made.decision);
+    if let Some(known) = question.known(store) {
+        return Ok(known);
+    }
+    let Resolved { file, metadata, exe, .. } = &question.resolved;
+    let made = decide(file, metadata, exe, options, store)?;
+    if made.lasts
+        && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == question.stamp
+    {
+        store.remember(&question.stamp, &question.what(), since, &made.decision);
+    }
+    Ok(question.answer(made.decision))
+}
+
+/// What is asked, and under which name the answer is remembered.
+struct Question {
+    resolved: Resolved,
+    stamp: Stamp,
+    options: String,
+    search: OsString,
+}
+
+impl Question {
+    /// An error: nothing can run instead of `path`.
+    fn of(path: &Path, options: &[String]) -> Result<Question, String> {
+        let resolved = script::resolve(path)?;
+        let stamp = Stamp::of(&resolved.metadata);
+        let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        Ok(Question { resolved, stamp, options: options.join("\0"), search })
+    }
+
+    fn what(&self) -> [&[u8]; 4] {
+        // $ORIGIN depends on the path.
+        let exe = self.resolved.exe.as_os_str().as_bytes();
+        [b"prepare", self.options.as_bytes(), self.search.as_bytes(), exe]
+    }
+
+    /// What was answered before, if that still holds.
+    fn known(&self, store: &Store) -> Option<Prepared> {
+        let known = store.recall::<Decision>(&self.stamp, &self.what());
+        known.filter(|known| still_holds(store, known)).map(|known| self.answer(known))
+    }
+
+    fn answer(&self, decision: Decision) -> Prepared {
+        match decision {
+            Decision::Native { reason } => Prepared::Native { reason },
+            Decision::Run { output, stamp, identity, packs, inputs, .. } => {
+                Prepared::Run(Program {
+                    output,
+                    exe: self.resolved.exe.clone(),
+                    script_arguments: self.resolved.arguments.clone(),
+                    identity,
+                    stamp,
+                    packs,
+                    inputs,
+                })
             }
-            made.decision
         }
-    };
-    Ok(match decision {
-        Decision::Native { reason } => Prepared::Native { reason },
-        Decision::Run { output, stamp, identity, packs, .. } => Prepared::Run(Program {
-            output,
-            exe: exe.clone(),
-            script_arguments: arguments.clone(),
-            identity,
-            stamp,
-            packs,
-        }),
-    })
+    }
 }
 
 fn still_holds(store: &Store, decision: &Decision) -> bool {
@@ -202,7 +234,8 @@ fn decide(
     let mut watched = watched;
     let paths = Path::new(LIBRARY_PATHS);
     watched.push((paths.to_owned(), stamp_of(paths)));
-    Ok(Made { decision: Decision::Run { output, stamp, identity, packs, watched }, lasts })
+    let inputs = arguments.options().recording.inputs();
+    Ok(Made { decision: Decision::Run { output, stamp, identity, packs, inputs, watched }, lasts })
 }
 
 fn make(arguments: &Arguments, shared: &SharedLibraries) -> Result<Content, Error> {
@@ -303,7 +336,7 @@ pub fn for_recording_with(
     let root = cache.map_or_else(store::root, |cache| Ok(cache.to_owned()));
     let usual = root.and_then(|root| Store::open(&root, rewriter::BUILD, limit));
     let trouble = match usual.and_then(|store| prepare(path, options, &store)) {
-        Ok(prepared) => match kept(folder, prepared, options) {
+        Ok(prepared) => match kept(folder, prepared) {
             Ok(prepared) => return prepared,
             // Cleared or thrown away between two looks: once more, then.
             Err(e) => e,
@@ -314,8 +347,22 @@ pub fn for_recording_with(
     let own = Store::open(&folder.join(".cache"), rewriter::BUILD, u64::MAX);
     let prepared = own.and_then(|store| prepare(path, options, &store)).map_err(|e| e.to_string());
     prepared
-        .and_then(|prepared| kept(folder, prepared, options))
+        .and_then(|prepared| kept(folder, prepared))
         .unwrap_or_else(|reason| Prepared::Native { reason: format!("{trouble}; {reason}") })
+}
+
+/// The same out of the cache alone, within a millisecond: `None` if something has to be made, or anything is
+/// the matter.
+pub fn known(
+    folder: &Path,
+    path: &Path,
+    options: &[String],
+    cache: Option<&Path>,
+) -> Option<Prepared> {
+    let root = cache.map_or_else(store::root, |cache| Ok(cache.to_owned())).ok()?;
+    let store = Store::open(&root, rewriter::BUILD, store::limit().ok()?).ok()?;
+    let known = Question::of(path, options).ok()?.known(&store)?;
+    kept(folder, known).ok()
 }
 
 /// What to run to replay a recording of `original`: out of the cache, or, if that cannot be used, made in
@@ -344,11 +391,10 @@ pub fn for_replay(
     })
 }
 
-fn kept(folder: &Path, prepared: Prepared, options: &[String]) -> Result<Prepared, String> {
+fn kept(folder: &Path, prepared: Prepared) -> Result<Prepared, String> {
     let Prepared::Run(program) = prepared else { return Ok(prepared) };
-    let inputs = arguments_for(options, &program.exe)?.options().recording.inputs();
     let kept = keep::keep(folder, &program).and_then(|output| {
-        if inputs {
+        if program.inputs {
             keep::note_original(folder, &program)?;
         }
         Ok(output)

@@ -20,4 +20,6 @@ pub struct Program {
     pub stamp: Stamp,
     /// Translations of libraries that it finds in the cache.
     pub packs: Vec<Pack>,
+    /// It records inputs.
+    pub inputs: bool,
 }

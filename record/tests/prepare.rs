@@ -1,6 +1,6 @@
 //! What runs instead of a path, and where it comes from.
 
-use record::prepare::{check, for_recording_with, prepare, Prepared};
+use record::prepare::{for_recording_with, known, prepare, Prepared};
 use record::program::Program;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -172,13 +172,33 @@ fn what_must_not_or_cannot_be_rewritten_runs_as_it_is() {
 }
 
 #[test]
-fn options_are_checked_before_anything_is_made() {
-    assert_eq!(check(&tags()), Ok(()));
-    assert_eq!(check(&["--libraries".into(), "embed".into()]), Ok(()));
+fn options_are_checked() {
+    let place = Place::new();
+    let program = place.program("a");
     for wrong in ["--nonsense", "--json", "--output=x", "x", "--ring"] {
-        let why = check(&[wrong.into()]).expect_err("refused");
-        assert!(why.starts_with("options for rewriting: ") && !why.contains('\n'), "{why}");
+        match place.prepare(&program, &[wrong.into()]) {
+            Prepared::Native { reason: why } => {
+                assert!(why.starts_with("options for rewriting: ") && !why.contains('\n'), "{why}");
+            }
+            Prepared::Run(_) => panic!("{wrong}: not refused"),
+        }
     }
+}
+
+#[test]
+fn what_is_known_is_answered_at_once() {
+    let place = Place::new();
+    let folder = place.path("x.rec");
+    std::fs::create_dir(&folder).expect("makes");
+    // Older than the clock's steps, so that it may be known by its stat.
+    let (path, cache) = (Path::new("/bin/true"), place.path("cache"));
+    assert_eq!(known(&folder, path, &tags(), Some(&cache)), None);
+    assert_eq!(std::fs::read_dir(&folder).expect("lists").count(), 0);
+    let made = for_recording_with(&folder, path, &tags(), Some(&cache));
+    assert!(matches!(made, Prepared::Run(_)), "{made:?}");
+    assert_eq!(known(&folder, path, &tags(), Some(&cache)), Some(made));
+    assert_eq!(known(&folder, path, &[], Some(&cache)), None);
+    assert_eq!(known(&folder, path, &tags(), Some(&place.path("other"))), None);
 }
 
 #[test]

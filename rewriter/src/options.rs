@@ -239,6 +239,12 @@ impl How {
         self.instrument = InstrumentArg::Inputs;
     }
 
+    /// The recording is to be one that can be switched off for the price of none, if it can be switched.
+    pub fn be_switchable(&mut self) {
+        let is_profile = matches!(self.instrument, InstrumentArg::Dep);
+        self.switchable |= is_profile && !matches!(self.control_flow, ControlFlowArg::Bits);
+    }
+
     fn is_watched(&self) -> bool {
         self.threads == ThreadsArg::Watched && matches!(self.instrument, InstrumentArg::Inputs)
     }
@@ -451,6 +457,24 @@ mod tests {
             let again = Arguments::try_parse_from(all).expect("flags").how;
             assert_eq!(format!("{meant:?}"), format!("{again:?}"));
         }
+    }
+
+    #[test]
+    fn what_can_be_switched_is_made_switchable() {
+        let after = |flags: &[&str]| {
+            let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
+            let mut arguments = Arguments::try_parse_from(all).expect("flags");
+            arguments.how.be_switchable();
+            arguments.check().map(|()| arguments.options().process.switchable)
+        };
+        assert_eq!(after(&[]), Ok(true));
+        assert_eq!(after(&["--control-flow", "full-pc", "--skip", "libc.so.6"]), Ok(true));
+        for never in
+            [["--control-flow", "bits"], ["--instrument", "inputs"], ["--instrument", "undo"]]
+        {
+            assert_eq!(after(&never), Ok(false));
+        }
+        assert_eq!(after(&["--instrument", "none"]), Ok(false));
     }
 
     #[test]

@@ -170,9 +170,8 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
 /// Room for the slots of a translation.
 fn slots(program: &Program, target: Target) -> Slots {
     let [start, end] = target.constant;
-    let Options { process, .. } = target.options;
-    // Each jump of a replay is counted, and of code that exists twice the one or the other is meant.
-    if target.fixed || process.switchable || target.options.turns() != Turns::NotCounted {
+    // Each jump of a replay is counted.
+    if target.fixed || target.options.turns() != Turns::NotCounted {
         return Slots::default();
     }
     let blocks = program.functions.iter().flat_map(|function| &function.blocks);

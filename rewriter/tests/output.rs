@@ -73,7 +73,7 @@ fn the_header_describes_the_program() {
             (std::fs::read(input).expect("input"), std::fs::read(output).expect("output"));
         let file = object::File::parse(&*after).expect("object reads it");
         let section = file.section_by_name(".deprewrite.header").expect("a header");
-        let header = ImageHeader::from_bytes(section.data().expect("bytes")).expect("a header");
+        let header = header_of(output);
         let original = object::File::parse(&*before).expect("object reads it");
         assert_eq!(header.entry, original.entry(), "{kind}");
         assert_ne!(file.entry(), original.entry(), "{kind}");
@@ -85,6 +85,35 @@ fn the_header_describes_the_program() {
         assert_eq!(saved[..table], before[..table], "{kind}");
         assert_eq!(header.exec_range_count, 1, "{kind}");
     });
+}
+
+fn header_of(output: &Path) -> ImageHeader {
+    let bytes = std::fs::read(output).expect("output");
+    let file = object::File::parse(&*bytes).expect("object reads it");
+    let section = file.section_by_name(".deprewrite.header").expect("a header");
+    ImageHeader::from_bytes(section.data().expect("bytes")).expect("a header")
+}
+
+#[test]
+fn both_translations_have_the_slots_of_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some(input) = compile(directory.path(), "pie", &["-fPIE", "-pie"]) else { return };
+    let output = directory.path().join("out");
+    let header = |flags: &[&str]| {
+        let all = [&input.to_string_lossy(), "-o", &output.to_string_lossy()];
+        let done = deprewrite(&[&all[..], flags].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        header_of(&output)
+    };
+    let (one, both) = (header(&[]), header(&["--switchable"]));
+    assert_ne!(one.tables.slot_count, 0);
+    assert_eq!((one.plain.code_len, one.plain.slot_count), (0, 0));
+    assert_eq!(both.tables.slot_count, one.tables.slot_count);
+    assert_eq!(both.plain.slot_count, one.tables.slot_count);
+    // Neither page of slots is code of the other.
+    assert!(both.plain.code >= both.tables.code + both.tables.code_len);
+    assert_eq!(both.plain.code % 4096, 0);
+    assert!(works(&output));
 }
 
 #[test]

@@ -53,21 +53,30 @@ impl Translation {
         Some(bytes)
     }
 
-    /// The translation of a library with this identity: one of the packs from `at` on in `file`.
-    fn of_pack(file: File, mut at: u64, identity: [u64; 2]) -> Result<Translation, String> {
+    /// Where the translation of a library with this identity is: one of the packs from `at` on in `file`.
+    fn find_pack(
+        file: &File,
+        mut at: u64,
+        identity: [u64; 2],
+    ) -> Result<(u64, PackHeader), String> {
         let len = file.metadata().map_err(|e| e.to_string())?.len();
-        let header = loop {
-            let header = header_at(&file, at)?;
+        loop {
+            let header = header_at(file, at)?;
             let end = at.checked_add(header.len).filter(|end| *end <= len);
             let end = end.ok_or("a library's translation is truncated")?;
             if header.identity == identity {
-                break header;
+                return Ok((at, header));
             }
             if header.following == 0 {
                 return Err("a library's translation is not the one that ran".into());
             }
             at = end;
-        };
+        }
+    }
+
+    /// That translation.
+    fn of_pack(file: File, at: u64, identity: [u64; 2]) -> Result<Translation, String> {
+        let (at, header) = Translation::find_pack(&file, at, identity)?;
         let descriptions =
             read(&file, at + header.tables.descriptions, header.tables.descriptions_len)?;
         let segments = vec![Segment {
@@ -85,7 +94,7 @@ impl Translation {
 
     /// Whether there is a translation of this identity at `path`.
     pub fn is_pack(path: &Path, identity: [u64; 2]) -> bool {
-        File::open(path).is_ok_and(|file| Translation::of_pack(file, 0, identity).is_ok())
+        File::open(path).is_ok_and(|file| Translation::find_pack(&file, 0, identity).is_ok())
     }
 
     /// The translation of a library in a file of its own.

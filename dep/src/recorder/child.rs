@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::spawn::{posix_spawn, PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags};
@@ -13,7 +14,9 @@ use nix::sys::resource::{setrlimit, Resource};
 use nix::sys::signal::{kill, SigSet, Signal};
 use nix::unistd::Pid;
 use recording::manifest::Status;
-use rustix::process::{waitid, WaitId, WaitIdOptions};
+use rustix::event::{poll, PollFd, PollFlags};
+use rustix::process::{pidfd_open, waitid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::time::Timespec;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::SignalsInfo;
@@ -92,6 +95,16 @@ impl Child {
     /// Process id.
     pub fn pid(&self) -> u64 {
         u64::try_from(self.pid.as_raw()).unwrap_or(0)
+    }
+
+    /// Whether it has ended after this time. Where the kernel cannot tell (before 5.3), it has not.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
+        let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
+            return false;
+        };
+        let Ok(time) = Timespec::try_from(time) else { return false };
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
     }
 
     /// Waits for its end.

@@ -46,6 +46,9 @@ const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// A program that runs no longer than this has ended before it is described as one that runs.
+const BRIEF: Duration = Duration::from_millis(50);
+
 /// Variables that a recording sets itself. Others, as `DEP_ONLY`, are the caller's to set.
 const VARIABLES: [&str; 7] = [
     "DEP_FILE",
@@ -162,6 +165,7 @@ pub fn run(arguments: &mut Arguments) -> ExitCode {
     if arguments.replayable {
         arguments.how.record_inputs();
     }
+    arguments.how.be_switchable();
     match record(arguments) {
         Ok(status) => ExitCode::from(child::end_as(status)),
         Err((why, status)) => {
@@ -176,7 +180,6 @@ type Refused = (String, u8);
 
 fn record(arguments: &Arguments) -> Result<Status, Refused> {
     let failed = |why: String| (why, FAILED);
-    record::prepare::check(&arguments.how.flags()).map_err(failed)?;
     let Some(program) = arguments.command.first() else { return Err(failed("no program".into())) };
     let shown = program.to_string_lossy().into_owned();
     let named =
@@ -266,18 +269,30 @@ fn start(
         pid: None,
         end: None,
     };
-    manifest.write(folder).map_err(|e| failed(e.to_string()))?;
-    let guard = Guard::new(folder);
-    let progress = Progress::start(format!("rewriting {}", real.display()));
-    let prepared = for_recording_with(folder, named, &manifest.rewrite, manifest.cache.as_deref());
-    progress.finish();
     // From one listener to the next no signal is lost: it waits.
     let mut passed_on = SigSet::empty();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
         passed_on.add(signal);
     }
     let before = passed_on.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
-    drop(guard);
+    manifest.write(folder).map_err(|e| failed(e.to_string()))?;
+    let cache = manifest.cache.as_deref();
+    let prepared = match record::prepare::known(folder, named, &manifest.rewrite, cache) {
+        Some(known) => known,
+        // Only what takes long may be interrupted.
+        None => {
+            let guard = Guard::new(folder);
+            if let Some(before) = before {
+                let _ = before.thread_set_mask();
+            }
+            let progress = Progress::start(format!("rewriting {}", real.display()));
+            let prepared = for_recording_with(folder, named, &manifest.rewrite, cache);
+            progress.finish();
+            let _ = passed_on.thread_block();
+            drop(guard);
+            prepared
+        }
+    };
     let Program { output, exe, script_arguments, .. } = match prepared {
         Prepared::Run(program) => program,
         Prepared::Native { reason } => {
@@ -300,9 +315,12 @@ fn start(
         let _ = before.thread_set_mask();
     }
     manifest.pid = Some(child.pid());
-    // The program runs: what cannot be written now is said, and changes nothing else.
-    if let Err(error) = manifest.write(folder) {
-        say!("{error}");
+    // What ends at once is described once, when it has ended. The program runs: what cannot be written now is
+    // said, and changes nothing else.
+    if !child.ends_within(BRIEF) {
+        if let Err(error) = manifest.write(folder) {
+            say!("{error}");
+        }
     }
     Ok((child, manifest))
 }

@@ -190,7 +190,9 @@ impl<W: World> Jit<W> {
         }
         self.exchange();
         if self.plain {
-            self.packs.use_plain();
+            if self.packs.use_plain() {
+                self.tables.has_more_slots();
+            }
         } else {
             // Whoever waits for that is recorded now.
             self.watched = None;

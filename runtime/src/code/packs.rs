@@ -333,11 +333,15 @@ impl Packs {
         Ok(())
     }
 
-    /// From now on code that records nothing is used. Nobody runs any of it yet.
-    pub fn use_plain(&mut self) {
-        if !core::mem::replace(&mut self.plain, true) {
+    /// From now on code that records nothing is used, the program's, too. Nobody runs any of it yet. Says whether it
+    /// was not before.
+    pub fn use_plain(&mut self) -> bool {
+        let is_first = !core::mem::replace(&mut self.plain, true);
+        if is_first {
+            statics::plain_program_is_ready();
             self.list.iter().for_each(Pack::prepare_plain);
         }
+        is_first
     }
 
     /// Looks for a pack in the folders.

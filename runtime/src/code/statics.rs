@@ -26,7 +26,7 @@ pub struct Module {
     recorded: Translation,
     /// Code that records nothing.
     plain: Option<Translation>,
-    /// Look-ups may lead to `plain`: it knows where it lies.
+    /// Look-ups may lead to `plain`: it knows where it lies, and has its slots.
     plain_is_ready: AtomicBool,
     /// New look-ups may lead there.
     in_use: AtomicBool,
@@ -97,7 +97,7 @@ impl Module {
             [(&header.tables, code), (&header.plain, plain)]
                 .map(|(tables, code)| Translation::new(tables, window, code))
         };
-        Module::new(window, text, recorded, plain, true)
+        Module::new(window, text, recorded, plain)
     }
 
     /// The translation of the library that is mapped at `base`.
@@ -113,22 +113,16 @@ impl Module {
             [(&header.tables, code), (&header.plain, plain)]
                 .map(|(tables, code)| Translation::new(tables, pack, code))
         };
-        Module::new(base, text..text + header.segment_len, recorded, plain, false)
+        Module::new(base, text..text + header.segment_len, recorded, plain)
     }
 
-    fn new(
-        base: u64,
-        text: Range<u64>,
-        recorded: Translation,
-        plain: Translation,
-        plain_is_ready: bool,
-    ) -> Module {
+    fn new(base: u64, text: Range<u64>, recorded: Translation, plain: Translation) -> Module {
         Module {
             base,
             text,
             recorded,
             plain: Some(plain).filter(|plain| !plain.code.is_empty()),
-            plain_is_ready: AtomicBool::new(plain_is_ready),
+            plain_is_ready: AtomicBool::default(),
             in_use: AtomicBool::new(true),
             entered: AtomicBool::new(false),
             next: AtomicPtr::new(null_mut()),
@@ -191,6 +185,16 @@ impl Translation {
     }
 
     /// `base`: what addresses count from.
+    fn slots_of(&self, base: u64) -> impl Iterator<Item = Slot> + '_ {
+        let code = self.code.start;
+        self.slots.iter().zip((code..).step_by(8)).map(move |(&[word, slow], at)| Slot {
+            word: base + u64::from(word),
+            at,
+            slow: code + u64::from(slow),
+        })
+    }
+
+    /// `base`: what addresses count from.
     fn find(&self, pc: u64, base: u64) -> Option<Found<'static>> {
         let offset = (pc - self.code.start) as u32;
         let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
@@ -222,12 +226,8 @@ pub struct Slot {
 /// The slots of words that lie in `start..end`, of modules in use.
 pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
     let of = |module: &'static Module| {
-        let Translation { code, slots, .. } = &module.recorded;
-        slots.iter().zip((code.start..).step_by(8)).map(move |(&[word, slow], at)| Slot {
-            word: module.base + u64::from(word),
-            at,
-            slow: code.start + u64::from(slow),
-        })
+        let both = [false, true].map(|plain| module.translation(plain));
+        both.into_iter().flatten().flat_map(|translation| translation.slots_of(module.base))
     };
     let modules = modules().filter(|module| module.in_use.load(Acquire));
     modules.flat_map(of).filter(move |slot| start <= slot.word && slot.word + 8 <= end)
@@ -239,7 +239,12 @@ pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
 /// The code has these tables, which are mapped at `at`, and nobody runs it yet.
 pub unsafe fn prepare_slots(tables: &Tables, at: u64, code: u64) -> Result<(), i32> {
     // SAFETY: as promised.
-    let slots: &[[u32; 2]] = unsafe { table(at + tables.slots, tables.slot_count) };
+    unsafe { make_slots(table(at + tables.slots, tables.slot_count), code) }
+}
+
+/// # Safety
+/// The code at `code` has these slots, and nobody runs it yet.
+unsafe fn make_slots(slots: &[[u32; 2]], code: u64) -> Result<(), i32> {
     if slots.is_empty() {
         return Ok(());
     }
@@ -271,11 +276,24 @@ pub fn revive(code: u64) -> bool {
     module.is_some()
 }
 
-/// The code that records nothing, of the module whose other code is at `code`, knows where it lies.
+/// The code that records nothing, of the module whose other code is at `code`, knows where it lies. Said
+/// again, it changes nothing.
 pub fn plain_is_ready(code: u64) {
     for module in modules().filter(|m| m.recorded.code.start == code) {
-        module.plain_is_ready.store(true, Release);
+        let Some(plain) = module.plain.as_ref().filter(|_| !module.plain_is_ready.load(Acquire))
+        else {
+            continue;
+        };
+        // SAFETY: nobody runs it before it is ready. Without slots it is translated when it runs.
+        let has_slots = unsafe { make_slots(plain.slots, plain.code.start) }.is_ok();
+        module.plain_is_ready.store(has_slots, Release);
     }
+}
+
+/// The same of the program's own.
+pub fn plain_program_is_ready() {
+    let program = modules().next().filter(|module| module.base == facts().window);
+    program.into_iter().for_each(|program| plain_is_ready(program.recorded.code.start));
 }
 
 /// The module in use whose original code is at `address`.

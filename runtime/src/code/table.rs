@@ -326,6 +326,10 @@ impl LookUpTables for LookUps {
         self.bound.borrow_mut().add(span, is_private, entry);
     }
 
+    fn has_more_slots(&self) {
+        self.bound.borrow_mut().add_others();
+    }
+
     fn changes(&self, span: Span) {
         self.bound.borrow_mut().remove(span);
     }

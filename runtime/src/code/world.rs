@@ -59,6 +59,8 @@ pub trait LookUpTables {
         _executable: impl Fn(LiveAddr) -> bool,
     ) {
     }
+    /// Code that was not in use before has further slots of what does not change.
+    fn has_more_slots(&self) {}
     /// What is in `span` is going to change.
     fn changes(&self, _span: Span) {}
     /// The far window of `address`, from now on if there was none; `None` if it lies in the program's

@@ -6,11 +6,15 @@
 //! what the look-up would find: whatever happens to the entry of the word's target happens to the slot. In front
 //! of any call that may change the word the slot leads to the look-up again. One store does each of that, and a
 //! thread takes the old address or the new one, as it would find the old word or the new one, or entry.
+//!
+//! Where code exists twice, both translations have slots of the same words. All of them follow the entries, which
+//! lead to the one in use; nobody is in the other one.
 
 use crate::base::program::read_program_words;
 use crate::code::span::Span;
 use crate::code::statics::{slots_in, Slot};
 use abi::ids::LiveAddr;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -39,6 +43,20 @@ impl Bound {
                 lead(slot, code);
             }
             self.0.push((target, slot));
+        }
+        self.0.sort_unstable_by_key(|(target, _)| *target);
+    }
+
+    /// There are further slots of the same words: those of the other variant of the code, which is used from now on.
+    /// Slots of both follow the entries. Nobody runs the one that the entries do not lead to.
+    pub fn add_others(&mut self) {
+        let words: BTreeMap<u64, LiveAddr> =
+            self.0.iter().map(|(target, slot)| (slot.word, *target)).collect();
+        let known: BTreeSet<u64> = self.0.iter().map(|(_, slot)| slot.at).collect();
+        for slot in slots_in(0, u64::MAX).filter(|slot| !known.contains(&slot.at)) {
+            if let Some(target) = words.get(&slot.word) {
+                self.0.push((*target, slot));
+            }
         }
         self.0.sort_unstable_by_key(|(target, _)| *target);
     }
