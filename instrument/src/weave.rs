@@ -32,6 +32,9 @@ pub(crate) fn unit(mut weaver: Weaver) {
         records = rest;
         let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
         let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
+        if draft.dispatch.is_some_and(|d| d.load == i && !d.is_direct) {
+            weaver.take_slot();
+        }
         if before.iter().any(|r| r.what == What::Order) {
             weaver.synchronising(insn, i, before);
         } else if instruction(&mut weaver, insn, i, before) {
