@@ -32,9 +32,6 @@ pub(crate) fn unit(mut weaver: Weaver) {
         records = rest;
         let after = mine.iter().position(|r| matches!(r.what, What::After(_)));
         let (before, after) = mine.split_at(after.unwrap_or(mine.len()));
-        if draft.dispatch.is_some_and(|d| d.load == i && !d.is_direct) {
-            weaver.take_slot();
-        }
         if before.iter().any(|r| r.what == What::Order) {
             weaver.synchronising(insn, i, before);
         } else if instruction(&mut weaver, insn, i, before) {
@@ -70,6 +67,9 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     if i + 1 == weaver.unit.insns.len() && Flow::of(insn).ends_unit() {
         weaver.transfer(insn, i);
         return true;
+    }
+    if weaver.unit.dispatch.is_some_and(|d| d.load == i && !d.is_direct) {
+        weaver.take_slot();
     }
     if needs_own {
         weaver.with_own_vectors(insn, i, own_vectors);
