@@ -39,10 +39,75 @@ pub struct Tables {
     pub slots: u64,
     /// Number of slots.
     pub slot_count: u64,
+    /// Jumps through tables that have slots: [`JumpTable`]s, ascending by `slow`.
+    pub jump_tables: u64,
+    /// Number of such jumps.
+    pub jump_table_count: u64,
+    /// Where their slots start, relative to `code`: whole pages behind all code. A slot has the address to
+    /// which the jump leads for one entry of its table: of what looks up, or of the translation that it would find.
+    pub jump_slots: u64,
+}
+
+/// A jump through a table that has slots, one for each entry.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JumpTable {
+    /// Address of the table, relative to the load address.
+    pub table: u32,
+    /// Number of entries.
+    pub entries: u32,
+    /// Number of its first slot.
+    pub slot: u32,
+    /// Start of what looks up where the jump leads, relative to `code`.
+    pub slow: u32,
+    /// Start of what asks the runtime to look at a slot, and goes on with `slow`.
+    pub first: u32,
+    /// Bits 0 to 3: a register; see [`JumpTable::READS`] and the others.
+    pub how: u32,
+}
+
+impl JumpTable {
+    /// Bytes of one.
+    pub const SIZE: usize = core::mem::size_of::<JumpTable>();
+    /// The jump reads the entry: the register is its number. Else it is the target.
+    pub const READS: u32 = 16;
+    /// Entries are 4-byte distances from the table's start; else 8-byte addresses.
+    pub const RELATIVE: u32 = 32;
+    /// The table lies in what is mapped read-only from the start.
+    pub const READ_ONLY: u32 = 64;
+
+    /// The register.
+    pub fn register(&self) -> usize {
+        (self.how & 15) as usize
+    }
+
+    /// Whether the bit is set.
+    pub fn is(&self, bit: u32) -> bool {
+        self.how & bit != 0
+    }
+
+    /// Bytes of an entry.
+    pub fn entry_size(&self) -> u64 {
+        if self.is(JumpTable::RELATIVE) {
+            4
+        } else {
+            8
+        }
+    }
+
+    /// As it lies in the file.
+    pub fn to_bytes(self) -> [u8; JumpTable::SIZE] {
+        let JumpTable { table, entries, slot, slow, first, how } = self;
+        let mut out = [0; JumpTable::SIZE];
+        for (bytes, word) in out.chunks_exact_mut(4).zip([table, entries, slot, slow, first, how]) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
 }
 
 impl Tables {
-    pub(crate) fn words_mut(&mut self) -> [&mut u64; 14] {
+    pub(crate) fn words_mut(&mut self) -> [&mut u64; 17] {
         [
             &mut self.code,
             &mut self.code_len,
@@ -58,6 +123,9 @@ impl Tables {
             &mut self.first_window,
             &mut self.slots,
             &mut self.slot_count,
+            &mut self.jump_tables,
+            &mut self.jump_table_count,
+            &mut self.jump_slots,
         ]
     }
 
@@ -72,6 +140,8 @@ impl Tables {
             && is_within(end, self.descriptions, self.descriptions_len, 1)
             && is_within(end, self.slots, self.slot_count, 8)
             && is_within(self.code_len, 0, self.slot_count, 8)
+            && is_within(end, self.jump_tables, self.jump_table_count, JumpTable::SIZE as u64)
+            && is_within(self.code_len, self.jump_slots, 0, 8)
     }
 }
 

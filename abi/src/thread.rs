@@ -106,6 +106,9 @@ pub struct ThreadBlock {
     pub stub_watch: u64,
     /// See there.
     pub behind: u64,
+    /// Entry where a slot of a jump table is taken for the first time: `target` is the jump's original
+    /// address, `resume` where its look-up begins, which it goes on with.
+    pub stub_fill: u64,
 }
 
 macro_rules! offsets {
@@ -148,6 +151,7 @@ offsets! {
     VIEW_SPILL = view_spill => 0x16d8;
     STUB_WATCH = stub_watch => 0x16e8;
     BEHIND = behind => 0x16f0;
+    STUB_FILL = stub_fill => 0x16f8;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -203,6 +207,7 @@ impl ThreadBlock {
             view_spill: [0; 2],
             stub_watch: 0,
             behind: 0,
+            stub_fill: 0,
         }
     }
 }

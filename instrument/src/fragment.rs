@@ -4,6 +4,7 @@ use crate::emit::Code;
 use crate::plan::ControlRecord;
 use crate::recipe::Recipe;
 use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::tables::JumpTable;
 use abi::unit::UnitBody;
 use alloc::vec::Vec;
 
@@ -68,6 +69,21 @@ pub struct Fragment {
     pub recipes: Vec<u8>,
     /// Slots in use.
     pub slots: Vec<Slot>,
+    /// Jumps that take slots of tables.
+    pub tables: Vec<Table>,
+}
+
+/// A jump that takes slots of a table, see [`abi::tables::JumpTable`]. Where they lie is not known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Table {
+    /// Where the displacement of the slots from `base` lies in [`Fragment::code`].
+    pub at: CodeOff,
+    /// See there.
+    pub base: u64,
+    /// Address of the table.
+    pub table: u64,
+    /// All else.
+    pub jump: JumpTable,
 }
 
 /// A slot, see [`abi::tables::Tables::slots`].
@@ -89,6 +105,7 @@ impl Fragment {
             returns: Vec::new(),
             recipes: Vec::new(),
             slots: Vec::new(),
+            tables: Vec::new(),
         }
     }
 

@@ -6,7 +6,8 @@
 //! * [`liveness`] finds scratch registers, [`explore`] looks further than the region for it;
 //! * [`planner`] says what is recorded, as data ([`plan`]); `silent` which units need no tag;
 //! * `weave` emits a unit as its plan says, with the hand of `weaver`: `records` are what is inserted,
-//!   `moved` what is the program's, `transfer` calls, returns and jumps, `undo` what only the undo
+//!   `moved` what is the program's, `transfer` calls, returns and jumps, of which `dispatch` knows those that go
+//!   through tables, `undo` what only the undo
 //!   log needs; `cold` what lies behind the hot code;
 //! * [`recipe`] remembers for every original instruction where it went and how to get the program's
 //!   state back there.
@@ -20,6 +21,7 @@ extern crate alloc;
 
 pub mod block;
 mod cold;
+mod dispatch;
 pub mod emit;
 pub mod explore;
 pub mod fragment;

@@ -21,8 +21,9 @@
 //! leads from there to the program's window is looked up behind the hot code.
 
 use crate::block::Slots;
+use crate::dispatch::Dispatch;
 use crate::emit::{At, LookUp};
-use crate::fragment::{Return, Slot};
+use crate::fragment::{Return, Slot, Table};
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
@@ -32,6 +33,7 @@ use crate::refusal::refusal;
 use crate::weaver::Weaver;
 use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use abi::layout::{TableShape, WINDOW_SIZE};
+use abi::tables::JumpTable;
 use abi::thread::{self, refuse};
 use abi::trace::bits;
 use iced_x86::{Code as Op, Instruction, OpKind, Register};
@@ -84,6 +86,7 @@ impl Weaver<'_> {
             }
             Flow::IndirectJump => {
                 self.by_slot(insn);
+                self.by_table(insn);
                 self.indirect(insn, i);
                 self.code().jump_gs(thread::JUMP);
             }
@@ -296,6 +299,51 @@ impl Weaver<'_> {
         self.code().jump_by(slot * 8);
         let slow = self.out.code.here();
         self.out.slots.push(Slot { word: OrigAddr(word), slow });
+    }
+
+    /// In front of the load of a jump's target from a table: leaves what the entry's slot has in `jump`.
+    pub fn take_slot(&mut self) {
+        let Some(dispatch) = self.unit.dispatch else { return };
+        let at = self.out.code.here();
+        self.boundary_at(at, 0, Kind::SavedRcx, &[]);
+        self.code().store(thread::SAVED_RCX, RCX);
+        let at = self.code().read_through(RCX, dispatch.register, dispatch.index);
+        self.code().store(thread::JUMP, RCX);
+        self.code().load(RCX, thread::SAVED_RCX);
+        self.add_table(dispatch, at);
+    }
+
+    /// A jump through a table that has slots: to what the slot of its entry has. That is the look-up behind this, or
+    /// what it would find; the first time, what lets the runtime see which.
+    fn by_table(&mut self, insn: &Instruction) {
+        let Some(dispatch) = self.unit.dispatch else { return };
+        let at = self.out.code.here();
+        self.boundary_at(at, 0, Kind::Plain, &[]);
+        match dispatch.is_direct {
+            false => self.code().jump_gs(thread::JUMP),
+            true => {
+                let at = self.code().jump_through(dispatch.register, dispatch.index);
+                self.add_table(dispatch, at);
+            }
+        }
+        let first = self.out.code.here();
+        self.code().fill_slot(insn.ip());
+        let slow = self.out.code.here();
+        if let Some(table) = self.out.tables.last_mut() {
+            (table.jump.first, table.jump.slow) = (first.0, slow.0);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "addresses of an image have 32 bits")]
+    fn add_table(&mut self, dispatch: Dispatch, at: CodeOff) {
+        let Dispatch { base, table, entries, .. } = dispatch;
+        let relative = if dispatch.is_relative { JumpTable::RELATIVE } else { 0 };
+        let how = match dispatch.target {
+            Some(target) => u32::from(target.0) | relative,
+            None => u32::from(dispatch.index.0) | relative | JumpTable::READS,
+        };
+        let jump = JumpTable { table: table as u32, entries, how, ..JumpTable::default() };
+        self.out.tables.push(Table { at, base, table, jump });
     }
 
     /// Looks the target of an indirect call or jump up and leaves its translation in `jump`.

@@ -5,6 +5,7 @@
 
 use crate::block::{Block, FarWindow, Placement, Source};
 use crate::cold;
+use crate::dispatch::{Dispatch, Search};
 use crate::explore::LiveMap;
 use crate::fragment::{Branch, Fragment, Thunks, Unit};
 use crate::liveness::{Beyond, Liveness, Span};
@@ -32,6 +33,8 @@ pub struct Translator {
     pub placement: Placement,
     /// The window of what is translated, if it is not the program's.
     pub far: Option<FarWindow>,
+    /// Where there may be tables whose jumps take slots: from, to.
+    pub tables: Vec<[u64; 2]>,
     tools: Tools,
     planner: Planner,
     liveness: Liveness,
@@ -52,6 +55,7 @@ impl Translator {
             options,
             placement,
             far: None,
+            tables: Vec::new(),
             tools: Tools::default(),
             planner: Planner::default(),
             liveness: Liveness::default(),
@@ -114,9 +118,12 @@ impl Translator {
     /// Translates `blocks` (ascending by address), which lie in `source`, and appends the result.
     pub fn translate(&mut self, blocks: &[Block], source: Source, out: &mut Fragment) {
         let (insns, spans, plans) = self.analyse(blocks, source);
-        let region = Region { blocks, spans: &spans, insns: &insns, plans: &plans, source };
+        let dispatches = self.dispatches(blocks, &spans, &insns);
+        let dispatches = &dispatches;
+        let region =
+            Region { blocks, spans: &spans, insns: &insns, plans: &plans, source, dispatches };
         let (code, recipes, units) = (out.code.bytes.len(), out.recipes.len(), out.units.len());
-        let slots = out.slots.len();
+        let (slots, tables) = (out.slots.len(), out.tables.len());
         self.ends.short.clear();
         self.weave(&region, out);
         if !self.placement.patchable && self.find_short_branches(&out.units[units..]) {
@@ -125,6 +132,7 @@ impl Translator {
             out.recipes.truncate(recipes);
             out.units.truncate(units);
             out.slots.truncate(slots);
+            out.tables.truncate(tables);
             self.weave(&region, out);
         }
         self.bind(units, out);
@@ -174,6 +182,31 @@ impl Translator {
         self.planner.plan(&plan_blocks, insns, recording, silently, &mut self.tools.factory)
     }
 
+    /// The jumps of a region that take slots of tables, by the blocks that they end.
+    fn dispatches(
+        &mut self,
+        blocks: &[Block],
+        spans: &[Span],
+        insns: &[Instruction],
+    ) -> Vec<(usize, Dispatch)> {
+        let ends = |span: &Span| insns[span.first..span.first + span.count].last();
+        let jumps =
+            |span: &Span| ends(span).is_some_and(|last| Flow::of(last) == Flow::IndirectJump);
+        if self.tables.is_empty() || !spans.iter().any(jumps) {
+            return Vec::new();
+        }
+        // Addresses are the process's where the window is known, and the code moves nowhere.
+        let absolute = self.placement.window_high == Some(0) && !self.placement.movable;
+        let mut search = Search::new(blocks, spans, insns, &mut self.tools.factory);
+        let found = (0..blocks.len()).filter_map(|i| Some((i, search.dispatch(i, absolute)?)));
+        let lies_in = |found: &Dispatch, range: &[u64; 2]| {
+            let size = if found.is_relative { 4 } else { 8 };
+            let end = found.table.checked_add(u64::from(found.entries) * size);
+            range[0] <= found.table && end.is_some_and(|end| end <= range[1])
+        };
+        found.filter(|(_, found)| self.tables.iter().any(|range| lies_in(found, range))).collect()
+    }
+
     /// Emits the region; its branches are left pending.
     fn weave(&mut self, region: &Region, out: &mut Fragment) {
         let manner = Manner::new(self.options, self.placement, self.far);
@@ -199,6 +232,7 @@ impl Translator {
                 insns,
                 bytes: region.source.slice(block.start, block.len as usize),
                 behind: behind.map(|next| next.start),
+                dispatch: self.dispatch_of(region, i),
             };
             let (entry, recipe) = (out.code.here(), out.next_recipe());
             weave::unit(Weaver::new(draft, manner, &mut self.tools, out, &mut self.ends));
@@ -217,6 +251,11 @@ impl Translator {
             });
         }
         cold::emit(&mut self.ends, &mut self.region_thunks, &manner, self.options, &mut out.code);
+    }
+
+    fn dispatch_of(&self, region: &Region, block: usize) -> Option<Dispatch> {
+        let found = region.dispatches.binary_search_by_key(&block, |(of, _)| *of);
+        found.ok().map(|found| region.dispatches[found].1)
     }
 
     /// Which branches of the region reach their targets with one byte, in the order in which they
@@ -303,4 +342,6 @@ struct Region<'a> {
     insns: &'a [Instruction],
     plans: &'a [UnitPlan],
     source: Source<'a>,
+    /// See [`Translator::dispatches`].
+    dispatches: &'a [(usize, Dispatch)],
 }

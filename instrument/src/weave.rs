@@ -68,6 +68,9 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
         weaver.transfer(insn, i);
         return true;
     }
+    if weaver.unit.dispatch.is_some_and(|d| d.load == i && !d.is_direct) {
+        weaver.take_slot();
+    }
     if needs_own {
         weaver.with_own_vectors(insn, i, own_vectors);
     } else {

@@ -5,6 +5,7 @@
 //! [`crate::weave`] and the modules that it calls.
 
 use crate::block::Block;
+use crate::dispatch::Dispatch;
 use crate::emit::Code;
 use crate::fragment::Fragment;
 use crate::liveness::Live;
@@ -66,6 +67,8 @@ pub(crate) struct Draft<'a> {
     pub bytes: &'a [u8],
     /// The block that is emitted right behind, if control may fall into it.
     pub behind: Option<OrigAddr>,
+    /// The jump at its end goes through a table that has slots.
+    pub dispatch: Option<Dispatch>,
 }
 
 pub(crate) struct Weaver<'a> {

@@ -57,6 +57,8 @@ struct Case {
     other_window: usize,
     /// What is recorded.
     selected: Selected<'static>,
+    /// Where there may be tables whose jumps take slots.
+    tables: &'static [[u64; 2]],
 }
 
 impl Default for Case {
@@ -70,6 +72,7 @@ impl Default for Case {
             cuts: &[],
             other_window: usize::MAX,
             selected: Selected::EVERYTHING,
+            tables: &[],
         }
     }
 }
@@ -107,6 +110,7 @@ fn field(offset: i32) -> Option<String> {
         thread::TURNS_LEFT => "turns_left",
         thread::STUB_TURN => "stub_turn",
         thread::STUB_ASK => "stub_ask",
+        thread::STUB_FILL => "stub_fill",
         thread::JUMP_ENTRIES => "jump_entries",
         _ => "",
     };
@@ -220,6 +224,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
     let blocks = blocks(case, &insns);
     let mut fragment = Fragment::new(case.translated);
     let mut translator = Translator::new(case.options, case.placement);
+    translator.tables = case.tables.to_vec();
     let source = Source { start: OrigAddr(case.original), bytes: code, selected: case.selected };
     translator.translate(&blocks, source, &mut fragment);
 
@@ -815,6 +820,42 @@ snapshot!(
         ..plain_transfers()
     },
     branches!()
+);
+
+/// Where the slots lie is not known yet: their displacements are 0.
+macro_rules! tables {
+    () => {
+        [
+            // movzx eax,al; jmp [rax*8 + 402000h]
+            &[0x0f, 0xb6, 0xc0][..],
+            &[0xff, 0x24, 0xc5, 0, 0x20, 0x40, 0],
+            // movzx eax,al; mov rax,[rax*8 + 402000h]; jmp rax
+            &[0x0f, 0xb6, 0xc0],
+            &[0x48, 0x8b, 0x04, 0xc5, 0, 0x20, 0x40, 0],
+            &[0xff, 0xe0],
+            // lea rdx,[402000h]; movzx eax,al; movsxd rax,[rdx + rax*4]; add rax,rdx; jmp rax
+            &[0x48, 0x8d, 0x15, 0xe2, 0x0f, 0, 0],
+            &[0x0f, 0xb6, 0xc0],
+            &[0x48, 0x63, 0x04, 0x82],
+            &[0x48, 0x01, 0xd0],
+            &[0xff, 0xe0],
+            // The same with the index in ecx, which stays.
+            &[0x48, 0x8d, 0x15, 0xcf, 0x0f, 0, 0],
+            &[0x0f, 0xb6, 0xc8],
+            &[0x48, 0x63, 0x04, 0x8a],
+            &[0x48, 0x01, 0xd0],
+            &[0xff, 0xe0],
+        ]
+    };
+}
+
+const TABLES: &[[u64; 2]] = &[[0x40_2000, 0x40_2800]];
+
+snapshot!(jumps_through_tables, Case { tables: TABLES, ..plain_transfers() }, tables!());
+snapshot!(
+    jumps_through_tables_beside_records,
+    Case { tables: TABLES, ..Case::default() },
+    tables!()
 );
 
 // --- control-flow formats ---

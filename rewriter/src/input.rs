@@ -107,6 +107,12 @@ impl Input {
         self.header_of(elf::PT_GNU_RELRO).map_or([0; 2], |p| [p.address, p.end()])
     }
 
+    /// Addresses of what is mapped read-only: from, to.
+    pub fn read_only(&self) -> Vec<[u64; 2]> {
+        let segments = self.loads().filter(|p| !p.is_writable());
+        segments.map(|p| [p.address, p.address.saturating_add(p.file_size)]).collect()
+    }
+
     pub fn image_start(&self) -> u64 {
         self.loads().map(|p| abi::layout::page_down(p.address)).min().unwrap_or(0)
     }

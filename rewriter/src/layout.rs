@@ -131,6 +131,7 @@ fn mapped(offsets: Tables, places: Places) -> Tables {
         unit_addresses: places.tables + offsets.unit_addresses,
         recipes: places.tables + offsets.recipes,
         slots: places.tables + offsets.slots,
+        jump_tables: places.tables + offsets.jump_tables,
         ..offsets
     }
 }

@@ -136,6 +136,7 @@ impl Lifted<'_> {
         let (mut bytes, mut first_window) = (Vec::new(), first_window);
         let mut code_distance = page_up(input.image_end());
         let path = self.library.path.clone();
+        let read_only = input.read_only();
         let mut report = Report { path, units: 0, code_bytes: 0, left: None, file: None };
         for (part, (segment, blocks)) in self.parts.iter().enumerate() {
             let target = Target {
@@ -146,6 +147,7 @@ impl Lifted<'_> {
                 movable: true,
                 first_window,
                 constant: input.constant(),
+                read_only: &read_only,
             };
             let translated = blocks.translate(&self.image, target);
             report.units += translated.recorded.unit_addresses.len();

@@ -133,6 +133,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
                 movable: false,
                 first_window: FIRST_WINDOW,
                 constant: input.constant(),
+                read_only: &input.read_only(),
             };
             coverage::translate(&input, &image, &mut blocks, target, &learned, runtime.end())
         }

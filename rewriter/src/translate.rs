@@ -6,7 +6,7 @@ use abi::ids::{CodeOff, OrigAddr, UnitId};
 use abi::layout::page_up;
 use abi::options::{torture, Options, Turns};
 use abi::selection::Selected;
-use abi::tables::Tables;
+use abi::tables::{JumpTable, Tables};
 use abi::unit::{encode_static, unit_id, TAGS_PER_WINDOW};
 use iced_x86::InstructionInfoFactory;
 use instrument::block::{Block, Placement, Slots, Source};
@@ -36,6 +36,10 @@ pub struct Translated {
     pub thunks: Thunks,
     /// [`Tables::slots`].
     pub slots: Vec<(u32, u32)>,
+    /// [`Tables::jump_tables`].
+    pub jump_tables: Vec<JumpTable>,
+    /// [`Tables::jump_slots`].
+    pub jump_slots: u64,
 }
 
 impl Translated {
@@ -44,7 +48,9 @@ impl Translated {
         const BESIDES: usize = 1 << 16;
         let pairs = self.entries.len() + self.units.len() + self.slots.len();
         let words = 2 * pairs + self.unit_addresses.len();
-        (4 * words + self.recipes.len() + self.descriptions.len() + BESIDES) as u64
+        let jump_tables = self.jump_tables.len() * JumpTable::SIZE;
+        let other = self.recipes.len() + self.descriptions.len();
+        (4 * words + jump_tables + other + BESIDES) as u64
     }
 
     /// Hands each table to `place`, which returns the offset that it gives it, the descriptions
@@ -53,6 +59,7 @@ impl Translated {
         let pairs = |pairs: &[(u32, u32)]| -> Vec<u8> {
             pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
         };
+        let jump_tables: Vec<u8> = self.jump_tables.iter().flat_map(|t| t.to_bytes()).collect();
         let addresses: Vec<u8> = self.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
         Tables {
             code: 0,
@@ -66,6 +73,9 @@ impl Translated {
             recipes_len: self.recipes.len() as u64,
             slots: place(&pairs(&self.slots)),
             slot_count: self.slots.len() as u64,
+            jump_tables: place(&jump_tables),
+            jump_table_count: self.jump_tables.len() as u64,
+            jump_slots: self.jump_slots,
             descriptions: place(&self.descriptions),
             descriptions_len: self.descriptions.len() as u64,
             first_window: 0,
@@ -111,6 +121,8 @@ pub struct Target<'a> {
     pub first_window: u32,
     /// Addresses of words that do not change any more when the program runs: from, to.
     pub constant: [u64; 2],
+    /// Where the image is mapped read-only.
+    pub read_only: &'a [[u64; 2]],
 }
 
 /// Translates a whole program or library.
@@ -125,6 +137,10 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         exact_registers: false,
     };
     let mut translator = Translator::new(options, placement);
+    if has_slots(options) {
+        translator.tables = target.read_only.to_vec();
+        translator.tables.push(target.constant);
+    }
     let mut out = Fragment::new(code_base);
     // Whole pages: they are written, and the code behind them is not.
     let room = page_up(8 * constant.room as u64);
@@ -160,6 +176,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     result.thunks = translator.thunks(&mut out);
     link(&mut out, &placed);
     result.units.push((out.code.here().0, short(out.recipes.len())));
+    place_tables(&mut out, target, &mut result);
     result.entries.sort_unstable();
     result.code = out.code.bytes;
     result.recipes = out.recipes;
@@ -167,11 +184,42 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     result
 }
 
+/// Whether jumps through tables may take slots. Each jump of a replay is counted, what a thread that is watched reads is looked
+/// at, and of code that exists twice the one or the other is meant.
+fn has_slots(options: Options) -> bool {
+    let is_once = !options.process.switchable && options.turns() == Turns::NotCounted;
+    is_once && !options.recording.watches()
+}
+
+/// Room for the slots of jump tables behind all code, and the displacements that lead there.
+fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
+    if out.tables.is_empty() {
+        return;
+    }
+    // Whole pages: they are written, and the code in front of them is not.
+    let start = page_up(u64::from(out.code.here().0));
+    let mut count = 0u32;
+    for mut table in std::mem::take(&mut out.tables) {
+        let slots = start + 8 * u64::from(count);
+        let address = target.code.wrapping_add(slots);
+        out.code.put_displacement(table.at, address.wrapping_sub(table.base));
+        let [from, to] = target.constant;
+        let read_only = if (from..to).contains(&table.table) { 0 } else { JumpTable::READ_ONLY };
+        (table.jump.slot, table.jump.how) = (count, table.jump.how | read_only);
+        result.jump_tables.push(table.jump);
+        count += table.jump.entries;
+    }
+    result.jump_slots = start;
+    out.code.bytes.resize(index(page_up(start + 8 * u64::from(count))), 0xcc);
+}
+
 /// Room for the slots of a translation.
 fn slots(program: &Program, target: Target) -> Slots {
     let [start, end] = target.constant;
-    // Each jump of a replay is counted.
-    if target.fixed || target.options.turns() != Turns::NotCounted {
+    // Each jump of a replay is counted, what a thread that is watched reads is looked at.
+    let is_looked_at =
+        target.options.turns() != Turns::NotCounted || target.options.recording.watches();
+    if target.fixed || is_looked_at {
         return Slots::default();
     }
     let blocks = program.functions.iter().flat_map(|function| &function.blocks);

@@ -97,6 +97,14 @@ impl Code {
         }
     }
 
+    /// Writes a displacement that [`Code::jump_through`] or [`Code::read_through`] has left open. It has 32 bits, as
+    /// all distances in an image and its code have.
+    #[allow(clippy::cast_possible_truncation, reason = "see above")]
+    pub fn put_displacement(&mut self, at: CodeOff, value: u64) {
+        debug_assert!(i32::try_from(value as i64).is_ok());
+        self.put32(at, value as i32);
+    }
+
     /// Patches a rel32 so that it goes to `offset` of this code.
     pub fn bind(&mut self, at: CodeOff, offset: CodeOff) {
         self.put32(at, offset.0 as i32 - (at.0 as i32 + 4));
@@ -165,6 +173,36 @@ impl Code {
     pub fn jump_by(&mut self, offset: usize) {
         self.raw(&[0xff, 0x25, 0, 0, 0, 0]);
         self.bind(self.last_four(), CodeOff(offset as u32));
+    }
+
+    /// `jmp [base + index*8 + x]`, without a base `jmp [index*8 + x]`; returns the place of x.
+    pub fn jump_through(&mut self, base: Option<Gpr>, index: Gpr) -> CodeOff {
+        self.through(false, 0xff, 4, base, index)
+    }
+
+    /// `mov reg, [base + index*8 + x]`, as above.
+    pub fn read_through(&mut self, Gpr(reg): Gpr, base: Option<Gpr>, index: Gpr) -> CodeOff {
+        self.through(true, 0x8b, reg, base, index)
+    }
+
+    fn through(
+        &mut self,
+        wide: bool,
+        opcode: u8,
+        field: u8,
+        base: Option<Gpr>,
+        Gpr(index): Gpr,
+    ) -> CodeOff {
+        // Without a base mode 0 has 32 bits of displacement all the same.
+        let (mode, base) = base.map_or((0, 5), |Gpr(base)| (2, base));
+        let high = |register: u8, bit: u8| (register >> 3) << bit;
+        let rex = 0x40 | u8::from(wide) << 3 | high(field, 2) | high(index, 1) | high(base, 0);
+        if rex != 0x40 {
+            self.u8(rex);
+        }
+        self.raw(&[opcode, mode << 6 | (field & 7) << 3 | 4, 3 << 6 | (index & 7) << 3 | base & 7]);
+        self.i32(0);
+        self.last_four()
     }
 
     pub(super) fn modrm_at(&mut self, field: u8, m: At) {

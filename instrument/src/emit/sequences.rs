@@ -146,6 +146,19 @@ impl Code {
         self.bind_here(behind);
     }
 
+    /// Lets the runtime look at the slot that has led here for the jump at `pc`, and goes on behind this: the first
+    /// time.
+    pub fn fill_slot(&mut self, pc: u64) {
+        self.store(thread::SAVED_RCX, RCX);
+        self.address_of(RCX, pc);
+        self.store(thread::TARGET, RCX);
+        let behind = self.lea_rcx_ahead();
+        self.store(thread::RESUME, RCX);
+        self.load(RCX, thread::SAVED_RCX);
+        self.jump_gs(thread::STUB_FILL);
+        self.bind_here(behind);
+    }
+
     /// Leaves at the last turn of a replay's stretch, in front of the instruction at `pc`, which goes on
     /// at `back`. rcx is in the thread block.
     pub fn last_turn(&mut self, pc: u64, back: CodeOff) {

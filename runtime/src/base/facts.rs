@@ -46,6 +46,7 @@ pub struct Entries {
     pub turn: u64,
     pub ask: u64,
     pub watch: u64,
+    pub fill: u64,
     /// Where a new thread of the program starts, with its block in r12.
     pub new_thread: u64,
     /// The handler of all signals, and where it returns to.

@@ -353,9 +353,25 @@ impl<W: World> Jit<W> {
     /// The program has made `start..end` read-only.
     pub fn becomes_constant(&self, start: u64, end: u64) {
         let executable = |address| self.executable.at(address).is_some();
-        // Others write to what is shared, or the program does, through another mapping.
-        let is_private = |word: LiveAddr| !self.is_shared(word.0) && !self.is_own(word.0);
+        let is_private = |word: LiveAddr| self.is_private(word);
         self.tables.becomes_constant(Span::new(start, end), is_private, executable);
+    }
+
+    /// A private piece of a file is mapped at `start..end`, read-only.
+    pub fn is_read_only(&self, start: u64, end: u64) {
+        let is_private = |word: LiveAddr| self.is_private(word);
+        self.tables.is_read_only(Span::new(start, end), is_private);
+    }
+
+    /// Others write to what is shared, or the program does, through another mapping.
+    fn is_private(&self, word: LiveAddr) -> bool {
+        !self.is_shared(word.0) && !self.is_own(word.0)
+    }
+
+    /// A jump with these registers has come by way of a slot that asks; its look-up starts at `slow`.
+    pub fn fill_slot(&self, slow: u64, gpr: &[u64; 16]) {
+        let executable = |address| self.executable.at(address).is_some();
+        self.tables.fill_slot(CodeAddr(slow), gpr, executable);
     }
 
     /// What is in `start..end` is going to change, or may.

@@ -10,7 +10,7 @@ use abi::ids::{CodeAddr, LiveAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
 use abi::library::PackHeader;
-use abi::tables::Tables;
+use abi::tables::{JumpTable, Tables};
 use alloc::boxed::Box;
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -32,6 +32,8 @@ pub struct Module {
     in_use: AtomicBool,
     /// A look-up has led there.
     pub entered: AtomicBool,
+    /// What lies outside of this has no slot.
+    constant: Range<u64>,
     /// The one that was added next.
     next: AtomicPtr<Module>,
 }
@@ -45,6 +47,9 @@ struct Translation {
     unit_addresses: &'static [u32],
     recipes: &'static [u8],
     slots: &'static [[u32; 2]],
+    jump_tables: &'static [JumpTable],
+    /// Where their slots are.
+    jump_slots: u64,
     first_window: u32,
 }
 
@@ -120,6 +125,7 @@ impl Module {
         Module {
             base,
             text,
+            constant: recorded.words(base),
             recorded,
             plain: Some(plain).filter(|plain| !plain.code.is_empty()),
             plain_is_ready: AtomicBool::default(),
@@ -179,9 +185,23 @@ impl Translation {
                 unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
                 recipes: table(at + tables.recipes, tables.recipes_len),
                 slots: table(at + tables.slots, tables.slot_count),
+                jump_tables: table(at + tables.jump_tables, tables.jump_table_count),
+                jump_slots: code + tables.jump_slots,
                 first_window: tables.first_window as u32,
             }
         }
+    }
+
+    /// From the first to behind the last word of the program that has a slot.
+    fn words(&self, base: u64) -> Range<u64> {
+        let slots = self.slots.iter().map(|&[word, _]| [u64::from(word), u64::from(word) + 8]);
+        let tables = self.jump_tables.iter().map(|table| {
+            let start = u64::from(table.table);
+            [start, start + u64::from(table.entries) * table.entry_size()]
+        });
+        let all = slots.chain(tables);
+        let all = all.fold([u64::MAX, 0], |[a, b], [start, end]| [a.min(start), b.max(end)]);
+        base.saturating_add(all[0])..base.saturating_add(all[1])
     }
 
     /// `base`: what addresses count from.
@@ -212,6 +232,74 @@ impl Translation {
     }
 }
 
+/// A table whose entries have slots in translated code, for one jump ([`Tables::jump_tables`]).
+#[derive(Clone, Copy)]
+pub struct Switch {
+    /// Where the table is.
+    pub table: u64,
+    /// Where the first slot is.
+    slots: u64,
+    /// What a slot leads to as long as nothing is known.
+    pub slow: u64,
+    /// What it leads to when something can be known.
+    pub first: u64,
+    /// All else.
+    pub jump: JumpTable,
+}
+
+impl Switch {
+    fn new(module: &Module, jump: &JumpTable) -> Switch {
+        let Translation { code, jump_slots, .. } = &module.recorded;
+        Switch {
+            table: module.base + u64::from(jump.table),
+            slots: jump_slots + 8 * u64::from(jump.slot),
+            slow: code.start + u64::from(jump.slow),
+            first: code.start + u64::from(jump.first),
+            jump: *jump,
+        }
+    }
+
+    /// Behind the last entry.
+    pub fn end(&self) -> u64 {
+        self.table + u64::from(self.jump.entries) * self.jump.entry_size()
+    }
+
+    /// Its slots.
+    pub fn slots(self) -> impl Iterator<Item = Slot> {
+        let word = move |i: u64| self.table + i * self.jump.entry_size();
+        let slot = move |i| Slot { word: word(i), at: self.slots + 8 * i, slow: self.slow };
+        (0..u64::from(self.jump.entries)).map(slot)
+    }
+}
+
+/// The tables that lie in part in `start..end`.
+pub fn switches_in(start: u64, end: u64) -> impl Iterator<Item = Switch> {
+    let of = |module: &'static Module| {
+        module.recorded.jump_tables.iter().map(move |jump| Switch::new(module, jump))
+    };
+    let switches = with_words(start, end).flat_map(of);
+    switches.filter(move |switch| switch.table < end && start < switch.end())
+}
+
+/// The table of the jump whose look-up starts at `slow`.
+pub fn switch_at(slow: u64) -> Option<Switch> {
+    let module = modules().find(|m| m.recorded.code.contains(&slow))?;
+    let offset = (slow - module.recorded.code.start) as u32;
+    let jumps = module.recorded.jump_tables;
+    let i = jumps.binary_search_by_key(&offset, |jump| jump.slow).ok()?;
+    Some(Switch::new(module, jumps.get(i)?))
+}
+
+/// Whether words in `start..end` may have slots.
+pub fn has_words(start: u64, end: u64) -> bool {
+    with_words(start, end).next().is_some()
+}
+
+/// In use or not: what is mapped may change while a module is not used, which may be used again.
+fn with_words(start: u64, end: u64) -> impl Iterator<Item = &'static Module> {
+    modules().filter(move |m| m.constant.start < end && start < m.constant.end)
+}
+
 /// A word of the program that has a slot in translated code ([`Tables::slots`]).
 #[derive(Clone, Copy)]
 pub struct Slot {
@@ -223,14 +311,15 @@ pub struct Slot {
     pub slow: u64,
 }
 
-/// The slots of words that lie in `start..end`, of modules in use.
+/// The slots of words that lie in `start..end`.
 pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
     let of = |module: &'static Module| {
         let both = [false, true].map(|plain| module.translation(plain));
         both.into_iter().flatten().flat_map(|translation| translation.slots_of(module.base))
     };
-    let modules = modules().filter(|module| module.in_use.load(Acquire));
-    modules.flat_map(of).filter(move |slot| start <= slot.word && slot.word + 8 <= end)
+    with_words(start, end)
+        .flat_map(of)
+        .filter(move |slot| start <= slot.word && slot.word + 8 <= end)
 }
 
 /// Makes the slots of the code at `code` writable; all of them lead to what looks up. The error is the kernel's.
@@ -239,24 +328,46 @@ pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
 /// The code has these tables, which are mapped at `at`, and nobody runs it yet.
 pub unsafe fn prepare_slots(tables: &Tables, at: u64, code: u64) -> Result<(), i32> {
     // SAFETY: as promised.
-    unsafe { make_slots(table(at + tables.slots, tables.slot_count), code) }
+    unsafe { make_slots(table(at + tables.slots, tables.slot_count), code) }?;
+    // SAFETY: as promised.
+    let jumps: &[JumpTable] = unsafe { table(at + tables.jump_tables, tables.jump_table_count) };
+    let count = jumps.last().map_or(0, |last| last.slot + last.entries);
+    let slots = code + tables.jump_slots;
+    // SAFETY: these are whole pages with nothing else.
+    unsafe { make_writable(slots, count.into()) }?;
+    for jump in jumps {
+        for i in 0..jump.entries {
+            let at = slots + 8 * u64::from(jump.slot + i);
+            // SAFETY: made writable above.
+            unsafe { (at as *mut u64).write(code + u64::from(jump.slow)) };
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
 /// The code at `code` has these slots, and nobody runs it yet.
 unsafe fn make_slots(slots: &[[u32; 2]], code: u64) -> Result<(), i32> {
-    if slots.is_empty() {
-        return Ok(());
-    }
-    let len = page_up(8 * slots.len() as u64) as usize;
-    let args = [code as usize, len, sys::PROT_READ | sys::PROT_WRITE];
     // SAFETY: the first pages of the code have slots only.
-    sys::beyond_limits(|| unsafe { sys::call(nr::MPROTECT, &args) })?;
+    unsafe { make_writable(code, slots.len() as u64) }?;
     for (at, [_, slow]) in (code..).step_by(8).zip(slots) {
         // SAFETY: made writable above.
         unsafe { (at as *mut u64).write(code + u64::from(*slow)) };
     }
     Ok(())
+}
+
+/// Makes the pages of `count` slots at `at` writable.
+///
+/// # Safety
+/// They have slots only.
+unsafe fn make_writable(at: u64, count: u64) -> Result<(), i32> {
+    if count == 0 {
+        return Ok(());
+    }
+    let args = [at as usize, page_up(8 * count) as usize, sys::PROT_READ | sys::PROT_WRITE];
+    // SAFETY: as promised.
+    sys::beyond_limits(|| unsafe { sys::call(nr::MPROTECT, &args) }).map(drop)
 }
 
 /// Adds a module.

@@ -155,6 +155,11 @@ impl LookUps {
         }
     }
 
+    /// Where the window lies at 0, jumps need no more than the low half that returns have.
+    fn looked_up_by_jumps(&self) -> &Table {
+        self.table(if self.window == 0 { For::Return } else { For::Jump })
+    }
+
     /// The part of `span` that lies in the window.
     fn part_in_window(&self, span: Span) -> Option<(u64, u64)> {
         let part = span.common(Span::new(self.window, self.window + WINDOW_SIZE));
@@ -246,6 +251,13 @@ impl LookUps {
         }
     }
 
+    /// Where a look-up of `target` leads, if it finds anything.
+    fn slot_entry(&self, target: LiveAddr, executable: &impl Fn(LiveAddr) -> bool) -> Option<u64> {
+        let has_entry = self.in_window(target) && executable(target);
+        let table = self.looked_up_by_jumps();
+        has_entry.then(|| table.get(target.0)).filter(|&code| code != table.miss)
+    }
+
     /// Whether a look-up of either kind looks at `address`.
     pub fn has(&self, address: u64) -> bool {
         let range = |table: &Table| table.shape.base..table.shape.end();
@@ -288,7 +300,7 @@ impl LookUpTables for LookUps {
                 false => 0,
             };
             table.set(address.0, code.0 - in_front);
-            if core::ptr::eq(table, &self.jumps) {
+            if core::ptr::eq(table, self.looked_up_by_jumps()) {
                 self.bound.borrow().set(address, code.0 - in_front);
             }
             self.note_written(page_down(table.shape.entry_of(address.0)));
@@ -319,11 +331,18 @@ impl LookUpTables for LookUps {
         is_private: impl Fn(LiveAddr) -> bool,
         executable: impl Fn(LiveAddr) -> bool,
     ) {
-        let entry = |target: LiveAddr| {
-            let has_entry = self.in_window(target) && executable(target);
-            has_entry.then(|| self.jumps.get(target.0)).filter(|&code| code != self.jumps.miss)
-        };
-        self.bound.borrow_mut().add(span, is_private, entry);
+        let entry = |target: LiveAddr| self.slot_entry(target, &executable);
+        self.bound.borrow_mut().add(span, &is_private, entry);
+        self.bound.borrow_mut().arm(span, false, is_private);
+    }
+
+    fn is_read_only(&self, span: Span, is_private: impl Fn(LiveAddr) -> bool) {
+        self.bound.borrow_mut().arm(span, true, is_private);
+    }
+
+    fn fill_slot(&self, slow: CodeAddr, gpr: &[u64; 16], executable: impl Fn(LiveAddr) -> bool) {
+        let entry = |target: LiveAddr| self.slot_entry(target, &executable);
+        self.bound.borrow_mut().fill(slow.0, gpr, entry);
     }
 
     fn has_more_slots(&self) {
@@ -477,10 +496,15 @@ impl Table {
         }
     }
 
-    /// The entry of `address`, which is mapped, of a table of whole addresses.
+    /// What the entry of `address` has, which is mapped; of 4 bytes, where the window lies at 0.
     fn get(&self, address: u64) -> u64 {
-        // SAFETY: as `set`.
-        unsafe { (*(self.shape.entry_of(address) as *const AtomicU64)).load(Acquire) }
+        let entry = self.shape.entry_of(address);
+        match self.shape.entry {
+            // SAFETY: as `set`.
+            4 => unsafe { (*(entry as *const AtomicU32)).load(Acquire) }.into(),
+            // SAFETY: as `set`.
+            _ => unsafe { (*(entry as *const AtomicU64)).load(Acquire) },
+        }
     }
 
     fn fill(&self, at: u64, len: u64) {

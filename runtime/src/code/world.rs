@@ -61,6 +61,11 @@ pub trait LookUpTables {
     }
     /// Code that was not in use before has further slots of what does not change.
     fn has_more_slots(&self) {}
+    /// Pieces of files are mapped at `span`, which the program cannot change without a call that says so.
+    fn is_read_only(&self, _span: Span, _is_private: impl Fn(LiveAddr) -> bool) {}
+    /// A jump with these registers has come by way of a slot that asks; its look-up starts at `slow`.
+    fn fill_slot(&self, _slow: CodeAddr, _gpr: &[u64; 16], _executable: impl Fn(LiveAddr) -> bool) {
+    }
     /// What is in `span` is going to change.
     fn changes(&self, _span: Span) {}
     /// The far window of `address`, from now on if there was none; `None` if it lies in the program's

@@ -11,7 +11,7 @@ use crate::code::jit::jit;
 use crate::code::links::ExitId;
 use crate::code::world::For;
 use crate::code::writing;
-use crate::gate::stubs::{ARRIVE, ASK, EXIT, MISS, RETURN_MISS, STORE, SYSCALL, TURN, WATCH};
+use crate::gate::stubs::{ARRIVE, ASK, EXIT, FILL, MISS, RETURN_MISS, STORE, SYSCALL, TURN, WATCH};
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
@@ -102,6 +102,13 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
                     thread.transfer_undone = true;
                 }
             }
+        }
+        FILL => {
+            // In front of the jump, whose look-up goes on.
+            thread.resume_original = thread.block.target;
+            thread.block.target = facts().window;
+            thread.transfer_undone = true;
+            jit().fill_slot(thread.block.resume, &thread.block.registers.gpr);
         }
         WATCH => {
             let pc = thread.block.target;

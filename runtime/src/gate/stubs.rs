@@ -11,6 +11,7 @@
 //! | `stub_arrive` | a replay's handler                     | `target`: where it goes on        |
 //! | `stub_turn`   | a turn that a replay waits for         | `target`: where, `resume`: set    |
 //! | `stub_ask`    | an instruction that asks the machine   | `target`: where, `resume`: set    |
+//! | `stub_fill`   | a slot of a table, the first time      | `target`: where, `resume`: set    |
 //! | `stub_watch`  | an instruction of a watched thread     | `target`, `resume`, `exit_id`     |
 //!
 //! All registers are the program's on entry. A stub saves them into the thread block, moves to the
@@ -37,6 +38,7 @@ pub const ARRIVE: u32 = 8;
 pub const TURN: u32 = 6;
 pub const ASK: u32 = 7;
 pub const WATCH: u32 = 9;
+pub const FILL: u32 = 10;
 
 macro_rules! stub {
     ($name:ident, $kind:expr) => {
@@ -66,6 +68,7 @@ stub!(stub_arrive, ARRIVE);
 stub!(stub_turn, TURN);
 stub!(stub_ask, ASK);
 stub!(stub_watch, WATCH);
+stub!(stub_fill, FILL);
 
 /// rax is saved already, eax says why.
 #[unsafe(naked)]

@@ -193,6 +193,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
                 crate::die!("no memory for what the program's jumps lead to");
             }
             statics::add(Module::program(&header, window));
+            // As the kernel has mapped it.
+            jit().is_read_only(window, window.saturating_add(WINDOW_SIZE));
         }
     }
     // What is replayed has gone out of the way already.
@@ -446,6 +448,7 @@ fn entries() -> Entries {
         turn: stubs::stub_turn as *const () as u64,
         ask: stubs::stub_ask as *const () as u64,
         watch: stubs::stub_watch as *const () as u64,
+        fill: stubs::stub_fill as *const () as u64,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorers(),

@@ -190,6 +190,7 @@ impl Thread {
         block.stub_turn = entries.turn;
         block.stub_ask = entries.ask;
         block.stub_watch = entries.watch;
+        block.stub_fill = entries.fill;
         block.turns_left = turns::NEVER;
         block.this = this;
         Thread {

@@ -292,6 +292,9 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
             jit.add_file(start, start + len, fd, offset, packed && may_have_pack);
         }
     }
+    if file && flags & sys::MAP_PRIVATE != 0 && !writable && !own {
+        jit.is_read_only(start, start + len);
+    }
     drop(jit);
     if file && flags & sys::MAP_PRIVATE != 0 && facts().options.recording.records() {
         match path {
