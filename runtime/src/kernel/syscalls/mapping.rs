@@ -11,7 +11,7 @@ use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::table::keep_tables;
 use crate::code::window::{map_in_window, map_library};
-use crate::kernel::syscalls::{aligned, objects};
+use crate::kernel::syscalls::{aligned, near, objects};
 use crate::logs::dropped::drops;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
@@ -115,6 +115,12 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         true => aligned::reserve(len, flags).map(|at| at as usize).ok_or(sys::ENOMEM),
         false => result,
     };
+    let wishes = flags & !MAP_NORESERVE == sys::MAP_ANONYMOUS | sys::MAP_PRIVATE;
+    let wishes = wishes && !facts().options.is_repeatable();
+    let result = result.or_else(|error| match wishes {
+        true => near::map(facts().window, at, len, real, flags).map(|at| at as usize).ok_or(error),
+        false => Err(error),
+    });
     let result = match result {
         Ok(at) => at,
         Err(_) => beside_ours(fixed, len, || {
@@ -170,6 +176,7 @@ fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
 }
 
 const MAP_32BIT: usize = 0x40;
+const MAP_NORESERVE: usize = 0x4000;
 
 /// `shmat(id, address, flags)`: a mapping that other processes write, too.
 pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {

@@ -9,6 +9,7 @@ pub mod exec;
 pub mod filters;
 pub mod listing;
 pub mod mapping;
+mod near;
 pub mod objects;
 pub mod seccomp;
 
