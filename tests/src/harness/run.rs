@@ -16,7 +16,7 @@ pub struct RunSpec {
     pub program: PathBuf,
     pub args: Vec<String>,
     pub stdin: Vec<u8>,
-    /// Besides the standard ones.
+    /// Besides the standard ones, or in their place.
     pub env: Vec<(String, String)>,
     pub timeout: Duration,
 }
@@ -70,6 +70,7 @@ impl RunSpec {
         launch.file = file.map(Path::to_owned);
         launch.args = self.args.iter().map(OsString::from).collect();
         launch.env = standard_env(&Self::dep_file(dir, run));
+        launch.env.retain(|(name, _)| !self.env.iter().any(|(own, _)| name == own.as_str()));
         launch.env.extend(self.env.iter().map(|(name, value)| (name.into(), value.into())));
         launch.stdio = Stdio {
             stdin: Some(File::open(path("in"))?),
