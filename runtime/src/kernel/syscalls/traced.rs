@@ -31,7 +31,7 @@ pub fn before_exec(thread: &mut Thread) {
 
 /// Whether somebody traces this process. `None`: that cannot be told.
 fn has_tracer() -> Option<bool> {
-    const AT: usize = sys::AT_FDCWD as usize;
+    const AT: usize = sys::AT_FDCWD;
     const RDONLY_CLOEXEC: usize = 0o2_000_000;
     let mut text = [0u8; 1024];
     let path = c"/proc/self/status";
