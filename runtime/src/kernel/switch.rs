@@ -310,6 +310,27 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     Answer { outcome, threads, interrupted, took }
 }
 
+/// As long as this is there, no thread is in generated code: each looks its translation up again before it goes on.
+pub struct Stopped(());
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        end_switch();
+    }
+}
+
+/// Brings all other threads out of generated code, and keeps them out. `None`: there are too many to tell where
+/// they are. No lock of the runtime may be held.
+pub fn stop_others() -> Option<Stopped> {
+    if Slot::all().count() as u64 >= SLOTS_MOST {
+        return None;
+    }
+    begin_switch();
+    let stopped = Stopped(());
+    stop();
+    Some(stopped)
+}
+
 /// From here on no thread goes into generated code. One at a time.
 fn begin_switch() {
     loop {

@@ -96,6 +96,8 @@ pub struct Thread {
     pub vfork_child: bool,
     /// As such a child, but nobody waits for it: it is counted among the threads, as its memory is in use.
     pub beside: bool,
+    /// As a child of vfork, it wants to be traced by its parent from the program on that it executes.
+    pub to_be_traced: bool,
     /// Watched: the page of which the view was mended last.
     pub mended: u64,
     /// How often it was.
@@ -221,6 +223,7 @@ impl Thread {
             turns_end: turns::NEVER,
             vfork_child: false,
             beside: false,
+            to_be_traced: false,
             mended: 0,
             mends: 0,
             unwatched: false,

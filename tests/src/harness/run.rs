@@ -16,6 +16,8 @@ pub struct RunSpec {
     pub program: PathBuf,
     pub args: Vec<String>,
     pub stdin: Vec<u8>,
+    /// Besides the standard ones, or in their place.
+    pub env: Vec<(String, String)>,
     pub timeout: Duration,
 }
 
@@ -34,7 +36,13 @@ static RUNS: AtomicUsize = AtomicUsize::new(0);
 impl RunSpec {
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let timeout = Duration::from_secs(60);
-        Self { program: program.into(), args: Vec::new(), stdin: Vec::new(), timeout }
+        Self {
+            program: program.into(),
+            args: Vec::new(),
+            stdin: Vec::new(),
+            env: Vec::new(),
+            timeout,
+        }
     }
 
     pub fn args(mut self, args: &[&str]) -> Self {
@@ -62,6 +70,8 @@ impl RunSpec {
         launch.file = file.map(Path::to_owned);
         launch.args = self.args.iter().map(OsString::from).collect();
         launch.env = standard_env(&Self::dep_file(dir, run));
+        launch.env.retain(|(name, _)| !self.env.iter().any(|(own, _)| name == own.as_str()));
+        launch.env.extend(self.env.iter().map(|(name, value)| (name.into(), value.into())));
         launch.stdio = Stdio {
             stdin: Some(File::open(path("in"))?),
             stdout: Some(File::create(path("out"))?),

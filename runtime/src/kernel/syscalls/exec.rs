@@ -10,7 +10,7 @@ use crate::base::program::{read_program_string, read_program_words, try_read_pro
 use crate::base::signal;
 use crate::base::sys::{self, nr};
 use crate::kernel::ring;
-use crate::kernel::syscalls::{errand, exe_link, seccomp, Outcome};
+use crate::kernel::syscalls::{errand, exe_link, seccomp, traced, Outcome};
 use crate::thread::for_exec::ForExec;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -143,6 +143,9 @@ pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Out
     }
     if request.is_there() {
         ring::before_exec(thread);
+    }
+    if request.is_there() {
+        traced::before_exec(thread);
     }
     if matches!(choice, Choice::Instead) {
         let errno = execute(thread, &request);

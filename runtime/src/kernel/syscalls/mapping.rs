@@ -11,7 +11,8 @@ use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::table::keep_tables;
 use crate::code::window::{map_in_window, map_library};
-use crate::kernel::syscalls::{aligned, objects};
+use crate::kernel::switch;
+use crate::kernel::syscalls::{aligned, near, objects};
 use crate::logs::dropped::drops;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
@@ -115,6 +116,12 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         true => aligned::reserve(len, flags).map(|at| at as usize).ok_or(sys::ENOMEM),
         false => result,
     };
+    let wishes = flags & !MAP_NORESERVE == sys::MAP_ANONYMOUS | sys::MAP_PRIVATE;
+    let wishes = wishes && !facts().options.is_repeatable();
+    let result = result.or_else(|error| match wishes {
+        true => near::map(facts().window, at, len, real, flags).map(|at| at as usize).ok_or(error),
+        false => Err(error),
+    });
     let result = match result {
         Ok(at) => at,
         Err(_) => beside_ours(fixed, len, || {
@@ -170,6 +177,7 @@ fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
 }
 
 const MAP_32BIT: usize = 0x40;
+const MAP_NORESERVE: usize = 0x4000;
 
 /// `shmat(id, address, flags)`: a mapping that other processes write, too.
 pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
@@ -350,19 +358,20 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     if is_ours(start, len) {
         refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
     }
-    let mut jit = jit();
     let may_run = |m: &statics::Module| m.entered.load(Relaxed);
-    if prot & sys::PROT_WRITE != 0
+    let others_run = prot & sys::PROT_WRITE != 0
         && census::live() > 1
-        && statics::modules_in(start, start + len).any(may_run)
-    {
-        drop(jit);
+        && statics::modules_in(start, start + len).any(may_run);
+    // Its translation goes. Nobody may be in there, or on the way.
+    let stopped = others_run.then(switch::stop_others);
+    if matches!(stopped, Some(None)) {
         refuse_program(
             thread,
             thread.syscall_pc,
-            "makes code writable that other threads may be running (mprotect)",
+            "makes code writable that more threads may be running than can be stopped (mprotect)",
         );
     }
+    let mut jit = jit();
     jit.protect_view(Span::new(start, start.saturating_add(len)), prot & sys::PROT_WRITE != 0);
     jit.changes(start, start.saturating_add(len));
     // SAFETY: the program's own memory, without the right to execute.

@@ -9,8 +9,10 @@ pub mod exec;
 pub mod filters;
 pub mod listing;
 pub mod mapping;
+mod near;
 pub mod objects;
 pub mod seccomp;
+mod traced;
 
 use crate::base::descriptors;
 use crate::base::program;
@@ -155,6 +157,10 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             }
         }
         101 if thread.beside => threads::ptrace(args),
+        101 => match traced::ask(thread, args) {
+            Some(result) => result,
+            None => return plain(thread, number, args),
+        },
         nr::MEMFD_CREATE => {
             let outcome = plain(thread, number, args);
             if let Outcome::Done(result) = outcome {
