@@ -106,6 +106,8 @@ pub struct ThreadBlock {
     pub stub_watch: u64,
     /// See there.
     pub behind: u64,
+    /// Watched: the program's fs base. The processor's is `view` while the thread is watched.
+    pub program_fs: u64,
 }
 
 macro_rules! offsets {
@@ -148,6 +150,7 @@ offsets! {
     VIEW_SPILL = view_spill => 0x16d8;
     STUB_WATCH = stub_watch => 0x16e8;
     BEHIND = behind => 0x16f0;
+    PROGRAM_FS = program_fs => 0x16f8;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -203,6 +206,7 @@ impl ThreadBlock {
             view_spill: [0; 2],
             stub_watch: 0,
             behind: 0,
+            program_fs: 0,
         }
     }
 }
@@ -235,4 +239,7 @@ pub mod watch {
     pub const AFTER: u32 = 2;
     /// The runtime is to carry it out.
     pub const CARRY_OUT: u32 = 3;
+    /// It has loaded a register, and memory is not as in the view: the runtime loads it again, and mends the
+    /// view.
+    pub const LOADED: u32 = 4;
 }

@@ -75,6 +75,41 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
     }
 }
 
+/// The calling thread's fs base leads to its view from here on.
+pub fn enter(thread: &Thread) {
+    if thread.block.view == 0 {
+        return;
+    }
+    // SAFETY: no code of ours uses fs, and the program's fs base is in the block. The processor has the
+    // instruction ([`can_be_entered`]).
+    unsafe {
+        core::arch::asm!(
+            "wrfsbase {}",
+            in(reg) thread.block.view,
+            options(nostack, nomem, preserves_flags)
+        );
+    }
+}
+
+/// Whether threads may set their fs base themselves; `stack`: as the kernel has made it.
+pub fn can_be_entered(stack: &Range<u64>) -> bool {
+    const AT_HWCAP2: u64 = 26;
+    const FSGSBASE: u64 = 2;
+    // SAFETY: words of the stack that the kernel has made, in front of its end.
+    let words = (stack.start..stack.end).step_by(8).map(|at| unsafe { (at as *const u64).read() });
+    // The count of arguments, their addresses and a zero, those of the environment and a zero.
+    let mut vector = words.skip(1).skip_while(|&word| word != 0).skip(1);
+    vector.find(|&word| word == 0);
+    while let (Some(kind), Some(value)) = (vector.next(), vector.next()) {
+        match kind {
+            AT_HWCAP2 => return value & FSGSBASE != 0,
+            0 => return false,
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Gives the thread a view. False if there is none left, or no address space for it.
 #[must_use]
 pub fn take(thread: &mut Thread) -> bool {
