@@ -41,6 +41,7 @@ impl Weaver<'_> {
                 self.change_in_register(insn, i, reference)
             }
             Watch::Pop => self.pop_quickly(insn, dead),
+            Watch::Around { stores: false } => self.masked_load(insn),
             _ => false,
         }
     }
@@ -171,7 +172,6 @@ impl Weaver<'_> {
     fn load_without_flags(&mut self, insn: &Instruction, i: usize, reference: &Reference) -> bool {
         let touched = self.touched(i);
         let size = reference.size;
-        let in_address = |r: Gpr| addresses(insn).contains(r);
         if !matches!(size, 1 | 2 | 4 | 8) {
             return false;
         }
@@ -183,7 +183,6 @@ impl Weaver<'_> {
         // The value of memory, and then of the view.
         let (first, second) = match direct {
             Some(register) => (register, RCX),
-            None if in_address(RCX) => return false,
             None => match free(touched, GprSet::of(RCX).union(operand.borrowed())) {
                 Some(other) => (RCX, other),
                 None => return false,
@@ -197,14 +196,17 @@ impl Weaver<'_> {
         if let Some(other) = other {
             self.code().store(Slot::First.offset(), other);
         }
-        self.with_register(loading(size), loaded(first, size), &operand.memory);
-        self.with_register(loading(size), loaded(second, size), &operand.on_view());
+        // An address in rcx is gone behind the load to rcx.
+        let memory = (loaded(first, size), operand.memory);
+        let view = (loaded(second, size), operand.on_view());
+        let in_order = if direct.is_some() { [memory, view] } else { [view, memory] };
+        for (register, place) in in_order {
+            self.with_register(loading(size), register, &place);
+        }
         self.code().not(second);
         self.code().lea_sum(size == 8, RCX, first, second, 1);
+        let at = self.unless_equal();
         let code = self.code();
-        let same = code.jrcxz();
-        let at = code.jump();
-        code.bind_short(same);
         if let Some(other) = other {
             code.load(other, Slot::First.offset());
         }
@@ -302,10 +304,8 @@ impl Weaver<'_> {
             let code = self.code();
             code.not(RCX);
             code.lea_sum(true, RCX, register, RCX, 1);
-            let same = code.jrcxz();
-            let at = code.jump();
-            code.bind_short(same);
-            code.load(RCX, thread::SAVED_RCX);
+            let at = self.unless_equal();
+            self.code().load(RCX, thread::SAVED_RCX);
             at
         };
         self.code().lea(RSP, At(RSP, 8));
@@ -313,6 +313,126 @@ impl Weaver<'_> {
         let how = How { spilled: [None; 2], rcx_is_saved: !dead, why: watch::LOADED };
         self.mends(insn, at, behind, how);
         true
+    }
+
+    /// A load under a mask of bytes or words: what is compared is what the mask lets through. (A processor that has
+    /// such masks has all that is used here.)
+    fn masked_load(&mut self, insn: &Instruction) -> bool {
+        let Some((load, compare)) = masked(insn) else { return false };
+        let is_free = |r: Register| (0..insn.op_count()).all(|n| insn.op_register(n) != r);
+        let width = insn.memory_size().size();
+        let vector = [31, 30, 29].into_iter().find(|&n| {
+            [Register::XMM0, Register::YMM0, Register::ZMM0].into_iter().all(|r| is_free(r + n))
+        });
+        let mask = [Register::K7, Register::K6, Register::K5]
+            .into_iter()
+            .find(|&k| is_free(k) && k != insn.op_mask());
+        let (Some(vector), Some(mask)) = (vector, mask) else { return false };
+        let narrow = match width {
+            16 => Register::XMM0 + vector,
+            32 => Register::YMM0 + vector,
+            _ => Register::ZMM0 + vector,
+        };
+        let operand = Operand { memory: plain(insn), base: None };
+        let (kept, kept_mask) = (in_block(thread::PROGRAM_ZMM30), in_block(thread::VIEW_SPILL));
+        let start = self.code().here();
+        self.boundary(insn, Kind::Watched, &[pair(NOT_BORROWED, NOT_BORROWED)]);
+        self.code().store(thread::SAVED_RCX, RCX);
+        let whole = Register::ZMM0 + vector;
+        self.into_memory(Op::EVEX_Vmovups_zmmm512_k1z_zmm, &kept, whole);
+        if let Ok(mut load) = Instruction::with2(load, narrow, operand.memory) {
+            load.set_op_mask(insn.op_mask());
+            load.set_zeroing_masking(true);
+            self.encode_or_trap(&load);
+        }
+        self.into_memory(Op::VEX_Kmovq_m64_kr, &kept_mask, mask);
+        /// In place of "equal".
+        const NOT: u32 = 4;
+        if let Ok(mut compare) = Instruction::with4(compare, mask, narrow, operand.on_view(), NOT) {
+            compare.set_op_mask(insn.op_mask());
+            self.encode_or_trap(&compare);
+        }
+        if let Ok(take) = Instruction::with2(Op::VEX_Kmovq_r64_kr, Register::RCX, mask) {
+            self.encode_or_trap(&take);
+        }
+        self.with_register(Op::VEX_Kmovq_kr_km64, mask, &kept_mask);
+        self.with_register(Op::EVEX_Vmovups_zmm_k1z_zmmm512, whole, &kept);
+        let at = self.unless_equal();
+        self.code().load(RCX, thread::SAVED_RCX);
+        self.with_operand(insn, &operand.on_view());
+        let how = How { spilled: [None; 2], rcx_is_saved: true, why: watch::MEND };
+        self.mends(insn, at, start, how);
+        true
+    }
+
+    /// Goes on if rcx is zero; the jump whose distance is returned is taken otherwise.
+    fn unless_equal(&mut self) -> CodeOff {
+        let code = self.code();
+        let same = code.jrcxz();
+        let at = code.jump();
+        code.bind_short(same);
+        at
+    }
+
+    /// Compares a word that instruction `i` loads, without a flag, and puts all registers back: what `leave`
+    /// pops, a return, or where an indirect call or jump goes. False if that has no short form. `length`: as the
+    /// recipe has it.
+    pub fn compare_word(&mut self, insn: &Instruction, i: usize, length: usize) -> bool {
+        let touched = self.touched(i);
+        let operand = match insn.mnemonic() {
+            Mnemonic::Leave => Some(in_place(Register::RBP)),
+            Mnemonic::Ret => Some(in_place(Register::RSP)),
+            _ if self.far_register(insn, i).is_some() => None,
+            _ => self.operand(insn, touched),
+        };
+        let Some(operand) = operand else { return false };
+        let avoid = GprSet::of(RCX).union(operand.borrowed()).union(GprSet::of(RBP));
+        let Some(other) = free(touched, avoid) else { return false };
+        let start = self.code().here();
+        let borrowed = pair(other, operand.base.unwrap_or(NOT_BORROWED));
+        self.boundary_at(start, length, Kind::Watched, &[borrowed]);
+        self.code().store(thread::SAVED_RCX, RCX);
+        self.put_base(&operand);
+        self.code().store(Slot::First.offset(), other);
+        self.with_register(Op::Mov_r64_rm64, sized(other, 8), &operand.on_view());
+        self.with_register(Op::Mov_r64_rm64, Register::RCX, &operand.memory);
+        self.code().not(other);
+        self.code().lea_sum(true, RCX, RCX, other, 1);
+        self.code().load(other, Slot::First.offset());
+        self.take_base(&operand);
+        let at = self.unless_equal();
+        self.code().load(RCX, thread::SAVED_RCX);
+        let spilled = [Some(other), operand.base];
+        self.mends(insn, at, start, How { spilled, rcx_is_saved: true, why: watch::MEND });
+        true
+    }
+
+    /// `leave`, as far as that has a short form.
+    pub fn leave_quickly(&mut self, insn: &Instruction, i: usize) -> bool {
+        if !self.compare_word(insn, i, insn.len()) {
+            return false;
+        }
+        self.code().lea(RSP, At(RBP, 8));
+        let frame = in_place(Register::RBP).on_view();
+        self.with_register(Op::Mov_r64_rm64, Register::RBP, &frame);
+        true
+    }
+
+    /// Loads the target of an indirect call or jump into rcx, from the view; false if that has no short form.
+    pub fn target_quickly(&mut self, insn: &Instruction, i: usize) -> bool {
+        if insn.memory_segment() == Register::FS || self.far_register(insn, i).is_some() {
+            return false;
+        }
+        let operand = Operand { memory: plain(insn), base: None };
+        self.with_register(Op::Mov_r64_rm64, Register::RCX, &operand.on_view());
+        true
+    }
+
+    /// Reads a half of the return address into rcx, from the view.
+    pub fn return_on_view(&mut self, half: i8) {
+        let mut place = in_place(Register::RSP).on_view();
+        (place.displacement, place.displ_size) = (half.into(), u32::from(half != 0));
+        self.with_register(Op::Mov_r32_rm32, Register::ECX, &place);
     }
 
     /// What has just been pushed goes to the view, too.
@@ -396,6 +516,52 @@ fn free(touched: GprSet, avoid: GprSet) -> Option<Gpr> {
         RBP,
     ];
     ORDER.into_iter().find(|&r| !touched.contains(r) && !avoid.contains(r))
+}
+
+fn in_place(base: Register) -> Operand {
+    Operand { memory: MemoryOperand::with_base(base), base: None }
+}
+
+/// A word of the thread block.
+fn in_block(offset: i32) -> MemoryOperand {
+    MemoryOperand::new(Register::None, Register::None, 1, offset.into(), 8, false, Register::GS)
+}
+
+/// How a masked load is made again, and how what it has loaded is compared.
+fn masked(insn: &Instruction) -> Option<(Op, Op)> {
+    use Mnemonic::*;
+    const LOADS: [Op; 6] = [
+        Op::EVEX_Vmovdqu8_xmm_k1z_xmmm128,
+        Op::EVEX_Vmovdqu8_ymm_k1z_ymmm256,
+        Op::EVEX_Vmovdqu8_zmm_k1z_zmmm512,
+        Op::EVEX_Vmovdqu16_xmm_k1z_xmmm128,
+        Op::EVEX_Vmovdqu16_ymm_k1z_ymmm256,
+        Op::EVEX_Vmovdqu16_zmm_k1z_zmmm512,
+    ];
+    const COMPARISONS: [Op; 6] = [
+        Op::EVEX_Vpcmpub_kr_k1_xmm_xmmm128_imm8,
+        Op::EVEX_Vpcmpub_kr_k1_ymm_ymmm256_imm8,
+        Op::EVEX_Vpcmpub_kr_k1_zmm_zmmm512_imm8,
+        Op::EVEX_Vpcmpuw_kr_k1_xmm_xmmm128_imm8,
+        Op::EVEX_Vpcmpuw_kr_k1_ymm_ymmm256_imm8,
+        Op::EVEX_Vpcmpuw_kr_k1_zmm_zmmm512_imm8,
+    ];
+    let size = match insn.mnemonic() {
+        Vmovdqu8 | Vpcmpb | Vpcmpub | Vpcmpeqb | Vpcmpgtb | Vptestmb | Vptestnmb => 0,
+        Vmovdqu16 | Vpcmpw | Vpcmpuw | Vpcmpeqw | Vpcmpgtw | Vptestmw | Vptestnmw => 3,
+        _ => return None,
+    };
+    let width = match insn.memory_size().size() {
+        16 => 0,
+        32 => 1,
+        64 => 2,
+        _ => return None,
+    };
+    let is_plain = insn.has_op_mask()
+        && !insn.is_broadcast()
+        && insn.memory_segment() != Register::FS
+        && !insn.memory_index().is_vector_register();
+    is_plain.then_some((LOADS[size + width], COMPARISONS[size + width]))
 }
 
 fn on_stack(segment_prefix: Register) -> MemoryOperand {

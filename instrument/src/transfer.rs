@@ -308,7 +308,7 @@ impl Weaver<'_> {
         if insn.op0_kind() == OpKind::Register {
             from = gpr_number(insn.op0_register()).unwrap_or(RCX);
         } else if self.manner.watches {
-            self.target_on_view(insn);
+            self.target_on_view(insn, i);
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.here().wrapping_add(8);

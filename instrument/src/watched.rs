@@ -212,6 +212,7 @@ impl Weaver<'_> {
             }
             Watch::Push => self.push(insn),
             Watch::Pop => self.pop(insn, i),
+            Watch::Leave if self.leave_quickly(insn, i) => {}
             Watch::Leave => {
                 let borrowed = self.compared(insn, i, None, insn.len());
                 let code = self.code();
@@ -444,14 +445,17 @@ impl Weaver<'_> {
     /// Compares what a return, or an indirect call or jump, reads: a snippet in front of it.
     pub fn compare_target(&mut self, insn: &Instruction, i: usize) {
         let reads = insn.mnemonic() == Mnemonic::Ret || insn.op0_kind() == OpKind::Memory;
-        if self.manner.watches && reads {
+        if self.manner.watches && reads && !self.compare_word(insn, i, 0) {
             let borrowed = self.compared(insn, i, None, 0);
             self.code().load(borrowed.address, Slot::First.offset());
         }
     }
 
     /// Loads the target that an indirect call or jump reads from memory into rcx, from the view.
-    pub fn target_on_view(&mut self, insn: &Instruction) {
+    pub fn target_on_view(&mut self, insn: &Instruction, i: usize) {
+        if self.target_quickly(insn, i) {
+            return;
+        }
         let other = RSI;
         self.lea_operand(insn, RCX);
         self.code().store(Slot::First.offset(), other);
@@ -463,13 +467,6 @@ impl Weaver<'_> {
         code.load(other, thread::VIEW);
         code.read_sum(8, RCX, RCX, other, 0);
         code.load(other, Slot::First.offset());
-    }
-
-    /// Reads a half of the return address into rcx, from the view.
-    pub fn return_on_view(&mut self, half: i8) {
-        let code = self.code();
-        code.load(RCX, thread::VIEW);
-        code.read_sum(4, RCX, RSP, RCX, half);
     }
 
     /// The return address that a call is about to push goes to the view. Memory is touched where the call

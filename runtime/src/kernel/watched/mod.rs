@@ -78,6 +78,9 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
             let stored = ranges(thread, &insn, true);
             all.extend_from_slice(&stored);
             for (at, len) in all {
+                if is_known(thread, at, len) {
+                    continue;
+                }
                 if let Err(fault) = mend(thread, pc, at, len) {
                     raise(thread, &fault);
                     return None;
@@ -221,17 +224,19 @@ fn load(thread: &mut Thread, pc: u64, at: u64, size: u64) -> Result<u64, Fault> 
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// Whether a few bytes of memory are as in the view.
+fn is_known(thread: &Thread, at: u64, len: u64) -> bool {
+    let mut seen = [0u8; LINE as usize];
+    let Some(seen) = seen.get_mut(..len as usize) else { return false };
+    // SAFETY: the bytes are borrowed; the rest is the program's memory.
+    let reached = unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) };
+    reached && view::bytes(thread, at, len).is_some_and(|known| view::is_equal(known, seen))
+}
+
 fn load_bytes(thread: &mut Thread, pc: u64, at: u64, out: &mut [u8]) -> Result<(), Fault> {
     let len = out.len() as u64;
     let fault = Fault { address: at, write: false };
-    let mut seen = [0u8; 16];
-    let quick = len <= 16
-        && seen.get_mut(..len as usize).is_some_and(|seen| {
-            // SAFETY: the bytes are borrowed; the rest is the program's memory.
-            unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) }
-        })
-        && view::bytes(thread, at, len) == seen.get(..len as usize);
-    if !quick {
+    if !is_known(thread, at, len) {
         mend(thread, pc, at, len)?;
     }
     let Some(bytes) = view::bytes(thread, at, len) else { return Err(fault) };

@@ -200,6 +200,9 @@ pub fn put(thread: &mut Thread, at: u64, bytes: &[u8]) -> bool {
 pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     debug_assert!(at % PAGE + seen.len() as u64 <= PAGE);
     let Some(known) = bytes(thread, at, seen.len() as u64) else { return };
+    if is_equal(known, seen) {
+        return;
+    }
     let differs = |i: &usize| known.get(*i) != seen.get(*i);
     let Some(first) = (0..seen.len()).find(differs) else { return };
     let last = (first..seen.len()).rev().find(differs).unwrap_or(first);
@@ -208,4 +211,13 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     put(thread, address, new);
     let event = Event::Seen { pc: LiveAddr(pc), rcx, address: LiveAddr(address), bytes: new };
     thread.event(WHOLE_UNIT, &event);
+}
+
+/// Whether these are the same bytes, looked at by the word.
+pub fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let (words, rest) = one.as_chunks::<8>();
+    let (others, other_rest) = other.as_chunks::<8>();
+    one.len() == other.len()
+        && words.iter().zip(others).all(|(a, b)| u64::from_ne_bytes(*a) == u64::from_ne_bytes(*b))
+        && rest == other_rest
 }
