@@ -3,6 +3,7 @@
 
 use crate::base::control;
 use crate::base::facts::facts;
+use crate::base::program::read_program_bytes;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
 use crate::base::sys;
 use crate::code::jit::jit;
@@ -294,8 +295,20 @@ pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
 pub fn lost(signal: i32, info: &SigInfo, at: &Interrupted) {
     let (pc, runtime) = (at.pc(), &facts().runtime);
     let relative = pc.wrapping_sub(runtime.start);
-    crate::die!(
-        "internal error: signal {signal} at {pc:#x} (runtime+{relative:#x}), address {:#x}",
-        info.address()
-    )
+    let address = info.address();
+    crate::say!(
+        "internal error: signal {signal} at {pc:#x} (runtime+{relative:#x}), address {address:#x}"
+    );
+    // What follows is to find the cause from a report alone.
+    let gpr = at.context.gpr();
+    match locate(pc) {
+        Some(place) => {
+            crate::say!("in the unit of {:#x}, offset {:#x}", place.start(), place.offset(pc))
+        }
+        None => crate::say!("in no unit; error {:#x}, registers {gpr:x?}", at.context.error),
+    }
+    let mut code = [0; 32];
+    let start = pc.wrapping_sub(code.len() as u64 / 2);
+    let is_there = read_program_bytes(start, &mut code);
+    crate::die!("code from {start:#x} on: {:02x?}", is_there.then_some(code))
 }
