@@ -401,7 +401,7 @@ impl Weaver<'_> {
         self.code().load(other, Slot::First.offset());
         self.take_base(&operand);
         let at = self.unless_equal();
-        self.code().load(RCX, thread::SAVED_RCX);
+        self.load_rcx();
         let spilled = [Some(other), operand.base];
         self.mends(insn, at, start, How { spilled, rcx_is_saved: true, why: watch::MEND });
         true

@@ -475,18 +475,18 @@ impl Weaver<'_> {
         if !self.manner.watches {
             return;
         }
-        let value = RSI;
+        let value = RCX;
+        self.save_rcx(true);
         let mut below = MemoryOperand::with_base_displ(Register::RSP, -8);
         if let Ok(store) = Instruction::with2(Op::Mov_rm64_imm32, below, 0) {
             self.encode_or_trap(&store);
         }
-        self.code().store(Slot::First.offset(), value);
         self.code().address_of(value, next.0);
         below.segment_prefix = Register::FS;
         if let Ok(store) = Instruction::with2(Op::Mov_rm64_r64, below, register64(value)) {
             self.encode_or_trap(&store);
         }
-        self.code().load(value, Slot::First.offset());
+        self.code().load(value, thread::SAVED_RCX);
     }
 }
 
