@@ -92,7 +92,7 @@ impl Weaver<'_> {
     }
 
     /// `op memory, register`
-    fn into_memory(&mut self, op: Op, memory: &MemoryOperand, register: Register) {
+    fn store_from(&mut self, op: Op, memory: &MemoryOperand, register: Register) {
         if let Ok(insn) = Instruction::with2(op, *memory, register) {
             self.encode_or_trap(&insn);
         }
@@ -275,8 +275,8 @@ impl Weaver<'_> {
         let spilled = [other, None];
         self.mends(insn, at, start, How { spilled, rcx_is_saved: true, why: watch::MEND });
         self.encode_or_trap(&changed);
-        self.into_memory(storing(size), &operand.memory, sized(register, size));
-        self.into_memory(storing(size), &operand.on_view(), sized(register, size));
+        self.store_from(storing(size), &operand.memory, sized(register, size));
+        self.store_from(storing(size), &operand.on_view(), sized(register, size));
         match other {
             Some(other) => self.code().load(other, Slot::First.offset()),
             None => self.code().load(RCX, thread::SAVED_RCX),
@@ -339,13 +339,13 @@ impl Weaver<'_> {
         self.boundary(insn, Kind::Watched, &[pair(NOT_BORROWED, NOT_BORROWED)]);
         self.code().store(thread::SAVED_RCX, RCX);
         let whole = Register::ZMM0 + vector;
-        self.into_memory(Op::EVEX_Vmovups_zmmm512_k1z_zmm, &kept, whole);
+        self.store_from(Op::EVEX_Vmovups_zmmm512_k1z_zmm, &kept, whole);
         if let Ok(mut load) = Instruction::with2(load, narrow, operand.memory) {
             load.set_op_mask(insn.op_mask());
             load.set_zeroing_masking(true);
             self.encode_or_trap(&load);
         }
-        self.into_memory(Op::VEX_Kmovq_m64_kr, &kept_mask, mask);
+        self.store_from(Op::VEX_Kmovq_m64_kr, &kept_mask, mask);
         /// In place of "equal".
         const NOT: u32 = 4;
         if let Ok(mut compare) = Instruction::with4(compare, mask, narrow, operand.on_view(), NOT) {
@@ -437,7 +437,7 @@ impl Weaver<'_> {
 
     /// What has just been pushed goes to the view, too.
     pub fn pushed(&mut self, register: Gpr) {
-        self.into_memory(Op::Mov_rm64_r64, &on_stack(Register::FS), sized(register, 8));
+        self.store_from(Op::Mov_rm64_r64, &on_stack(Register::FS), sized(register, 8));
     }
 
     /// The instructions that read and write the fs base, which is in the thread block; false if `insn` is none.
