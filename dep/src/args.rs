@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use recording::compress::Strength;
 
 use crate::{ask, cache, compare, debug, prepare, recorder, replay};
 
@@ -60,6 +61,14 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Compress the traces of a recording, or one trace: every command reads them as before
+    Compress {
+        /// The recording, or the trace
+        path: PathBuf,
+        /// How much time is spent on it
+        #[arg(long, value_name = "LEVEL", default_value = "fast")]
+        level: Compression,
+    },
     /// Make a recording of the file that `dep pack` wrote
     Unpack {
         /// The file
@@ -83,6 +92,24 @@ pub enum Command {
     /// What to run instead of a path, for the runtime
     #[command(hide = true)]
     Prepare(prepare::Arguments),
+}
+
+/// How much time is spent on compressing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Compression {
+    /// Half a gigabyte a second on one processor
+    Fast,
+    /// A tenth of that, for fewer bytes
+    Small,
+}
+
+impl From<Compression> for Strength {
+    fn from(level: Compression) -> Strength {
+        match level {
+            Compression::Fast => Strength::Fast,
+            Compression::Small => Strength::Small,
+        }
+    }
 }
 
 #[derive(ClapArgs)]
@@ -269,6 +296,7 @@ impl Command {
             | Command::Values(_)
             | Command::When(_)
             | Command::Pack { .. }
+            | Command::Compress { .. }
             | Command::Unpack { .. }
             | Command::On(_)
             | Command::Off(_)

@@ -234,6 +234,9 @@ struct Report {
     memory_bytes: u64,
     /// Of all frames: what holes a file has is not counted.
     file_bytes: u64,
+    /// Bytes on the disk, if they are fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compressed_bytes: Option<u64>,
     instructions: u64,
     /// Of the file.
     #[serde(serialize_with = "six_digits")]
@@ -452,6 +455,7 @@ impl Report {
             memory_bytes,
             instructions,
             file_bytes,
+            compressed_bytes: Some(trace.file.stored()).filter(|_| trace.file.is_compressed()),
             bytes_per_instruction: per_instruction(file_bytes, instructions),
             main_program,
             embedded_libraries,
@@ -533,6 +537,10 @@ impl Report {
             "file           {} bytes: {:.3} per instruction",
             self.file_bytes, self.bytes_per_instruction
         )?;
+        if let Some(bytes) = self.compressed_bytes {
+            let each = per_instruction(bytes, self.instructions);
+            writeln!(out, "compressed     {bytes} bytes: {each:.3} per instruction")?;
+        }
         for thread in &self.threads {
             thread.text(out)?;
         }

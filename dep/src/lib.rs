@@ -19,6 +19,7 @@ mod info;
 mod line;
 mod list;
 mod prepare;
+mod progress;
 mod ps;
 mod races;
 mod recorder;
@@ -120,6 +121,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
     let result = match (&args.command, args.command.common()) {
         (Command::Ps(what), _) => ps::list(what, out),
         (Command::Pack { recording, output }, _) => ps::pack(recording, output.as_deref()),
+        (Command::Compress { path, level }, _) => ps::compress(path, *level),
         (Command::Unpack { file, output }, _) => ps::unpack(file, output.as_deref()),
         (Command::On(what), _) => control::switch(true, what, out),
         (Command::Off(what), _) => control::switch(false, what, out),

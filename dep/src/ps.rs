@@ -4,12 +4,14 @@ use std::io::Write;
 use std::path::Path;
 
 use indicatif::BinaryBytes;
+use recording::compress::{self, Done};
 use recording::processes::{Ending, Image, Process, Processes};
 use recording::Recording;
 use serde::Serialize;
 use trace::Error;
 
-use crate::args::Folder;
+use crate::args::{Compression, Folder};
+use crate::progress::Progress;
 use crate::text::{command_line, seconds};
 use crate::Stop;
 
@@ -246,6 +248,36 @@ pub fn pack(recording: &Path, file: Option<&Path>) -> Result<(), Stop> {
     }
     let file = file.map_or_else(|| with_suffix(recording), Path::to_owned);
     Ok(recording::packed::pack(&open.folder, &file, &originals)?)
+}
+
+/// Compresses the traces of a recording, or one trace.
+pub fn compress(path: &Path, level: Compression) -> Result<(), Stop> {
+    let progress = Progress::start(format!("compressing {}", path.display()));
+    let done = match Recording::is_one(path) {
+        false => compress::trace(path, level.into()).map(|done| vec![done]).map_err(|e| vec![e]),
+        true if !path.is_dir() => {
+            let what = format!("{}: it is packed, and so compressed already", path.display());
+            Err(vec![Error(what)])
+        }
+        true => compress::recording(path, level.into()),
+    };
+    progress.finish();
+    let done = done.map_err(|mut errors| {
+        let last = errors.pop().unwrap_or_else(|| Error("nothing was compressed".into()));
+        errors.iter().for_each(|error| eprintln!("dep: {error}"));
+        last
+    })?;
+    match done.iter().filter(|&&done| done == Done::Running).count() {
+        0 => Ok(()),
+        n => {
+            let what = format!(
+                "{}: {n} of {} traces are still recorded, and left as they are",
+                path.display(),
+                done.len()
+            );
+            Err(Error(what).into())
+        }
+    }
 }
 
 /// Of a packed recording.

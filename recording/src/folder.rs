@@ -162,7 +162,7 @@ pub fn places(folder: &Path) -> Places {
 }
 
 /// The traces of a folder. Of a recorder that has just started, there is none yet.
-fn list(folder: &Path) -> Result<Vec<TraceName>, Error> {
+pub(crate) fn list(folder: &Path) -> Result<Vec<TraceName>, Error> {
     let traces = folder.join(TRACES);
     let entries = match std::fs::read_dir(&traces) {
         Ok(entries) => entries,

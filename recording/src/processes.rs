@@ -17,7 +17,7 @@ use trace::Trace;
 
 use crate::gather::Needed;
 use crate::manifest::{Manifest, Status};
-use crate::{originals, Recording, TraceName};
+use crate::{originals, Error, Recording, TraceName};
 
 /// How an image ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -264,7 +264,7 @@ fn image(name: TraceName, path: &Path, trace: &Trace) -> Image {
         start_ns,
         end_ns: end_ns.map(|end| end.max(start_ns)),
         ending,
-        bytes: trace.file.len,
+        bytes: trace.file.stored(),
         damage: trace.damage.len(),
         parent: trace.parent,
         children: trace.children().collect(),
@@ -292,6 +292,14 @@ fn last_exec(trace: &Trace) -> Option<(PathBuf, Option<String>)> {
             _ => None,
         }
     })
+}
+
+/// Whether a process still writes to the trace at `path`, as far as the system tells.
+pub(crate) fn is_written(path: &Path) -> Result<bool, Error> {
+    let trace = Trace::open_alone(path)?;
+    let file = path.metadata().map_err(|e| crate::at(path, e))?;
+    let within = trace.threads.iter().filter_map(trace::Thread::own_process);
+    Ok(within.chain([trace.pid]).any(|pid| is_open(pid, path, &file)))
 }
 
 /// Whether the process has this file open or mapped: it runs, and it is no later one with its number.

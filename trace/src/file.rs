@@ -1,8 +1,6 @@
 //! Finds the frames of a trace file, also of a damaged one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use abi::trace::{
@@ -11,6 +9,7 @@ use abi::trace::{
 };
 
 use crate::lanes::Lanes;
+use crate::source::Source;
 use crate::Error;
 
 /// Frames longer than this are not believed.
@@ -60,8 +59,8 @@ impl std::fmt::Display for Damage {
 /// An open trace file and the index of its frames, in file order.
 #[derive(Debug)]
 pub struct TraceFile {
-    file: File,
-    /// Bytes of the file.
+    source: Source,
+    /// Bytes of the trace.
     pub len: u64,
     /// All frames, in file order.
     pub frames: Vec<Frame>,
@@ -139,7 +138,18 @@ impl TraceFile {
         }
         let from = self.frames.iter().map(|f| f.offset + f.header.frame_len).max().unwrap_or(0);
         let mut rest = vec![0; size(self.len.saturating_sub(from))];
-        self.file.read_exact_at(&mut rest, from).is_ok() && rest.iter().all(|&byte| byte == 0)
+        self.read_some(from, &mut rest).is_ok_and(|n| n == rest.len())
+            && rest.iter().all(|&byte| byte == 0)
+    }
+
+    /// Bytes that the trace takes on the disk: fewer than it has, if it is compressed.
+    pub fn stored(&self) -> u64 {
+        self.source.stored().unwrap_or(self.len)
+    }
+
+    /// Whether some of it is compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.source.has_pieces()
     }
 
     /// Opens the file and indexes its frames; only a file that cannot be read is an error here.
@@ -149,16 +159,21 @@ impl TraceFile {
         if !std::fs::metadata(path).map_err(fail)?.is_file() {
             return Err(Error(format!("{}: not a regular file", path.display())));
         }
-        let file = File::open(path).map_err(fail)?;
-        let meta = file.metadata().map_err(fail)?;
+        let source = Source::open(path).map_err(fail)?;
         let mut trace = TraceFile {
-            file,
-            len: meta.len(),
+            len: source.len().map_err(fail)?,
+            source,
             frames: Vec::new(),
             damage: Vec::new(),
             held: BTreeMap::new(),
         };
         trace.scan_all().map_err(fail)?;
+        if let Some(what) = trace.source.missing().map_err(fail)? {
+            if trace.frames.is_empty() {
+                return Err(Error(format!("{}: {what}", path.display())));
+            }
+            trace.report(trace.len, what);
+        }
         Ok(trace)
     }
 
@@ -166,15 +181,29 @@ impl TraceFile {
     /// of its thread.
     fn scan_all(&mut self) -> std::io::Result<()> {
         const TRIES: usize = 8;
-        for _ in 0..TRIES {
-            (self.len, self.frames, self.damage) = (self.file.metadata()?.len(), vec![], vec![]);
+        const EACH: std::time::Duration = std::time::Duration::from_millis(1);
+        for tries in 1.. {
+            (self.len, self.frames, self.damage) = (self.source.len()?, vec![], vec![]);
             self.held.clear();
             self.scan()?;
-            if self.choose_chunks() {
+            if self.choose_chunks() && !self.has_gaps() || tries == TRIES {
                 break;
             }
+            std::thread::sleep(EACH);
         }
         Ok(())
+    }
+
+    /// Whether a thread's chunk is missing between others: it is just being written where nothing was, or there is
+    /// none.
+    fn has_gaps(&self) -> bool {
+        let mut ranges: BTreeMap<u32, (u32, u32, u64)> = BTreeMap::new();
+        for frame in self.frames.iter().filter(|f| f.kind == FrameKind::Record) {
+            let seq = frame.header.seq;
+            let (first, last, count) = ranges.entry(frame.header.thread).or_insert((seq, seq, 0));
+            (*first, *last, *count) = (seq.min(*first), seq.max(*last), *count + 1);
+        }
+        ranges.values().any(|&(first, last, count)| count < u64::from(last - first) + 1)
     }
 
     /// A chunk that was found in its thread's buffer and where it was written to is the latter. False
@@ -207,13 +236,15 @@ impl TraceFile {
         loop {
             if at >= self.len {
                 // What an open frame held may have been written behind the end meanwhile.
-                let grown = self.file.metadata()?.len();
+                let grown = self.source.len()?;
                 if self.held.is_empty() || grown <= self.len {
                     break;
                 }
                 self.len = grown;
                 continue;
             }
+            // (A file that lies need not name multiples of the step.)
+            at = (self.source.skip_hole(at)? & !(STEP - 1)).max(at);
             let bytes = self.header_at(at)?;
             let Some(header) = FrameHeader::from_bytes(&bytes).filter(has_length) else {
                 // Space that was allocated and never used reads as zeros: no damage.
@@ -223,6 +254,7 @@ impl TraceFile {
                 at += STEP;
                 continue;
             };
+            self.await_end(at + header.frame_len)?;
             let frame = match header.state {
                 EMPTY => None,
                 _ => match self.judge(at, header) {
@@ -250,8 +282,25 @@ impl TraceFile {
         Ok(())
     }
 
+    /// A frame that is just being written behind the others is there in a moment, to `end`.
+    fn await_end(&mut self, end: u64) -> std::io::Result<()> {
+        const TRIES: usize = 20;
+        const EACH: std::time::Duration = std::time::Duration::from_millis(1);
+        for _ in 0..TRIES {
+            if end <= self.len {
+                break;
+            }
+            std::thread::sleep(EACH);
+            self.len = self.source.len()?.max(self.len);
+        }
+        Ok(())
+    }
+
     /// The first bytes of a frame, or what is there instead.
     fn header_at(&self, at: u64) -> std::io::Result<Vec<u8>> {
+        if let Some(head) = self.source.head(at) {
+            return Ok(head.to_vec());
+        }
         let mut bytes = [0; HEADER_SIZE];
         let mut n = self.read_some(at, &mut bytes)?;
         for _ in 0..8 {
@@ -314,7 +363,7 @@ impl TraceFile {
     fn read_some(&self, at: u64, buffer: &mut [u8]) -> std::io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.file.read_at(&mut buffer[done..], at + done as u64) {
+            match self.source.read_at(&mut buffer[done..], at + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
@@ -407,6 +456,28 @@ impl TraceFile {
             return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));
         }
         Ok(streams)
+    }
+
+    /// Whether `bytes` are a whole sealed Record frame.
+    pub fn is_whole_record(bytes: &[u8]) -> bool {
+        let Some(header) = FrameHeader::from_bytes(bytes).filter(has_length) else { return false };
+        let part = |start: u64, len: u64| bytes.get(size(start)..size(start.checked_add(len)?));
+        let parts = || {
+            let registers = part(RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)?;
+            Some([
+                registers,
+                part(RECORD_DATA as u64, header.used_memory)?,
+                part(header.split, header.used)?,
+            ])
+        };
+        let is_sealed = header.kind == FrameKind::Record as u16 && header.state == SEALED;
+        let Some(parts) = parts().filter(|_| is_sealed && bytes.len() as u64 == header.frame_len)
+        else {
+            return false;
+        };
+        let mut sum = Lanes::default();
+        parts.iter().for_each(|part| sum.add(part));
+        sum.finish() == header.checksum
     }
 
     /// Whether the checksum of a sealed File, Events or Units frame with this payload is right.

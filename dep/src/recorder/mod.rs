@@ -8,14 +8,13 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
-use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::BinaryBytes;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use recording::compress::Compressor;
 use recording::folder::{self, TRACES};
 use recording::manifest::{now_ns, End, Manifest, Name, Status, VERSION};
 use recording::processes::{Ending, Processes};
@@ -23,7 +22,9 @@ use recording::Recording;
 use replay::Lineage;
 use rewriter::options::How;
 
+use crate::args::Compression;
 use crate::cleanup::Guard;
+use crate::progress::Progress;
 use crate::text::seconds;
 pub use child::escaped;
 use child::{Child, Start};
@@ -62,6 +63,9 @@ pub struct Arguments {
     /// Keep the newest part only, of each process: a number of turns (100M), a size (64MiB) or a time (10s)
     #[arg(long, value_name = "PART", requires = "replayable", value_parser = part)]
     keep_last: Option<String>,
+    /// Compress what is recorded, beside the program, and the rest when it has ended
+    #[arg(long, value_name = "LEVEL")]
+    compress: Option<Compression>,
     #[command(flatten)]
     how: How,
     /// The program, searched in PATH, and its arguments
@@ -189,6 +193,7 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
         let _ = std::fs::remove_dir_all(&folder);
     });
     let (child, mut manifest) = started?;
+    let compressor = arguments.compress.map(|level| Compressor::start(&folder, level.into()));
     let status = child.wait().map_err(|e| failed(format!("cannot wait for {shown}: {e}")))?;
     manifest.end = Some(End { status, time_ns: now_ns() });
     if let Err(error) = manifest.write(&folder) {
@@ -196,6 +201,12 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
     }
     if arguments.keep_last.is_some() {
         await_beginnings(&folder);
+    }
+    if let Some(compressor) = compressor {
+        let progress = Progress::start("compressing".into());
+        let errors = compressor.finish();
+        progress.finish();
+        errors.iter().for_each(|error| say!("{error}"));
     }
     finish(&folder, &shown_folder);
     Ok(status)
@@ -280,39 +291,6 @@ fn start(
         say!("{error}");
     }
     Ok((child, manifest))
-}
-
-/// What a terminal shows while it takes long.
-struct Progress(Option<(ProgressBar, Sender<()>, JoinHandle<()>)>);
-
-impl Progress {
-    /// What is quicker than this comes out of the cache.
-    const LONG: Duration = Duration::from_millis(300);
-
-    fn start(what: String) -> Progress {
-        if !std::io::stderr().is_terminal() {
-            return Progress(None);
-        }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
-        bar.set_style(ProgressStyle::default_spinner());
-        let (done, wait) = channel();
-        let drawn = bar.clone();
-        let thread = std::thread::spawn(move || {
-            if wait.recv_timeout(Progress::LONG) == Err(RecvTimeoutError::Timeout) {
-                drawn.set_draw_target(ProgressDrawTarget::stderr());
-                drawn.set_message(what);
-                drawn.enable_steady_tick(Duration::from_millis(100));
-            }
-        });
-        Progress(Some((bar, done, thread)))
-    }
-
-    fn finish(self) {
-        let Some((bar, done, thread)) = self.0 else { return };
-        drop(done);
-        let _ = thread.join();
-        bar.finish_and_clear();
-    }
 }
 
 /// Brings in what is needed to read the recording, and says what there is; to a terminal, or if it is
