@@ -109,6 +109,8 @@ pub struct ThreadBlock {
     /// Entry where a slot of a jump table is taken for the first time: `target` is the jump's original
     /// address, `resume` where its look-up begins, which it goes on with.
     pub stub_fill: u64,
+    /// Watched: the program's fs base. The processor's is `view` while the thread is watched.
+    pub program_fs: u64,
 }
 
 macro_rules! offsets {
@@ -152,6 +154,7 @@ offsets! {
     STUB_WATCH = stub_watch => 0x16e8;
     BEHIND = behind => 0x16f0;
     STUB_FILL = stub_fill => 0x16f8;
+    PROGRAM_FS = program_fs => 0x1700;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -208,6 +211,7 @@ impl ThreadBlock {
             stub_watch: 0,
             behind: 0,
             stub_fill: 0,
+            program_fs: 0,
         }
     }
 }
@@ -240,4 +244,7 @@ pub mod watch {
     pub const AFTER: u32 = 2;
     /// The runtime is to carry it out.
     pub const CARRY_OUT: u32 = 3;
+    /// It has loaded a register, and memory is not as in the view: the runtime loads it again, and mends the
+    /// view.
+    pub const LOADED: u32 = 4;
 }

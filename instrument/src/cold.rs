@@ -49,11 +49,17 @@ pub(crate) fn emit(
                 code.bind_here(at);
                 code.last_turn(pc.0, back);
             }
-            Cold::Mend(Mend { at, back, pc, address, other }) => {
+            Cold::Mend(Mend { at, back, pc, spilled, rcx_is_saved, why }) => {
                 code.bind_here(at);
-                code.load(address, thread::SPILL);
-                code.load(other, thread::SPILL + 8);
-                code.mend(pc.0, back);
+                for (register, n) in spilled.into_iter().zip(0..) {
+                    if let Some(register) = register {
+                        code.load(register, thread::SPILL + 8 * n);
+                    }
+                }
+                if !rcx_is_saved {
+                    code.store(thread::SAVED_RCX, RCX);
+                }
+                code.mend(pc.0, back, why);
             }
             Cold::ForeignTarget { at, back, pc } => {
                 name_exit(code, at, pc);

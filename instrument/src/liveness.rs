@@ -8,6 +8,7 @@
 
 use crate::block::Source;
 use crate::explore::LiveMap;
+use crate::flags::Flags;
 use crate::use_def::{use_def, UseDef};
 use abi::ids::OrigAddr;
 use alloc::vec::Vec;
@@ -67,6 +68,11 @@ impl Live<'_> {
         self.region.block_out[self.block]
     }
 
+    /// Whether an arithmetic flag may be live before the `i`-th instruction.
+    pub fn flags_before(&self, i: usize) -> bool {
+        self.region.flags.live_before(self.first + i)
+    }
+
     /// What the `i`-th instruction does to registers, if the region was solved.
     pub fn effect(&self, i: usize) -> Option<UseDef> {
         self.region.effects.get(self.first + i).copied()
@@ -84,9 +90,18 @@ pub struct Liveness {
     inside: Vec<[Option<usize>; 2]>,
     /// Live behind each block where control leaves the region.
     leaving: Vec<GprSet>,
+    flags: Flags,
 }
 
 impl Liveness {
+    /// Which flags are live, too; `known`: else all of them everywhere.
+    pub fn solve_flags(&mut self, spans: &[Span], insns: &[Instruction], known: bool) {
+        match known {
+            true => self.flags.solve(spans, insns),
+            false => self.flags.unknown(),
+        }
+    }
+
     /// What is known about one block, whose instructions are `span` of the region's list.
     pub fn of_block(&self, block: usize, span: &Span) -> Live<'_> {
         Live { region: self, block, first: span.first, count: span.count }
@@ -147,7 +162,8 @@ pub fn successors(insns: &[Instruction], span: &Span) -> [Option<OrigAddr>; 2] {
     Flow::of(last).successors(OrigAddr(last.next_ip()))
 }
 
-fn inside(spans: &[Span], address: OrigAddr) -> Option<usize> {
+/// The block of the region that starts at `address`.
+pub fn inside(spans: &[Span], address: OrigAddr) -> Option<usize> {
     spans.binary_search_by_key(&address, |s| s.start).ok().filter(|&i| spans[i].count > 0)
 }
 

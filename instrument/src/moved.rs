@@ -36,6 +36,9 @@ impl Weaver<'_> {
         if self.manner.watches && self.watched(insn, i) {
             return;
         }
+        if self.manner.watches && self.program_fs(insn) {
+            return;
+        }
         if self.is_answered(insn) {
             self.ask(insn);
         }

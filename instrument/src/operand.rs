@@ -18,7 +18,7 @@ pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
 
 /// The displacement of a memory operand, with the sign that it has: what is added to it may not
 /// exceed 32 bits.
-fn displacement(insn: &Instruction) -> i64 {
+pub(crate) fn displacement(insn: &Instruction) -> i64 {
     let register = |r: Register| r != Register::None && r.size() == 4;
     match register(insn.memory_base()) || register(insn.memory_index()) {
         true => i64::from(insn.memory_displacement32() as i32),
@@ -80,4 +80,50 @@ pub(crate) fn register32(register: Gpr) -> Register {
         Register::R15D,
     ];
     NAMES[register.index()]
+}
+
+/// The name of a register's lowest 1, 2, 4 or 8 bytes.
+pub(crate) fn sized(register: Gpr, size: u32) -> Register {
+    const BYTES: [Register; 16] = [
+        Register::AL,
+        Register::CL,
+        Register::DL,
+        Register::BL,
+        Register::SPL,
+        Register::BPL,
+        Register::SIL,
+        Register::DIL,
+        Register::R8L,
+        Register::R9L,
+        Register::R10L,
+        Register::R11L,
+        Register::R12L,
+        Register::R13L,
+        Register::R14L,
+        Register::R15L,
+    ];
+    const WORDS: [Register; 16] = [
+        Register::AX,
+        Register::CX,
+        Register::DX,
+        Register::BX,
+        Register::SP,
+        Register::BP,
+        Register::SI,
+        Register::DI,
+        Register::R8W,
+        Register::R9W,
+        Register::R10W,
+        Register::R11W,
+        Register::R12W,
+        Register::R13W,
+        Register::R14W,
+        Register::R15W,
+    ];
+    match size {
+        1 => BYTES[register.index()],
+        2 => WORDS[register.index()],
+        4 => register32(register),
+        _ => register64(register),
+    }
 }

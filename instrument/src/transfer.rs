@@ -70,7 +70,8 @@ impl Weaver<'_> {
                 self.code().jump_gs(thread::STUB_SYSCALL);
             }
             Flow::Call(target) => {
-                self.boundary(insn, Kind::Plain, &[]);
+                let kind = if self.manner.watches { Kind::SavedRcx } else { Kind::Plain };
+                self.boundary(insn, kind, &[]);
                 self.turn(insn);
                 self.push_on_view(next);
                 let (at, from) = (self.code().call(), self.from());
@@ -214,8 +215,7 @@ impl Weaver<'_> {
             Returns::Jump => true,
         };
         let (table, far) = (self.manner.table, self.manner.far);
-        let code = self.code();
-        code.store(thread::SAVED_RCX, RCX);
+        self.save_rcx(true);
         self.read_return(4);
         self.compare_high();
         let code = self.code();
@@ -351,12 +351,13 @@ impl Weaver<'_> {
         self.compare_target(insn, i);
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
-        self.code().store(thread::SAVED_RCX, RCX);
+        let uses_rcx = self.touched(i).contains(RCX);
+        self.save_rcx(!uses_rcx);
         let mut from = RCX;
         if insn.op0_kind() == OpKind::Register {
             from = gpr_number(insn.op0_register()).unwrap_or(RCX);
         } else if self.manner.watches {
-            self.target_on_view(insn);
+            self.target_on_view(insn, i);
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.here().wrapping_add(8);

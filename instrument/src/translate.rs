@@ -85,6 +85,10 @@ impl Translator {
         let spans = core::mem::take(&mut self.spans);
         let mut beyond = Beyond { map: &mut self.live_map, source };
         self.liveness.solve(&spans, &insns, &mut self.tools.factory, &mut beyond, everything);
+        let flags = self.options.recording.watches()
+            && !self.placement.exact_registers
+            && process.torture & torture::SPILL == 0;
+        self.liveness.solve_flags(&spans, &insns, flags);
         let plans = self.plan(blocks, source, &spans, &insns);
         (insns, spans, plans)
     }

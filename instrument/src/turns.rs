@@ -37,7 +37,7 @@ impl Weaver<'_> {
             }
             Turns::Up => {
                 self.count(thread::POINTERS, 1);
-                self.code().load(RCX, thread::SAVED_RCX);
+                self.load_rcx();
             }
             Turns::Down => {
                 self.count(thread::TURNS_LEFT, -1);
@@ -56,8 +56,8 @@ impl Weaver<'_> {
 
     /// Adds to a word of the thread block by way of rcx, which is left there.
     fn count(&mut self, offset: i32, by: i32) {
+        self.save_rcx(false);
         let code = self.code();
-        code.store(thread::SAVED_RCX, RCX);
         code.load(RCX, offset);
         code.lea(RCX, At(RCX, by));
         code.store(offset, RCX);

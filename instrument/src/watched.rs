@@ -176,8 +176,14 @@ impl Weaver<'_> {
     pub fn watched(&mut self, insn: &Instruction, i: usize) -> bool {
         let mut all = Vec::new();
         let watch = watch_of(insn, self.factory(), &mut all);
+        if self.quickly(insn, i, &watch) {
+            self.forget_pointer();
+            return true;
+        }
         match watch {
             Watch::Plain => return false,
+            // It runs on memory as it is, and fs is not the program's.
+            Watch::Store(_) if insn.memory_segment() == Register::FS => self.around(insn, i, true),
             Watch::Load(reference) => {
                 let borrowed = self.compared(insn, i, Some(&reference), insn.len());
                 self.on_view(insn, borrowed);
@@ -204,8 +210,9 @@ impl Weaver<'_> {
                 self.on_view(insn, borrowed);
                 self.code().load(borrowed.address, Slot::First.offset());
             }
-            Watch::Push => self.push(insn, i),
+            Watch::Push => self.push(insn),
             Watch::Pop => self.pop(insn, i),
+            Watch::Leave if self.leave_quickly(insn, i) => {}
             Watch::Leave => {
                 let borrowed = self.compared(insn, i, None, insn.len());
                 let code = self.code();
@@ -245,7 +252,7 @@ impl Weaver<'_> {
             _ => self.lea_operand(insn, address),
         }
         if insn.memory_segment() == Register::FS {
-            self.code().fs_base(other);
+            self.code().load(other, thread::PROGRAM_FS);
             self.code().lea_sum(true, address, address, other, 0);
         }
     }
@@ -288,7 +295,10 @@ impl Weaver<'_> {
             let jump = code.jump();
             code.bind_short(same);
             let pc = OrigAddr(insn.ip());
-            self.ends.cold.push(Cold::Mend(Mend { at: jump, back: start, pc, address, other }));
+            let spilled = [Some(address), Some(other)];
+            let (rcx_is_saved, why) = (true, watch::MEND);
+            let mend = Mend { at: jump, back: start, pc, spilled, rcx_is_saved, why };
+            self.ends.cold.push(Cold::Mend(mend));
         }
         let code = self.code();
         code.load(other, thread::VIEW);
@@ -332,7 +342,7 @@ impl Weaver<'_> {
         self.encode_or_trap(&on_view);
     }
 
-    fn encode_or_trap(&mut self, insn: &Instruction) {
+    pub fn encode_or_trap(&mut self, insn: &Instruction) {
         let encoded = self.encode(insn);
         debug_assert!(encoded, "{:x} {:?}", insn.ip(), insn.code());
         if !encoded {
@@ -361,35 +371,24 @@ impl Weaver<'_> {
         code.load(address, Slot::First.offset());
     }
 
-    fn push(&mut self, insn: &Instruction, i: usize) {
+    fn push(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::Plain, &[]);
         self.copy_or_reach(insn, None);
-        let mut touched = self.touched(i);
         let register = gpr_number(insn.op0_register());
-        let constant = is_constant(insn);
-        register.filter(|_| !constant).into_iter().for_each(|r| touched.insert(r));
-        let Borrowed { address, .. } = Borrowed::beside(touched);
-        let code = self.code();
-        code.store(Slot::First.offset(), address);
-        code.load(address, thread::VIEW);
-        code.lea_sum(true, address, RSP, address, 0);
-        match register.filter(|_| !constant) {
-            Some(register) => code.write(At(address, 0), register),
-            None => {
-                #[allow(clippy::cast_possible_truncation, reason = "an immediate has 32 bits")]
-                let value = match insn.op0_kind() {
-                    OpKind::Immediate8to64 => insn.immediate8to64() as i32,
-                    OpKind::Immediate32to64 => insn.immediate32to64() as i32,
-                    _ => insn.immediate(0) as i32,
-                };
-                let memory = MemoryOperand::with_base(register64(address));
-                let store = Instruction::with2(Op::Mov_rm64_imm32, memory, value);
-                if let Ok(store) = store {
-                    self.encode_or_trap(&store);
-                }
-            }
+        if let Some(register) = register.filter(|_| !is_constant(insn)) {
+            return self.pushed(register);
         }
-        self.code().load(address, Slot::First.offset());
+        #[allow(clippy::cast_possible_truncation, reason = "an immediate has 32 bits")]
+        let value = match insn.op0_kind() {
+            OpKind::Immediate8to64 => insn.immediate8to64() as i32,
+            OpKind::Immediate32to64 => insn.immediate32to64() as i32,
+            _ => insn.immediate(0) as i32,
+        };
+        let mut memory = MemoryOperand::with_base(Register::RSP);
+        memory.segment_prefix = Register::FS;
+        if let Ok(store) = Instruction::with2(Op::Mov_rm64_imm32, memory, value) {
+            self.encode_or_trap(&store);
+        }
     }
 
     fn pop(&mut self, insn: &Instruction, i: usize) {
@@ -428,7 +427,7 @@ impl Weaver<'_> {
             }
         }
         if insn.memory_segment() == Register::FS {
-            self.code().fs_base(other);
+            self.code().load(other, thread::PROGRAM_FS);
             self.code().lea_sum(true, address, address, other, 0);
         }
         self.code().load(other, thread::VIEW);
@@ -446,19 +445,22 @@ impl Weaver<'_> {
     /// Compares what a return, or an indirect call or jump, reads: a snippet in front of it.
     pub fn compare_target(&mut self, insn: &Instruction, i: usize) {
         let reads = insn.mnemonic() == Mnemonic::Ret || insn.op0_kind() == OpKind::Memory;
-        if self.manner.watches && reads {
+        if self.manner.watches && reads && !self.compare_word(insn, i, 0) {
             let borrowed = self.compared(insn, i, None, 0);
             self.code().load(borrowed.address, Slot::First.offset());
         }
     }
 
     /// Loads the target that an indirect call or jump reads from memory into rcx, from the view.
-    pub fn target_on_view(&mut self, insn: &Instruction) {
+    pub fn target_on_view(&mut self, insn: &Instruction, i: usize) {
+        if self.target_quickly(insn, i) {
+            return;
+        }
         let other = RSI;
         self.lea_operand(insn, RCX);
         self.code().store(Slot::First.offset(), other);
         if insn.memory_segment() == Register::FS {
-            self.code().fs_base(other);
+            self.code().load(other, thread::PROGRAM_FS);
             self.code().lea_sum(true, RCX, RCX, other, 0);
         }
         let code = self.code();
@@ -467,31 +469,24 @@ impl Weaver<'_> {
         code.load(other, Slot::First.offset());
     }
 
-    /// Reads a half of the return address into rcx, from the view.
-    pub fn return_on_view(&mut self, half: i8) {
-        let code = self.code();
-        code.load(RCX, thread::VIEW);
-        code.read_sum(4, RCX, RSP, RCX, half);
-    }
-
     /// The return address that a call is about to push goes to the view. Memory is touched where the call
     /// will store: it faults in its place.
     pub fn push_on_view(&mut self, next: OrigAddr) {
         if !self.manner.watches {
             return;
         }
-        let (address, value) = (RSI, Gpr(7));
-        let code = self.code();
-        code.write_imm(At(RSP, -8), 0);
-        code.write_imm(At(RSP, -4), 0);
-        code.store(Slot::First.offset(), address);
-        code.store(Slot::Second.offset(), value);
-        code.load(address, thread::VIEW);
-        code.lea_sum(true, address, RSP, address, -8);
-        code.address_of(value, next.0);
-        code.write(At(address, 0), value);
-        code.load(address, Slot::First.offset());
-        code.load(value, Slot::Second.offset());
+        let value = RCX;
+        self.save_rcx(true);
+        let mut below = MemoryOperand::with_base_displ(Register::RSP, -8);
+        if let Ok(store) = Instruction::with2(Op::Mov_rm64_imm32, below, 0) {
+            self.encode_or_trap(&store);
+        }
+        self.code().address_of(value, next.0);
+        below.segment_prefix = Register::FS;
+        if let Ok(store) = Instruction::with2(Op::Mov_rm64_r64, below, register64(value)) {
+            self.encode_or_trap(&store);
+        }
+        self.code().load(value, thread::SAVED_RCX);
     }
 }
 
@@ -501,6 +496,9 @@ pub(crate) struct Mend {
     pub at: CodeOff,
     pub back: CodeOff,
     pub pc: OrigAddr,
-    pub address: Gpr,
-    pub other: Gpr,
+    /// Registers that are in `spill`.
+    pub spilled: [Option<Gpr>; 2],
+    pub rcx_is_saved: bool,
+    /// Of [`watch`].
+    pub why: u32,
 }

@@ -18,7 +18,7 @@ use crate::use_def::{use_def, UseDef};
 use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread;
 use iced_x86::{Code as Op, Encoder, Instruction, InstructionInfoFactory, MemoryOperand};
-use lifter::regs::{GprSet, RAX, RSP};
+use lifter::regs::{GprSet, RAX, RCX, RSP};
 
 /// A scratch register for a few instructions.
 #[derive(Clone, Copy)]
@@ -84,7 +84,12 @@ pub(crate) struct Weaver<'a> {
     cached: Option<Gpr>,
     /// Bytes of the unit's memory records that are not written yet.
     left: i32,
+    /// Behind an instruction that has loaded rcx from the thread block: there it still is.
+    rcx_kept: Option<CodeOff>,
 }
+
+/// Bytes of the instruction that loads rcx from the thread block.
+const LOADS_RCX: usize = 9;
 
 impl<'a> Weaver<'a> {
     pub fn new(
@@ -96,7 +101,8 @@ impl<'a> Weaver<'a> {
     ) -> Self {
         let entry = out.code.here();
         let left = unit.plan.memory_bytes() as i32;
-        Weaver { unit, manner, tools, out, ends, entry, writer: None, cached: None, left }
+        let (writer, cached, rcx_kept) = (None, None, None);
+        Weaver { unit, manner, tools, out, ends, entry, writer, cached, left, rcx_kept }
     }
 
     pub fn code(&mut self) -> &mut Code {
@@ -156,6 +162,25 @@ impl<'a> Weaver<'a> {
     pub fn give_back(&mut self, scratch: Scratch) {
         if let Some(offset) = scratch.spilled {
             self.code().load(scratch.reg, offset);
+        }
+    }
+
+    /// Loads the program's rcx from the thread block. Nothing jumps right behind that.
+    pub fn load_rcx(&mut self) {
+        self.code().load(RCX, thread::SAVED_RCX);
+        self.rcx_kept = Some(self.code().here());
+    }
+
+    /// Puts the program's rcx into the thread block, where it may be already. `is_used_up`: what follows does not
+    /// need it, and no boundary is here, so it need not have been loaded.
+    pub fn save_rcx(&mut self, is_used_up: bool) {
+        let kept = self.rcx_kept.take() == Some(self.out.code.here());
+        if kept && is_used_up {
+            let length = self.out.code.bytes.len() - LOADS_RCX;
+            self.out.code.bytes.truncate(length);
+        }
+        if !kept {
+            self.code().store(thread::SAVED_RCX, RCX);
         }
     }
 

@@ -112,6 +112,11 @@ fn field(offset: i32) -> Option<String> {
         thread::STUB_ASK => "stub_ask",
         thread::STUB_FILL => "stub_fill",
         thread::JUMP_ENTRIES => "jump_entries",
+        thread::STUB_WATCH => "stub_watch",
+        thread::PROGRAM_FS => "program_fs",
+        thread::VIEW => "view",
+        thread::VIEW_BACK => "view_back",
+        thread::BEHIND => "behind",
         _ => "",
     };
     if !name.is_empty() {
@@ -125,6 +130,7 @@ fn field(offset: i32) -> Option<String> {
     };
     part("target", thread::TARGET, 8)
         .or_else(|| part("spill", thread::SPILL, 16))
+        .or_else(|| part("view_spill", thread::VIEW_SPILL, 16))
         .or_else(|| part("pointers", thread::POINTERS, 16))
         .or_else(|| {
             let n = usize::try_from(offset - thread::INCREMENTS).ok()? / 16;
@@ -298,7 +304,12 @@ fn listing(case: &Case, code: &[u8]) -> String {
             .collect();
         let start = fragment.code.address(unit.entry);
         let live_out = recipe.header().live_out;
-        Check::new(&unit.body, &list).run(&code, start, &entries, live_out);
+        // What is watched runs on another place of memory, and changes flags where they are dead.
+        let watches = case.options.recording.watches();
+        let keeps_flags = !watches || case.options.process.torture & torture::SPILL != 0;
+        if !watches {
+            Check::new(&unit.body, &list).run(&code, start, &entries, live_out);
+        }
         while let Some(insn) = at.next_if(|i| i.ip() < end) {
             let offset = (insn.ip() - fragment.code.address(unit.entry)) as u32;
             let here: Vec<_> = entries.iter().filter(|e| e.code == offset).collect();
@@ -327,7 +338,9 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::Watched, _)) => format!("watched{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
-            leaves_flags_alone(insn, &list);
+            if keeps_flags {
+                leaves_flags_alone(insn, &list);
+            }
         }
         for entry in entries.iter().filter(|e| e.code == unit.end.0 - unit.entry.0) {
             let original = text(&mut original_text, list[entry.insn as usize]);
@@ -568,6 +581,65 @@ macro_rules! snapshot {
         }
     };
 }
+
+// --- watched threads ---
+
+fn watched(torture: u8) -> Case {
+    let recording = RecordingOptions {
+        instrument: Instrument::Inputs,
+        watched: true,
+        ..RecordingOptions::default()
+    };
+    let pointers = Pointers::ThreadBlock;
+    let process = ProcessOptions { pointers, torture, ..ProcessOptions::default() };
+    Case { options: Options { process, recording }, ..Case::default() }
+}
+
+/// Loads, stores and changes of each kind. Behind the last addition no flag is live that was before.
+fn watched_code() -> Vec<u8> {
+    assemble(|a| {
+        a.mov(rax, qword_ptr(rbx + 8))?;
+        a.mov(rax, qword_ptr(rax))?;
+        a.mov(rcx, qword_ptr(rcx + rsi * 4))?;
+        a.movzx(edx, byte_ptr(rdi))?;
+        a.movsxd(rdx, dword_ptr(rdi))?;
+        a.mov(rax, qword_ptr(0x28).fs())?;
+        a.sub(rdx, qword_ptr(0x28).fs())?;
+        a.cmp(dword_ptr(rdi + rcx), 7)?;
+        a.cmovne(rax, qword_ptr(rsi))?;
+        a.add(byte_ptr(rsi), ah)?;
+        a.add(qword_ptr(rcx), 1)?;
+        a.adc(qword_ptr(rcx), 1)?;
+        a.mov(qword_ptr(rsp + 8), rax)?;
+        a.mov(dword_ptr(rsp + 8), 5)?;
+        a.mov(qword_ptr(0x300).fs(), rax)?;
+        a.movups(xmm1, xmmword_ptr(rdi + 0x78))?;
+        a.movsd_2(xmm2, qword_ptr(rsi))?;
+        a.movups(xmmword_ptr(rdi), xmm1)?;
+        a.vmovdqu8(ymm18.k2(), ymmword_ptr(rsi))?;
+        a.vpcmpeqb(k1.k2(), ymm18, ymmword_ptr(rdi))?;
+        a.lock().add(dword_ptr(rdi), eax)?;
+        a.rdfsbase(rax)?;
+        a.wrfsbase(ecx)?;
+        a.push(rbx)?;
+        a.push(5)?;
+        a.pop(rdx)?;
+        a.pop(rbx)?;
+        a.add(rsp, 8)?;
+        a.leave()?;
+        a.pop(rbp)?;
+        a.ret()
+    })
+}
+
+snapshot!(watched_with_dead_flags, watched(0), [watched_code()]);
+snapshot!(watched_with_live_flags, watched(torture::SPILL), [watched_code()]);
+
+snapshot!(watched_transfers, watched(0), |a| {
+    a.call(0x40_9000u64)?;
+    a.call(qword_ptr(rcx + rdx * 8 + 16))?;
+    a.jmp(qword_ptr(rdi).fs())?;
+});
 
 // --- transfers ---
 

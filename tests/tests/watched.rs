@@ -77,9 +77,28 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
     Ok(Came::Through)
 }
 
-/// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that changes itself.
-const CASES: [&str; 7] =
-    ["asm/", "c/faults.", "c/signals.", "c/threads.", "c/tls.", "c/fork_", "c/self_modify."];
+/// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that changes itself,
+/// programs that start others, other languages.
+const CASES: [&str; 18] = [
+    "asm/",
+    "c/faults.",
+    "c/store_faults.",
+    "c/signals.",
+    "c/timer.",
+    "c/threads.",
+    "c/many_threads.",
+    "c/fork_threads.",
+    "c/leader_gone.",
+    "c/tls.",
+    "c/fs_base.",
+    "c/ucontext.",
+    "c/fork_",
+    "c/vfork.",
+    "c/spawn.",
+    "c/self_modify.",
+    "cpp/",
+    "rust/",
+];
 
 #[test]
 fn the_corpus_is_watched_and_each_thread_replays() {

@@ -321,11 +321,6 @@ impl Code {
         self.raw(&[0x48 | reg >> 3, 0xf7, 0xd0 | (reg & 7)]);
     }
 
-    /// `rdfsbase reg`
-    pub fn fs_base(&mut self, Gpr(reg): Gpr) {
-        self.raw(&[0xf3, 0x48 | reg >> 3, 0x0f, 0xae, 0xc0 | (reg & 7)]);
-    }
-
     /// `mov [m], reg`
     pub fn write(&mut self, m: At, Gpr(reg): Gpr) {
         self.rex_at(true, reg, m.0, false);

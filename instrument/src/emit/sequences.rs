@@ -184,14 +184,15 @@ impl Code {
         self.bind_here(here);
     }
 
-    /// Lets the runtime mend the view; the instruction at `pc` begins again at `back`. rcx is in the thread block.
-    pub fn mend(&mut self, pc: u64, back: CodeOff) {
+    /// Lets the runtime mend the view; the program goes on at `back`, with the instruction at `pc` or behind it.
+    /// rcx is in the thread block. `why`: of [`thread::watch`].
+    pub fn mend(&mut self, pc: u64, back: CodeOff, why: u32) {
         self.address_of(RCX, pc);
         self.store(thread::TARGET, RCX);
         let again = self.lea_rcx_ahead();
         self.bind(again, back);
         self.store(thread::RESUME, RCX);
-        self.store_imm(thread::EXIT_ID, thread::watch::MEND);
+        self.store_imm(thread::EXIT_ID, why);
         self.load(RCX, thread::SAVED_RCX);
         self.jump_gs(thread::STUB_WATCH);
     }

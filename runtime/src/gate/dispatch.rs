@@ -22,6 +22,7 @@ use crate::kernel::syscalls::{self, mapping};
 use crate::kernel::threads::begin_recording;
 use crate::kernel::vsyscall;
 use crate::kernel::watched;
+use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::thread::ending::refuse_program;
 use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
@@ -296,6 +297,7 @@ fn refused(thread: &mut Thread) {
 /// First Rust code of a new thread, on its own runtime stack; signals are blocked.
 pub extern "C" fn started(thread: &mut Thread) {
     thread.adopt();
+    view::enter(thread);
     match is_replay() {
         true => contexts::begins(thread),
         false => thread.tid = sys::gettid(),

@@ -42,6 +42,7 @@ const CLONE_FILES: u64 = 0x400;
 const CLONE_SIGHAND: u64 = 0x800;
 const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x10000;
+const CLONE_SETTLS: u64 = 0x8_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
 
 /// The number of a new thread; the first one is 0.
@@ -82,24 +83,31 @@ struct Request {
     stack: u64,
     /// The word that is cleared when the new thread ends, or 0.
     clear_tid: u64,
+    /// Its fs base, if that is given.
+    tls: Option<u64>,
 }
 
 fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
     match number {
-        nr::FORK => Some(Request { flags: 0, stack: 0, clear_tid: 0 }),
-        nr::VFORK => Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0, clear_tid: 0 }),
+        nr::FORK => Some(Request { flags: 0, stack: 0, clear_tid: 0, tls: None }),
+        nr::VFORK => {
+            Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0, clear_tid: 0, tls: None })
+        }
         nr::CLONE => {
             let (flags, stack) = (args[0] as u64, args[1] as u64);
-            Some(Request { flags, stack, clear_tid: cleared(flags, args[3] as u64) })
+            let tls = (flags & CLONE_SETTLS != 0).then_some(args[4] as u64);
+            Some(Request { flags, stack, clear_tid: cleared(flags, args[3] as u64), tls })
         }
         _ => {
-            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size
-            let mut words = [0u64; 7];
+            // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
+            let mut words = [0u64; 8];
             program::read_program_value(args[0] as u64, &mut words).then_some(())?;
             // One without the other: the kernel refuses it.
             let given = words[5] != 0 && words[6] != 0;
             let stack = if given { words[5].wrapping_add(words[6]) } else { 0 };
-            Some(Request { flags: words[0], stack, clear_tid: cleared(words[0], words[2]) })
+            let tls = (words[0] & CLONE_SETTLS != 0).then_some(words[7]);
+            let clear_tid = cleared(words[0], words[2]);
+            Some(Request { flags: words[0], stack, clear_tid, tls })
         }
     }
 }
@@ -358,6 +366,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     if !view::take(child) {
         crate::die!("the program has more threads than can be watched: use --threads serial");
     }
+    child.block.program_fs = request.tls.unwrap_or(thread.block.program_fs);
     child.clear_tid = request.clear_tid;
     // A process, or a thread of one that is.
     let is_process = request.flags & CLONE_THREAD == 0;

@@ -406,9 +406,14 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     if view::is_watched() && facts().window == 0 {
         crate::die!("a program at fixed addresses cannot be watched: use --threads serial");
     }
+    if view::is_watched() && !view::can_be_entered(&stack) {
+        crate::die!("this processor or kernel does not let a thread set its fs base (FSGSBASE), which watched threads need: use --threads serial");
+    }
+    thread.block.program_fs = thread.fs_base();
     if !view::take(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");
     }
+    view::enter(thread);
     // Whoever started us may have blocked what our own faults raise.
     pending::apply_mask(thread.mailbox);
     threads::begin_recording(thread, thread.index);

@@ -326,8 +326,11 @@ impl Thread {
         self.alt_stack.flags & SS_AUTODISARM == 0 && self.alt_stack.contains(sp)
     }
 
-    /// The fs base, which belongs to the program.
+    /// The program's fs base: the processor's, unless that leads a watched thread to its view.
     pub fn fs_base(&self) -> u64 {
+        if self.block.view != 0 {
+            return self.block.program_fs;
+        }
         const ARCH_GET_FS: usize = 0x1003;
         let mut base = 0u64;
         // SAFETY: the kernel writes one word.

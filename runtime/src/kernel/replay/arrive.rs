@@ -24,6 +24,8 @@ use abi::trace::RegisterState;
 
 /// Trap flag and resume flag, which are the processor's business.
 const NOT_COMPARED: u64 = 0x10100;
+/// What the comparisons of a watched thread have left, where the flags were dead.
+const ARITHMETIC: u64 = 0x8d5;
 
 /// The thread is about to go on at `resume_original`, with the registers in its block: takes what the
 /// script has for this moment, and sees to it that the thread comes back for what follows.
@@ -204,6 +206,7 @@ fn lead(
 fn arrived(thread: &mut Thread, recorded: &RegisterState) {
     let mine = Registers { rip: thread.resume_original, ..thread.block.registers };
     compare(thread, &mine, recorded);
+    thread.block.registers.rflags = flags_of(mine.rflags, recorded);
     let pc = thread.resume_original;
     let insn = thread.seek.insn.unwrap_or(match thread.transfer_undone {
         true => LAST_NOT_DONE,
@@ -230,6 +233,14 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
             thread.seek.insn = None;
         }
         None => {}
+    }
+}
+
+/// The thread's flags as a handler sees them: dead ones are those of the recording.
+fn flags_of(mine: u64, recorded: &RegisterState) -> u64 {
+    match is_alone() {
+        true => mine & !ARITHMETIC | recorded.rflags & ARITHMETIC,
+        false => mine,
     }
 }
 
@@ -294,7 +305,8 @@ pub(super) fn compare(thread: &mut Thread, mine: &Registers, recorded: &Register
             )
         }
     }
-    let [mine, theirs] = [mine.rflags, recorded.rflags].map(|flags| flags & !NOT_COMPARED);
+    let not_compared = NOT_COMPARED | if is_alone() { ARITHMETIC } else { 0 };
+    let [mine, theirs] = [mine.rflags, recorded.rflags].map(|flags| flags & !not_compared);
     if mine != theirs {
         let turns = thread.turns();
         differs(
@@ -317,6 +329,7 @@ pub fn faulted(thread: &mut Thread, signal: i32, info: &SigInfo, state: State) -
 /// The next entry is a signal's, or the end of the process by one. `raised`: what has come by itself.
 fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigInfo)>) -> State {
     let pc = state.rip;
+    let mut rflags = state.rflags;
     let mut next = coming(thread, pc);
     let noted = match &next.event {
         Event::Checked(registers) => Some(registers),
@@ -328,10 +341,12 @@ fn handler_starts(thread: &mut Thread, state: &State, raised: Option<(i32, &SigI
         if registers.rip == pc && next.entry.turns == thread.turns() {
             let mine = Registers { gpr: state.gpr, rip: pc, rflags: state.rflags };
             compare(thread, &mine, registers);
+            rflags = flags_of(rflags, registers);
             take(&next.entry);
             next = coming(thread, pc);
         }
     }
+    let state = &State { rflags, ..*state };
     let turns = thread.turns();
     let here = (next.entry.thread, next.entry.turns) == (thread.index, turns);
     let number = raised.map(|(signal, _)| signal);

@@ -429,10 +429,15 @@ fn ends(thread: &mut Thread, reason: End, status: i32) -> ! {
 fn executes(thread: &mut Thread, number: usize, args: &[usize; 6]) {
     let pc = thread.syscall_pc;
     let mut entry = next_entry(thread, pc);
-    if entry.thread == thread.index && entry.kind() == Kind::Passed {
-        if let Event::Passed { bytes, digest: value } = event_of(thread, pc, &entry) {
-            let here = passed(number, args);
-            compare_passed(thread, number, args, here, Some(Digest { bytes, value }));
+    while entry.thread == thread.index {
+        match event_of(thread, pc, &entry) {
+            Event::Passed { bytes, digest: value } => {
+                let here = passed(number, args);
+                compare_passed(thread, number, args, here, Some(Digest { bytes, value }));
+            }
+            // The call shows it.
+            Event::Seen { address, bytes, .. } => write(thread, pc, &[(address.0, bytes)]),
+            _ => break,
         }
         take(&entry);
         entry = next_entry(thread, pc);

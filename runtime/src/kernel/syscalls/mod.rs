@@ -255,7 +255,10 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
 pub(in crate::kernel) fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> usize {
     const SET_GS: usize = 0x1001;
     const SET_FS: usize = 0x1002;
+    const GET_FS: usize = 0x1003;
     const GET_GS: usize = 0x1004;
+    const ADDRESSES: usize = 0x7fff_ffff_f000;
+    let is_watched = thread.block.view != 0;
     // Translated code returns to other addresses than it pushed: as a processor without.
     const SHADOW_STACK: core::ops::RangeInclusive<usize> = 0x5001..=0x5005;
     match args[0] {
@@ -269,6 +272,20 @@ pub(in crate::kernel) fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> u
             true => 0,
             false => failed(sys::EFAULT),
         },
+        SET_FS if is_watched && args[1] >= ADDRESSES => failed(sys::EPERM),
+        SET_FS if is_watched => {
+            thread.block.program_fs = args[1] as u64;
+            thread.event(WHOLE_UNIT, &Event::FsBase(args[1] as u64));
+            0
+        }
+        GET_FS if is_watched => {
+            let base = thread.block.program_fs;
+            // SAFETY: the program wants the word there.
+            match unsafe { write_program_value(args[1] as u64, &base) } {
+                true => 0,
+                false => failed(sys::EFAULT),
+            }
+        }
         code => {
             // SAFETY: the program's own call.
             let result = unsafe { sys::raw(nr::ARCH_PRCTL, *args) };

@@ -105,7 +105,11 @@ fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Ch
             let wanted = get_register(thread, a);
             let (_, flags) = sub(wanted, old, 0, size);
             let same = flags & ZF != 0;
-            let new = same.then(|| get_register(thread, insn.op1_register()) & mask(size));
+            // It stores in any case, and needs the right to.
+            let new = Some(match same {
+                true => get_register(thread, insn.op1_register()) & mask(size),
+                false => old,
+            });
             // Where it is the same, nothing becomes of the register.
             let register = (!same).then_some((a, old));
             Some(Change { new, flags, changed: ALL, register })
@@ -145,27 +149,29 @@ fn both(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
         let whole = u128::from_le_bytes(bytes);
         let bits = 8 * half;
         let old = [whole as u64 & mask(half), (whole >> bits) as u64 & mask(half)];
-        let gpr = &mut thread.block.registers.gpr;
-        let [a, c, d, b, ..] = *gpr;
-        let wanted = [a & mask(half), d & mask(half)];
-        if old != wanted {
-            (gpr[0], gpr[2]) = (old[0], old[1]);
-            thread.block.registers.rflags &= !ZF;
-            return Ok(Done::Yes);
-        }
-        let new = [b & mask(half), c & mask(half)];
+        let [a, c, d, b, ..] = thread.block.registers.gpr;
+        let same = old == [a & mask(half), d & mask(half)];
+        // It stores in any case, and needs the right to.
+        let new = if same { [b & mask(half), c & mask(half)] } else { old };
         let join = |[low, high]: [u64; 2]| u128::from(low) | u128::from(high) << bits;
         let words = |value: u128| [value as u64, (value >> 64) as u64];
         before_writing(at, at.saturating_add(size));
-        let (old, new) = (words(join(old)), join(new));
+        let (there, new) = (words(join(old)), join(new));
         // SAFETY: memory of the program's.
-        match unsafe { guarded::exchange(at, size, &old, &words(new)) } {
+        match unsafe { guarded::exchange(at, size, &there, &words(new)) } {
             0 => continue,
             1 => {}
             _ => return Err(Fault { address: at, write: true }),
         }
         view::put(thread, at, new.to_le_bytes().get(..size as usize).unwrap_or_default());
-        thread.block.registers.rflags |= ZF;
+        let registers = &mut thread.block.registers;
+        match same {
+            true => registers.rflags |= ZF,
+            false => {
+                (registers.gpr[0], registers.gpr[2]) = (old[0], old[1]);
+                registers.rflags &= !ZF;
+            }
+        }
         return Ok(Done::Yes);
     }
 }

@@ -28,7 +28,7 @@ use abi::event::{Event, WHOLE_UNIT};
 use abi::layout::{page_down, PAGE};
 use abi::thread::watch;
 use alloc::vec::Vec;
-use iced_x86::{Instruction, InstructionInfoFactory};
+use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
 use lifter::operands::references;
 
 /// Memory that cannot be reached: where, and whether it was to be written.
@@ -56,7 +56,7 @@ const CHECKED_EACH: u32 = 16;
 pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     // What has been stored may be code that follows.
     let anew = has_protected_pages();
-    let insn = instruction(pc);
+    let insn = fetch(pc);
     thread.resume_original = pc;
     match why {
         watch::MEND => {
@@ -66,11 +66,21 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
             }
             check(thread, pc);
         }
+        watch::LOADED => match moves::load_register(thread, pc, &insn) {
+            Ok(()) => {
+                thread.resume_original = insn.next_ip();
+                check(thread, insn.next_ip());
+            }
+            Err(fault) => raise(thread, &fault),
+        },
         watch::BEFORE => {
             let mut all = ranges(thread, &insn, false);
             let stored = ranges(thread, &insn, true);
             all.extend_from_slice(&stored);
             for (at, len) in all {
+                if is_known(thread, at, len) {
+                    continue;
+                }
                 if let Err(fault) = mend(thread, pc, at, len) {
                     raise(thread, &fault);
                     return None;
@@ -101,6 +111,9 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
             }
             Ok(Done::No) => {
                 thread.syscall_pc = pc;
+                if insn.memory_segment() == Register::FS {
+                    crate::die!("an instruction with an fs operand at {pc:#x} is not known to watched threads: use --threads serial");
+                }
                 if !core::mem::replace(&mut thread.unwatched, true) {
                     unfollowed(thread, "an instruction is not known to --threads watched");
                 }
@@ -110,6 +123,17 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
         },
     }
     None
+}
+
+/// The instruction at `pc`, which has just been executed.
+fn fetch(pc: u64) -> Instruction {
+    let mut bytes = [0u8; 15];
+    // SAFETY: the bytes are borrowed; the rest is the program's code.
+    match unsafe { guarded::copy(bytes.as_mut_ptr() as u64, pc, bytes.len() as u64) } {
+        true => Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode(),
+        // It lies at the end of what is mapped.
+        false => instruction(pc),
+    }
 }
 
 /// Whether the instruction at `pc` stores.
@@ -132,7 +156,7 @@ pub fn faulted(thread: &mut Thread, pc: u64) {
     }
 }
 
-/// Now and then the thread's registers are noted, for a replay to compare.
+/// Now and then the thread's registers are noted, for a replay to compare (not the flags, which may be dead).
 fn check(thread: &mut Thread, pc: u64) {
     thread.mends = thread.mends.wrapping_add(1);
     if thread.mends.is_multiple_of(CHECKED_EACH) {
@@ -200,17 +224,19 @@ fn load(thread: &mut Thread, pc: u64, at: u64, size: u64) -> Result<u64, Fault> 
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// Whether a few bytes of memory are as in the view.
+fn is_known(thread: &Thread, at: u64, len: u64) -> bool {
+    let mut seen = [0u8; LINE as usize];
+    let Some(seen) = seen.get_mut(..len as usize) else { return false };
+    // SAFETY: the bytes are borrowed; the rest is the program's memory.
+    let reached = unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) };
+    reached && view::bytes(thread, at, len).is_some_and(|known| view::is_equal(known, seen))
+}
+
 fn load_bytes(thread: &mut Thread, pc: u64, at: u64, out: &mut [u8]) -> Result<(), Fault> {
     let len = out.len() as u64;
     let fault = Fault { address: at, write: false };
-    let mut seen = [0u8; 16];
-    let quick = len <= 16
-        && seen.get_mut(..len as usize).is_some_and(|seen| {
-            // SAFETY: the bytes are borrowed; the rest is the program's memory.
-            unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) }
-        })
-        && view::bytes(thread, at, len) == seen.get(..len as usize);
-    if !quick {
+    if !is_known(thread, at, len) {
         mend(thread, pc, at, len)?;
     }
     let Some(bytes) = view::bytes(thread, at, len) else { return Err(fault) };

@@ -11,6 +11,24 @@ const TRAP_FLAG: u64 = 0x100;
 /// What `pushf` does not show.
 const HIDDEN: u64 = 0x3_0000;
 
+/// What has loaded a register, and no more, is carried out again.
+pub fn load_register(thread: &mut Thread, pc: u64, insn: &Instruction) -> Result<(), super::Fault> {
+    let Some((from, size)) = ranges(thread, insn, false).first().copied() else { return Ok(()) };
+    let value = load(thread, pc, from, size)?;
+    let value = match (insn.mnemonic(), size) {
+        (Mnemonic::Movsx, 1) => i64::from(value as i8) as u64,
+        (Mnemonic::Movsx, _) => i64::from(value as i16) as u64,
+        (Mnemonic::Movsxd, _) => i64::from(value as i32) as u64,
+        _ => value,
+    };
+    if insn.mnemonic() == Mnemonic::Pop {
+        let rsp = thread.block.registers.gpr[4];
+        thread.block.registers.gpr[4] = rsp.wrapping_add(size);
+    }
+    put_register(thread, insn.op0_register(), value);
+    Ok(())
+}
+
 pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
     let loaded = ranges(thread, insn, false).first().copied();
     let stored = ranges(thread, insn, true).first().copied();

@@ -75,6 +75,41 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
     }
 }
 
+/// The calling thread's fs base leads to its view from here on.
+pub fn enter(thread: &Thread) {
+    if thread.block.view == 0 {
+        return;
+    }
+    // SAFETY: no code of ours uses fs, and the program's fs base is in the block. The processor has the
+    // instruction ([`can_be_entered`]).
+    unsafe {
+        core::arch::asm!(
+            "wrfsbase {}",
+            in(reg) thread.block.view,
+            options(nostack, nomem, preserves_flags)
+        );
+    }
+}
+
+/// Whether threads may set their fs base themselves; `stack`: as the kernel has made it.
+pub fn can_be_entered(stack: &Range<u64>) -> bool {
+    const AT_HWCAP2: u64 = 26;
+    const FSGSBASE: u64 = 2;
+    // SAFETY: words of the stack that the kernel has made, in front of its end.
+    let words = (stack.start..stack.end).step_by(8).map(|at| unsafe { (at as *const u64).read() });
+    // The count of arguments, their addresses and a zero, those of the environment and a zero.
+    let mut vector = words.skip(1).skip_while(|&word| word != 0).skip(1);
+    vector.find(|&word| word == 0);
+    while let (Some(kind), Some(value)) = (vector.next(), vector.next()) {
+        match kind {
+            AT_HWCAP2 => return value & FSGSBASE != 0,
+            0 => return false,
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Gives the thread a view. False if there is none left, or no address space for it.
 #[must_use]
 pub fn take(thread: &mut Thread) -> bool {
@@ -165,6 +200,9 @@ pub fn put(thread: &mut Thread, at: u64, bytes: &[u8]) -> bool {
 pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     debug_assert!(at % PAGE + seen.len() as u64 <= PAGE);
     let Some(known) = bytes(thread, at, seen.len() as u64) else { return };
+    if is_equal(known, seen) {
+        return;
+    }
     let differs = |i: &usize| known.get(*i) != seen.get(*i);
     let Some(first) = (0..seen.len()).find(differs) else { return };
     let last = (first..seen.len()).rev().find(differs).unwrap_or(first);
@@ -173,4 +211,13 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     put(thread, address, new);
     let event = Event::Seen { pc: LiveAddr(pc), rcx, address: LiveAddr(address), bytes: new };
     thread.event(WHOLE_UNIT, &event);
+}
+
+/// Whether these are the same bytes, looked at by the word.
+pub fn is_equal(one: &[u8], other: &[u8]) -> bool {
+    let (words, rest) = one.as_chunks::<8>();
+    let (others, other_rest) = other.as_chunks::<8>();
+    one.len() == other.len()
+        && words.iter().zip(others).all(|(a, b)| u64::from_ne_bytes(*a) == u64::from_ne_bytes(*b))
+        && rest == other_rest
 }
