@@ -11,6 +11,8 @@ use common::*;
 use tests::harness::{difference, Mode, RunSpec, Tally, Tools};
 
 const MODES: [Mode; 6] = [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE, UNDO_STATIC, UNDO_DYNAMIC];
+/// Of programs that take seconds to start.
+const FEW: [Mode; 3] = [STATIC, DYNAMIC_NONE, UNDO_STATIC];
 /// Its traces are kept and read, which takes longer than all else; those of the others are discarded.
 const KEPT: &str = "static";
 
@@ -35,9 +37,13 @@ fn newest(dir: &str, prefix: &str, rest: &str) -> PathBuf {
 }
 
 fn same_behaviour(test: &'static str, spec: &RunSpec) {
+    same_in(&MODES, test, spec);
+}
+
+fn same_in(modes: &[Mode], test: &'static str, spec: &RunSpec) {
     let mut tally = Tally::start(test);
     if spec.program.exists() {
-        for mode in MODES {
+        for &mode in modes {
             tally.record(mode.name, same(spec, mode));
         }
     } else {
@@ -101,7 +107,7 @@ fn sbcl() {
 #[test]
 fn node() {
     let spec = RunSpec::new(program("/usr/bin/node")).args(&[&source("test.js")]);
-    same_behaviour("node", &spec);
+    same_in(&FEW, "node", &spec);
 }
 
 #[test]
@@ -114,7 +120,7 @@ fn java() {
         false => "/usr/bin/javac".into(),
     };
     let args = ["-XX:+UseSerialGC", "-Xshare:auto", "-cp", classes, "Test"];
-    same_behaviour("java", &RunSpec::new(java).args(&args));
+    same_in(&FEW, "java", &RunSpec::new(java).args(&args));
 }
 
 #[test]
@@ -152,7 +158,7 @@ fn erlang() {
     let mut spec = RunSpec::new(emulator).args(&args);
     let env = [("BINDIR", bin.as_str()), ("ROOTDIR", ROOT), ("EMU", "beam"), ("PROGNAME", "erl")];
     spec.env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    same_behaviour("erlang", &spec);
+    same_in(&FEW, "erlang", &spec);
 }
 
 /// Of 100 megabytes, and the program lies at a fixed address.
@@ -162,7 +168,8 @@ fn llvm() {
     let args = ["-x", "c", "-O1", "-S", "-o", "-", "-"];
     let source =
         b"int sum(int n) { int s = 0; for (int i = 0; i < n; i++) s += i * n; return s; }\n";
-    same_behaviour(
+    same_in(
+        &FEW,
         "llvm",
         &RunSpec::new(program(&compiler.display().to_string())).args(&args).stdin(source),
     );

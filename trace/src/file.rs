@@ -161,7 +161,7 @@ impl TraceFile {
         }
         let source = Source::open(path).map_err(fail)?;
         let mut trace = TraceFile {
-            len: source.len().map_err(fail)?,
+            len: source.length().map_err(fail)?,
             source,
             frames: Vec::new(),
             damage: Vec::new(),
@@ -183,7 +183,7 @@ impl TraceFile {
         const TRIES: usize = 8;
         const EACH: std::time::Duration = std::time::Duration::from_millis(1);
         for tries in 1.. {
-            (self.len, self.frames, self.damage) = (self.source.len()?, vec![], vec![]);
+            (self.len, self.frames, self.damage) = (self.source.length()?, vec![], vec![]);
             self.held.clear();
             self.scan()?;
             if self.choose_chunks() && !self.has_gaps() || tries == TRIES {
@@ -236,7 +236,7 @@ impl TraceFile {
         loop {
             if at >= self.len {
                 // What an open frame held may have been written behind the end meanwhile.
-                let grown = self.source.len()?;
+                let grown = self.source.length()?;
                 if self.held.is_empty() || grown <= self.len {
                     break;
                 }
@@ -291,7 +291,7 @@ impl TraceFile {
                 break;
             }
             std::thread::sleep(EACH);
-            self.len = self.source.len()?.max(self.len);
+            self.len = self.source.length()?.max(self.len);
         }
         Ok(())
     }

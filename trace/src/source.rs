@@ -74,7 +74,7 @@ impl Source {
     }
 
     /// Bytes of the trace.
-    pub fn len(&self) -> io::Result<u64> {
+    pub fn length(&self) -> io::Result<u64> {
         match (&self.raw, self.pieces.get()) {
             (Some(raw), _) => Ok(raw.metadata()?.len()),
             (None, Some(pieces)) => Ok(pieces.end()?.0.unwrap_or_else(|| pieces.reach())),
@@ -128,7 +128,7 @@ impl Source {
         let (None, Some(pieces)) = (&self.raw, self.pieces.get()) else { return Ok(at) };
         match pieces.touches(at, 1) {
             true => Ok(at),
-            false => pieces.next(at).map_or_else(|| self.len(), Ok),
+            false => pieces.next(at).map_or_else(|| self.length(), Ok),
         }
     }
 
@@ -157,7 +157,7 @@ impl Source {
             let n = match &self.raw {
                 Some(raw) => raw.read_at(&mut buffer[..len], at)?,
                 None => {
-                    let left = self.len()?.saturating_sub(at);
+                    let left = self.length()?.saturating_sub(at);
                     let n = len.min(usize::try_from(left).unwrap_or(usize::MAX));
                     buffer[..n].fill(0);
                     n
