@@ -107,7 +107,7 @@ pub enum Quick {
 pub enum Compression {
     /// Half a gigabyte a second on one processor
     Fast,
-    /// A tenth of that, for fewer bytes
+    /// A quarter of that, for fewer bytes
     Small,
 }
 

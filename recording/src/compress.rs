@@ -39,7 +39,7 @@ const EACH: Duration = Duration::from_millis(20);
 pub enum Strength {
     /// Half a gigabyte a second on one processor.
     Fast,
-    /// A tenth of that.
+    /// A quarter of that.
     Small,
 }
 
@@ -47,8 +47,8 @@ impl Strength {
     /// Of zstd.
     fn level(self) -> i32 {
         match self {
-            Strength::Fast => 1,
-            Strength::Small => 12,
+            Strength::Fast => 3,
+            Strength::Small => 9,
         }
     }
 }
