@@ -47,8 +47,10 @@ struct Header {
     /// Bytes of this file behind the heads.
     stored: u32,
     heads: u32,
-    /// Of all that follows it, and of the fields in front of it.
+    /// Of what is stored.
     checksum: u32,
+    /// Of the fields in front of it, and of the heads.
+    head_checksum: u32,
 }
 
 impl Header {
@@ -60,6 +62,7 @@ impl Header {
         out[16..20].copy_from_slice(&self.stored.to_le_bytes());
         out[20..24].copy_from_slice(&self.heads.to_le_bytes());
         out[24..28].copy_from_slice(&self.checksum.to_le_bytes());
+        out[28..32].copy_from_slice(&self.head_checksum.to_le_bytes());
         out
     }
 
@@ -74,6 +77,7 @@ impl Header {
             stored: word(16),
             heads: word(20),
             checksum: word(24),
+            head_checksum: word(28),
         };
         let sound = match header.kind {
             PIECE => u64::from(header.len) <= LARGEST && header.heads <= header.len / 4096,
@@ -83,8 +87,8 @@ impl Header {
         (sound && start.checked_add(LARGEST).is_some()).then_some(header)
     }
 
-    fn sum(&self, rest: &[u8]) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&self.to_bytes()[..24]), rest)
+    fn sum(&self, heads: &[u8]) -> u32 {
+        crc32c::crc32c_append(crc32c::crc32c(&self.to_bytes()[..HEADER - 4]), heads)
     }
 }
 
@@ -102,17 +106,18 @@ pub fn compress(start: u64, bytes: &[u8], heads: &[Head], level: i32) -> io::Res
         out.extend_from_slice(&offset.to_le_bytes());
         out.extend_from_slice(head);
     }
-    out.extend_from_slice(&data);
     let mut header = Header {
         kind: PIECE,
         start,
         len: small(bytes.len())?,
         stored: small(data.len())?,
         heads: small(heads.len())?,
-        checksum: 0,
+        checksum: crc32c::crc32c(&data),
+        head_checksum: 0,
     };
-    header.checksum = header.sum(&out[HEADER..]);
+    header.head_checksum = header.sum(&out[HEADER..]);
     out[..HEADER].copy_from_slice(&header.to_bytes());
+    out.extend_from_slice(&data);
     Ok(Compressed(out))
 }
 
@@ -154,8 +159,16 @@ impl Writer {
 
     /// The trace has `len` bytes; what is in no piece is zero.
     pub fn end(&mut self, len: u64) -> io::Result<()> {
-        let mut header = Header { kind: END, start: len, len: 0, stored: 0, heads: 0, checksum: 0 };
-        header.checksum = header.sum(&[]);
+        let mut header = Header {
+            kind: END,
+            start: len,
+            len: 0,
+            stored: 0,
+            heads: 0,
+            checksum: 0,
+            head_checksum: 0,
+        };
+        header.head_checksum = header.sum(&[]);
         self.append(&Compressed(header.to_bytes().to_vec()))
     }
 }
@@ -235,14 +248,14 @@ impl Pieces {
             if behind > len {
                 break;
             }
+            let mut heads = vec![0; heads_len];
+            self.file.read_exact_at(&mut heads, known.scanned + HEADER as u64)?;
+            if header.head_checksum != header.sum(&heads) {
+                break;
+            }
             if header.kind == END {
-                if header.checksum != header.sum(&[]) {
-                    break;
-                }
                 known.end = Some(header.start);
             } else {
-                let mut heads = vec![0; heads_len];
-                self.file.read_exact_at(&mut heads, known.scanned + HEADER as u64)?;
                 for head in heads.chunks_exact(HEAD) {
                     let (offset, head) = head.split_at(4);
                     let offset = u32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]);
@@ -309,10 +322,10 @@ impl Pieces {
         self.file.read_exact_at(&mut all, piece.at)?;
         let (header, rest) = all.split_first_chunk::<HEADER>().ok_or_else(damaged)?;
         let header = Header::from_bytes(header).ok_or_else(damaged)?;
-        if header.checksum != header.sum(rest) {
+        let data = rest.get(piece.heads as usize * HEAD..).ok_or_else(damaged)?;
+        if header.checksum != crc32c::crc32c(data) {
             return Err(damaged());
         }
-        let data = rest.get(piece.heads as usize * HEAD..).ok_or_else(damaged)?;
         let len = usize::try_from(piece.len).map_err(|_| damaged())?;
         let bytes = zstd::bulk::decompress(data, len).map_err(|_| damaged())?;
         if bytes.len() != len {
@@ -325,5 +338,97 @@ impl Pieces {
         }
         held.push((start, bytes.clone()));
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+
+    const LEN: usize = 40_960;
+
+    /// A trace's bytes with a hole in the middle, and a file of pieces of them.
+    fn example(dir: &Path) -> (Vec<u8>, PathBuf) {
+        let mut bytes: Vec<u8> = (0..LEN).map(|i| ((i * i) >> 7 & 0xff) as u8).collect();
+        bytes[12_288..20_480].fill(0);
+        let path = dir.join("1.dep");
+        let mut writer = Writer::create(&path).unwrap();
+        for (start, end) in [(20_480, LEN), (0, 12_288)] {
+            let head = (start as u64, bytes[start..start + HEADER_SIZE].try_into().unwrap());
+            let piece = compress(start as u64, &bytes[start..end], &[head], 1).unwrap();
+            writer.append(&piece).unwrap();
+        }
+        writer.end(LEN as u64).unwrap();
+        (bytes, path)
+    }
+
+    /// All of it, or why not.
+    fn read(path: &Path) -> io::Result<Vec<u8>> {
+        let source = Source::open(path)?;
+        if let Some(what) = source.missing()? {
+            return Err(io::Error::other(what));
+        }
+        let mut bytes = vec![0xa5; usize::try_from(source.length()?).unwrap()];
+        let mut done = 0;
+        while done < bytes.len() {
+            match source.read_at(&mut bytes[done..], done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(bytes)
+    }
+
+    #[test]
+    fn pieces_in_any_order_are_the_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let (bytes, path) = example(dir.path());
+        assert!(read(&path).unwrap() == bytes);
+        let source = Source::open(&path).unwrap();
+        assert_eq!(source.head(20_480).unwrap()[..], bytes[20_480..20_480 + HEADER_SIZE]);
+        assert_eq!((source.head(4096), source.skip_hole(12_288).unwrap()), (None, 20_480));
+    }
+
+    #[test]
+    fn no_flipped_byte_and_no_cut_goes_unnoticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = example(dir.path());
+        let whole = std::fs::read(&path).unwrap();
+        for at in (MAGIC.len()..whole.len()).filter(|at| *at < 200 || at % 31 == 0) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x41;
+            std::fs::write(&path, damaged).unwrap();
+            assert!(read(&path).is_err(), "byte {at} of {}", whole.len());
+        }
+        for len in (MAGIC.len()..whole.len()).filter(|at| *at < 200 || at % 31 == 0) {
+            std::fs::write(&path, &whole[..len]).unwrap();
+            assert!(read(&path).is_err(), "{len} of {}", whole.len());
+        }
+    }
+
+    #[test]
+    fn a_trace_and_pieces_beside_it_are_read_as_one_while_they_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let (bytes, whole) = example(dir.path());
+        std::fs::remove_file(&whole).unwrap();
+        std::fs::write(&whole, &bytes).unwrap();
+        let source = Source::open(&whole).unwrap();
+        let mut writer = Writer::create(&beside(&whole)).unwrap();
+        let raw = File::options().write(true).open(&whole).unwrap();
+        for start in (0..LEN).step_by(4096) {
+            let part = &bytes[start..start + 4096];
+            writer.append(&compress(start as u64, part, &[], 1).unwrap()).unwrap();
+            raw.write_all_at(&[0; 4096], start as u64).unwrap();
+            let mut got = vec![0xa5; bytes.len()];
+            let mut done = 0;
+            while done < got.len() {
+                done += source.read_at(&mut got[done..], done as u64).unwrap();
+            }
+            assert!(got == bytes, "{start:#x}");
+        }
+        assert_eq!(Writer::resume(&beside(&whole)).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(writer);
+        Writer::resume(&beside(&whole)).unwrap();
     }
 }
