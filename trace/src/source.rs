@@ -69,7 +69,12 @@ impl Source {
     /// Whether the path still leads to the file that was opened.
     fn is_in_place(&self) -> io::Result<bool> {
         let Some(raw) = &self.raw else { return Ok(true) };
-        let (here, there) = (raw.metadata()?, std::fs::metadata(&self.path)?);
+        let there = match std::fs::metadata(&self.path) {
+            // It was removed, and not replaced: what is open is all of it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
+            there => there?,
+        };
+        let here = raw.metadata()?;
         Ok((here.dev(), here.ino()) == (there.dev(), there.ino()))
     }
 
