@@ -186,9 +186,12 @@ impl TraceFile {
             (self.len, self.frames, self.damage) = (self.source.length()?, vec![], vec![]);
             self.held.clear();
             self.scan()?;
-            if self.choose_chunks() && !self.has_gaps() || tries == TRIES {
+            let is_whole = self.choose_chunks() && !self.has_gaps() && self.damage.is_empty();
+            let is_still = !self.source.look()?;
+            if is_whole && is_still || tries == TRIES {
                 break;
             }
+            // A frame that is just being made has no header for a moment.
             std::thread::sleep(EACH);
         }
         Ok(())
@@ -254,7 +257,10 @@ impl TraceFile {
                 at += STEP;
                 continue;
             };
-            self.await_end(at + header.frame_len)?;
+            if header.state != EMPTY && at + header.frame_len > self.len {
+                // It was written meanwhile, and before it was sealed.
+                self.len = self.source.length()?.max(self.len);
+            }
             let frame = match header.state {
                 EMPTY => None,
                 _ => match self.judge(at, header) {
@@ -282,20 +288,6 @@ impl TraceFile {
         Ok(())
     }
 
-    /// A frame that is just being written behind the others is there in a moment, to `end`.
-    fn await_end(&mut self, end: u64) -> std::io::Result<()> {
-        const TRIES: usize = 20;
-        const EACH: std::time::Duration = std::time::Duration::from_millis(1);
-        for _ in 0..TRIES {
-            if end <= self.len {
-                break;
-            }
-            std::thread::sleep(EACH);
-            self.len = self.source.length()?.max(self.len);
-        }
-        Ok(())
-    }
-
     /// The first bytes of a frame, or what is there instead.
     fn header_at(&self, at: u64) -> std::io::Result<Vec<u8>> {
         if let Some(head) = self.source.head(at) {
@@ -319,8 +311,15 @@ impl TraceFile {
     /// frames meanwhile, where it will be found.
     fn hold(&mut self, frame: &Frame) -> std::io::Result<bool> {
         let mut bytes = vec![0; size(frame.present)];
-        let n = self.read_some(frame.offset, &mut bytes)?;
-        bytes.truncate(n);
+        // Control flow first: a unit writes to it in front of its records in the memory stream, so of all units that
+        // are found there, but the last one, these are written by then.
+        let split = size(frame.header.split).min(bytes.len());
+        let n = self.read_some(frame.offset + split as u64, &mut bytes[split..])?;
+        bytes.truncate(split + n);
+        let n = self.read_some(frame.offset, &mut bytes[..split])?;
+        if n < split {
+            bytes.truncate(n);
+        }
         let now = FrameHeader::from_bytes(&self.header_at(frame.offset)?);
         let is_same = now.is_none_or(|now| {
             now.state != EMPTY && now.thread == frame.header.thread && now.seq == frame.header.seq

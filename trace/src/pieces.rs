@@ -350,7 +350,7 @@ mod tests {
 
     /// A trace's bytes with a hole in the middle, and a file of pieces of them.
     fn example(dir: &Path) -> (Vec<u8>, PathBuf) {
-        let mut bytes: Vec<u8> = (0..LEN).map(|i| ((i * i) >> 7 & 0xff) as u8).collect();
+        let mut bytes: Vec<u8> = (0..LEN).map(|i| ((i * i) >> 7).to_le_bytes()[0]).collect();
         bytes[12_288..20_480].fill(0);
         let path = dir.join("1.dep");
         let mut writer = Writer::create(&path).unwrap();

@@ -35,6 +35,12 @@ fn found(result: io::Result<File>) -> io::Result<Option<File>> {
     }
 }
 
+/// Whether a page of these bytes may have become a hole. (A header alone is not looked at: whoever looks for
+/// frames asks at the end.)
+fn has_hole(bytes: &[u8]) -> bool {
+    bytes.len() > HEADER_SIZE && bytes.chunks(4096).any(|page| page.iter().all(|&byte| byte == 0))
+}
+
 impl Source {
     /// Opens the trace at `path`.
     pub fn open(path: &Path) -> io::Result<Source> {
@@ -44,12 +50,20 @@ impl Source {
             return Ok(Source { path, raw: None, pieces: Pieces::of(file)?.into() });
         }
         let source = Source { path, raw: Some(file), pieces: OnceLock::new() };
-        source.look()?;
+        source.find_pieces()?;
         Ok(source)
     }
 
+    /// Looks for what was compressed meanwhile. Whether there is any.
+    pub fn look(&self) -> io::Result<bool> {
+        match self.pieces.get() {
+            Some(pieces) => pieces.refresh(),
+            None => self.find_pieces(),
+        }
+    }
+
     /// Looks for pieces, beside the trace or, as they may have been put there, in its place. Whether there are any.
-    fn look(&self) -> io::Result<bool> {
+    fn find_pieces(&self) -> io::Result<bool> {
         let mut found = found(File::open(beside(&self.path)))?;
         // (One that was just made does not begin with anything.)
         if found.as_ref().is_none_or(|file| !is_pieces(file).unwrap_or(false)) {
@@ -148,7 +162,7 @@ impl Source {
             let Some(raw) = &self.raw else { return Ok(0) };
             let n = raw.read_at(buffer, at)?;
             // Whoever compresses it makes holes, but not before the pieces are there.
-            return match self.look()? {
+            return match has_hole(&buffer[..n]) && self.find_pieces()? {
                 true => self.read_at(buffer, at),
                 false => Ok(n),
             };
