@@ -18,15 +18,13 @@ use std::time::Duration;
 use abi::trace::{FrameHeader, FrameKind, HEADER_SIZE, SEALED};
 use nix::fcntl::{fallocate, FallocateFlags};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use trace::file::{TraceFile, MAX_FRAME};
+use trace::file::{has_length, TraceFile};
 use trace::pieces::{beside, compress, Head, Writer};
 use trace::source::Source;
 
 use crate::folder;
 use crate::{at, Error, TraceName};
 
-/// Frames are at multiples of so many bytes.
-const STEP: u64 = 4096;
 /// A piece is not made larger where a frame ends.
 const PIECE: u64 = 4 << 20;
 /// While the program runs, what is complete and smaller waits for more.
@@ -106,8 +104,8 @@ impl Growing {
             }
             let mut bytes = [0; HEADER_SIZE];
             let is_there = self.raw.read_exact_at(&mut bytes, self.next).is_ok();
-            let header = FrameHeader::from_bytes(&bytes)
-                .filter(|header| is_there && (STEP..=MAX_FRAME).contains(&header.frame_len));
+            let header =
+                FrameHeader::from_bytes(&bytes).filter(|header| is_there && has_length(header));
             let Some(header) = header else {
                 // Not written yet, or never: the rest is done at the end.
                 return if end - start >= LEAST { self.take() } else { None };

@@ -9,11 +9,10 @@ use abi::trace::{
 };
 
 use crate::lanes::Lanes;
+pub use crate::pieces::MAX_FRAME;
 use crate::source::Source;
 use crate::Error;
 
-/// Frames longer than this are not believed.
-pub const MAX_FRAME: u64 = 64 << 20;
 const STEP: u64 = 4096;
 
 /// A frame whose header is valid.
@@ -105,7 +104,7 @@ impl Streams {
 }
 
 /// Whether the length makes sense.
-fn has_length(header: &FrameHeader) -> bool {
+pub fn has_length(header: &FrameHeader) -> bool {
     let len = header.frame_len;
     (STEP..=MAX_FRAME).contains(&len) && len.is_multiple_of(STEP)
 }

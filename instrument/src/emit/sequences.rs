@@ -136,26 +136,25 @@ impl Code {
 
     /// Lets the runtime save what the instruction at `pc`, which follows, is going to overwrite.
     pub fn announce_store(&mut self, pc: u64) {
-        self.store(thread::SAVED_RCX, RCX);
-        self.address_of(RCX, pc);
-        self.store(thread::TARGET, RCX);
-        let behind = self.lea_rcx_ahead();
-        self.store(thread::RESUME, RCX);
-        self.load(RCX, thread::SAVED_RCX);
-        self.jump_gs(thread::STUB_STORE);
-        self.bind_here(behind);
+        self.tell(pc, thread::STUB_STORE);
     }
 
     /// Lets the runtime look at the slot that has led here for the jump at `pc`, and goes on behind this: the first
     /// time.
     pub fn fill_slot(&mut self, pc: u64) {
+        self.tell(pc, thread::STUB_FILL);
+    }
+
+    /// Enters the runtime by way of `stub` for the instruction at `pc`, with all registers the program's, and goes on
+    /// behind this.
+    fn tell(&mut self, pc: u64, stub: i32) {
         self.store(thread::SAVED_RCX, RCX);
         self.address_of(RCX, pc);
         self.store(thread::TARGET, RCX);
         let behind = self.lea_rcx_ahead();
         self.store(thread::RESUME, RCX);
         self.load(RCX, thread::SAVED_RCX);
-        self.jump_gs(thread::STUB_FILL);
+        self.jump_gs(stub);
         self.bind_here(behind);
     }
 
