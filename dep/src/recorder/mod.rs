@@ -11,6 +11,7 @@ macro_rules! say {
 mod child;
 mod dumps;
 mod search;
+mod selectors;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -40,6 +41,7 @@ use child::{Child, Start};
 use record::prepare::{for_recording_with, Prepared};
 use record::program::Program;
 use search::Missing;
+use selectors::without_code;
 
 /// Of `dep record`, as of `env` and `timeout`: it could not do what it is for.
 const FAILED: u8 = 125;
@@ -223,7 +225,7 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
         progress.finish();
         errors.iter().for_each(|error| say!("{error}"));
     }
-    finish(&folder, &shown_folder);
+    finish(&folder, &shown_folder, &arguments.how);
     Ok(status)
 }
 
@@ -327,7 +329,7 @@ fn start(
 
 /// Brings in what is needed to read the recording, and says what there is; to a terminal, or if it is
 /// not all that was asked for.
-fn finish(folder: &Path, shown: &Path) {
+fn finish(folder: &Path, shown: &Path, how: &How) {
     let recording = match Recording::open(folder) {
         Ok(recording) => recording,
         Err(error) => return say!("{error}"),
@@ -347,6 +349,11 @@ fn finish(folder: &Path, shown: &Path) {
     let shown = shown.display();
     if processes.images().next().is_none() {
         return say!("{shown}: nothing was recorded");
+    }
+    for selector in
+        how.rules().map_or_else(|_| Vec::new(), |rules| without_code(&rules, &recording))
+    {
+        say!("{shown}: {selector} (--only, --skip) names no code of any program or library that was recorded");
     }
     let count =
         |is: &dyn Fn(&Ending) -> bool| processes.images().filter(|image| is(&image.ending)).count();
