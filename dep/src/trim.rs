@@ -23,6 +23,8 @@ use crate::Stop;
 
 /// Less memory is not worth a replay.
 const LEAST: u64 = 1 << 20;
+/// Less is not worth that whoever records waits for one.
+const LEAST_OF_RECORD: u64 = 16 << 20;
 
 /// The command line.
 #[derive(ClapArgs)]
@@ -64,7 +66,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     let mut failed = None;
     for &name in &recording.traces {
         named.process = Some(Which { pid: name.pid, image: Some(name.image) });
-        match in_recording(&named, &recording, name) {
+        match in_recording(&named, &recording, name, LEAST) {
             Ok(done) => writeln!(out, "{name}: {done}")?,
             Err(error) => failed.replace(error).iter().for_each(|error| eprintln!("dep: {error}")),
         }
@@ -72,13 +74,13 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// Trims all of a recording that can be; what went wrong.
+/// Trims what is large of a recording that was just made; what went wrong.
 pub fn recording(recording: &Recording) -> Vec<Error> {
     let trim = |&name: &TraceName| {
         let process = Some(Which { pid: name.pid, image: Some(name.image) });
         let file = &recording.folder;
         let named = Named { file, process, program: None, output: None, thread: None };
-        in_recording(&named, recording, name).err()
+        in_recording(&named, recording, name, LEAST_OF_RECORD).err()
     };
     recording.traces.iter().filter_map(trim).collect()
 }
@@ -102,10 +104,19 @@ impl std::fmt::Display for Done {
     }
 }
 
-fn in_recording(named: &Named<'_>, recording: &Recording, name: TraceName) -> Result<Done, Error> {
+fn in_recording(
+    named: &Named<'_>,
+    recording: &Recording,
+    name: TraceName,
+    least: u64,
+) -> Result<Done, Error> {
     let path = recording.path(name);
+    // Opening it takes as long as it is large.
+    if fs::metadata(&path).is_ok_and(|file| file.len() < least) {
+        return Ok(Done::Nothing(LITTLE));
+    }
     let trace = Trace::open_alone(&path)?;
-    if let Some(why) = nothing(&trace) {
+    if let Some(why) = nothing(&trace, least) {
         return Ok(Done::Nothing(why));
     }
     let is_heir = |&other: &TraceName| {
@@ -119,11 +130,13 @@ fn in_recording(named: &Named<'_>, recording: &Recording, name: TraceName) -> Re
     one(named, Some(recording), &Ready::in_recording(named, recording)?, &path)
 }
 
+const LITTLE: &str = "it has little memory";
+
 /// Why there is nothing to leave out.
-fn nothing(trace: &Trace) -> Option<&'static str> {
+fn nothing(trace: &Trace, least: u64) -> Option<&'static str> {
     match trace.first_stretch() {
         None => Some("it begins where the program does"),
-        Some(_) if kept(trace) < LEAST => Some("it has little memory"),
+        Some(_) if kept(trace) < least => Some(LITTLE),
         Some(_) if trace.file.is_compressed() => Some("it is compressed"),
         Some(_) => None,
     }
@@ -162,7 +175,7 @@ fn one(
     path: &Path,
 ) -> Result<Done, Error> {
     let trace = ready.lineage.last();
-    if let Some(why) = nothing(trace) {
+    if let Some(why) = nothing(trace, LEAST) {
         return Ok(Done::Nothing(why));
     }
     let in_file = |e: Error| Error(format!("{}: not trimmed: {e}", path.display()));

@@ -195,8 +195,8 @@ const FORKS: &str = r#"
 #include <sys/wait.h>
 #include <unistd.h>
 int main(void) {
-  char *large = malloc(8 << 20);
-  memset(large, 7, 8 << 20);
+  char *large = malloc(24 << 20);
+  memset(large, 7, 24 << 20);
   volatile unsigned long s = 1;
   for (long i = 0; i < 300000000; i++) s = s * 5 + i;
 #ifdef HEIR
@@ -245,5 +245,5 @@ fn a_recording_is_trimmed_when_it_is_made() {
 #[test]
 fn what_the_replay_of_a_child_begins_with_is_kept() {
     let (bytes, _) = recorded(&Case::new(&format!("#define HEIR\n{FORKS}")), &[]);
-    assert!(bytes > 8 << 20, "{bytes}");
+    assert!(bytes > 24 << 20, "{bytes}");
 }
