@@ -77,6 +77,9 @@ pub struct Arguments {
     /// Keep the newest part only, of each process: a number of turns (100M), a size (64MiB) or a time (10s)
     #[arg(long, value_name = "PART", requires = "replayable", value_parser = part)]
     keep_last: Option<String>,
+    /// With --keep-last: keep all of the memory that the kept part begins with, also what it never looks at
+    #[arg(long, requires = "keep_last")]
+    whole_memory: bool,
     /// Compress what is recorded, beside the program, and the rest when it has ended
     #[arg(long, value_name = "LEVEL")]
     compress: Option<Compression>,
@@ -116,6 +119,7 @@ impl Arguments {
         if let Some(part) = &self.keep_last {
             flags.extend(["--keep-last".to_owned(), part.clone()]);
         }
+        flags.extend(self.whole_memory.then(|| "--whole-memory".to_owned()));
         if let Some(signal) = self.dump_signal.and_then(|n| Signal::try_from(n).ok()) {
             let name = signal.as_str().trim_start_matches("SIG");
             flags.extend(["--dump-signal".to_owned(), name.to_owned()]);
@@ -218,6 +222,10 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
     }
     if arguments.keep_last.is_some() {
         await_beginnings(&folder);
+        // Compressed pages that nobody looks at take little room.
+        if !arguments.whole_memory && arguments.compress.is_none() {
+            trim(&folder);
+        }
     }
     if let Some(compressor) = compressor {
         let progress = Progress::start("compressing".into());
@@ -246,6 +254,15 @@ fn await_beginnings(folder: &Path) {
         }
         std::thread::sleep(EACH);
     }
+}
+
+/// Memory that a replay never looks at is left out. What cannot be trimmed is whole, which is no fault.
+fn trim(folder: &Path) {
+    let Ok(recording) = Recording::open(folder) else { return };
+    let progress = Progress::start("trimming".into());
+    let errors = crate::trim::recording(&recording);
+    progress.finish();
+    errors.iter().for_each(|error| say!("{error}"));
 }
 
 fn start(

@@ -427,7 +427,11 @@ pub fn completeness(
     };
     let end = match replay::order::order(&lineage.traces()) {
         Ok(ordered) => match lineage.first().first_stretch() {
-            Some(_) => format!("{}, from where the part begins that was kept", ordered.end),
+            Some(_) => format!(
+                "{}, from where the part begins that was kept{}",
+                ordered.end,
+                crate::trim::described(lineage.first())
+            ),
             None => ordered.end.to_string(),
         },
         Err(error) => return Some(format!("no: {error}")),
