@@ -325,6 +325,8 @@ pub enum Event<B, R> {
     Resume(R),
     /// The fs base changed to this.
     FsBase(u64),
+    /// The gs base changed to this.
+    GsBase(u64),
     /// A child process was made. It may have a trace of its own, or, if it shares this process's
     /// memory ([`Event::OwnProcess`]), a thread of this one.
     Fork {
@@ -618,6 +620,7 @@ kinds! {
     Actions = 61 "ACTIONS",
     Passed = 62 "PASSED",
     Seen = 63 "SEEN",
+    GsBase = 64 "GS_BASE",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -752,7 +755,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             | Event::Arrived(registers)
             | Event::Checked(registers)
             | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
-            Event::FsBase(base) => put_words(out, &[*base]),
+            Event::FsBase(base) | Event::GsBase(base) => put_words(out, &[*base]),
             Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
                 put_words(out, &[*pid]);
             }
@@ -922,6 +925,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             },
             Kind::Resume => Event::Resume(f.registers()?),
             Kind::FsBase => Event::FsBase(f.u64()?),
+            Kind::GsBase => Event::GsBase(f.u64()?),
             Kind::Fork => Event::Fork { pid: f.u64()? },
             Kind::Parent => Event::Parent { pid: f.u64()? },
             Kind::OwnProcess => Event::OwnProcess { pid: f.u64()? },

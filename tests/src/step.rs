@@ -402,6 +402,11 @@ impl<'a> Oracle<'a> {
         match insn.mnemonic() {
             Mnemonic::Pushf | Mnemonic::Pushfq => self.code.hide_trap_flag(after.rsp),
             Mnemonic::Syscall => self.after_syscall(tid, &before, &after),
+            // Numbers of its own: it may have been any call.
+            Mnemonic::Int if insn.immediate8() == 0x80 => {
+                self.code.mappings_changed();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -496,7 +501,9 @@ impl<'a> Oracle<'a> {
 /// Whether the thread has just come out of a system call that the kernel will restart.
 fn interrupted_syscall(thread: &Thread) -> bool {
     let restart = -516..=-512;
-    let syscall = thread.insn.as_ref().is_some_and(|i| i.mnemonic() == Mnemonic::Syscall);
+    let syscall = thread.insn.as_ref().is_some_and(|i| {
+        i.mnemonic() == Mnemonic::Syscall || i.mnemonic() == Mnemonic::Int && i.immediate8() == 0x80
+    });
     syscall && restart.contains(&(thread.regs.rax as i64)) && thread.regs.orig_rax as i64 >= 0
 }
 
