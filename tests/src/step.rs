@@ -489,7 +489,7 @@ impl<'a> Oracle<'a> {
                 Some(values) => values.before(tid, insn, &thread.refs)?,
                 None => None,
             };
-            if insn.mnemonic() == Mnemonic::Syscall {
+            if is_call(insn) {
                 thread.doing = Doing::Syscall { entered: false };
                 return sys::to_syscall_stop(tid, signal);
             }
@@ -498,12 +498,16 @@ impl<'a> Oracle<'a> {
     }
 }
 
+/// Whether the instruction calls the kernel.
+fn is_call(insn: &Instruction) -> bool {
+    let mnemonic = insn.mnemonic();
+    mnemonic == Mnemonic::Syscall || mnemonic == Mnemonic::Int && insn.immediate8() == 0x80
+}
+
 /// Whether the thread has just come out of a system call that the kernel will restart.
 fn interrupted_syscall(thread: &Thread) -> bool {
     let restart = -516..=-512;
-    let syscall = thread.insn.as_ref().is_some_and(|i| {
-        i.mnemonic() == Mnemonic::Syscall || i.mnemonic() == Mnemonic::Int && i.immediate8() == 0x80
-    });
+    let syscall = thread.insn.as_ref().is_some_and(is_call);
     syscall && restart.contains(&(thread.regs.rax as i64)) && thread.regs.orig_rax as i64 >= 0
 }
 
