@@ -173,8 +173,10 @@ impl Guest {
         File::create(path("disk")).and_then(|f| f.set_len(DISK)).map_err(trouble)?;
         let started = Instant::now();
         let said = path("serial");
+        // Its processors take turns: before 8.1 it may translate code that another processor is writing,
+        // and keep what it has read of that.
         let mut child = Command::new(QEMU)
-            .args(["-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "3072"])
+            .args(["-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "3072"])
             .args(["-nodefaults", "-no-reboot", "-display", "none"])
             // A panic ends the machine.
             .args(["-append", "console=ttyS0 panic=-1 quiet"])

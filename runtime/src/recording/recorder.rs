@@ -176,6 +176,18 @@ impl Recorder {
         let _ = self.region.protect(at, OVERFLOW, prot);
     }
 
+    /// The last words of control flow of the current chunk, if there are any.
+    pub fn last_flow(&self, pointers: &Pointers) -> &[u64] {
+        const MOST: u64 = 64;
+        let end = self.flow_pointer(pointers) & !7;
+        let chunk = self.flow_start..=self.region.start() + REGION - GUARD;
+        if !self.to_file || !chunk.contains(&end) {
+            return &[];
+        }
+        let len = MOST.min(end - self.flow_start);
+        self.region.words(end - len, len)
+    }
+
     fn flow_pointer(&self, pointers: &Pointers) -> u64 {
         self.parked.unwrap_or(pointers[0])
     }

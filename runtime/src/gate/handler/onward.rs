@@ -301,12 +301,20 @@ pub fn lost(signal: i32, info: &SigInfo, at: &Interrupted) {
     );
     // What follows is to find the cause from a report alone.
     let gpr = at.context.gpr();
+    let (trap, error, rflags) = (at.context.trap, at.context.error, at.context.rflags);
+    crate::say!("trap {trap}, error {error:#x}, flags {rflags:#x}, registers {gpr:x?}");
     match locate(pc) {
         Some(place) => {
             crate::say!("in the unit of {:#x}, offset {:#x}", place.start(), place.offset(pc))
         }
-        None => crate::say!("in no unit; error {:#x}, registers {gpr:x?}", at.context.error),
+        None => crate::say!("in no unit"),
     }
+    // SAFETY: translated code was interrupted: no reference to the thread exists but the handler's, which
+    // is not used any more.
+    let thread = unsafe { &*Thread::here() };
+    let resume = thread.block.resume;
+    let last = thread.recorder.last_flow(&thread.block.pointers);
+    crate::say!("last resumed at {resume:#x}; its last control flow: {last:x?}");
     let mut code = [0; 32];
     let start = pc.wrapping_sub(code.len() as u64 / 2);
     let is_there = read_program_bytes(start, &mut code);
