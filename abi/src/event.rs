@@ -325,6 +325,8 @@ pub enum Event<B, R> {
     Resume(R),
     /// The fs base changed to this.
     FsBase(u64),
+    /// The gs base changed to this.
+    GsBase(u64),
     /// A child process was made. It may have a trace of its own, or, if it shares this process's
     /// memory ([`Event::OwnProcess`]), a thread of this one.
     Fork {
@@ -627,6 +629,7 @@ kinds! {
     Passed = 62 "PASSED",
     Seen = 63 "SEEN",
     Untouched = 64 "UNTOUCHED",
+    GsBase = 65 "GS_BASE",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -761,7 +764,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             | Event::Arrived(registers)
             | Event::Checked(registers)
             | Event::Interrupted(registers) => out.put(&registers.borrow().to_bytes()),
-            Event::FsBase(base) => put_words(out, &[*base]),
+            Event::FsBase(base) | Event::GsBase(base) => put_words(out, &[*base]),
             Event::Fork { pid } | Event::Parent { pid } | Event::OwnProcess { pid } => {
                 put_words(out, &[*pid]);
             }
@@ -932,6 +935,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             },
             Kind::Resume => Event::Resume(f.registers()?),
             Kind::FsBase => Event::FsBase(f.u64()?),
+            Kind::GsBase => Event::GsBase(f.u64()?),
             Kind::Fork => Event::Fork { pid: f.u64()? },
             Kind::Parent => Event::Parent { pid: f.u64()? },
             Kind::OwnProcess => Event::OwnProcess { pid: f.u64()? },

@@ -14,6 +14,9 @@ mod table;
 pub use commands::{ioctl_effect, IoctlEffect};
 pub use resolve::{described, effects, may_read, may_write, MayWrite};
 
+/// Added to the number of a 32-bit call (`int 0x80`) that has structures of its own: its number is the rest.
+pub const OLD: u64 = 1 << 31;
+
 /// A system call of x86-64 Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Syscall {

@@ -111,6 +111,8 @@ pub struct ThreadBlock {
     pub stub_fill: u64,
     /// Watched: the program's fs base. The processor's is `view` while the thread is watched.
     pub program_fs: u64,
+    /// The program's gs base: the processor's leads here.
+    pub program_gs: u64,
 }
 
 macro_rules! offsets {
@@ -155,6 +157,7 @@ offsets! {
     BEHIND = behind => 0x16f0;
     STUB_FILL = stub_fill => 0x16f8;
     PROGRAM_FS = program_fs => 0x1700;
+    PROGRAM_GS = program_gs => 0x1708;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -212,6 +215,7 @@ impl ThreadBlock {
             behind: 0,
             stub_fill: 0,
             program_fs: 0,
+            program_gs: 0,
         }
     }
 }
@@ -224,7 +228,7 @@ impl Default for ThreadBlock {
 
 /// Why generated code enters `stub_refuse` (in `exit_id`).
 pub mod refuse {
-    /// The program uses the gs segment.
+    /// The program uses the gs segment in a way that cannot be translated.
     pub const GS: u32 = 1;
     /// `int 0x80` and the other old ways into the kernel.
     pub const OLD_SYSCALL: u32 = 2;

@@ -161,8 +161,10 @@ pub mod outside {
     pub const FALLS: u8 = 1;
     /// The memory stream has the value (8 bytes) of which the fs base became.
     pub const FS_BASE: u8 = 2;
-    /// Only the low half of that value.
+    /// With [`FS_BASE`]: only the low half of that value.
     pub const LOW_HALF: u8 = 4;
+    /// Without [`FS_BASE`]: the memory stream has the value of which the gs base became.
+    pub const GS_BASE: u8 = LOW_HALF;
 
     /// Whether a word is a mark.
     #[must_use]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use abi::syscalls::{described, find};
+use abi::syscalls::{described, find, OLD};
 use serde::{Serialize, Serializer};
 use trace::events::Event;
 use trace::{Error, Thread, Trace};
@@ -18,6 +18,7 @@ use crate::Stop;
 pub fn name(number: u64) -> Cow<'static, str> {
     match find(number) {
         Some(call) => Cow::Borrowed(call.name),
+        None if number & OLD != 0 => Cow::Owned(format!("int80_{}", number & !OLD)),
         None => Cow::Owned(format!("syscall_{number}")),
     }
 }

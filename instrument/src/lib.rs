@@ -8,7 +8,7 @@
 //! * `weave` emits a unit as its plan says, with the hand of `weaver`: `records` are what is inserted,
 //!   `moved` what is the program's, `transfer` calls, returns and jumps, of which `dispatch` knows those that go
 //!   through tables, `undo` what only the undo
-//!   log needs; `cold` what lies behind the hot code;
+//!   log needs, `gs` what is reached by way of gs; `cold` what lies behind the hot code;
 //! * [`recipe`] remembers for every original instruction where it went and how to get the program's
 //!   state back there.
 //!
@@ -26,6 +26,7 @@ pub mod emit;
 pub mod explore;
 pub mod flags;
 pub mod fragment;
+mod gs;
 pub mod liveness;
 mod loose;
 mod manner;

@@ -2,12 +2,13 @@
 //! is pc-relative, re-encoded only where that is out of reach.
 
 use crate::emit::At;
+use crate::gs::uses_gs;
 use crate::operand::{displacement_offset, register64};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
-use abi::thread;
+use abi::thread::{self, refuse};
 use iced_x86::{Instruction, OpKind, Register};
 use lifter::regs::{GprSet, RAX, RSP};
 
@@ -33,6 +34,9 @@ impl Weaver<'_> {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
         }
+        if self.manner.watches && uses_gs(insn) {
+            return self.refuse(insn, refuse::GS);
+        }
         if self.manner.watches && self.watched(insn, i) {
             return;
         }
@@ -42,8 +46,11 @@ impl Weaver<'_> {
         if self.is_answered(insn) {
             self.ask(insn);
         }
-        if !insn.is_ip_rel_memory_operand() {
+        if !insn.is_ip_rel_memory_operand() && !uses_gs(insn) {
             self.boundary(insn, Kind::Plain, &[]);
+            if self.gs_base(insn) {
+                return;
+            }
             self.copy(insn);
             if loads_flags(insn) {
                 // Two places that belong to no instruction: see `loads_flags`.
@@ -57,15 +64,15 @@ impl Weaver<'_> {
             None => self.boundary(insn, Kind::Plain, &[]),
             Some(reg) => self.boundary(insn, Kind::Scratch, &[reg.0]),
         }
-        self.pc_relative(insn, far);
+        self.copy_or_reach(insn, far);
     }
 
     /// The instruction with whatever its operand needs.
     pub fn copy_or_reach(&mut self, insn: &Instruction, far: Option<Gpr>) {
-        if insn.is_ip_rel_memory_operand() {
-            self.pc_relative(insn, far);
-        } else {
-            self.copy(insn);
+        match far {
+            Some(reg) => self.reach(insn, reg),
+            None if insn.is_ip_rel_memory_operand() => self.pc_relative(insn),
+            None => self.copy(insn),
         }
     }
 
@@ -79,14 +86,14 @@ impl Weaver<'_> {
         self.code().copy(&bytes[..len]);
     }
 
-    /// A register to address a pc-relative operand through, if it has one and it is out of reach from
-    /// here.
+    /// A register to address an operand through, if it has one that is pc-relative and out of reach from here,
+    /// or relative to the gs base.
     pub fn far_register(&mut self, insn: &Instruction, i: usize) -> Option<Gpr> {
-        if !insn.is_ip_rel_memory_operand() {
-            return None;
-        }
-        let distance = insn.ip_rel_memory_address().wrapping_sub(self.here()) as i64;
-        (distance.unsigned_abs() > (1 << 31) - MARGIN)
+        let is_far = || {
+            let distance = insn.ip_rel_memory_address().wrapping_sub(self.here()) as i64;
+            distance.unsigned_abs() > (1 << 31) - MARGIN
+        };
+        (uses_gs(insn) || insn.is_ip_rel_memory_operand() && is_far())
             .then(|| GprSet::ALL.minus(self.touched(i)).iter().find(|&r| r != RSP).unwrap_or(RAX))
     }
 
@@ -95,27 +102,35 @@ impl Weaver<'_> {
         (target.wrapping_sub(self.here()) as i64).unsigned_abs() < (1 << 31) - MARGIN
     }
 
-    /// Emits an instruction with a pc-relative operand; `far`: through this register, whose value
-    /// waits in the thread block meanwhile.
+    /// Emits an instruction with a pc-relative operand that is in reach.
     #[allow(clippy::cast_possible_truncation, reason = "a distance that is in reach has 32 bits")]
-    fn pc_relative(&mut self, insn: &Instruction, far: Option<Gpr>) {
+    fn pc_relative(&mut self, insn: &Instruction) {
         let target = insn.ip_rel_memory_address();
-        let Some(reg) = far else {
-            let mut bytes = [0; 15];
-            let len = self.original(insn, &mut bytes);
-            let next = self.here().wrapping_add(len as u64);
-            let distance = target.wrapping_sub(next) as u32;
-            if let Some(at) = displacement_offset(insn, &bytes[..len]) {
-                bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
-            }
-            return self.code().copy(&bytes[..len]);
-        };
+        let mut bytes = [0; 15];
+        let len = self.original(insn, &mut bytes);
+        let next = self.here().wrapping_add(len as u64);
+        let distance = target.wrapping_sub(next) as u32;
+        if let Some(at) = displacement_offset(insn, &bytes[..len]) {
+            bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+        self.code().copy(&bytes[..len]);
+    }
+
+    /// Emits an instruction whose operand is addressed through `reg`, whose value waits in the thread block
+    /// meanwhile.
+    fn reach(&mut self, insn: &Instruction, reg: Gpr) {
         self.code().store(Slot::Second.offset(), reg);
-        self.code().constant(reg, target);
-        let mut through = *insn;
-        through.set_memory_base(register64(reg));
-        through.set_memory_displacement64(0);
-        through.set_memory_displ_size(0);
+        let through = match uses_gs(insn) {
+            true => self.through_gs(insn, reg),
+            false => {
+                self.code().constant(reg, insn.ip_rel_memory_address());
+                let mut through = *insn;
+                through.set_memory_base(register64(reg));
+                through.set_memory_displacement64(0);
+                through.set_memory_displ_size(0);
+                through
+            }
+        };
         if !self.encode(&through) {
             // Never seen; traps rather than doing something else.
             self.code().ud2();

@@ -72,7 +72,7 @@ pub struct Outside {
     /// Bits of [`abi::trace::outside`].
     mark: u8,
     /// The last instruction that changes the fs base, and from which register.
-    fs_base: Option<(u8, Gpr)>,
+    base: Option<(u8, Gpr)>,
 }
 
 /// What one instruction needs and does.
@@ -478,12 +478,16 @@ pub fn outside(insns: &[Instruction], behind: OrigAddr, selected: Selected) -> O
     let mut found = Outside::default();
     let Some(last) = insns.last() else { return found };
     for (insn, i) in insns.iter().zip(0u8..) {
-        if insn.mnemonic() == Mnemonic::Wrfsbase && refusal(insn).is_none() {
-            let register = insn.op0_register();
-            found.fs_base = gpr_number(register).map(|number| (i, number));
-            let half = if register.is_gpr32() { outside::LOW_HALF } else { 0 };
-            found.mark = outside::FS_BASE | half;
+        if !writes_base(insn) || refusal(insn).is_some() {
+            continue;
         }
+        let register = insn.op0_register();
+        found.base = gpr_number(register).map(|number| (i, number));
+        found.mark = match (insn.mnemonic(), register.is_gpr32()) {
+            (Mnemonic::Wrgsbase, _) => outside::GS_BASE,
+            (_, true) => outside::FS_BASE | outside::LOW_HALF,
+            (_, false) => outside::FS_BASE,
+        };
     }
     let flow = Flow::of(last);
     if !flow.ends_block() {
@@ -501,7 +505,7 @@ pub fn outside(insns: &[Instruction], behind: OrigAddr, selected: Selected) -> O
         Flow::Call(target) => may_lead(target),
         _ => next.into_iter().flatten().any(may_lead),
     };
-    found.marks = leads || found.fs_base.is_some();
+    found.marks = leads || found.base.is_some();
     found
 }
 
@@ -517,7 +521,7 @@ fn outside_plan(recording: RecordingOptions, block: Outside) -> UnitPlan {
         ControlFlow::Tags | ControlFlow::Bits => AtEntry::Outside(mark),
     };
     plan.records =
-        block.fs_base.map(|(insn, r)| Record { insn, what: What::Before(r) }).into_iter().collect();
+        block.base.map(|(insn, r)| Record { insn, what: What::Before(r) }).into_iter().collect();
     plan
 }
 
@@ -562,8 +566,15 @@ pub fn starts_unit(
 
 /// Whether an instruction must be the last one of its unit: the runtime answers in place of one that asks
 /// the machine, and goes on at a boundary between units.
+/// Code that is not selected tells of one new base of a segment in each unit.
 pub fn ends_unit(options: Options, insn: &Instruction) -> bool {
     options.turns() != Turns::NotCounted && asks(insn)
+        || options.recording.selective && writes_base(insn)
+}
+
+/// Whether it changes the fs or gs base.
+fn writes_base(insn: &Instruction) -> bool {
+    matches!(insn.mnemonic(), Mnemonic::Wrfsbase | Mnemonic::Wrgsbase)
 }
 
 /// Extends what blocks want by what all their successors want.

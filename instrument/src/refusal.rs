@@ -1,19 +1,19 @@
 //! Which instructions cannot be run translated, and why.
 
+use crate::gs::{is_reachable, uses_gs};
 use abi::thread::refuse;
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, Register};
 use lifter::flow::Flow;
 
 /// Why an instruction cannot be run translated, if so: a number of [`abi::thread::refuse`].
 pub fn refusal(insn: &Instruction) -> Option<u32> {
-    if insn.segment_prefix() == Register::GS
-        && insn.op_kinds().any(has_segment)
-        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
-    {
+    if uses_gs(insn) && !is_reachable(insn) {
         return Some(refuse::GS);
     }
     match insn.mnemonic() {
-        Mnemonic::Rdgsbase | Mnemonic::Wrgsbase | Mnemonic::Lgs => return Some(refuse::GS),
+        Mnemonic::Lgs => return Some(refuse::GS),
+        // What code that is not selected says of the new base is a whole register.
+        Mnemonic::Wrgsbase if insn.op0_register().size() == 4 => return Some(refuse::GS),
         Mnemonic::Mov | Mnemonic::Pop if insn.op0_register() == Register::GS => {
             return Some(refuse::GS);
         }
@@ -26,21 +26,4 @@ pub fn refusal(insn: &Instruction) -> Option<u32> {
         Flow::Transaction(_) => Some(refuse::TRANSACTION),
         _ => None,
     }
-}
-
-/// Memory operands that a segment prefix applies to.
-fn has_segment(kind: OpKind) -> bool {
-    use OpKind::{
-        Memory, MemorySegDI, MemorySegEDI, MemorySegESI, MemorySegRDI, MemorySegRSI, MemorySegSI,
-    };
-    matches!(
-        kind,
-        Memory
-            | MemorySegSI
-            | MemorySegESI
-            | MemorySegRSI
-            | MemorySegDI
-            | MemorySegEDI
-            | MemorySegRDI
-    )
 }

@@ -24,6 +24,7 @@ use crate::block::Slots;
 use crate::dispatch::Dispatch;
 use crate::emit::{At, LookUp};
 use crate::fragment::{Return, Slot, Table};
+use crate::gs::uses_gs;
 use crate::loose::{Cold, Pending, Size};
 use crate::manner::Returns;
 use crate::operand::memory_operand;
@@ -45,6 +46,9 @@ impl Weaver<'_> {
     pub fn transfer(&mut self, insn: &Instruction, i: usize) {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
+        }
+        if self.manner.watches && uses_gs(insn) {
+            return self.refuse(insn, refuse::GS);
         }
         let next = OrigAddr(insn.next_ip());
         match Flow::of(insn) {
@@ -358,6 +362,9 @@ impl Weaver<'_> {
             from = gpr_number(insn.op0_register()).unwrap_or(RCX);
         } else if self.manner.watches {
             self.target_on_view(insn, i);
+        } else if uses_gs(insn) {
+            let through = self.through_gs(insn, RCX);
+            self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(&through));
         } else if insn.is_ip_rel_memory_operand() {
             let at = insn.ip_rel_memory_address();
             let next = self.here().wrapping_add(8);

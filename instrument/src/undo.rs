@@ -5,6 +5,7 @@
 //! faults where the store would; its recipe entry says which registers it has borrowed.
 
 use crate::emit::At;
+use crate::gs::displacement_size;
 use crate::operand::{register32, register64};
 use crate::recipe::{pair, Kind, NOT_BORROWED};
 use crate::weaver::{Scratch, Slot, Weaver};
@@ -81,9 +82,8 @@ impl Weaver<'_> {
     /// The memory operand of such a piece; `to` holds its address if no operand reaches it.
     fn piece(&mut self, insn: &Instruction, r: &Reference, from: i32, to: Gpr) -> MemoryOperand {
         let segment = match r.segment {
-            Segment::None => Register::None,
+            Segment::None | Segment::Gs => Register::None,
             Segment::Fs => Register::FS,
-            Segment::Gs => Register::GS,
         };
         let target = (r.displacement as u64).wrapping_add(i64::from(from) as u64);
         let relative = insn.is_ip_rel_memory_operand() && r.operand.is_some();
@@ -92,6 +92,19 @@ impl Weaver<'_> {
             MemoryOperand::new(base, index, scale, displacement, size, false, segment)
         };
         let none = Register::None;
+        if r.segment == Segment::Gs {
+            let index = match r.index {
+                Index::Gpr { number, scale } => Some((number, u32::from(scale))),
+                _ => None,
+            };
+            self.gs_base_and(to, index);
+            let displacement = target as i64;
+            let size = displacement_size(displacement);
+            return match r.base {
+                Some(base) => operand(register64(base), register64(to), 1, displacement, size),
+                None => operand(register64(to), none, 1, displacement, size),
+            };
+        }
         if relative && self.reaches(target) && r.segment == Segment::None {
             return operand(Register::RIP, none, 1, target as i64, 8);
         }

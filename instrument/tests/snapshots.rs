@@ -114,6 +114,7 @@ fn field(offset: i32) -> Option<String> {
         thread::JUMP_ENTRIES => "jump_entries",
         thread::STUB_WATCH => "stub_watch",
         thread::PROGRAM_FS => "program_fs",
+        thread::PROGRAM_GS => "program_gs",
         thread::VIEW => "view",
         thread::VIEW_BACK => "view_back",
         thread::BEHIND => "behind",
@@ -443,8 +444,12 @@ impl<'a> Check<'a> {
                 self.pointers = self.pointers.minus(effect.written);
             } else {
                 self.inserted(insn, effect);
-                if let Some(syscall) = original.filter(|o| o.mnemonic() == Mnemonic::Syscall) {
-                    let overwritten = use_def(syscall, &mut self.factory).defined;
+                // Other instructions give their results.
+                let other = |o: &&Instruction| {
+                    matches!(o.mnemonic(), Mnemonic::Syscall | Mnemonic::Rdgsbase)
+                };
+                if let Some(other) = original.filter(other) {
+                    let overwritten = use_def(other, &mut self.factory).defined;
                     self.lost = self.lost.minus(overwritten);
                 }
             }
@@ -1301,11 +1306,11 @@ snapshot!(
     what_is_refused,
     plain_transfers(),
     [
-        // mov rax,gs:[0]; lods gs:[rsi]; mov gs,ax; rdgsbase rax; lgs eax,[rax]; lea rax,gs:[rdi]
-        &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0][..],
+        // mov rax,gs:[eax]; lods gs:[rsi]; mov gs,ax; wrgsbase eax; lgs eax,[rax]; lea rax,gs:[rdi]
+        &[0x65, 0x67, 0x48, 0x8b, 0x00][..],
         &[0x65, 0x48, 0xad],
         &[0x8e, 0xe8],
-        &[0xf3, 0x48, 0x0f, 0xae, 0xc8],
+        &[0xf3, 0x0f, 0xae, 0xd8],
         &[0x0f, 0xb5, 0x00],
         &[0x65, 0x48, 0x8d, 0x07],
         // int 80h; retf; jmp far [rax]; iretq; sysret; xbegin; int3; ud2; vmcall
@@ -1319,6 +1324,25 @@ snapshot!(
         &[0x0f, 0x0b],
         &[0x0f, 0x01, 0xc1],
         &[0xc3],
+    ]
+);
+
+// --- gs ---
+
+snapshot!(
+    operands_of_gs_have_a_register,
+    memory(Memory::Registers, Pointers::Vector, 0),
+    [
+        // mov rax,gs:[0]; or gs:[rbp],al; add gs:[rsp+rcx*8-8],edx; movabs al,gs:[10h]; wrgsbase r9; rdgsbase r10d;
+        // push gs:[8]; call gs:[rdx+rax*8]
+        &[0x65, 0x48, 0x8b, 0x04, 0x25, 0, 0, 0, 0][..],
+        &[0x65, 0x08, 0x45, 0x00],
+        &[0x65, 0x01, 0x54, 0xcc, 0xf8],
+        &[0x65, 0xa0, 0x10, 0, 0, 0, 0, 0, 0, 0],
+        &[0xf3, 0x49, 0x0f, 0xae, 0xd9],
+        &[0xf3, 0x41, 0x0f, 0xae, 0xca],
+        &[0x65, 0xff, 0x34, 0x25, 8, 0, 0, 0],
+        &[0x65, 0xff, 0x14, 0xc2],
     ]
 );
 

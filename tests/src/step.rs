@@ -402,6 +402,11 @@ impl<'a> Oracle<'a> {
         match insn.mnemonic() {
             Mnemonic::Pushf | Mnemonic::Pushfq => self.code.hide_trap_flag(after.rsp),
             Mnemonic::Syscall => self.after_syscall(tid, &before, &after),
+            // Numbers of its own: it may have been any call.
+            Mnemonic::Int if insn.immediate8() == 0x80 => {
+                self.code.mappings_changed();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -484,7 +489,7 @@ impl<'a> Oracle<'a> {
                 Some(values) => values.before(tid, insn, &thread.refs)?,
                 None => None,
             };
-            if insn.mnemonic() == Mnemonic::Syscall {
+            if is_call(insn) {
                 thread.doing = Doing::Syscall { entered: false };
                 return sys::to_syscall_stop(tid, signal);
             }
@@ -493,10 +498,16 @@ impl<'a> Oracle<'a> {
     }
 }
 
+/// Whether the instruction calls the kernel.
+fn is_call(insn: &Instruction) -> bool {
+    let mnemonic = insn.mnemonic();
+    mnemonic == Mnemonic::Syscall || mnemonic == Mnemonic::Int && insn.immediate8() == 0x80
+}
+
 /// Whether the thread has just come out of a system call that the kernel will restart.
 fn interrupted_syscall(thread: &Thread) -> bool {
     let restart = -516..=-512;
-    let syscall = thread.insn.as_ref().is_some_and(|i| i.mnemonic() == Mnemonic::Syscall);
+    let syscall = thread.insn.as_ref().is_some_and(is_call);
     syscall && restart.contains(&(thread.regs.rax as i64)) && thread.regs.orig_rax as i64 >= 0
 }
 

@@ -441,6 +441,7 @@ fn exit(flow: Flow, end: LiveAddr) -> Exit {
         Flow::Jump(target) | Flow::Call(target) => Exit::To(live(target)),
         Flow::Branch(target) => Exit::Branch { taken: live(target), not_taken: end },
         Flow::Syscall => Exit::System(end),
+        flow if flow.is_old_syscall() => Exit::System(end),
         _ => Exit::Anywhere,
     }
 }

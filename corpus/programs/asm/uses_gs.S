@@ -1,7 +1,7 @@
-// An instruction that uses the gs segment, in the middle of a block that ends with a branch, behind branches and
+// A string instruction that uses the gs segment, in the middle of a block that ends with a branch, behind branches and
 // references. Natively it faults: nothing is there.
 //#expect-signal: 11
-//#refused: uses the gs segment
+//#refused: uses the gs segment in an unusual way
 #include "common.h"
 _start: mov ecx, 3
 1:      push rcx
@@ -13,7 +13,8 @@ _start: mov ecx, 3
 3:      mov rbx, [rsp]
         jmp 4f
 4:      push rbx
-        mov rax, gs:[0]
+        xor esi, esi
+        lods rax, qword ptr gs:[rsi]
         mov rdx, [rsp]
         mov [rsp - 8], rdx
         cmp rbx, rdx

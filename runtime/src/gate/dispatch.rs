@@ -15,6 +15,7 @@ use crate::gate::stubs::{ARRIVE, ASK, EXIT, FILL, MISS, RETURN_MISS, STORE, SYSC
 use crate::kernel::ask;
 use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
+use crate::kernel::old_calls;
 use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
@@ -279,15 +280,24 @@ pub fn popped_by(insn: &iced_x86::Instruction) -> u64 {
     8 + if insn.op_count() > 0 { u64::from(insn.immediate16()) } else { 0 }
 }
 
-/// An instruction that cannot be run: says so and ends the program.
+/// An instruction that cannot be run translated: the runtime does what it does, or says so and ends the program.
 fn refused(thread: &mut Thread) {
-    let what = match thread.block.exit_id as u32 {
-        refuse::GS => "uses the gs segment",
-        refuse::OLD_SYSCALL => "makes a system call with int or sysenter",
+    let pc = thread.block.target;
+    thread.block.target = facts().window;
+    let why = thread.block.exit_id as u32;
+    if let Some(next) =
+        Some(pc).filter(|_| why == refuse::OLD_SYSCALL).and_then(|pc| old_calls::enter(thread, pc))
+    {
+        return prepare(thread, next);
+    }
+    let what = match why {
+        refuse::GS => "uses the gs segment in an unusual way",
+        refuse::OLD_SYSCALL => {
+            "makes a 32-bit system call that is not followed (int 0x80, sysenter)"
+        }
         refuse::FAR_TRANSFER => "changes the code segment",
         _ => "starts a memory transaction",
     };
-    let pc = thread.block.target;
     if is_replay() {
         calls::refused(thread, pc, what);
     }

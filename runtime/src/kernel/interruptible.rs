@@ -45,6 +45,48 @@ pub unsafe extern "C" fn interruptible(
     )
 }
 
+/// As [`interruptible`], a 32-bit call (`int 0x80`): the low halves of its arguments count.
+///
+/// # Safety
+/// As for [`crate::base::sys::raw`].
+#[unsafe(naked)]
+pub unsafe extern "C" fn interruptible_old(
+    pending: *const u32,
+    n: usize,
+    args: *const [usize; 6],
+) -> usize {
+    // Older kernels change r8 to r11 here.
+    naked_asm!(
+        ".globl deprewrite_old_start",
+        ".globl deprewrite_old_insn",
+        ".globl deprewrite_old_abort",
+        "push rbx",
+        "push rbp",
+        "mov r8, rdi",
+        "mov eax, esi",
+        "mov r9, rdx",
+        "mov ebx, [r9]",
+        "mov ecx, [r9 + 8]",
+        "mov edx, [r9 + 16]",
+        "mov esi, [r9 + 24]",
+        "mov edi, [r9 + 32]",
+        "mov ebp, [r9 + 40]",
+        "deprewrite_old_start:",
+        "cmp dword ptr [r8], 0",
+        "jne deprewrite_old_abort",
+        "deprewrite_old_insn:",
+        "int 0x80",
+        "jmp 2f",
+        "deprewrite_old_abort:",
+        "mov rax, {not_started}",
+        "2:",
+        "pop rbp",
+        "pop rbx",
+        "ret",
+        not_started = const NOT_STARTED as isize,
+    )
+}
+
 /// What [`forced`] returns of a call that waited, and that the kernel would start again after a signal.
 pub const BROKEN_OFF: usize = -513isize as usize;
 
@@ -89,13 +131,21 @@ pub fn broken_off(pc: u64, rcx: u64) -> Option<u64> {
 pub fn abort_of(pc: u64) -> Option<u64> {
     let start = deprewrite_interruptible_start as *const () as u64;
     let insn = deprewrite_interruptible_insn as *const () as u64;
-    (start..=insn).contains(&pc).then_some(deprewrite_interruptible_abort as *const () as u64)
+    if (start..=insn).contains(&pc) {
+        return Some(deprewrite_interruptible_abort as *const () as u64);
+    }
+    let start = deprewrite_old_start as *const () as u64;
+    let insn = deprewrite_old_insn as *const () as u64;
+    (start..=insn).contains(&pc).then_some(deprewrite_old_abort as *const () as u64)
 }
 
 extern "C" {
     fn deprewrite_interruptible_start();
     fn deprewrite_interruptible_insn();
     fn deprewrite_interruptible_abort();
+    fn deprewrite_old_start();
+    fn deprewrite_old_insn();
+    fn deprewrite_old_abort();
     fn deprewrite_forced_insn();
     fn deprewrite_forced_broken_off();
 }

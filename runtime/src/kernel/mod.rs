@@ -6,6 +6,7 @@ pub mod brk;
 pub mod clone;
 pub mod headers;
 pub mod interruptible;
+pub mod old_calls;
 pub mod replay;
 pub mod ring;
 pub mod signals;

@@ -367,6 +367,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
         crate::die!("the program has more threads than can be watched: use --threads serial");
     }
     child.block.program_fs = request.tls.unwrap_or(thread.block.program_fs);
+    child.block.program_gs = thread.block.program_gs;
     child.clear_tid = request.clear_tid;
     // A process, or a thread of one that is.
     let is_process = request.flags & CLONE_THREAD == 0;

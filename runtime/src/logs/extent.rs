@@ -31,7 +31,8 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
     }
     let segment = match r.segment {
         Segment::Fs => thread.fs_base(),
-        Segment::None | Segment::Gs => 0,
+        Segment::Gs => thread.block.program_gs,
+        Segment::None => 0,
     };
     let linear = |sum: u64| {
         let sum = if r.address32 { sum & 0xffff_ffff } else { sum };

@@ -17,7 +17,7 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{PAGE, SYNC_PAGE};
-use abi::syscalls::find;
+use abi::syscalls::{find, OLD};
 use alloc::vec::Vec;
 use core::ops::Range;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic};
@@ -64,7 +64,11 @@ impl Log for UndoLog {
     fn after_call(&self, thread: &mut Thread, call: &Call, result: usize) {
         /// EPERM, EBADF, ENOTTY, ENOSYS: nobody has looked at the memory.
         const REFUSED: [usize; 4] = [1, 9, 25, 38];
-        let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
+        let name = match find(call.number as u64) {
+            Some(call) => call.name,
+            None if call.number as u64 & OLD != 0 => "32-bit system call",
+            None => "unknown system call",
+        };
         let error = sys::check(result).err().map_or(0, |errno| errno as usize);
         if call.writes.elsewhere && !REFUSED.contains(&error) {
             lost(thread, thread.syscall_pc, 0, 0, name);

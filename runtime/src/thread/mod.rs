@@ -263,7 +263,7 @@ impl Thread {
             rip,
             rflags: self.block.registers.rflags,
             fs_base: self.fs_base(),
-            gs_base: 0,
+            gs_base: self.block.program_gs,
             valid,
         }
     }

@@ -208,6 +208,7 @@ impl Decoder for Bits {
             Some(
                 Event::Syscall { .. }
                 | Event::FsBase(_)
+                | Event::GsBase(_)
                 | Event::Resume(_)
                 | Event::Exec(_)
                 | Event::NotFollowed(_),

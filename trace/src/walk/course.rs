@@ -208,6 +208,7 @@ impl<'a> Course<'a> {
             self.over |= placed.refused_at().is_some();
             match &placed.event {
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
+                Some(Event::GsBase(base)) => self.cursor.gs_base = *base,
                 Some(Event::Interrupted(state)) => self.cursor.set(state),
                 Some(Event::Undo { pc, address, old }) => {
                     sink.store(Overwritten { pc: *pc, address: *address, old });
@@ -241,16 +242,19 @@ impl<'a> Course<'a> {
 
     /// Passes over code that is not selected.
     fn outside<S: Sink>(&mut self, mark: u8, sink: &mut S) -> Result<(), String> {
-        use abi::trace::outside::{FALLS, FS_BASE, LOW_HALF};
+        use abi::trace::outside::{FALLS, FS_BASE, GS_BASE, LOW_HALF};
         if !self.selective {
             return Err(format!("unknown control word {mark}"));
         }
-        if mark & FS_BASE != 0 {
+        if mark & (FS_BASE | GS_BASE) != 0 {
             let Some(value) = self.cursor.word() else {
                 return Err("the memory stream ends at a mark of code that is not selected".into());
             };
-            let narrow = mark & LOW_HALF != 0;
-            self.cursor.fs_base = if narrow { value & 0xffff_ffff } else { value };
+            match (mark & FS_BASE != 0, mark & LOW_HALF != 0) {
+                (false, _) => self.cursor.gs_base = value,
+                (true, true) => self.cursor.fs_base = value & 0xffff_ffff,
+                (true, false) => self.cursor.fs_base = value,
+            }
         }
         if !self.outside {
             self.outside = true;

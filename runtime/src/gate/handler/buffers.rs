@@ -69,7 +69,7 @@ fn next_chunk(thread: &mut Thread, at: &mut Interrupted, place: &Place) {
         rip: place.start(),
         rflags: at.context.rflags,
         fs_base: thread.fs_base(),
-        gs_base: 0,
+        gs_base: thread.block.program_gs,
         // The stack pointer is the program's, whether anything here needs it or not.
         valid: u64::from(valid.bits()) | 1 << 4,
     };

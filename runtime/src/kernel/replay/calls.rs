@@ -30,6 +30,7 @@ use abi::syscalls::{find, MayWrite};
 use abi::thread::Registers;
 use core::fmt::Write;
 
+const ARCH_SET_GS: usize = 0x1001;
 const ARCH_SET_FS: usize = 0x1002;
 const SETRLIMIT: usize = 160;
 
@@ -268,7 +269,7 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
         nr::RT_SIGACTION => virtual_state::sigaction(thread, &without(args, 2)),
         nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
         nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
-        nr::ARCH_PRCTL if args[0] == ARCH_SET_FS => arch_prctl(thread, args),
+        nr::ARCH_PRCTL if matches!(args[0], ARCH_SET_FS | ARCH_SET_GS) => arch_prctl(thread, args),
         nr::SHMAT => impossible(
             thread,
             pc,

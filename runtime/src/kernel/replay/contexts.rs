@@ -218,6 +218,7 @@ pub struct Standing {
     pub tid: u32,
     pub registers: Registers,
     pub fs_base: u64,
+    pub gs_base: u64,
 }
 
 /// All threads that have begun and have not ended, but for `thread`, which runs.
@@ -229,7 +230,8 @@ pub fn others(thread: &Thread) -> Vec<Standing> {
         // SAFETY: its block, which nobody changes while it stands, and which is not freed meanwhile.
         let block = unsafe { &(*(context.thread as *const Thread)).block };
         let registers = Registers { rip: context.pc, ..block.registers };
-        Some(Standing { index, tid: context.tid, registers, fs_base: context.fs_base })
+        let (fs_base, gs_base) = (context.fs_base, block.program_gs);
+        Some(Standing { index, tid: context.tid, registers, fs_base, gs_base })
     });
     standing.collect()
 }

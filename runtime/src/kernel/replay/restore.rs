@@ -215,6 +215,7 @@ impl State {
         (thread.index, thread.tid, thread.parent) = (self.index, self.tid, self.parent);
         thread.block.registers.gpr = registers.gpr;
         thread.block.registers.rip = registers.rip;
+        thread.block.program_gs = registers.gs_base;
         thread.block.registers.rflags = registers.rflags;
         thread.resume_original = registers.rip;
         thread.mailbox.set_mask(self.mask);

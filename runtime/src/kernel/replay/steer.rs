@@ -499,7 +499,7 @@ impl Steer {
             gpr: registers.gpr,
             rflags: registers.rflags & !TRAP_FLAG,
             fs_base: fs_base(),
-            gs_base: 0,
+            gs_base: thread.block.program_gs,
             vectors,
             vectors_len,
         }
@@ -574,7 +574,7 @@ impl Steer {
         let Some(other) = contexts::others(thread).into_iter().nth(n as usize) else {
             return self.say(Why::Refused);
         };
-        let Standing { index, tid, registers, fs_base } = other;
+        let Standing { index, tid, registers, fs_base, gs_base } = other;
         let said = Stop {
             thread: u64::from(index),
             tid: tid_of(index, tid),
@@ -582,6 +582,7 @@ impl Steer {
             gpr: registers.gpr,
             rflags: registers.rflags & !TRAP_FLAG,
             fs_base,
+            gs_base,
             vectors: 0,
             vectors_len: 0,
             ..self.said

@@ -101,7 +101,7 @@ fn put_state(events: &mut Vec<u8>, thread: &Thread) {
         rip: standing.pc,
         rflags: registers.rflags,
         fs_base: standing.fs_base,
-        gs_base: 0,
+        gs_base: thread.block.program_gs,
         valid: 0xffff,
     };
     let mut vectors = Vec::new();

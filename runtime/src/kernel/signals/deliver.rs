@@ -200,7 +200,7 @@ fn record(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, next:
         rip: next.rip,
         rflags: next.rflags,
         fs_base,
-        gs_base: 0,
+        gs_base: thread.block.program_gs,
         valid: next.valid,
     };
     let handled = Event::Signal {

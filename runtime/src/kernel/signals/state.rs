@@ -25,7 +25,7 @@ impl State {
             rip: self.rip,
             rflags: self.rflags,
             fs_base: thread.fs_base(),
-            gs_base: 0,
+            gs_base: thread.block.program_gs,
             valid: self.valid,
         }
     }

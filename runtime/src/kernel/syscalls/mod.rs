@@ -22,7 +22,7 @@ use crate::code::jit::has_protected_pages;
 use crate::code::writing::{before_writing, write_program_value};
 use crate::kernel::baton;
 use crate::kernel::brk::brk;
-use crate::kernel::interruptible::{interruptible, NOT_STARTED};
+use crate::kernel::interruptible::{interruptible, interruptible_old, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
@@ -35,6 +35,9 @@ use abi::event::{End, Event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
 
+/// Added to the number of a 32-bit call, which is made as such ([`crate::kernel::old_calls`]).
+pub const OLD: usize = abi::syscalls::OLD as usize;
+
 /// Carries out the system call in the thread's registers; `next` is the pc behind it. Returns the
 /// original pc where the program goes on.
 pub fn handle(thread: &mut Thread, next: u64) -> u64 {
@@ -42,10 +45,17 @@ pub fn handle(thread: &mut Thread, next: u64) -> u64 {
     // The kernel looks at eax only.
     let number = gpr[0] as u32 as usize;
     let args = [7, 6, 2, 10, 8, 9].map(|r: usize| gpr[r] as usize);
-    thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     thread.block.registers.gpr[11] = thread.block.registers.rflags;
+    make(thread, number, &args, next, gpr[11])
+}
+
+/// Carries out a system call for the program, which goes on at `next` behind it; `r11` is what that register had in
+/// front of it. Returns the original pc where it goes on.
+pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r11: u64) -> u64 {
+    let args = *args;
+    thread.syscall_pc = next.wrapping_sub(SYSCALL_LEN);
     if is_replay() {
-        return calls::handle(thread, number, &args, next, gpr[11]);
+        return calls::handle(thread, number, &args, next, r11);
     }
     pressure::before_call(thread, number);
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
@@ -195,16 +205,22 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 /// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let lent = baton::before_call(thread, number, args);
-    // SAFETY: the program's own call with the program's own arguments.
-    let result = match thread.mailbox.is_pending() && pressure::has_kept(thread) {
+    let starts_anyway = thread.mailbox.is_pending() && pressure::has_kept(thread);
+    let result = match starts_anyway && number & OLD == 0 {
         true => {
             let sets_mask = temporary_mask(number, args).is_some();
-            // SAFETY: as above.
+            // SAFETY: the program's own call with the program's own arguments.
             unsafe { pressure::start_anyway(thread, number, args, sets_mask) }
         }
-        // SAFETY: as above.
-        false => thread.with_true_mask(|thread| unsafe {
-            interruptible(thread.mailbox.pending_word(), number, args)
+        false => thread.with_true_mask(|thread| {
+            let pending = thread.mailbox.pending_word();
+            // SAFETY: the program's own call with the program's own arguments.
+            unsafe {
+                match number & OLD {
+                    0 => interruptible(pending, number, args),
+                    _ => interruptible_old(pending, number & !OLD, args),
+                }
+            }
         }),
     };
     let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
@@ -263,15 +279,20 @@ pub(in crate::kernel) fn arch_prctl(thread: &mut Thread, args: &[usize; 6]) -> u
     const SHADOW_STACK: core::ops::RangeInclusive<usize> = 0x5001..=0x5005;
     match args[0] {
         code if SHADOW_STACK.contains(&code) => failed(sys::EOPNOTSUPP),
-        SET_GS if args[1] != 0 => {
-            refuse_program(thread, thread.syscall_pc, "sets the gs base (arch_prctl)")
+        SET_GS if args[1] >= ADDRESSES => failed(sys::EPERM),
+        SET_GS => {
+            thread.block.program_gs = args[1] as u64;
+            thread.event(WHOLE_UNIT, &Event::GsBase(args[1] as u64));
+            0
         }
-        SET_GS => 0,
-        // SAFETY: the program wants the word there.
-        GET_GS => match unsafe { write_program_value(args[1] as u64, &0u64) } {
-            true => 0,
-            false => failed(sys::EFAULT),
-        },
+        GET_GS => {
+            let base = thread.block.program_gs;
+            // SAFETY: the program wants the word there.
+            match unsafe { write_program_value(args[1] as u64, &base) } {
+                true => 0,
+                false => failed(sys::EFAULT),
+            }
+        }
         SET_FS if is_watched && args[1] >= ADDRESSES => failed(sys::EPERM),
         SET_FS if is_watched => {
             thread.block.program_fs = args[1] as u64;

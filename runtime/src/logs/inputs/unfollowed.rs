@@ -7,7 +7,7 @@ use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use abi::syscalls::find;
+use abi::syscalls::{find, OLD};
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -54,6 +54,10 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
             let mut why = Line::new();
             let _ = match call.number {
                 IOCTL => write!(why, "what ioctl {:#x} writes is not known", call.args[1] as u32),
+                number if number as u64 & OLD != 0 => {
+                    let old = number as u64 & !OLD;
+                    write!(why, "what 32-bit system call {old} (int 0x80) writes is not known")
+                }
                 number => write!(why, "what system call {number} ({name}) writes is not known"),
             };
             unfollowed(thread, core::str::from_utf8(why.text()).unwrap_or(name));
