@@ -481,6 +481,23 @@ fn memory_that_processes_share_is_watched() {
     assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
 }
 
+/// Where the kernel chooses no addresses at random, the stack lies right above all that it maps.
+#[test]
+fn memory_right_below_the_stack_is_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, RACING, &[]);
+    let mut command = Command::new("setarch");
+    command.current_dir(here).env("DEP_CACHE", here.join("cache")).arg("-R");
+    command.arg(&Tools::get().dep);
+    command.args(["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"]);
+    let run = command.output().unwrap();
+    assert_eq!(text(&run.stdout), "60000 600\n", "{}", text(&run.stderr));
+    let all = dep(here, &["replay", "rec"]);
+    assert!(all.status.success(), "{}", text(&all.stderr));
+    assert_eq!(text(&all.stdout).lines().count(), 4);
+}
+
 /// Code that one thread has made and another one runs is in no file: the replays end where they would need it, and say
 /// so.
 #[test]

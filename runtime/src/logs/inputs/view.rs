@@ -66,14 +66,18 @@ pub fn place(stack: u64) {
     }
 }
 
-/// The program's memory of which a view has a copy: what the kernel places, the stack, and the window. (That may
-/// lie among what the kernel places.)
+/// The program's memory of which a view has a copy: what the kernel places, the stack, which may lie right above
+/// that, and the window, which may lie in there. None touches another.
 fn covered() -> impl Iterator<Item = Range<u64>> {
     let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
-    let (placed, stack) = (start..end, STACK_AT.load(Relaxed)..END);
+    let stack = STACK_AT.load(Relaxed);
     let window = facts().window..facts().window + WINDOW_SIZE;
-    let is_beside = window.end <= placed.start || placed.end <= window.start;
-    [Some(placed), Some(stack), is_beside.then_some(window)].into_iter().flatten()
+    let (placed, stack) = match end < stack {
+        true => (start..end, Some(stack..END)),
+        false => (start..END, None),
+    };
+    let window = Some(window).filter(|window| window.end <= start);
+    [Some(placed), stack, window].into_iter().flatten()
 }
 
 /// Whether the view has a place for all of this memory.
