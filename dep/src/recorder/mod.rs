@@ -102,12 +102,18 @@ fn part(text: &str) -> Result<String, String> {
 
 impl Arguments {
     /// What cannot be had together.
-    pub fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&mut self) -> Result<(), &'static str> {
         if self.command.first().is_some_and(|program| program.as_bytes().starts_with(b"-")) {
             return Err("no such option of dep record (a program whose name begins with - needs a path: ./-NAME)");
         }
         if self.dump_signal.is_some_and(crate::caller::ignores) {
             return Err("the signal of --dump-signal is ignored by whoever has started dep record: choose another");
+        }
+        if self.replayable {
+            self.how.record_inputs();
+        }
+        if self.how.is_watched() && self.keep_last.is_some() {
+            return Err("--keep-last needs --threads serial: watched threads have no ring");
         }
         self.how.check()
     }
@@ -168,9 +174,6 @@ impl Arguments {
 
 /// The command. Its exit status is the program's.
 pub fn run(arguments: &mut Arguments) -> ExitCode {
-    if arguments.replayable {
-        arguments.how.record_inputs();
-    }
     arguments.how.be_switchable();
     match record(arguments) {
         Ok(status) => ExitCode::from(child::end_as(status)),
