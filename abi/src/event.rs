@@ -518,6 +518,14 @@ pub enum Event<B, R> {
         /// What is there.
         bytes: B,
     },
+    /// Snapshot, behind the region that it lies in: the part that is kept touches none of these pages, and what
+    /// they held is not kept.
+    Untouched {
+        /// First byte, at a multiple of a page.
+        start: LiveAddr,
+        /// Bytes, whole pages.
+        len: u64,
+    },
     /// Snapshot: what the program wants done when a signal comes, for the signals 1 to 64: handler, flags,
     /// restorer, mask.
     Actions(B),
@@ -620,7 +628,8 @@ kinds! {
     Actions = 61 "ACTIONS",
     Passed = 62 "PASSED",
     Seen = 63 "SEEN",
-    GsBase = 64 "GS_BASE",
+    Untouched = 64 "UNTOUCHED",
+    GsBase = 65 "GS_BASE",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -799,6 +808,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             }
             Event::Passed { bytes, digest } => put_words(out, &[*bytes, *digest]),
             Event::Snapshot { stretch, brk } => put_words(out, &[*stretch, brk.0]),
+            Event::Untouched { start, len } => put_words(out, &[start.0, *len]),
             Event::Region { start, len, offset, protection, kind } => {
                 put_words(out, &[start.0, *len, *offset]);
                 out.put(&protection.to_le_bytes());
@@ -967,6 +977,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Unfollowed => Event::Unfollowed { pc: f.live()?, why: f.text() },
             Kind::Passed => Event::Passed { bytes: f.u64()?, digest: f.u64()? },
             Kind::Snapshot => Event::Snapshot { stretch: f.u64()?, brk: f.live()? },
+            Kind::Untouched => Event::Untouched { start: f.live()?, len: f.u64()? },
             Kind::Region => Event::Region {
                 start: f.live()?,
                 len: f.u64()?,

@@ -70,6 +70,8 @@ pub enum Command {
         #[arg(long, value_name = "LEVEL", default_value = "fast")]
         level: Compression,
     },
+    /// Leave out of a ring what its replay never looks at: pages of the memory that it begins with
+    Trim(crate::trim::Arguments),
     /// Make a recording of the file that `dep pack` wrote
     Unpack {
         /// The file
@@ -326,6 +328,7 @@ impl Command {
             | Command::When(_)
             | Command::Pack { .. }
             | Command::Compress { .. }
+            | Command::Trim(_)
             | Command::Unpack { .. }
             | Command::On(_)
             | Command::Off(_)

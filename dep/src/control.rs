@@ -26,6 +26,9 @@ use crate::Stop;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A program all of whose threads wait for so long does not do anything.
 const AT_REST: Duration = Duration::from_millis(20);
+/// The same if the kernel holds one of them: a page of the trace that has to wait for the disk is no rest, a
+/// `vfork` whose child takes its time is.
+const HELD: Duration = Duration::from_secs(1);
 
 /// What became of a request.
 #[derive(Serialize)]
@@ -211,15 +214,18 @@ struct Rest {
     since: Option<Instant>,
     looks: u32,
     threads: u32,
+    /// The kernel held a thread at one of these looks: it can neither go on nor be interrupted.
+    held: bool,
 }
 
 impl Rest {
     fn new() -> Rest {
-        Rest { since: None, looks: 0, threads: 0 }
+        Rest { since: None, looks: 0, threads: 0, held: false }
     }
 
     fn lasts(&self) -> bool {
-        self.looks > 3 && self.since.is_some_and(|since| since.elapsed() > AT_REST)
+        let enough = if self.held { HELD } else { AT_REST };
+        self.looks > 3 && self.since.is_some_and(|since| since.elapsed() > enough)
     }
 }
 
@@ -301,7 +307,13 @@ impl Page {
             let place = self.word(slot + slot::PLACE)?;
             rest.threads += u32::from(place != place::GONE);
             if place == place::RUNTIME && !busy {
-                busy = self.is_running(self.word(slot + slot::TID)?);
+                let tid = self.word(slot + slot::TID)?;
+                match state(&format!("/proc/{}/task/{tid}/stat", self.pid)) {
+                    // It does something, or would if there were a processor for it.
+                    Some('R') => busy = true,
+                    Some('D') => rest.held = true,
+                    _ => {}
+                }
             }
             if place == place::CODE {
                 busy = true;
@@ -348,11 +360,6 @@ impl Page {
 
     fn has_process(&self) -> bool {
         !matches!(state(&format!("/proc/{}/stat", self.pid)), None | Some('Z' | 'X'))
-    }
-
-    /// Whether the thread does something, or would if there were a processor for it.
-    fn is_running(&self, tid: u32) -> bool {
-        state(&format!("/proc/{}/task/{tid}/stat", self.pid)) == Some('R')
     }
 }
 

@@ -205,6 +205,9 @@ struct Replayable {
     how: String,
 }
 
+/// What is said of watched threads that can be replayed to their ends ends with this.
+const ALONE: &str = ", each alone";
+
 /// Traces that are named of those that cannot be replayed to their ends.
 const NAMED_INCOMPLETE: usize = 5;
 
@@ -275,9 +278,11 @@ fn summary(recording: &Recording, common: &Common, out: &mut impl Write) -> Resu
     if !report.replayable.is_empty() {
         let whole = "to its end";
         let (all, rest): (Vec<&Replayable>, Vec<&Replayable>) =
-            report.replayable.iter().partition(|trace| trace.how == whole);
+            report.replayable.iter().partition(|trace| {
+                trace.how == whole || trace.how.starts_with(whole) && trace.how.ends_with(ALONE)
+            });
         match (&all[..], &rest[..]) {
-            ([_], []) => writeln!(out, "replayable     {whole}")?,
+            ([one], []) => writeln!(out, "replayable     {}", one.how)?,
             (all, []) => writeln!(out, "replayable     all {} to their ends", all.len())?,
             (all, rest) => {
                 writeln!(

@@ -209,6 +209,8 @@ struct Report {
     arguments: Vec<String>,
     instrument: &'static str,
     ring: bool,
+    /// All threads ran at once, each with a view of memory.
+    watched: bool,
     control_flow: &'static str,
     memory: &'static str,
     /// Which code was recorded; empty: all.
@@ -434,6 +436,7 @@ impl Report {
             arguments: trace.arguments.iter().map(|a| lossy(a)).collect(),
             instrument: instrument_name(trace.options.recording.instrument),
             ring: trace.options.recording.ring,
+            watched: trace.options.recording.watches(),
             control_flow: control_flow_name(trace.options.recording.control_flow),
             memory: memory_name(trace.options.recording.memory),
             recorded: trace.rules.lines().map(str::to_owned).collect(),
@@ -470,11 +473,12 @@ impl Report {
         writeln!(out, "arguments      {}", arguments.join(" "))?;
         writeln!(
             out,
-            "options        {}, control flow {}, memory {}{}",
+            "options        {}, control flow {}, memory {}{}{}",
             self.instrument,
             self.control_flow,
             self.memory,
-            if self.ring { ", the newest part only" } else { "" }
+            if self.ring { ", the newest part only" } else { "" },
+            if self.watched { ", threads watched" } else { "" }
         )?;
         if !self.recorded.is_empty() {
             writeln!(out, "recorded       {}", self.recorded.join(", "))?;

@@ -28,6 +28,7 @@ mod row;
 mod symbols;
 mod syscalls;
 mod text;
+mod trim;
 mod undo;
 mod window;
 
@@ -122,6 +123,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
         (Command::Ps(what), _) => ps::list(what, out),
         (Command::Pack { recording, output }, _) => ps::pack(recording, output.as_deref()),
         (Command::Compress { path, level }, _) => ps::compress(path, *level),
+        (Command::Trim(what), _) => trim::run(what, out),
         (Command::Unpack { file, output }, _) => ps::unpack(file, output.as_deref()),
         (Command::On(what), _) => control::switch(true, what, out),
         (Command::Off(what), _) => control::switch(false, what, out),

@@ -23,15 +23,15 @@ struct ProcessRow {
     /// The trace of the parent in which it is a thread, until it ends or executes a program.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<String>,
+    /// How it ended, as its parent was told, if it has no image.
+    #[serde(flatten)]
+    told: Option<End>,
     images: Vec<ImageRow>,
 }
 
-/// One image of a process.
+/// How an image, or a process, ended.
 #[derive(Serialize)]
-struct ImageRow {
-    /// What `-p` takes.
-    name: String,
-    command: Vec<String>,
+struct End {
     /// `exit`, `signal`, `refused`, `exec`, `left`, `running`, `none` or `unreadable`.
     ended: &'static str,
     /// Exit status or signal.
@@ -40,15 +40,11 @@ struct ImageRow {
     /// What was executed and not recorded; or why the trace cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-    start_ns: u64,
-    end_ns: Option<u64>,
-    bytes: u64,
-    damaged: bool,
 }
 
-impl ImageRow {
-    fn new(image: &Image) -> ImageRow {
-        let (ended, status, note) = match &image.ending {
+impl End {
+    fn new(ending: &Ending) -> End {
+        let (ended, status, note) = match ending {
             Ending::Exit(status) => ("exit", Some(*status), None),
             Ending::Signal(signal) => ("signal", Some(*signal), None),
             Ending::Refused => ("refused", None, None),
@@ -58,13 +54,31 @@ impl ImageRow {
             Ending::None => ("none", None, None),
             Ending::Unreadable(why) => ("unreadable", None, Some(why.clone())),
         };
+        End { ended, status, note }
+    }
+}
+
+/// One image of a process.
+#[derive(Serialize)]
+struct ImageRow {
+    /// What `-p` takes.
+    name: String,
+    command: Vec<String>,
+    #[serde(flatten)]
+    end: End,
+    start_ns: u64,
+    end_ns: Option<u64>,
+    bytes: u64,
+    damaged: bool,
+}
+
+impl ImageRow {
+    fn new(image: &Image) -> ImageRow {
         let words = image.arguments.iter().map(|word| String::from_utf8_lossy(word).into_owned());
         ImageRow {
             name: image.name.to_string(),
             command: words.collect(),
-            ended,
-            status,
-            note,
+            end: End::new(&image.ending),
             start_ns: image.start_ns,
             end_ns: image.end_ns,
             bytes: image.bytes,
@@ -79,9 +93,9 @@ fn not_recorded(path: &Path, why: Option<&str>) -> String {
     format!("{}: {why}", path.display())
 }
 
-/// How an image ended, in a few words.
-pub fn ending(image: &Image) -> String {
-    match &image.ending {
+/// How an image, or a process, ended, in a few words.
+pub fn ending(ending: &Ending) -> String {
+    match ending {
         Ending::Exit(status) => format!("exit {status}"),
         Ending::Signal(signal) => match signal_hook::low_level::signal_name(*signal) {
             Some(name) => name.to_owned(),
@@ -135,6 +149,7 @@ fn json(processes: &Processes, out: &mut impl Write) -> Result<(), Stop> {
             pid: process.pid,
             parent: process.parent.map(|parent| processes.all[parent].pid),
             within: process.within.map(|name| name.to_string()),
+            told: process.told.as_ref().map(End::new),
             images: process.images.iter().map(ImageRow::new).collect(),
         };
         serde_json::to_writer(&mut *out, &row).map_err(std::io::Error::from)?;
@@ -179,7 +194,8 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
                 (None, Some(parent)) => format!("{tree}(a thread in the trace {parent})"),
                 (None, None) => format!("{tree}(not recorded)"),
             };
-            rows.push([process.pid.to_string(), "?".into(), none(), none(), none(), command]);
+            let ended = process.told.as_ref().map_or_else(|| "?".into(), ending);
+            rows.push([process.pid.to_string(), ended, none(), none(), none(), command]);
         }
         // What a process was later stands below what it was first.
         let below = tree.replace("├─ ", "│  ").replace("└─ ", "   ");
@@ -195,7 +211,7 @@ fn text(recording: &Recording, processes: &Processes, out: &mut impl Write) -> R
             let time = image.end_ns.map(|end| seconds(end - image.start_ns));
             rows.push([
                 name(process, image),
-                ending(image),
+                ending(&image.ending),
                 seconds(image.start_ns.saturating_sub(started)),
                 time.unwrap_or_default(),
                 BinaryBytes(image.bytes).to_string(),

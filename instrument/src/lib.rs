@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+mod ahead;
 pub mod block;
 mod cold;
 mod dispatch;

@@ -3,7 +3,7 @@
 use crate::block::{FarWindow, Placement};
 use crate::planner::all_open;
 use abi::layout::TableShape;
-use abi::options::{Options, Pointers, Turns};
+use abi::options::{torture, DeadRegisters, Options, Pointers, Turns};
 
 /// How code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ pub struct Manner {
     /// A call can return to right behind itself wherever that is translated. Not where what is entered by a
     /// direct branch tells nothing, whoever branches: nothing would name the unit that is returned to.
     pub comes_back: bool,
+    /// Registers that the unit is about to overwrite may be used up for the look-up of its return.
+    pub looks_ahead: bool,
     /// What happens at turns.
     pub turns: Turns,
     /// Loads are compared with the thread's view of memory, and stores go there, too.
@@ -61,6 +63,10 @@ impl Manner {
             returns,
             puts_back,
             comes_back: placement.patchable && is_expected && !all_open(options.recording),
+            looks_ahead: options.process.dead_registers == DeadRegisters::Reuse
+                && options.process.torture & torture::SPILL == 0
+                && !placement.exact_registers
+                && !options.leaves_memory_alone(),
             turns: options.turns(),
             watches: options.recording.watches(),
             table,

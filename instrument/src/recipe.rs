@@ -21,7 +21,7 @@
 //! ```
 //!
 //! An entry of length 0 belongs to the instruction of the next entry: a snippet in front of it that
-//! may fault in its place.
+//! may fault in its place. (The look-up ahead of a return may not: see [`Kind::Ahead`].)
 //!
 //! The entry's code offset is an *instruction boundary*: everything before is done, nothing of the
 //! instruction has happened, and every live register holds the program's value. Between it and the
@@ -53,6 +53,9 @@ pub enum Kind {
     /// Memory is compared with the thread's view, and the instruction runs there: two registers are in
     /// `spill`, and rcx is in the thread block.
     Watched = 7,
+    /// Nothing: the unit's return is looked up ahead, with registers that are dead. In an entry of length 0 that
+    /// is done, and what it reads it reads too early to fault for the program; the other one is the return.
+    Ahead = 8,
 }
 
 /// In place of a register that is borrowed: none is.
@@ -62,7 +65,7 @@ impl Kind {
     /// Bytes behind the entry's first ones.
     fn operands(self) -> usize {
         match self {
-            Kind::Plain | Kind::SavedRcx | Kind::Pointers => 0,
+            Kind::Plain | Kind::SavedRcx | Kind::Pointers | Kind::Ahead => 0,
             Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead | Kind::Watched => 1,
             Kind::Sync => 3,
         }
@@ -147,7 +150,7 @@ impl Entry {
         let named = |register: Gpr| Some(register).filter(|&r| r != NOT_BORROWED);
         match self.kind {
             _ if inside == 0 => [None; 2],
-            Kind::Plain | Kind::SavedRcx | Kind::Pointers => [None; 2],
+            Kind::Plain | Kind::SavedRcx | Kind::Pointers | Kind::Ahead => [None; 2],
             Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
             Kind::Sync if inside >= self.snippet => [None, named(self.register)],
             Kind::ReadAhead | Kind::Sync | Kind::Watched => self.borrowed.map(named),
@@ -157,6 +160,16 @@ impl Entry {
     /// Whether rcx is in the thread block meanwhile.
     pub fn saves_rcx(&self) -> bool {
         matches!(self.kind, Kind::SavedRcx | Kind::Watched)
+    }
+
+    /// Whether it is a return, and what its sequence borrows is as it says.
+    pub fn may_return(&self) -> bool {
+        matches!(self.kind, Kind::SavedRcx | Kind::Ahead)
+    }
+
+    /// Whether it is no instruction's, but the look-up ahead of the unit's return.
+    pub fn looks_ahead(&self) -> bool {
+        self.kind == Kind::Ahead && self.length == 0
     }
 
     /// Whether what faults `inside` code bytes behind the boundary only reads ahead for a store.
@@ -273,6 +286,7 @@ impl Iterator for Entries<'_> {
             5 => Kind::ReadAhead,
             6 => Kind::Sync,
             7 => Kind::Watched,
+            8 => Kind::Ahead,
             _ => return None,
         };
         let (operands, rest) = rest.split_at_checked(kind.operands())?;

@@ -208,6 +208,9 @@ impl Weaver<'_> {
     }
 
     fn ret(&mut self, insn: &Instruction, i: usize) {
+        if self.ahead.is_some() {
+            return self.return_looked_up(insn);
+        }
         self.compare_target(insn, i);
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
@@ -463,7 +466,7 @@ impl Weaver<'_> {
 }
 
 /// What a return takes off the stack besides its address.
-fn popped_by(insn: &Instruction) -> Option<u16> {
+pub(crate) fn popped_by(insn: &Instruction) -> Option<u16> {
     (insn.op_count() > 0).then(|| insn.immediate16())
 }
 

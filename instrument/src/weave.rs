@@ -25,6 +25,7 @@ pub(crate) fn unit(mut weaver: Weaver) {
         weaver.code().announce_store(start);
     }
     weaver.prologue();
+    weaver.ahead = weaver.find_ahead();
     let mut records = records.as_slice();
     for (i, insn) in draft.insns.iter().enumerate() {
         let here = records.iter().take_while(|r| usize::from(r.insn) == i).count();
@@ -70,6 +71,9 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     }
     if weaver.unit.dispatch.is_some_and(|d| d.load == i && !d.is_direct) {
         weaver.take_slot();
+    }
+    if weaver.ahead.is_some_and(|ahead| ahead.at == i) {
+        weaver.look_ahead();
     }
     if needs_own {
         weaver.with_own_vectors(insn, i, own_vectors);

@@ -4,6 +4,7 @@
 //! but which register is free. What is written with it, and in which order, is the matter of
 //! [`crate::weave`] and the modules that it calls.
 
+use crate::ahead::Ahead;
 use crate::block::Block;
 use crate::dispatch::Dispatch;
 use crate::emit::Code;
@@ -84,6 +85,8 @@ pub(crate) struct Weaver<'a> {
     cached: Option<Gpr>,
     /// Bytes of the unit's memory records that are not written yet.
     left: i32,
+    /// Where the return at the unit's end is looked up, if that is ahead of it.
+    pub ahead: Option<Ahead>,
     /// Behind an instruction that has loaded rcx from the thread block: there it still is.
     rcx_kept: Option<CodeOff>,
 }
@@ -101,8 +104,8 @@ impl<'a> Weaver<'a> {
     ) -> Self {
         let entry = out.code.here();
         let left = unit.plan.memory_bytes() as i32;
-        let (writer, cached, rcx_kept) = (None, None, None);
-        Weaver { unit, manner, tools, out, ends, entry, writer, cached, left, rcx_kept }
+        let (writer, cached, ahead, rcx_kept) = (None, None, None, None);
+        Weaver { unit, manner, tools, out, ends, entry, writer, cached, left, ahead, rcx_kept }
     }
 
     pub fn code(&mut self) -> &mut Code {
@@ -114,7 +117,8 @@ impl<'a> Weaver<'a> {
         self.out.code.address(self.out.code.here())
     }
 
-    fn effect(&mut self, i: usize) -> UseDef {
+    /// What instruction `i` does to registers.
+    pub fn effect(&mut self, i: usize) -> UseDef {
         let known = self.unit.live.effect(i);
         known.unwrap_or_else(|| use_def(&self.unit.insns[i], &mut self.tools.factory))
     }

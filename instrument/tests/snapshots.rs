@@ -336,6 +336,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
                 Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
                 Some((Kind::Sync, _)) => format!("in order{}", borrowed(last)),
+                Some((Kind::Ahead, _)) => "looked up ahead".into(),
                 Some((Kind::Watched, _)) => format!("watched{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
@@ -674,6 +675,48 @@ snapshot!(calls_and_returns, plain_transfers(), |a| {
     a.ret()?;
     a.ret_1(16)?;
 });
+
+/// Units whose returns are looked up ahead, and some that have no register for it.
+fn epilogues() -> [Vec<u8>; 1] {
+    [assemble(|a| {
+        a.add(rsp, 24)?;
+        a.pop(rbx)?;
+        a.pop(rbp)?;
+        a.pop(r12)?;
+        a.ret()?;
+        a.mov(eax, dword_ptr(rdi + 8))?;
+        a.ret()?;
+        a.pop(r13)?;
+        a.mov(eax, 1)?;
+        a.ret_1(16)?;
+        // Stored behind it.
+        a.mov(rax, rdi)?;
+        a.mov(qword_ptr(rdi), rsi)?;
+        a.ret()?;
+        // Read, or kept in part.
+        a.mov(eax, ebx)?;
+        a.add(rax, 2)?;
+        a.mov(bl, 2)?;
+        a.ret()?;
+        a.inc(eax)?;
+        a.cmove(edx, eax)?;
+        a.ret()?;
+        // Where the stack is nobody knows.
+        a.mov(eax, 1)?;
+        a.mov(rsp, rbp)?;
+        a.pop(rbp)?;
+        a.ret()?;
+        Ok(())
+    })]
+}
+
+snapshot!(returns_looked_up_ahead, plain_transfers(), epilogues());
+snapshot!(returns_looked_up_ahead_in_high_tables, high(plain_transfers()), epilogues());
+snapshot!(
+    returns_looked_up_ahead_beside_records,
+    high(memory(Memory::Registers, Pointers::Vector, 0)),
+    epilogues()
+);
 
 snapshot!(indirect_transfers, plain_transfers(), |a| {
     a.call(rax)?;

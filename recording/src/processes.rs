@@ -85,6 +85,8 @@ pub struct Process {
     /// The trace of its parent in which it is recorded as a thread: it shared the memory (`vfork`), until
     /// it ended or executed a program.
     pub within: Option<TraceName>,
+    /// How it ended, as its parent was told: of a process that has no image to say so.
+    pub told: Option<Ending>,
 }
 
 impl Process {
@@ -173,13 +175,15 @@ fn know_the_reaped(all: &mut [Process]) {
         let Some(&(_, status)) = told.rfind(|(child, _)| *child == pid) else {
             continue;
         };
-        let Some(image) = all[index].images.last_mut() else { continue };
-        if image.ending == Ending::None {
-            let of = |part: u64| i32::try_from(part).unwrap_or_default();
-            image.ending = match status & 0x7f {
-                0 => Ending::Exit(of(status >> 8 & 0xff)),
-                signal => Ending::Signal(of(signal)),
-            };
+        let of = |part: u64| i32::try_from(part).unwrap_or_default();
+        let told = match status & 0x7f {
+            0 => Ending::Exit(of(status >> 8 & 0xff)),
+            signal => Ending::Signal(of(signal)),
+        };
+        match all[index].images.last_mut() {
+            Some(image) if image.ending == Ending::None => image.ending = told,
+            Some(_) => {}
+            None => all[index].told = Some(told),
         }
     }
 }
@@ -337,6 +341,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                 children: Vec::new(),
                 images: vec![image],
                 within: None,
+                told: None,
             }),
         }
     }
@@ -359,6 +364,7 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                         children: Vec::new(),
                         images: Vec::new(),
                         within,
+                        told: None,
                     });
                     continue;
                 }
@@ -463,6 +469,18 @@ mod tests {
         assert!(all[3].images.is_empty());
         // By their start; what is not recorded has none.
         assert_eq!(all[0].children, [3, 1]);
+    }
+
+    #[test]
+    fn who_left_no_trace_ended_as_its_parent_was_told() {
+        let mut shell = image(10, 0, 1, Ending::Exit(0));
+        shell.children = vec![11, 12, 13];
+        shell.reaped = vec![(11, 9), (12, 3 << 8)];
+        let mut all = tree(vec![shell]);
+        know_the_reaped(&mut all);
+        let told: Vec<_> = all.iter().map(|process| process.told.clone()).collect();
+        let (killed, exited) = (Some(Ending::Signal(9)), Some(Ending::Exit(3)));
+        assert_eq!(told, [None, killed, exited, None]);
     }
 
     #[test]

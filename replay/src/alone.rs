@@ -5,10 +5,11 @@ use std::borrow::Cow;
 
 use abi::event::{Position, RegionKind};
 use abi::ids::LiveAddr;
-use trace::events::Event;
+use trace::events::{Event, Placed};
 use trace::{Error, Thread, Trace};
 
 use crate::end::End;
+use crate::lineage::Lineage;
 use crate::order::{Item, Ordered};
 use crate::space::Used;
 
@@ -33,9 +34,9 @@ struct Mapped<'a> {
 }
 
 impl<'a> Mapped<'a> {
-    fn of(trace: &'a Trace, brk: u64) -> Result<Mapped<'a>, Error> {
+    fn of(lineage: &'a Lineage, brk: u64) -> Result<Mapped<'a>, Error> {
         let mut mapped = Mapped { brk, ..Mapped::default() };
-        for thread in &trace.threads {
+        for thread in lineage.traces().into_iter().flat_map(|trace| &trace.threads) {
             let mut file = None;
             for event in thread.events.iter().filter_map(|placed| placed.event.as_ref()) {
                 match event {
@@ -124,67 +125,81 @@ pub fn threads(trace: &Trace) -> Vec<u32> {
     trace.threads.iter().filter(|thread| begins(thread)).map(|thread| thread.index).collect()
 }
 
+/// How far the replays of watched threads go, one by one.
+#[must_use]
+pub fn ends(trace: &Trace) -> Vec<End> {
+    let ends_process =
+        |placed: &Placed| matches!(placed.event, Some(Event::ProcessEnd { .. } | Event::Exec(_)));
+    // What the threads did that this ended is known to its end.
+    let has_ended = trace.threads.iter().any(|thread| thread.events.iter().any(ends_process));
+    let of = |thread: &Thread| {
+        let events = thread.events.iter().filter_map(|placed| placed.event.as_ref());
+        let mut cut = events.filter_map(|event| match event {
+            Event::Unfollowed { pc, why } => {
+                Some(End::Unfollowed { pc: *pc, why: String::from_utf8_lossy(why).into_owned() })
+            }
+            Event::Loss { reason, .. } => Some(End::Lost(*reason)),
+            _ => None,
+        });
+        let is_whole = has_ended || thread.events.iter().any(is_end);
+        cut.next().unwrap_or(if is_whole { End::Whole } else { End::None })
+    };
+    trace.threads.iter().filter(|thread| begins(thread)).map(of).collect()
+}
+
+fn is_end(placed: &Placed) -> bool {
+    matches!(placed.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }))
+}
+
 fn begins(thread: &Thread) -> bool {
     thread.events.iter().any(|placed| matches!(placed.event, Some(Event::State { .. })))
 }
 
-/// What happened to the thread with this index, in memory that is empty where it begins.
-pub fn order(trace: &Trace, index: u32) -> Result<Ordered<'_>, Error> {
-    let thread = trace.threads.iter().find(|thread| thread.index == index && begins(thread));
+/// What happened to the thread with this index of the last trace, in memory that is empty where it begins.
+pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
+    let thread =
+        lineage.last().threads.iter().find(|thread| thread.index == index && begins(thread));
     let thread = thread.ok_or_else(|| Error(format!("it has no watched thread {index}")))?;
-    let brk = trace.process_events.iter().find_map(|placed| match placed.event {
+    let brk = lineage.first().process_events.iter().find_map(|placed| match placed.event {
         Some(Event::Layout { brk, .. }) => Some(brk.0),
         _ => None,
     });
     let brk = brk.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
-    let mapped = Mapped::of(trace, brk)?;
+    let mapped = Mapped::of(lineage, brk)?;
     let first = |event| Item { thread: index, position: Position::NONE, event };
     let mut items = Vec::new();
     let mut events = thread.events.iter().peekable();
-    let is_start = |event: &Option<Event>| {
-        matches!(
-            event,
-            Some(
-                Event::ThreadStart { .. }
-                    | Event::OwnProcess { .. }
-                    | Event::Actions(_)
-                    | Event::State { .. }
-                    | Event::Written { .. }
-            )
-        )
-    };
-    // What the stack holds of the first thread. It comes behind the memory that it lies in.
+    // What the kernel has written by then: of a program's first thread the stack, of a forked process what it alone
+    // was given. It comes behind the memory that it lies in.
     let mut written = Vec::new();
-    while let Some(placed) = events.next_if(|placed| is_start(&placed.event)) {
+    let is_programs_first = index == 0 && !lineage.is_forked();
+    let mut has_state = false;
+    let is_start = |event: &Option<Event>, has_state: bool| match event {
+        Some(Event::ThreadStart { .. } | Event::OwnProcess { .. }) => true,
+        Some(Event::Actions(_) | Event::State { .. }) => true,
+        Some(Event::Written { .. }) => is_programs_first || !has_state,
+        _ => false,
+    };
+    while let Some(placed) = events.next_if(|placed| is_start(&placed.event, has_state)) {
         match &placed.event {
             Some(event @ (Event::Actions(_) | Event::State { .. })) => {
+                has_state |= matches!(event, Event::State { .. });
                 items.push(first(Cow::Borrowed(event)));
             }
-            Some(event @ Event::Written { .. }) if index == 0 => {
-                written.push(first(Cow::Borrowed(event)));
-            }
-            Some(event @ Event::Written { .. }) => {
-                let (thread, position) = (index, placed.position);
-                written.push(Item { thread, position, event: Cow::Borrowed(event) });
-            }
+            Some(event @ Event::Written { .. }) => written.push(first(Cow::Borrowed(event))),
             _ => {}
         }
     }
     items.extend(mapped.events().into_iter().map(first));
-    let late = if index == 0 { Vec::new() } else { std::mem::take(&mut written) };
     items.extend(written);
     let start = Event::Snapshot { stretch: 0, brk: LiveAddr(mapped.brk) };
     items.push(first(Cow::Owned(start)));
-    items.extend(late);
     for placed in events {
         let Some(event) = &placed.event else { continue };
         let (thread, position) = (index, placed.position);
         items.push(Item { thread, position, event: Cow::Borrowed(event) });
     }
-    let ends = |placed: &trace::events::Placed| {
-        matches!(placed.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }))
-    };
-    let end = match thread.events.iter().any(ends) {
+    let end = match thread.events.iter().any(is_end) {
         true => End::Whole,
         false => End::None,
     };

@@ -155,10 +155,7 @@ pub fn write_thread(
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
-    if lineage.is_forked() {
-        return Err(Error("a forked process of a recording of watched threads is not replayed yet: record with --threads serial".into()));
-    }
-    let alone = crate::alone::order(lineage.last(), thread)?;
+    let alone = crate::alone::order(lineage, thread)?;
     write_ordered(lineage, Part::Alone, Some(alone), interpreter, resolve, out)
 }
 

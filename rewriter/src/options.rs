@@ -104,8 +104,9 @@ pub struct How {
     /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
     #[arg(long, hide = true)]
     replays: bool,
-    /// Of inputs: one thread runs at a time, or all at once, each with a view of memory of its own.
-    #[arg(long, hide = true, value_enum, default_value = "serial")]
+    /// Of inputs: one thread runs at a time, or all at once, each with a view of memory of its own and to be
+    /// replayed alone (experimental).
+    #[arg(long, value_enum, default_value = "serial")]
     threads: ThreadsArg,
     /// Rare paths made common, for tests.
     #[arg(long, hide = true, value_enum, value_delimiter = ',')]
@@ -245,7 +246,13 @@ impl How {
         self.switchable |= is_profile && !matches!(self.control_flow, ControlFlowArg::Bits);
     }
 
-    fn is_watched(&self) -> bool {
+    /// Threads run one at a time, whatever `--threads` says.
+    pub fn be_serial(&mut self) {
+        self.threads = ThreadsArg::Serial;
+    }
+
+    /// All threads run at once, each with a view of memory.
+    pub fn is_watched(&self) -> bool {
         self.threads == ThreadsArg::Watched && matches!(self.instrument, InstrumentArg::Inputs)
     }
 

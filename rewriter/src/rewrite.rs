@@ -117,6 +117,11 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let runtime = Runtime::embedded()?;
     let options = arguments.options();
+    if options.recording.watches() && !input.pie {
+        return Err(unsupported!(
+            "a program at fixed addresses, whose threads cannot be watched: use --threads serial"
+        ));
+    }
     if let Some(at) = changing.filter(|_| !arguments.dynamic() && !arguments.for_several) {
         say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }

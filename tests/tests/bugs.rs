@@ -106,9 +106,9 @@ fn is_counted(program: &Path, here: &Path, window: &Value) -> Result<(), String>
 #[test]
 fn crashes_are_replayed_from_their_causes() {
     let mut tally = Tally::start("crashes_are_replayed_from_their_causes");
-    for source in sources() {
+    tally.side_by_side(&sources(), |outcomes, source| {
         let name = source.file_stem().expect("a name").to_string_lossy().into_owned();
-        let text = fs::read_to_string(&source).expect("a source");
+        let text = fs::read_to_string(source).expect("a source");
         // Some have threads of their own.
         let threads = text.contains("//#threads");
         for several in [false, true] {
@@ -118,7 +118,7 @@ fn crashes_are_replayed_from_their_causes() {
             let dir = tempfile::tempdir().expect("a folder");
             let program = dir.path().join("buggy");
             let check = || -> Result<(), String> {
-                build(&source, several, &program)?;
+                build(source, several, &program)?;
                 let window = window("buggy", dir.path())?;
                 let (thread, last) = (&window["thread"], &window["last_thread"]);
                 match threads || several {
@@ -129,9 +129,9 @@ fn crashes_are_replayed_from_their_causes() {
                 }
             };
             let name = format!("{name}{}", if several { " (several threads)" } else { "" });
-            tally.record(&name, check());
+            outcomes.record(&name, check());
         }
-    }
+    });
     tally.finish();
 }
 

@@ -60,25 +60,21 @@ fn oracle_is_repeatable() {
 fn corpus_same_behaviour() {
     let mut tally = Tally::start("corpus_same_behaviour");
     let tools = Tools::get();
-    for case in corpus() {
+    tally.side_by_side(&corpus(), |outcomes, case| {
         if let Some(why) = case.skip_reason() {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         let dir = tempfile::tempdir().unwrap();
-        let native = match spec(&case).run(None, dir.path()) {
+        let native = match spec(case).run(None, dir.path()) {
             Ok(native) => native,
-            Err(e) => {
-                tally.record(&case.name, Err(e.to_string()));
-                continue;
-            }
+            Err(e) => return outcomes.record(&case.name, Err(e.to_string())),
         };
         let modes = [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE, UNDO_STATIC, UNDO_DYNAMIC];
         for mode in modes {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join(mode.name);
                 tools.rewrite(&case.path, &rewritten, mode.flags)?;
-                let run = spec(&case).run(Some(&rewritten), dir.path());
+                let run = spec(case).run(Some(&rewritten), dir.path());
                 let run = run.map_err(|e| e.to_string())?;
                 match case.refused {
                     Some(_) => is_refused(&run)?,
@@ -86,9 +82,9 @@ fn corpus_same_behaviour() {
                 }
                 verify_all(&run.traces, tools, &rewritten)
             };
-            tally.record(&format!("{} {}", case.name, mode.name), check());
+            outcomes.record(&format!("{} {}", case.name, mode.name), check());
         }
-    }
+    });
     tally.finish();
 }
 
@@ -96,27 +92,24 @@ fn corpus_same_behaviour() {
 fn corpus_memrefs_equal_oracle() {
     let mut tally = Tally::start("corpus_memrefs_equal_oracle");
     let tools = Tools::get();
-    for case in oracle_cases(&mut tally) {
+    let cases = oracle_cases(&mut tally);
+    tally.side_by_side(&cases, |outcomes, case| {
         if let Some(why) = &case.refused {
-            tally.skip(&case.name, &format!("refused: the program {why}"));
-            continue;
+            return outcomes.skip(&case.name, &format!("refused: the program {why}"));
         }
         let dir = tempfile::tempdir().unwrap();
-        let truth = match oracle(&spec(&case), dir.path(), ORACLE_LIMIT) {
+        let truth = match oracle(&spec(case), dir.path(), ORACLE_LIMIT) {
             Ok(truth) => truth,
-            Err(e) => {
-                tally.record(&case.name, Err(e));
-                continue;
-            }
+            Err(e) => return outcomes.record(&case.name, Err(e)),
         };
         for mode in [STATIC, DYNAMIC] {
             let name = format!("{} {}", case.name, mode.name);
             if truth.summary.cut_short {
-                tally.prefix_only(&name);
+                outcomes.prefix_only(&name);
             }
-            let equal = recovered_equals(&truth, &spec(&case), tools, mode, dir.path());
-            tally.record(&name, equal);
+            let equal = recovered_equals(&truth, &spec(case), tools, mode, dir.path());
+            outcomes.record(&name, equal);
         }
-    }
+    });
     tally.finish();
 }

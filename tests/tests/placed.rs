@@ -48,18 +48,17 @@ fn same_behaviour(spec: &RunSpec, mode: Mode, refused: bool, dir: &Path) -> Resu
 #[test]
 fn misplaced_corpus_same_behaviour() {
     let mut tally = Tally::start("misplaced_corpus_same_behaviour");
-    for case in corpus() {
+    tally.side_by_side(&corpus(), |outcomes, case| {
         let fixed = (!is_pie(&case.path)).then(|| "at fixed addresses".to_owned());
         if let Some(why) = case.skip_reason().or(fixed) {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         let dir = tempfile::tempdir().unwrap();
         for mode in MODES {
-            let outcome = same_behaviour(&spec(&case), mode, case.refused.is_some(), dir.path());
-            tally.record(&format!("{} {}", case.name, mode.name), outcome);
+            let outcome = same_behaviour(&spec(case), mode, case.refused.is_some(), dir.path());
+            outcomes.record(&format!("{} {}", case.name, mode.name), outcome);
         }
-    }
+    });
     tally.finish();
 }
 

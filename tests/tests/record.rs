@@ -500,6 +500,39 @@ fn a_child_that_is_killed_has_the_end_that_its_parent_was_told() {
     }
 }
 
+/// A selector may be meant for one program of many: only the end tells that it is for none.
+#[test]
+fn selectors_that_name_nothing_at_all_are_said() {
+    let here = folder();
+    let here = here.path();
+    let selectors =
+        "main,dash,libc.so.6:mem*,uniq:1..2,[jit],nosuch.so,:no_such_function,uniq:main.c";
+    let script = "printf a | uniq";
+    let run = output(dep(here, &["record", "-o", "r", "--only", selectors, "sh", "-c", script]));
+    assert!(run.status.success(), "{run:?}");
+    let said = String::from_utf8_lossy(&run.stderr).into_owned();
+    let named: Vec<&str> = said.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(named, ["nosuch.so", ":no_such_function", "uniq:main.c"], "{said}");
+}
+
+/// A thread in its parent's trace says nothing of how the process ended.
+#[test]
+fn a_process_without_a_trace_has_the_end_that_its_parent_was_told() {
+    let here = folder();
+    let here = here.path();
+    let source = "#include <sys/wait.h>\n#include <unistd.h>\n\
+                  int main(void) { int s; if (!vfork()) _exit(3); wait(&s); }\n";
+    fs::write(here.join("leaves.c"), source).expect("written");
+    let gcc = Command::new("gcc").args(["-o", "leaves", "leaves.c"]).current_dir(here).status();
+    assert!(gcc.expect("gcc").success());
+    text(here, &["record", "-o", "rec", "./leaves"]);
+    let all = processes(here, "rec");
+    assert_eq!(all[1]["images"].as_array().map(Vec::len), Some(0), "{all:?}");
+    assert_eq!((&all[1]["ended"], &all[1]["status"]), (&Value::from("exit"), &Value::from(3)));
+    let listed = text(here, &["ps", "rec"]);
+    assert!(listed.lines().nth(2).is_some_and(|line| line.contains("  exit 3  ")), "{listed}");
+}
+
 /// A process that executes other programs while nothing is recorded is one process all the same.
 #[test]
 fn exec_while_switched_off_goes_on_as_the_same_process() {

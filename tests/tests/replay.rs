@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::OnceLock;
 
 use common::*;
@@ -99,20 +100,18 @@ fn is_equal(Output { status, stderr, .. }: &Output) -> Result<(), String> {
 #[test]
 fn corpus_replays() {
     let mut tally = Tally::start("corpus_replays");
-    let (mut to_their_ends, mut not_so_far) = (0, 0);
-    for case in corpus() {
+    let (to_their_ends, not_so_far) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    tally.side_by_side(&corpus(), |outcomes, case| {
         if let Some(why) = case.skip_reason_in("replay") {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         if case.refused.is_some() {
-            tally.skip(&case.name, "the runtime stops it");
-            continue;
+            return outcomes.skip(&case.name, "the runtime stops it");
         }
         let dir = folder();
         let mut forked_by_vfork = false;
         let mut check = || -> Result<(), String> {
-            let recorded = recorded(&spec(&case), dir.path())?;
+            let recorded = recorded(&spec(case), dir.path())?;
             let first = first_trace(&recorded.run.traces)?;
             for trace in &recorded.run.traces {
                 let replay = recorded.replay(trace, dir.path());
@@ -125,7 +124,7 @@ fn corpus_replays() {
                 is_equal(&replay)?;
                 // One process writes all, unless there are more.
                 let whole = !text(&replay.stderr).contains("which is replayable");
-                *(if whole { &mut to_their_ends } else { &mut not_so_far }) += 1;
+                (if whole { &to_their_ends } else { &not_so_far }).fetch_add(1, Relaxed);
                 if recorded.run.traces.len() == 1 && whole && replay.stdout != recorded.run.stdout {
                     return Err(format!("{}: other output", first.display()));
                 }
@@ -134,11 +133,12 @@ fn corpus_replays() {
         };
         let outcome = check();
         if forked_by_vfork {
-            tally.skip(&case.name, "one process: a child of vfork that forks is not replayed");
+            outcomes.skip(&case.name, "one process: a child of vfork that forks is not replayed");
         }
-        tally.record(&case.name, outcome);
-    }
+        outcomes.record(&case.name, outcome);
+    });
     tally.finish();
+    let (to_their_ends, not_so_far) = (to_their_ends.into_inner(), not_so_far.into_inner());
     // What cannot be followed is the exception.
     assert!(
         to_their_ends > 5 * not_so_far,

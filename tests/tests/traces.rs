@@ -94,9 +94,10 @@ fn formats_agree() {
             }
         }
     }
-    for (name, spec) in programs(&mut tally) {
+    let programs = programs(&mut tally);
+    tally.side_by_side(&programs, |outcomes, (name, spec)| {
         let dir = tempfile::tempdir().unwrap();
-        let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
+        let reference = record(spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         for way in &ways {
             let [translate, pointers, memory, control_flow] = way;
             let flags = ["--translate", translate, "--pointers", pointers, "--memory", memory]
@@ -104,12 +105,12 @@ fn formats_agree() {
                 .chain(["--control-flow", control_flow]);
             let check = || -> Result<(), String> {
                 reference.clone()?;
-                record(&spec, &flags.collect::<Vec<_>>(), dir.path(), "other", &LISTINGS)?;
+                record(spec, &flags.collect::<Vec<_>>(), dir.path(), "other", &LISTINGS)?;
                 same_listings(dir.path(), "reference", "other")
             };
-            tally.record(&format!("{name} {}", way.join(" ")), check());
+            outcomes.record(&format!("{name} {}", way.join(" ")), check());
         }
-    }
+    });
     tally.finish();
 }
 
@@ -201,9 +202,10 @@ fn a_program_that_is_stopped_ends_at_that_instruction() {
 #[test]
 fn torture_changes_nothing() {
     let mut tally = Tally::start("torture_changes_nothing");
-    for (name, spec) in programs(&mut tally) {
+    let programs = programs(&mut tally);
+    tally.side_by_side(&programs, |outcomes, (name, spec)| {
         let dir = tempfile::tempdir().unwrap();
-        let reference = record(&spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
+        let reference = record(spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
         let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
         for torture in [
             "spill",
@@ -217,14 +219,14 @@ fn torture_changes_nothing() {
                 let flags = ["--torture", torture, "--translate", translate];
                 let check = || -> Result<(), String> {
                     reference.clone()?;
-                    let run = record(&spec, &flags, dir.path(), "other", &LISTINGS)?;
+                    let run = record(spec, &flags, dir.path(), "other", &LISTINGS)?;
                     difference(native.as_ref().map_err(Clone::clone)?, &run)?;
                     same_listings(dir.path(), "reference", "other")
                 };
-                tally.record(&format!("{name} {torture} {translate}"), check());
+                outcomes.record(&format!("{name} {torture} {translate}"), check());
             }
         }
-    }
+    });
     tally.finish();
 }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::*;
-use tests::harness::{RunSpec, Tally, Tools};
+use corpus::Case;
+use tests::harness::{Outcomes, RunSpec, Tally, Tools};
 use tests::sys::Status;
 use tests::undone::{add_new_memory, apply, changed, compare, watch, Image};
 
@@ -101,7 +102,7 @@ fn undo_once(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Outcome, Stri
 }
 
 /// Checks one program in one way, and tells the tally.
-fn record(tally: &mut Tally, name: &str, spec: &RunSpec, flags: &[&str], end: Option<Status>) {
+fn record(tally: &mut Outcomes, name: &str, spec: &RunSpec, flags: &[&str], end: Option<Status>) {
     let dir = tempfile::tempdir().unwrap();
     let outcome = match undo(spec, flags, dir.path()) {
         Ok(None) => return tally.skip(name, "it runs another program in its place"),
@@ -121,10 +122,9 @@ fn record(tally: &mut Tally, name: &str, spec: &RunSpec, flags: &[&str], end: Op
 fn corpus_is_undone() {
     let mut tally = Tally::start("corpus_is_undone");
     let names: Vec<String> = corpus().iter().map(|case| case.name.clone()).collect();
-    for case in corpus() {
+    tally.side_by_side(&corpus(), |outcomes, case| {
         if let Some(why) = case.skip_reason_in("undo") {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         // Code that is translated when it runs is the same code however the program was linked.
         let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
@@ -133,9 +133,9 @@ fn corpus_is_undone() {
         for mode in modes {
             let name = format!("{} {}", case.name, mode.name);
             let end = case.refused.is_none().then(|| status(case.end));
-            record(&mut tally, &name, &spec(&case), mode.flags, end);
+            record(outcomes, &name, &spec(case), mode.flags, end);
         }
-    }
+    });
     tally.finish();
 }
 
@@ -167,17 +167,18 @@ fn every_way_of_recording_is_undone() {
         &["--torture", "tiny-buffers"],
         &["--torture", "spill,drop,tiny-buffers", "--translate", "dynamic"],
     ];
-    for case in corpus().iter().filter(|case| CASES.contains(&case.name.as_str())) {
+    let chosen = |case: &Case| CASES.contains(&case.name.as_str());
+    let cases: Vec<Case> = corpus().into_iter().filter(chosen).collect();
+    tally.side_by_side(&cases, |outcomes, case| {
         if let Some(why) = case.skip_reason() {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         for way in ways {
             let flags = [&["--instrument", "undo"], way].concat();
             let name = format!("{} {}", case.name, way.join(" "));
-            record(&mut tally, &name, &spec(case), &flags, Some(status(case.end)));
+            record(outcomes, &name, &spec(case), &flags, Some(status(case.end)));
         }
-    }
+    });
     tally.finish();
 }
 
@@ -196,16 +197,15 @@ fn real_programs_are_undone() {
         ("perl", RunSpec::new("/usr/bin/perl").args(&["-e", perl])),
         ("ls", RunSpec::new("/bin/ls").args(&["-l", "/usr"])),
     ];
-    for (name, spec) in programs {
+    tally.side_by_side(&programs, |outcomes, (name, spec)| {
         if !spec.program.exists() {
-            tally.skip(name, "it is not installed");
-            continue;
+            return outcomes.skip(name, "it is not installed");
         }
         for mode in [UNDO_STATIC, UNDO_DYNAMIC] {
             let end = Some(Status::Exited(0));
-            record(&mut tally, &format!("{name} {}", mode.name), &spec, mode.flags, end);
+            record(outcomes, &format!("{name} {}", mode.name), spec, mode.flags, end);
         }
-    }
+    });
     tally.finish();
 }
 

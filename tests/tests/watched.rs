@@ -60,7 +60,10 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
     let tools = Tools::get();
     let native = spec.run(None, dir).map_err(|e| e.to_string())?;
     let rewritten = dir.join(WATCHED.name);
-    tools.rewrite(&spec.program, &rewritten, WATCHED.flags)?;
+    match tools.rewrite(&spec.program, &rewritten, WATCHED.flags) {
+        Err(why) if why.contains(WAY_OUT) => return Ok(Came::Refused(why)),
+        other => other?,
+    }
     let run = without_notice(spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?);
     let said = text(&run.stderr);
     if let Some(line) = said.lines().find(|line| line.contains(WAY_OUT)) {
@@ -69,17 +72,14 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
     difference(&native, &run)?;
     verify_all(&run.traces, tools, &rewritten)?;
     for trace in &run.traces {
-        match replayed(&spec.program, trace, dir) {
-            Err(why) if why.contains("record with --threads serial") => {}
-            other => drop(other?),
-        }
+        replayed(&spec.program, trace, dir)?;
     }
     Ok(Came::Through)
 }
 
-/// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that changes itself,
-/// programs that start others, other languages.
-const CASES: [&str; 18] = [
+/// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that is made by others or
+/// changes itself, programs that start others, other languages.
+const CASES: [&str; 27] = [
     "asm/",
     "c/faults.",
     "c/store_faults.",
@@ -96,6 +96,15 @@ const CASES: [&str; 18] = [
     "c/vfork.",
     "c/spawn.",
     "c/self_modify.",
+    "c/generated_threads.",
+    "c/nested.",
+    "c/clone_",
+    "c/thread_one.",
+    "c/sent_faults.",
+    "c/text_patch_threads.",
+    "c/tables_change.",
+    "c/switched.",
+    "c/kernel_writes.",
     "cpp/",
     "rust/",
 ];
@@ -226,9 +235,85 @@ int main(void) {
 }
 "#;
 
+/// Waiters are moved from one futex to another one.
+const REQUEUE: &str = r#"
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int first, second;
+static atomic_int woken;
+static void *run(void *unused) {
+    syscall(SYS_futex, &first, FUTEX_WAIT_PRIVATE, 0, 0, 0, 0);
+    woken++;
+    return 0;
+}
+int main(void) {
+    pthread_t threads[4];
+    int moved = 0, done = 0;
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, run, 0);
+    while (moved < 4) moved += syscall(SYS_futex, &first, FUTEX_CMP_REQUEUE_PRIVATE, 0, 4L, &second, 0);
+    while (done < 4) done += syscall(SYS_futex, &second, FUTEX_WAKE_PRIVATE, 4, 0, 0, 0);
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);
+    printf("%d\n", woken);
+    return 0;
+}
+"#;
+
+/// One thread is cancelled as it waits, another one as it computes.
+const CANCELLED: &str = r#"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+static atomic_int begun, cleaned;
+static volatile unsigned long count;
+static void clean(void *unused) { cleaned++; pthread_mutex_unlock(&lock); }
+static void *waits(void *unused) {
+    pthread_mutex_lock(&lock);
+    pthread_cleanup_push(clean, 0);
+    begun++;
+    for (;;) pthread_cond_wait(&never, &lock);
+    pthread_cleanup_pop(0);
+    return 0;
+}
+static void *computes(void *unused) {
+    int old;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &old);
+    begun++;
+    for (;;) count++;
+    return 0;
+}
+int main(void) {
+    pthread_t threads[2];
+    void *result;
+    int cancelled = 0;
+    pthread_create(&threads[0], 0, waits, 0);
+    pthread_create(&threads[1], 0, computes, 0);
+    while (begun < 2 || count < 10000) {}
+    for (int i = 0; i < 2; i++) {
+        pthread_cancel(threads[i]);
+        pthread_join(threads[i], &result);
+        cancelled += result == PTHREAD_CANCELED;
+    }
+    printf("%d %d\n", cancelled, cleaned);
+    return 0;
+}
+"#;
+
 #[test]
 fn threads_that_race_replay_alone() {
-    for (source, output, threads) in [(RACING, "60000 600\n", 4), (QUEUE, "25005000\n", 5)] {
+    let programs = [
+        (RACING, "60000 600\n", 4),
+        (QUEUE, "25005000\n", 5),
+        (REQUEUE, "4\n", 5),
+        (CANCELLED, "2 1\n", 3),
+    ];
+    for (source, output, threads) in programs {
         let dir = tempfile::tempdir().unwrap();
         let program = build(dir.path(), source, &[]);
         for _ in 0..3 {
@@ -262,7 +347,202 @@ fn what_a_thread_alone_cannot_tell_is_refused() {
 fn programs_at_fixed_addresses_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), RACING, &["-no-pie"]);
-    let (run, _) = record(&program, dir.path());
-    assert!(run.stdout.is_empty());
-    assert_eq!(text(&run.stderr).lines().filter(|line| line.contains(WAY_OUT)).count(), 1);
+    let output = dir.path().join("watched");
+    let why = Tools::get().rewrite(&program, &output, WATCHED.flags).unwrap_err();
+    assert_eq!(why.lines().filter(|line| line.contains(WAY_OUT)).count(), 1, "{why}");
+    assert!(!output.exists());
+    // Where several programs are recorded it is one of those whose threads run one at a time.
+    let here = dir.path();
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    assert_eq!(text(&dep(here, &record).stdout), "60000 600\n");
+    let said = text(&dep(here, &["replay", "rec"]).stdout);
+    assert!(said.contains("equal to the recording") && said.lines().count() == 1, "{said}");
+    let trace = std::fs::read_dir(here.join("rec/traces")).unwrap().next().unwrap().unwrap();
+    let info = text(&dep(here, &["info", trace.path().to_str().unwrap()]).stdout);
+    assert!(info.contains("options        inputs") && !info.contains("threads watched"), "{info}");
 }
+
+/// More threads than once had a view, and a process that one of them forks.
+const MANY: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { THREADS = 40 };
+static pthread_barrier_t barrier;
+static volatile long racing;
+static long done;
+static void *run(void *unused) {
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < 200; i++) racing++;
+    __atomic_add_fetch(&done, 200, __ATOMIC_SEQ_CST);
+    pthread_barrier_wait(&barrier);
+    return 0;
+}
+int main(void) {
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&barrier, 0, THREADS);
+    char *text = malloc(100);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    snprintf(text, 100, "%ld\n", done);
+    fflush(stdout);
+    int status = 0, pid = fork();
+    if (pid == 0) {
+        fputs(text, stdout);
+        exit(7);
+    }
+    waitpid(pid, &status, 0);
+    printf("%d\n", WEXITSTATUS(status));
+    return 0;
+}
+"#;
+
+/// What `dep record` leaves of watched threads, and what the other commands say of it.
+#[test]
+fn a_recording_of_watched_threads_replays_thread_by_thread() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, MANY, &[]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    assert_eq!(text(&dep(here, &record).stdout), "8000\n7\n");
+    let all = dep(here, &["replay", "rec"]);
+    let lines: Vec<String> = text(&all.stdout).lines().map(str::to_owned).collect();
+    let why = text(&all.stderr);
+    assert!(all.status.success(), "{why}");
+    // The threads of the first process, and the only one of that which was forked.
+    assert_eq!(lines.len(), 42, "{why}");
+    assert!(lines.iter().all(|line| line.contains(": equal to the recording")));
+    let process = |line: &String| line.split('.').next().map(str::to_owned);
+    let is_alone = |one: &&String| lines.iter().filter(|l| process(l) == process(one)).count() == 1;
+    let child = &*lines.iter().find(is_alone).and_then(process).unwrap();
+    let one = dep(here, &["replay", "-p", child, "--thread", child, "rec"]);
+    assert_eq!(text(&one.stdout).lines().count(), 1, "{}", text(&one.stderr));
+    let one = dep(here, &["replay", "-p", child, "--thread", "1", "rec"]);
+    assert!(!one.status.success() && text(&one.stderr).contains("no such thread"));
+    let info = text(&dep(here, &["info", "rec"]).stdout);
+    assert!(info.contains("replayable     all 2 to their ends"), "{info}");
+    let info = text(&dep(here, &["info", "-p", child, "rec"]).stdout);
+    assert!(info.contains(", threads watched\n"), "{info}");
+    assert!(info.contains("to its end, 1 watched thread, each alone"), "{info}");
+}
+
+#[test]
+fn what_goes_with_watched_threads_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    let refused = [
+        (&["record", "--threads", "watched", "true"][..], "--instrument inputs"),
+        (
+            &["record", "--replayable", "--threads", "watched", "--keep-last", "1M", "true"],
+            "--threads serial",
+        ),
+    ];
+    for (arguments, why) in refused {
+        let done = dep(here, arguments);
+        assert!(!done.status.success() && text(&done.stderr).contains(why), "{arguments:?}");
+    }
+}
+
+/// Two processes that store to the same memory.
+const SHARED: &str = r#"
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    volatile int *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int pid = fork();
+    for (int i = 0; i < 100; i++) {
+        while (*both != 2 * i + (pid == 0)) sched_yield();
+        *both = *both + 1;
+    }
+    if (pid == 0) return 0;
+    waitpid(pid, 0, 0);
+    printf("%d\n", *both);
+    return 0;
+}
+"#;
+
+/// What other processes store is seen like what other threads do.
+#[test]
+fn memory_that_processes_share_is_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, SHARED, &[]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    let run = dep(here, &record);
+    assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("200\n", ""));
+    let all = dep(here, &["replay", "rec"]);
+    let said = text(&all.stdout);
+    assert!(all.status.success() && said.lines().count() == 2, "{}", text(&all.stderr));
+    assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+}
+
+/// Where the kernel chooses no addresses at random, the stack lies right above all that it maps.
+#[test]
+fn memory_right_below_the_stack_is_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, RACING, &[]);
+    let mut command = Command::new("setarch");
+    command.current_dir(here).env("DEP_CACHE", here.join("cache")).arg("-R");
+    command.arg(&Tools::get().dep);
+    command.args(["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"]);
+    let run = command.output().unwrap();
+    assert_eq!(text(&run.stdout), "60000 600\n", "{}", text(&run.stderr));
+    let all = dep(here, &["replay", "rec"]);
+    assert!(all.status.success(), "{}", text(&all.stderr));
+    assert_eq!(text(&all.stdout).lines().count(), 4);
+}
+
+/// Code that one thread has made and another one runs is in no file: the replays end where they would need it, and say
+/// so.
+#[test]
+fn code_of_other_threads_ends_a_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, MAKES_CODE, &[]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    let run = dep(here, &record);
+    assert_eq!(text(&run.stdout), "3 7\n");
+    assert_eq!(text(&run.stderr).lines().filter(|line| line.contains(NOT_REPLAYED)).count(), 1);
+    let all = dep(here, &["replay", "rec"]);
+    let said = text(&all.stdout);
+    assert!(all.status.success(), "{}", text(&all.stderr));
+    assert_eq!(said.lines().count(), 2);
+    assert!(said.lines().all(|line| line.contains("equal to the recording, which is replayable")));
+    let info = text(&dep(here, &["info", "rec"]).stdout);
+    assert!(info.contains("which --threads watched cannot follow"), "{info}");
+}
+
+const MAKES_CODE: &str = r#"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+typedef int (*function)(void);
+static _Atomic(function) made;
+static int before;
+static void *run(void *unused) {
+    before = 3;
+    while (!made) {}
+    return (void *)(long)made();
+}
+int main(void) {
+    // mov $7,%eax; ret
+    const unsigned char bytes[] = {0xb8, 7, 0, 0, 0, 0xc3};
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, 0, run, 0);
+    char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, bytes, sizeof bytes);
+    made = (function)code;
+    pthread_join(thread, &result);
+    printf("%d %ld\n", before, (long)result);
+    return 0;
+}
+"#;

@@ -371,7 +371,7 @@ impl TraceFile {
         Ok(done)
     }
 
-    fn read(&self, at: u64, len: u64) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read(&self, at: u64, len: u64) -> Result<Vec<u8>, Error> {
         // What a header claims is no reason to ask for memory that the file does not fill.
         let mut bytes = vec![0; size(len.min(self.len.saturating_sub(at)))];
         let n = self

@@ -4,7 +4,7 @@
 //! payloads, [`open`] puts them together into a [`Trace`]; [`compile`] turns a unit into
 //! the few steps that an execution costs, [`plain`] those into sums, [`walk`] follows one chunk, [`pipeline`] follows all of
 //! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
-//! what the format promises.
+//! what the format promises, [`trim`] writes a trace again.
 //!
 //! Memory: the index (a frame costs 100 bytes), all events and unit descriptions, compiled units
 //! once per worker, and for each worker one chunk (at most [`file::MAX_FRAME`]) and a few batches
@@ -26,6 +26,7 @@ pub mod pipeline;
 pub mod plain;
 pub mod source;
 pub mod test_support;
+pub mod trim;
 pub mod undo;
 pub mod units;
 pub mod verify;

@@ -80,6 +80,7 @@ fn sample(kind: Kind) -> Owned {
             registers: registers(),
             vectors: vec![1, 2, 0],
         },
+        Kind::Untouched => Event::Untouched { start: at, len: 0x3000 },
         Kind::Seen => Event::Seen { pc, rcx: 3, address: at, bytes: vec![1, 2, 0] },
         Kind::Actions => Event::Actions(vec![1, 2, 0]),
         Kind::Selected => Event::Selected { start: pc, len: 2, base: at, pieces: vec![7; 32] },

@@ -4,11 +4,16 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include "check.h"
 static sigjmp_buf back;
-static volatile uintptr_t address;
+static volatile uintptr_t address, stack_pointer;
+static volatile unsigned char instruction;
 static void handler(int s, siginfo_t *i, void *u) {
+    const greg_t *registers = ((ucontext_t *)u)->uc_mcontext.gregs;
     address = (uintptr_t)i->si_addr;
+    stack_pointer = (uintptr_t)registers[REG_RSP];
+    instruction = *(unsigned char *)registers[REG_RIP];
     siglongjmp(back, 1);
 }
 #define AT(where, insn)                                                        \
@@ -34,6 +39,19 @@ int main(void) {
     // The first bytes are there, the others are not.
     AT(gone + 4096 - 4, "ret");
     CHECK(address == (uintptr_t)gone + 4096);
+    // What is popped is there, the return address is not.
+    AT(gone + 4096 - 16, "pop %%rbx; pop %%rbp; ret");
+    CHECK(address == (uintptr_t)gone + 4096);
+    CHECK(stack_pointer == (uintptr_t)gone + 4096 && instruction == 0xc3);
+    AT(gone + 4096 - 12, "pop %%r13; mov $1, %%eax; ret");
+    CHECK(address == (uintptr_t)gone + 4096);
+    CHECK(stack_pointer == (uintptr_t)gone + 4096 - 4 && instruction == 0xc3);
+    AT(gone + 64, "add $4096, %%rsp; pop %%rbp; pop %%rbx; ret");
+    CHECK(address == (uintptr_t)middle);
+    CHECK(stack_pointer == (uintptr_t)middle && instruction == 0x5d);
+    AT(gone + 4096 - 8, "pop %%rbp; mov $2, %%eax; ret $8");
+    CHECK(address == (uintptr_t)gone + 4096);
+    CHECK(stack_pointer == (uintptr_t)gone + 4096 && instruction == 0xc2);
     AT(middle, "push %%rax");
     CHECK(address == (uintptr_t)middle - 8);
     AT(middle, "pop %%rax");

@@ -1,9 +1,11 @@
 //! The process that replays, steered through its socket.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, SeekFrom};
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -32,6 +34,33 @@ struct Shared {
     said: File,
     /// Debug registers cannot be set: watchpoints are looked at after each instruction.
     slow: std::cell::Cell<bool>,
+    /// What the recording has not kept of the memory, in the order of addresses, and the pages that were asked for.
+    untouched: Vec<Range<u64>>,
+    told: RefCell<BTreeSet<u64>>,
+}
+
+/// At most so many pages that are not there are named.
+const TOLD: usize = 20;
+
+impl Shared {
+    /// How many of the bytes in front of those that were not kept. Says it if there is none.
+    fn kept(&self, address: u64, len: usize) -> usize {
+        let next = self.untouched.partition_point(|range| range.end <= address);
+        let Some(next) = self.untouched.get(next) else { return len };
+        let before = next.start.saturating_sub(address);
+        if before == 0 && len > 0 {
+            let mut told = self.told.borrow_mut();
+            if told.len() < TOLD && told.insert(address & !0xfff) {
+                eprintln!("dep: {}", not_kept(address));
+            }
+        }
+        usize::try_from(before).map_or(len, |before| before.min(len))
+    }
+}
+
+/// That what is at `address` is not in the recording, for a person.
+fn not_kept(address: u64) -> String {
+    format!("the memory at {address:#x} is not in the recording: the part that is kept never touches that page (dep record --whole-memory keeps all)")
 }
 
 /// One process, which stands.
@@ -81,7 +110,12 @@ impl Steered {
         let pid = Pid::from_raw(child.id().cast_signed());
         drop(child);
         drop((theirs, result));
-        let shared = Rc::new(Shared { said, slow: std::cell::Cell::new(false) });
+        let shared = Rc::new(Shared {
+            said,
+            slow: std::cell::Cell::new(false),
+            untouched: trace::trim::untouched(ready.lineage.first()),
+            told: RefCell::default(),
+        });
         Steered::at(socket, pid, Points::default(), shared)
     }
 
@@ -340,7 +374,8 @@ impl Machine for Steered {
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         // The kernel's own errors, too, mean that nothing is there.
-        self.memory.read_at(buffer, address).unwrap_or(0)
+        let len = self.shared.kept(address, buffer.len());
+        self.memory.read_at(&mut buffer[..len], address).unwrap_or(0)
     }
 
     fn thread(&mut self, number: u64) -> Result<Stop, Failed> {

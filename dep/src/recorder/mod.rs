@@ -11,6 +11,7 @@ macro_rules! say {
 mod child;
 mod dumps;
 mod search;
+mod selectors;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -40,6 +41,7 @@ use child::{Child, Start};
 use record::prepare::{for_recording_with, Prepared};
 use record::program::Program;
 use search::Missing;
+use selectors::without_code;
 
 /// Of `dep record`, as of `env` and `timeout`: it could not do what it is for.
 const FAILED: u8 = 125;
@@ -75,6 +77,9 @@ pub struct Arguments {
     /// Keep the newest part only, of each process: a number of turns (100M), a size (64MiB) or a time (10s)
     #[arg(long, value_name = "PART", requires = "replayable", value_parser = part)]
     keep_last: Option<String>,
+    /// With --keep-last: keep all of the memory that the kept part begins with, also what it never looks at
+    #[arg(long, requires = "keep_last")]
+    whole_memory: bool,
     /// Compress what is recorded, beside the program, and the rest when it has ended
     #[arg(long, value_name = "LEVEL")]
     compress: Option<Compression>,
@@ -97,12 +102,18 @@ fn part(text: &str) -> Result<String, String> {
 
 impl Arguments {
     /// What cannot be had together.
-    pub fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&mut self) -> Result<(), &'static str> {
         if self.command.first().is_some_and(|program| program.as_bytes().starts_with(b"-")) {
             return Err("no such option of dep record (a program whose name begins with - needs a path: ./-NAME)");
         }
         if self.dump_signal.is_some_and(crate::caller::ignores) {
             return Err("the signal of --dump-signal is ignored by whoever has started dep record: choose another");
+        }
+        if self.replayable {
+            self.how.record_inputs();
+        }
+        if self.how.is_watched() && self.keep_last.is_some() {
+            return Err("--keep-last needs --threads serial: watched threads have no ring");
         }
         self.how.check()
     }
@@ -114,6 +125,7 @@ impl Arguments {
         if let Some(part) = &self.keep_last {
             flags.extend(["--keep-last".to_owned(), part.clone()]);
         }
+        flags.extend(self.whole_memory.then(|| "--whole-memory".to_owned()));
         if let Some(signal) = self.dump_signal.and_then(|n| Signal::try_from(n).ok()) {
             let name = signal.as_str().trim_start_matches("SIG");
             flags.extend(["--dump-signal".to_owned(), name.to_owned()]);
@@ -162,9 +174,6 @@ impl Arguments {
 
 /// The command. Its exit status is the program's.
 pub fn run(arguments: &mut Arguments) -> ExitCode {
-    if arguments.replayable {
-        arguments.how.record_inputs();
-    }
     arguments.how.be_switchable();
     match record(arguments) {
         Ok(status) => ExitCode::from(child::end_as(status)),
@@ -216,6 +225,10 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
     }
     if arguments.keep_last.is_some() {
         await_beginnings(&folder);
+        // Compressed pages that nobody looks at take little room.
+        if !arguments.whole_memory && arguments.compress.is_none() {
+            trim(&folder);
+        }
     }
     if let Some(compressor) = compressor {
         let progress = Progress::start("compressing".into());
@@ -223,7 +236,7 @@ fn record(arguments: &Arguments) -> Result<Status, Refused> {
         progress.finish();
         errors.iter().for_each(|error| say!("{error}"));
     }
-    finish(&folder, &shown_folder);
+    finish(&folder, &shown_folder, &arguments.how);
     Ok(status)
 }
 
@@ -244,6 +257,15 @@ fn await_beginnings(folder: &Path) {
         }
         std::thread::sleep(EACH);
     }
+}
+
+/// Memory that a replay never looks at is left out. What cannot be trimmed is whole, which is no fault.
+fn trim(folder: &Path) {
+    let Ok(recording) = Recording::open(folder) else { return };
+    let progress = Progress::start("trimming".into());
+    let errors = crate::trim::recording(&recording);
+    progress.finish();
+    errors.iter().for_each(|error| say!("{error}"));
 }
 
 fn start(
@@ -327,7 +349,7 @@ fn start(
 
 /// Brings in what is needed to read the recording, and says what there is; to a terminal, or if it is
 /// not all that was asked for.
-fn finish(folder: &Path, shown: &Path) {
+fn finish(folder: &Path, shown: &Path, how: &How) {
     let recording = match Recording::open(folder) {
         Ok(recording) => recording,
         Err(error) => return say!("{error}"),
@@ -347,6 +369,11 @@ fn finish(folder: &Path, shown: &Path) {
     let shown = shown.display();
     if processes.images().next().is_none() {
         return say!("{shown}: nothing was recorded");
+    }
+    for selector in
+        how.rules().map_or_else(|_| Vec::new(), |rules| without_code(&rules, &recording))
+    {
+        say!("{shown}: {selector} (--only, --skip) names no code of any program or library that was recorded");
     }
     let count =
         |is: &dyn Fn(&Ending) -> bool| processes.images().filter(|image| is(&image.ending)).count();

@@ -39,8 +39,8 @@ pub struct Arguments {
     /// This process of the recording; PID.K: what it was after its K-th exec
     #[arg(short, long, value_name = "PID", value_parser = which)]
     pub process: Option<Which>,
-    /// Of watched threads, the one with this thread id
-    #[arg(long, value_name = "TID", hide = true)]
+    /// Of a process whose threads were watched, the one with this thread id
+    #[arg(long, value_name = "TID")]
     pub thread: Option<u32>,
     /// Show what the program wrote to its standard output and error
     #[arg(long)]
@@ -130,27 +130,52 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut statuses = Vec::new();
     match &recording {
         Some(recording) if names.len() > 1 => {
-            tree::replay(arguments, recording, &names, |status| statuses.push(status))?;
-        }
-        _ => {
-            for thread in watched(arguments, recording.as_ref(), arguments.process)? {
-                let mut named = named(arguments, arguments.process);
-                named.thread = thread.map(|(index, _)| index);
-                let name = thread.map_or(String::new(), |(_, tid)| format!("thread {tid} "));
-                let ready = match &recording {
-                    Some(recording) => Ready::in_recording(&named, recording),
-                    None => Ready::new(&named),
-                };
-                let told = ready.and_then(|ready| one(arguments, &ready, &name));
-                statuses.push(say(arguments, told));
+            if arguments.thread.is_some() {
+                return Err(Error("--thread needs the process, too (-p PID)".into()));
+            }
+            let is_watched = |name: &TraceName| {
+                let trace = Trace::open_alone(&recording.path(*name));
+                trace.is_ok_and(|trace| trace.options.recording.watches())
+            };
+            let (alone, together): (Vec<_>, Vec<_>) = names.into_iter().partition(is_watched);
+            if !together.is_empty() {
+                tree::replay(arguments, recording, &together, |status| statuses.push(status))?;
+            }
+            for name in alone {
+                let which = Which { pid: name.pid, image: Some(name.image) };
+                let before = format!("{name} ");
+                each(arguments, Some(recording), Some(which), &before, &mut statuses)?;
             }
         }
+        _ => each(arguments, recording.as_ref(), arguments.process, "", &mut statuses)?,
     }
     Ok(match (statuses.contains(&DIFFERS), statuses.iter().all(|&status| status == 0)) {
         (true, _) => ExitCode::from(DIFFERS),
         (false, false) => ExitCode::from(IMPOSSIBLE),
         (false, true) => ExitCode::SUCCESS,
     })
+}
+
+/// Replays a process, or its watched threads one by one. `before`: stands in front of what is said of it.
+fn each(
+    arguments: &Arguments,
+    recording: Option<&Recording>,
+    process: Option<Which>,
+    before: &str,
+    statuses: &mut Vec<u8>,
+) -> Result<(), Error> {
+    for thread in watched(arguments, recording, process)? {
+        let mut named = named(arguments, process);
+        named.thread = thread.map(|(index, _)| index);
+        let thread = thread.map_or(String::new(), |(_, tid)| format!("thread {tid} "));
+        let ready = match recording {
+            Some(recording) => Ready::in_recording(&named, recording),
+            None => Ready::new(&named),
+        };
+        let told = ready.and_then(|ready| one(arguments, &ready, &format!("{before}{thread}")));
+        statuses.push(say(arguments, told));
+    }
+    Ok(())
 }
 
 /// The threads of a recording whose threads were watched, each with its index and its name: those that are
@@ -175,7 +200,7 @@ fn watched(
     }
     let indexes = replay::alone::threads(&trace);
     if indexes.is_empty() {
-        let why = "a forked process whose threads are watched is not replayed yet: record with --threads serial";
+        let why = "damaged: it does not say how its watched threads began";
         return Err(Error(format!("{}: {why}", arguments.file.display())));
     }
     let threads = trace.threads.iter().filter(|thread| indexes.contains(&thread.index));
@@ -413,10 +438,6 @@ pub fn completeness(
     if !trace.options.recording.inputs() {
         return None;
     }
-    if trace.options.recording.watches() {
-        let threads = replay::alone::threads(trace).len();
-        return Some(format!("each of {threads} watched threads alone"));
-    }
     let lineage = match recording {
         Some((recording, name)) => Lineage::of_recording(recording, name),
         None => Lineage::of_file(&common.file),
@@ -425,11 +446,9 @@ pub fn completeness(
         Ok(lineage) => lineage,
         Err(error) => return Some(format!("no: {error}")),
     };
-    let end = match replay::order::order(&lineage.traces()) {
-        Ok(ordered) => match lineage.first().first_stretch() {
-            Some(_) => format!("{}, from where the part begins that was kept", ordered.end),
-            None => ordered.end.to_string(),
-        },
+    let watched = trace.options.recording.watches().then(|| of_watched(trace));
+    let end = match watched.map_or_else(|| of_order(&lineage), Ok) {
+        Ok(end) => end,
         Err(error) => return Some(format!("no: {error}")),
     };
     let originals = match recording {
@@ -444,4 +463,30 @@ pub fn completeness(
         None => end,
         Some(first) => format!("{end}, but not here: {first}"),
     })
+}
+
+/// How far the processes can be replayed together.
+fn of_order(lineage: &Lineage) -> Result<String, Error> {
+    let end = replay::order::order(&lineage.traces())?.end;
+    Ok(match lineage.first().first_stretch() {
+        Some(_) => format!(
+            "{end}, from where the part begins that was kept{}",
+            crate::trim::described(lineage.first())
+        ),
+        None => end.to_string(),
+    })
+}
+
+/// How far watched threads can be replayed, each alone.
+fn of_watched(trace: &Trace) -> String {
+    let ends = replay::alone::ends(trace);
+    let count = ends.len();
+    let threads = if count == 1 { "thread" } else { "threads" };
+    let cut: Vec<_> = ends.iter().filter(|end| **end != replay::End::Whole).collect();
+    match cut.first() {
+        None => format!("to its end, {count} watched {threads}, each alone"),
+        Some(first) => {
+            format!("{} of {count} watched {threads} {first}, each alone", cut.len())
+        }
+    }
 }

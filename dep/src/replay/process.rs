@@ -21,6 +21,8 @@ pub struct Besides {
     pub trace: Option<PathBuf>,
     /// The processes that it forks are replayed with it: the descriptor of the pipe with the tokens.
     pub tree: Option<RawFd>,
+    /// The pages of the snapshot that it never touches go to this descriptor, which it inherits.
+    pub untouched: Option<RawFd>,
 }
 
 /// How it ended.
@@ -55,6 +57,9 @@ pub fn run_all(
         .stdin(Stdio::from(write));
     if let Some(tokens) = besides.tree {
         command.env("DEP_REPLAY_TREE", tokens.to_string());
+    }
+    if let Some(untouched) = besides.untouched {
+        command.env("DEP_REPLAY_UNTOUCHED", untouched.to_string());
     }
     match besides.output {
         // What its ancestors wrote is theirs.

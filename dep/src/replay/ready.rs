@@ -112,6 +112,19 @@ impl Ready {
         Ready::one_of(named, recording, Some(folder), Part::First(family))
     }
 
+    /// The same process, whose trace is at `path` instead.
+    pub fn instead(
+        named: &Named<'_>,
+        recording: Option<&Recording>,
+        path: &Path,
+    ) -> Result<Ready, Error> {
+        let originals =
+            recording.map(|recording| Originals::open(&recording.folder)).transpose()?;
+        let unpacked = recording.and_then(Recording::temporary);
+        let lineage = Lineage::of_file(path)?;
+        Ready::of(named, unpacked, lineage, &originals.unwrap_or_default(), Part::Alone)
+    }
+
     /// As [`Ready::of`], of the process of an open recording.
     fn one_of(
         named: &Named<'_>,

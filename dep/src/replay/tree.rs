@@ -261,7 +261,7 @@ impl Replays<'_> {
         let ready = Ready::of_tree(&named, self.recording, tree.folder.path(), &tree.family)?;
         let output = ready.output("none")?;
         let (output_shown, tree) = (self.arguments.output, Some(self.tokens.as_raw_fd()));
-        let besides = Besides { output: output_shown, trace: None, tree };
+        let besides = Besides { output: output_shown, tree, ..Besides::default() };
         let (all, status) = run_all(&ready, &output, &besides)?;
         let first = all.iter().find(|f| f.outcome.pid == 0).ok_or_else(|| unsaid(status))?;
         let damage: Vec<String> =

@@ -482,6 +482,10 @@ impl Target for Moves {
             find_nothing(&mut got, &way, look_up)?;
             stop = machine.run(&mut got).map_err(trouble)?;
         }
+        if let Some(behind) = passed_over(&stop, &got.registers, &fragment) {
+            pass_over(&mut got, &way, behind)?;
+            stop = machine.run(&mut got).map_err(trouble)?;
+        }
         let mut memory = way.place.memory.bytes().to_vec();
         let returns = last.flow_control() == FlowControl::Return;
         if returns && (table.is_some() || !way.options.leaves_memory_alone()) {
@@ -510,7 +514,7 @@ impl Target for Moves {
             // In front of a fault a register that is dead may hold anything.
             let exact = way.placement.exact_registers
                 || way.options.process.torture != 0
-                || way.options.recording.instrument == Instrument::None
+                || way.options.recording.instrument == Instrument::None && !looks_ahead(&fragment)
                 || way.options.process.dead_registers == DeadRegisters::Preserve
                 || entry.is_none();
             put_back(&mut got, entry, &way);
@@ -741,6 +745,33 @@ fn find_nothing(state: &mut State, way: &Way, look_up: Found) -> Result<(), Stri
     Ok(())
 }
 
+/// Whether the unit's return is looked up ahead.
+fn looks_ahead(fragment: &Fragment) -> bool {
+    let recipe = recipe_of(&fragment.units[0], &fragment.recipes);
+    recipe.is_some_and(|recipe| recipe.entries().any(|entry| entry.looks_ahead()))
+}
+
+/// If the return address could not be read ahead: where the code behind that starts.
+fn passed_over(stop: &Stop, registers: &Registers, fragment: &Fragment) -> Option<u64> {
+    let unit = &fragment.units[0];
+    let offset = registers.rip.checked_sub(TRANSLATED.start + u64::from(unit.entry.0))?;
+    let recipe = recipe_of(unit, &fragment.recipes)?;
+    let is_ahead = recipe.at(u32::try_from(offset).ok()?)?.looks_ahead();
+    let next = recipe.entries().find(|entry| u64::from(entry.code) > offset)?;
+    let behind = TRANSLATED.start + u64::from(unit.entry.0) + u64::from(next.code);
+    (is_ahead && stop.signal != libc::SIGTRAP).then_some(behind)
+}
+
+/// What the runtime does then: the look-up has found the miss stub.
+fn pass_over(state: &mut State, way: &Way, behind: u64) -> Result<(), String> {
+    state.registers.rip = behind;
+    let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
+    state.vectors[zmm30.clone()].fill(0);
+    word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
+    state.vectors[512] |= 0x80;
+    Ok(())
+}
+
 /// The look-up in `table` that has found no entry.
 fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
@@ -900,7 +931,7 @@ fn translated_end(
     let entry = recipe.at(offset - unit.entry.0).ok_or(format!("{stop:x?} in the prologue"))?;
     let mut stop = stop;
     let high_half = registers.rsp.wrapping_add(4);
-    if returns && entry.kind == Kind::SavedRcx && stop.address == high_half {
+    if returns && entry.may_return() && stop.address == high_half {
         // A return looks at the high half of its address first.
         stop.address = registers.rsp;
     }
@@ -943,7 +974,7 @@ fn compare(expected: &State, got: &State, exact: bool) -> Result<(), String> {
 }
 
 /// One of each kind.
-const SEEDS: [&[u8]; 40] = [
+const SEEDS: [&[u8]; 42] = [
     &[0x48, 0x8b, 0x05, 0, 0, 2, 0], // mov rax,[rip+20000h]
     &[0x89, 0x0d, 0, 0, 2, 0],       // mov [rip+20000h],ecx
     &[0x83, 0x3d, 0, 0, 2, 0, 7],    // cmp dword [rip+20000h],7
@@ -977,12 +1008,14 @@ const SEEDS: [&[u8]; 40] = [
     &[0x66, 0x0f, 0x38, 0xf8, 0x07, 0x9c, 0x58], // movdir64b rax,[rdi]; pushf; pop rax
     &[0xc3],                         // ret
     &[0x58, 0x5b, 0xc2, 0x10, 0],    // pop rax; pop rbx; ret 10h
-    &[0xff, 0xe0],                   // jmp rax
-    &[0x41, 0xff, 0xd3],             // call r11
-    &[0xff, 0x15, 0x10, 0, 1, 0],    // call [rip+10010h]
-    &[0xff, 0x25, 0x12, 0, 1, 0],    // jmp [rip+10012h]
-    &[0xff, 0x54, 0x24, 0x10],       // call [rsp+10h]
-    &[0x3e, 0xff, 0x61, 0x50],       // notrack jmp [rcx+50h]
+    &[0x48, 0x83, 0xc4, 0x18, 0x5b, 0x5d, 0x41, 0x5c, 0xc3], // add rsp,18h; pop rbx; pop rbp; pop r12; ret
+    &[0x41, 0x5d, 0x8b, 0x47, 0x08, 0x5d, 0xc2, 8, 0], // pop r13; mov eax,[rdi+8]; pop rbp; ret 8
+    &[0xff, 0xe0],                                     // jmp rax
+    &[0x41, 0xff, 0xd3],                               // call r11
+    &[0xff, 0x15, 0x10, 0, 1, 0],                      // call [rip+10010h]
+    &[0xff, 0x25, 0x12, 0, 1, 0],                      // jmp [rip+10012h]
+    &[0xff, 0x54, 0x24, 0x10],                         // call [rsp+10h]
+    &[0x3e, 0xff, 0x61, 0x50],                         // notrack jmp [rcx+50h]
     &[0x8a, 0x25, 0, 0, 2, 0, 0x87, 0x1d, 0, 0, 2, 0], // mov ah,[rip+..]; xchg [rip+..],ebx
 ];
 

@@ -1,10 +1,10 @@
 //! Look-ups in the tables of translations, and what a merged return does with their result.
 
-use super::code::Code;
+use super::code::{At, Code};
 use abi::ids::{CodeOff, Gpr};
 use abi::layout::{TableShape, JUMP_BIAS};
 use abi::thread::SAVED_RCX;
-use lifter::regs::{RCX, RSP};
+use lifter::regs::{RBP, RCX, RSP};
 
 /// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
 #[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
@@ -12,6 +12,10 @@ pub const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0
 
 /// `mov ecx, [rsp + 4]`: the first look at the stack of a return that compares the high half.
 pub const READS_HIGH_HALF: [u8; 4] = [0x8b, 0x4c, 0x24, 0x04];
+
+/// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the first look at the stack of a return that was looked up
+/// ahead.
+pub const MERGES_HIGH_HALF: [u8; 8] = [0x62, 0x61, 0x0d, 0x10, 0x62, 0x74, 0x24, 0x01];
 
 /// `vmovhps [rsp - 8], xmm30`: what stands in front of the entry of a unit, for returns, if they are put
 /// right ([`abi::options::Options::puts_back`]).
@@ -31,6 +35,41 @@ impl Code {
         }
         self.raw(look_up.opcode());
         self.i32(displacement(table));
+    }
+
+    /// Takes the entry of the low half in `index` out of `table`, to xmm30: by way of `base`, if a register may be used
+    /// up for that. Both are used up.
+    pub fn look_up_ahead(&mut self, index: Gpr, base: Option<Gpr>, table: TableShape) {
+        match (bias(table), base) {
+            (Bias::None, _) => {}
+            (_, Some(base)) => {
+                self.constant(base, table.base);
+                return self.entry_to_vector(Some(base), index, 0);
+            }
+            (Bias::Low(bias), None) => self.lea(index, At(index, bias)),
+            (Bias::High(bias), None) => {
+                self.exchange_halves_of(index);
+                self.lea(index, At(index, bias));
+                self.exchange_halves_of(index);
+            }
+        }
+        self.entry_to_vector(None, index, displacement(table));
+    }
+
+    /// `vmovd xmm30, [base + index*4 + displacement]`; with a base the displacement is 0.
+    fn entry_to_vector(&mut self, base: Option<Gpr>, Gpr(index): Gpr, displacement: i32) {
+        // Without a base mode 0 has 32 bits of displacement all the same.
+        let Gpr(base_field) = base.unwrap_or(RBP);
+        let high = (index >> 3) << 6 | base.map_or(0, |Gpr(base)| (base >> 3) << 5);
+        let sib = 2 << 6 | (index & 7) << 3 | base_field & 7;
+        let needs_displacement = base.is_some() && base_field & 7 == RBP.0;
+        let mode = u8::from(needs_displacement) << 6;
+        self.raw(&[0x62, 0x61 & !high, 0x7d, 0x08, 0x6e, mode | 0x34, sib]);
+        match base {
+            None => self.i32(displacement),
+            Some(_) if needs_displacement => self.u8(0),
+            Some(_) => {}
+        }
     }
 
     /// If a look-up has found zero: back to the jump whose distance is at `foreign`, right in front.
@@ -60,6 +99,12 @@ impl Code {
         self.raw(&[0xc4, 0xe3, 0xfb, 0xf0, 0xc9, 0x20]);
     }
 
+    /// `rorx register, register, 32`
+    fn exchange_halves_of(&mut self, Gpr(register): Gpr) {
+        let high = 0xe3 & !((register >> 3) << 7 | (register >> 3) << 5);
+        self.raw(&[0xc4, high, 0xfb, 0xf0, 0xc0 | (register & 7) << 3 | register & 7, 0x20]);
+    }
+
     /// `rorx rcx, register, 32`: its high half in ecx, and the other above it. (A load of the second half of what was stored just now
     /// takes longer.)
     pub fn high_half_of(&mut self, Gpr(register): Gpr) {
@@ -70,7 +115,7 @@ impl Code {
     /// `vpunpckldq xmm30, xmm30, dword [rsp + 4] {1to4}`: the low half stays, the high half is that
     /// on the stack.
     pub fn merge_high_half(&mut self) {
-        self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x74, 0x24, 0x01]);
+        self.raw(&MERGES_HIGH_HALF);
     }
 
     /// `vpinsrd xmm30, xmm30, ecx, 2`: the low half of the original address above the merged one, and so
@@ -192,13 +237,50 @@ pub struct Found {
 enum How {
     Plain(LookUp),
     By(By),
+    Ahead(Ahead),
+}
+
+/// `vmovd xmm30, [base + index*4 + displacement]`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Ahead {
+    base: Option<Gpr>,
+    index: Gpr,
+    displacement: i32,
+    length: u64,
+}
+
+impl Ahead {
+    fn decode(code: &[u8]) -> Option<Ahead> {
+        let [0x62, high, 0x7d, 0x08, 0x6e, modrm @ (0x34 | 0x74), sib, ref rest @ ..] = *code
+        else {
+            return None;
+        };
+        if high | 0x60 != 0x61 || sib >> 6 != 2 {
+            return None;
+        }
+        let index = Gpr(sib >> 3 & 7 | u8::from(high & 0x40 == 0) << 3);
+        let base = Gpr(sib & 7 | u8::from(high & 0x20 == 0) << 3);
+        let ahead = match (modrm, sib & 7, rest) {
+            (0x34, 5, &[a, b, c, d, ..]) => {
+                let displacement = i32::from_le_bytes([a, b, c, d]);
+                Ahead { base: None, index, displacement, length: 11 }
+            }
+            (0x34, 5, _) => return None,
+            (0x34, _, _) => Ahead { base: Some(base), index, displacement: 0, length: 7 },
+            (_, 5, &[0, ..]) => Ahead { base: Some(base), index, displacement: 0, length: 8 },
+            _ => return None,
+        };
+        (index != RSP).then_some(ahead)
+    }
 }
 
 impl Found {
     /// The look-up in `table` that `code` starts with.
     pub fn decode(code: &[u8], table: TableShape) -> Option<Found> {
-        let by = || By::decode(code).filter(|by| by.entry() == table.entry);
-        let how = LookUp::decode(code, table).map(How::Plain).or_else(|| by().map(How::By))?;
+        let plain = || LookUp::decode(code, table).map(How::Plain);
+        let by = || By::decode(code).filter(|by| by.entry() == table.entry).map(How::By);
+        let ahead = || Ahead::decode(code).filter(|_| table.entry == 4).map(How::Ahead);
+        let how = plain().or_else(by).or_else(ahead)?;
         Some(Found { how })
     }
 
@@ -207,6 +289,7 @@ impl Found {
         match self.how {
             How::Plain(look_up) => look_up.opcode().len() as u64 + 4,
             How::By(by) => by.length(),
+            How::Ahead(ahead) => ahead.length,
         }
     }
 
@@ -219,12 +302,17 @@ impl Found {
                 displacement.wrapping_add(rcx.wrapping_mul(table.entry))
             }
             How::By(by) => rcx.wrapping_add(gpr[by.index.index()].wrapping_mul(table.entry)),
+            How::Ahead(Ahead { base, index, displacement, .. }) => {
+                let base = base.map_or(0, |base| gpr[base.index()]);
+                let entry = gpr[index.index()].wrapping_mul(table.entry);
+                base.wrapping_add(entry).wrapping_add(i64::from(displacement) as u64)
+            }
         }
     }
 
     /// Whether it leaves what it finds in xmm30, and not in rcx.
     pub fn is_to_vector(self) -> bool {
-        self.how == How::Plain(LookUp::LowHalfToVector)
+        matches!(self.how, How::Plain(LookUp::LowHalfToVector) | How::Ahead(_))
     }
 }
 

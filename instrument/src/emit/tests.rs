@@ -71,6 +71,19 @@ fn every_form_disassembles_to_what_its_name_says() {
         }),
         ("mov ecx,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalf, RETURN_TABLE)),
         ("vmovd xmm30,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToVector, RETURN_TABLE)),
+        ("vmovd xmm30,[rbp*4+7FFFF000h]", &|c| c.look_up_ahead(Gpr(5), None, RETURN_TABLE)),
+        ("vmovd xmm30,[r12*4+7FFFF000h]", &|c| {
+            c.look_up_ahead(Gpr(12), Some(Gpr(0)), RETURN_TABLE)
+        }),
+        ("rorx r9,r9,20h; lea r9,[r9+1FB0h]; rorx r9,r9,20h; vmovd xmm30,[r9*4]", &|c| {
+            c.look_up_ahead(Gpr(9), None, HIGH_RETURN_TABLE)
+        }),
+        ("mov rbx,7EC000000000h; vmovd xmm30,[rbx+rdi*4]", &|c| {
+            c.look_up_ahead(Gpr(7), Some(Gpr(3)), HIGH_RETURN_TABLE)
+        }),
+        ("mov r13,7EC000000000h; vmovd xmm30,[r13+r15*4]", &|c| {
+            c.look_up_ahead(Gpr(15), Some(Gpr(13)), HIGH_RETURN_TABLE)
+        }),
         ("mov rcx,[rcx+rax*8]", &|c| c.look_up_by(by(LookUp::Whole, 0))),
         ("mov rcx,[rcx+r12*8]", &|c| c.look_up_by(by(LookUp::Whole, 12))),
         ("mov ecx,[rcx+rbp*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 5))),
@@ -179,6 +192,54 @@ fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
     for code in others.into_iter().chain([&[0x48, 0x8b, 0x14, 0xc1][..], &[0x48, 0x8b, 0x0c, 0xc2]])
     {
         assert_eq!(Found::decode(code, HIGH_JUMP_TABLE), None);
+    }
+}
+
+/// The same for those ahead of a return, with any registers.
+#[test]
+fn look_ups_ahead_are_found_in_code_and_read_the_entry_of_their_address() {
+    const LOW: u64 = 0x89ab_cdef;
+    let registers = || (0..16).map(Gpr).filter(|&register| register != lifter::regs::RSP);
+    for table in [RETURN_TABLE, HIGH_RETURN_TABLE] {
+        for index in registers() {
+            for base in core::iter::once(None).chain(registers().map(Some)) {
+                if base == Some(index) {
+                    continue;
+                }
+                let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+                code.look_up_ahead(index, base, table);
+                let mut gpr = [0xdead; 16];
+                gpr[index.index()] = LOW;
+                // Behind what adds to the high half, or puts the table's address into the base.
+                let start = match base {
+                    _ if table == RETURN_TABLE => 0,
+                    None => {
+                        gpr[index.index()] |= ((table.base / table.entry) >> 32) << 32;
+                        // r12 takes one byte more.
+                        6 + 7 + usize::from(index == Gpr(12)) + 6
+                    }
+                    Some(base) => {
+                        gpr[base.index()] = table.base;
+                        10
+                    }
+                };
+                let found = Found::decode(&code.bytes[start..], table).unwrap();
+                assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{index} {base:?}");
+                assert_eq!(found.length(), (code.bytes.len() - start) as u64);
+                assert!(found.is_to_vector());
+                assert_eq!(Found::decode(&code.bytes[start..], ONLY_TABLE), None);
+            }
+        }
+    }
+    // vmovd xmm30, [rsp]; vmovd xmm29, [rcx + rax*4]; vmovd xmm30, [rcx + rax*8]; vmovq xmm30, [rcx + rax*4]
+    let others = [
+        [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x24],
+        [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x2c, 0x81],
+        [0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0xc1],
+        [0x62, 0x61, 0xfe, 0x08, 0x7e, 0x34, 0x81],
+    ];
+    for code in others {
+        assert_eq!(Found::decode(&code, HIGH_RETURN_TABLE), None);
     }
 }
 

@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod digest;
 pub mod facts;
 pub mod futex;
+pub mod guards;
 pub mod heap;
 pub mod last_words;
 pub mod lasting;

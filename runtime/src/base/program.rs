@@ -1,5 +1,6 @@
 //! The program's memory, reached in a way that cannot fault.
 
+use crate::base::guards;
 use crate::base::sys::{self, nr};
 use core::mem::{size_of, size_of_val};
 
@@ -42,6 +43,7 @@ pub fn is_mapped(address: u64) -> bool {
 /// # Safety
 /// `local` has `len` bytes, which nobody else uses if `number` reads into them.
 unsafe fn transfer(number: usize, local: usize, remote: u64, len: usize) -> sys::Result {
+    guards::open(remote, len as u64);
     let (here, there) = ([local, len], [remote as usize, len]);
     // Not the process's id: its first thread may have ended, and then has no memory.
     let args = [sys::gettid() as usize, here.as_ptr() as usize, 1, there.as_ptr() as usize, 1, 0];
@@ -59,6 +61,7 @@ unsafe fn transfer(number: usize, local: usize, remote: u64, len: usize) -> sys:
 /// be read there.
 fn touch(at: u64) -> bool {
     const NO_SUCH_HOW: usize = 99;
+    guards::open(at, 8);
     // SAFETY: the kernel reads a word and then refuses to do anything.
     let result = unsafe { sys::call(nr::RT_SIGPROCMASK, &[NO_SUCH_HOW, at as usize, 0, 8]) };
     result == Err(sys::EINVAL)

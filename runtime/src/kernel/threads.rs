@@ -73,7 +73,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
     log().chunk_starts(thread);
-    watched::start::begins(thread);
+    watched::start::begins(thread, thread.block.registers.rip);
 }
 
 /// What a clone call asks for.
@@ -310,7 +310,9 @@ fn share(
     if request.flags & CLONE_VFORK == 0 {
         switch::before_thread();
     }
-    if request.flags & CLONE_CHILD_SETTID != 0 && facts().options.recording.inputs() {
+    let is_seen = view::is_watched();
+    let inputs = facts().options.recording.inputs();
+    if request.flags & CLONE_CHILD_SETTID != 0 && inputs && !is_seen {
         unfollowed(thread, "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)");
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };

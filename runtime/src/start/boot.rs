@@ -410,6 +410,9 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
         crate::die!("this processor or kernel does not let a thread set its fs base (FSGSBASE), which watched threads need: use --threads serial");
     }
     thread.block.program_fs = thread.fs_base();
+    if view::is_watched() {
+        view::place(stack.start);
+    }
     if !view::take(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");
     }

@@ -1,6 +1,7 @@
 //! The start of a replay: everything comes to lie where the recorded process had it, and what the kernel
 //! has placed in this process goes out of the way.
 
+use crate::base::guards;
 use crate::base::own::{choose, own, own_range};
 use crate::base::replaying;
 use crate::base::signal::{set_kernel_action, Action, SIGPIPE, SIG_IGN};
@@ -37,6 +38,7 @@ const RESULT: &str = "DEP_REPLAY_RESULT";
 const OUTPUT: &str = "DEP_REPLAY_OUTPUT";
 const STEER: &str = "DEP_STEER";
 const TREE: &str = "DEP_REPLAY_TREE";
+const UNTOUCHED: &str = "DEP_REPLAY_UNTOUCHED";
 
 /// Room of the stack that is mapped from the start; the kernel adds to it, as to a program's.
 const FIRST_STACK: u64 = 128 << 10;
@@ -74,6 +76,9 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
         Err(why) => impossible_at_start(format_args!("{why}")),
     };
     let (entries, beside) = all.split_at(header.len as usize);
+    if let Some(fd) = number(start, UNTOUCHED) {
+        guards::goes_to(fd);
+    }
     if let Some(tokens) = number(start, TREE) {
         tree::begins(path, tokens);
     }

@@ -104,6 +104,8 @@ pub struct Thread {
     pub mends: u32,
     /// It has carried out an instruction that is not known to be watched.
     pub unwatched: bool,
+    /// It has noted that code was made, by itself or by another thread.
+    pub code_is_made: bool,
     /// What the instruction stores that runs on the view.
     pub stored_on_view: Vec<(u64, u64)>,
     /// The word that the kernel clears when the thread ends, or 0.
@@ -227,6 +229,7 @@ impl Thread {
             mended: 0,
             mends: 0,
             unwatched: false,
+            code_is_made: false,
             stored_on_view: Vec::new(),
             clear_tid: 0,
             filter: 0,

@@ -8,6 +8,8 @@ pub use tools::{Mode, Tools};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -21,6 +23,12 @@ pub struct Tally {
     test: &'static str,
     started: Instant,
     _turn: MutexGuard<'static, ()>,
+    outcomes: Outcomes,
+}
+
+/// What some programs did.
+#[derive(Default)]
+pub struct Outcomes {
     passed: usize,
     prefix_only: Vec<String>,
     skipped: Vec<(String, String)>,
@@ -34,17 +42,82 @@ impl Tally {
     pub fn start(test: &'static str) -> Self {
         // A test that failed has released its turn all the same.
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Self {
-            test,
-            started: Instant::now(),
-            _turn: turn,
-            passed: 0,
-            prefix_only: Vec::new(),
-            skipped: Vec::new(),
-            failed: Vec::new(),
+        Self { test, started: Instant::now(), _turn: turn, outcomes: Outcomes::default() }
+    }
+
+    /// Checks all of `items`, as many at a time as there are processors: where nothing depends on how fast
+    /// a program runs. What is told of them is in their order.
+    pub fn side_by_side<T: Sync>(&mut self, items: &[T], check: impl Fn(&mut Outcomes, &T) + Sync) {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(i) else { return done };
+                let mut outcomes = Outcomes::default();
+                check(&mut outcomes, item);
+                done.push((i, outcomes));
+            }
+        };
+        let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let mut all = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let done = workers.into_iter().map(|worker| match worker.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            done.flatten().collect::<Vec<_>>()
+        });
+        all.sort_by_key(|(i, _)| *i);
+        for (_, outcomes) in all {
+            self.outcomes.add(outcomes);
         }
     }
 
+    pub fn skip(&mut self, name: &str, why: &str) {
+        self.outcomes.skip(name, why);
+    }
+
+    pub fn record(&mut self, name: &str, outcome: Result<(), String>) {
+        self.outcomes.record(name, outcome);
+    }
+
+    /// See [`Outcomes::prefix_only`].
+    pub fn prefix_only(&mut self, name: &str) {
+        self.outcomes.prefix_only(name);
+    }
+
+    /// Prints the counts; panics if anything failed.
+    pub fn finish(self) {
+        let Self { test, .. } = self;
+        let Outcomes { passed, prefix_only, skipped: all_skipped, failed: all_failed } =
+            self.outcomes;
+        let (skipped, failed) = (all_skipped.len(), all_failed.len());
+        let (prefix, seconds) = (prefix_only.len(), self.started.elapsed().as_secs_f32());
+        // A line for each reason, and failures behind them: who sees only a part sees these.
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, why) in &all_skipped {
+            reasons.entry(why).or_default().push(name);
+        }
+        for (why, names) in reasons {
+            eprintln!("skipped {} ({why}): {}", names.len(), names.join(" "));
+        }
+        if prefix > 0 {
+            eprintln!("prefix only: {}", prefix_only.join(", "));
+        }
+        for (name, report) in &all_failed {
+            eprintln!("FAILED {name}: {report}");
+        }
+        eprintln!(
+            "{test}: {passed} passed, {skipped} skipped, {failed} failed, {prefix} prefix only, \
+            {seconds:.1} s"
+        );
+        let names: Vec<_> = all_failed.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.is_empty(), "{test}: {failed} failed: {}", names.join(", "));
+    }
+}
+
+impl Outcomes {
     pub fn skip(&mut self, name: &str, why: &str) {
         self.skipped.push((name.to_owned(), why.to_owned()));
     }
@@ -64,31 +137,12 @@ impl Tally {
         self.prefix_only.push(name.to_owned());
     }
 
-    /// Prints the counts; panics if anything failed.
-    pub fn finish(self) {
-        let Self { test, passed, .. } = self;
-        let (skipped, failed) = (self.skipped.len(), self.failed.len());
-        let (prefix, seconds) = (self.prefix_only.len(), self.started.elapsed().as_secs_f32());
-        // A line for each reason, and failures behind them: who sees only a part sees these.
-        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (name, why) in &self.skipped {
-            reasons.entry(why).or_default().push(name);
-        }
-        for (why, names) in reasons {
-            eprintln!("skipped {} ({why}): {}", names.len(), names.join(" "));
-        }
-        if prefix > 0 {
-            eprintln!("prefix only: {}", self.prefix_only.join(", "));
-        }
-        for (name, report) in &self.failed {
-            eprintln!("FAILED {name}: {report}");
-        }
-        eprintln!(
-            "{test}: {passed} passed, {skipped} skipped, {failed} failed, {prefix} prefix only, \
-            {seconds:.1} s"
-        );
-        let names: Vec<_> = self.failed.iter().map(|(name, _)| name.as_str()).collect();
-        assert!(names.is_empty(), "{test}: {failed} failed: {}", names.join(", "));
+    /// Those of others, behind its own.
+    fn add(&mut self, others: Outcomes) {
+        self.passed += others.passed;
+        self.prefix_only.extend(others.prefix_only);
+        self.skipped.extend(others.skipped);
+        self.failed.extend(others.failed);
     }
 }
 

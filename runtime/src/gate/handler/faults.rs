@@ -16,7 +16,7 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::{fetch_at, lost, resume};
 use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
-use crate::gate::handler::transfers::{finish_look_up, is_return, refused_return};
+use crate::gate::handler::transfers::{finish_look_up, is_return, pass_over, refused_return};
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::deliver::Origin;
@@ -101,13 +101,17 @@ pub fn fault(
     };
     let original = place.start() + u64::from(entry.original);
     if signal == SIGSEGV
-        && entry.kind == Kind::SavedRcx
+        && entry.may_return()
         && offset > entry.code
         && (facts().options.tables().contains(&address) || FarTables::range().contains(&address))
         && finish_look_up(at, place, address)
     {
         costs::count(Cost::Fault, original);
         return;
+    }
+    if entry.looks_ahead() && pass_over(thread, at, place) {
+        costs::count(Cost::Fault, original);
+        return give_pointers(thread, at);
     }
     if signal == SIGSEGV
         && info.code() == SEGV_ACCERR
@@ -119,7 +123,7 @@ pub fn fault(
     }
     if signal == SIGSEGV
         && info.code() == SI_KERNEL
-        && entry.kind == Kind::SavedRcx
+        && entry.may_return()
         && refused_return(thread, at, place, original)
     {
         return give_pointers(thread, at);
@@ -141,7 +145,7 @@ pub fn fault(
         watched::faulted(thread, original);
     }
     let mut address = address;
-    if signal == SIGSEGV && entry.kind == Kind::SavedRcx && is_return(place) {
+    if signal == SIGSEGV && entry.may_return() && is_return(place) {
         // The program's return reads eight bytes from rsp on.
         let in_page = address % PAGE;
         address -= in_page.min(4);

@@ -27,8 +27,9 @@ mod transfers;
 
 use crate::base::control;
 use crate::base::facts::facts;
+use crate::base::guards;
 use crate::base::signal::{
-    bit, PendingSignal, SigInfo, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
+    bit, PendingSignal, SigInfo, SEGV_ACCERR, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
 };
 use crate::gate::handler::buffers::take_pointers;
 use crate::gate::handler::faults::{fault, is_behind, is_fault};
@@ -60,6 +61,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: gs points to the thread as long as it lives; the kernel has made its frame for us alone.
     let (mailbox, info, mut at) =
         unsafe { (Thread::mailbox_here(), &mut *info, Interrupted::new(&mut *uc)) };
+    if signal == SIGSEGV && info.code() == SEGV_ACCERR && guards::open_at(info.address()) {
+        // Once more.
+        return;
+    }
     let at = &mut at;
     let pc = at.pc();
     if info.registration().is_none() {

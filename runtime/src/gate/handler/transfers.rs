@@ -1,6 +1,7 @@
 //! Jumps, calls and returns whose look-up has met its limits: they go on by way of a miss.
 
 use crate::base::costs;
+use crate::base::facts::facts;
 use crate::base::program::read_program_value;
 use crate::code::jit::jit;
 use crate::gate::dispatch::{is_canonical, popped_by, put_back};
@@ -9,7 +10,7 @@ use crate::gate::handler::place::Place;
 use crate::thread::Thread;
 use abi::event::Cost;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::emit::{READS_HIGH_HALF, SAVES_RCX};
+use instrument::emit::{MERGES_HIGH_HALF, READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
@@ -87,8 +88,21 @@ pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, 
     true
 }
 
-/// Whether the interrupted instruction is the first look at the stack of a return that compares the
-/// high half: at that.
+/// What a return looks up ahead of itself is not there to be read: the program goes on to the return, which finds
+/// that out itself. If it does not, as the memory has come into being meanwhile, the look-up has missed.
+pub fn pass_over(thread: &mut Thread, at: &mut Interrupted, place: &Place) -> bool {
+    let offset = place.offset(at.pc());
+    let recipe = place.recipe();
+    let next = recipe.and_then(|recipe| recipe.entries().find(|entry| entry.code > offset));
+    let Some(next) = next else { return false };
+    at.context.rip = place.entry() + u64::from(next.code);
+    thread.block.target = thread.block.target >> 32 << 32;
+    let miss = facts().entries.return_miss & 0xffff_ffff;
+    at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]);
+    true
+}
+
+/// Whether the interrupted instruction is the first look at the stack of a return, at the high half.
 pub fn is_return(place: &Place) -> bool {
-    place.code() == READS_HIGH_HALF
+    place.code() == READS_HIGH_HALF || place.code() == MERGES_HIGH_HALF
 }

@@ -1,5 +1,6 @@
 //! Calls that change the address space: made again, at the addresses that were recorded.
 
+use crate::base::guards;
 use crate::base::own::own_range;
 use crate::base::replaying::is_alone;
 use crate::base::sys::{self, nr};
@@ -47,6 +48,9 @@ pub(super) fn again(
     for (start, end) in mapping::named(number, args).into_iter().flatten() {
         brk().uncover(start, end);
     }
+    for (start, end) in opened(number, args).into_iter().flatten() {
+        guards::open(start, end.saturating_sub(start));
+    }
     let pc = thread.syscall_pc;
     mappings::follow(number, args, result);
     let got = match number {
@@ -79,6 +83,20 @@ pub(super) fn again(
             pc,
             format_args!("{name} at {pc:#x} returns {got:#x} when it is made again; the recording has {result:#x}"),
         )
+    }
+}
+
+/// The memory that the call is about: it opens what is guarded there.
+fn opened(number: usize, args: &[usize; 6]) -> [Option<(u64, u64)>; 2] {
+    let [at, len, ..] = args.map(|arg| arg as u64);
+    match number {
+        // What lies behind the new end goes.
+        nr::BRK => [Some((at, brk().current)), None],
+        // Not what lies behind it, where it may have no room to grow.
+        nr::MREMAP => {
+            [Some((at, at.saturating_add(page_up(len)))), mapping::named(number, args)[1]]
+        }
+        _ => mapping::named(number, args),
     }
 }
 

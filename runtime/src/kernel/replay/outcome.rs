@@ -1,5 +1,6 @@
 //! How a replay ends, and what is said of it.
 
+use crate::base::guards;
 use crate::base::last_words::Line;
 use crate::base::sys;
 use crate::kernel::replay::script::{Entry, Input};
@@ -68,6 +69,7 @@ pub fn impossible_at_start(why: Arguments<'_>) -> ! {
 pub fn report(outcome: &Outcome, why: Arguments<'_>) -> ! {
     let mut line = Line::new();
     let _ = write!(line, "{why}");
+    guards::tell();
     let fd = RESULT.load(Relaxed);
     if fd >= 0 {
         // At once: others may write to the same pipe.

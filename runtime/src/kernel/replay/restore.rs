@@ -2,6 +2,7 @@
 // What is read was made by another program: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::guards::{self, Guard};
 use crate::base::own::anonymous;
 use crate::base::signal::{Action, AltStack};
 use crate::base::sys::{self, nr};
@@ -16,6 +17,7 @@ use crate::kernel::syscalls::mapping;
 use crate::kernel::threads;
 use crate::thread::Thread;
 use abi::event::{Event, Kind, RegionKind};
+use abi::layout::{page_down, page_up};
 use abi::trace::RegisterState;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -43,6 +45,8 @@ pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8])
     let mut is_first = true;
     // Final rights of what is writable for now.
     let mut rights: Vec<(Range<u64>, usize, bool)> = Vec::new();
+    let mut untouched = Vec::new();
+    let mut watch = Watch::default();
     loop {
         let Next::Entry(entry) = script.peek() else { damaged() };
         let Some(event) = entry.event() else { damaged() };
@@ -88,6 +92,7 @@ pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8])
                     }
                 }
                 mapped = None;
+                watch.region(&range, prot, kind);
                 rights.push((range, prot, kind == RegionKind::Program));
             }
             Event::Written { address, bytes } => {
@@ -98,6 +103,10 @@ pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8])
                         "{len} bytes at {at:#x} of the snapshot cannot be written"
                     ));
                 }
+                watch.written(address.0, bytes.len() as u64);
+            }
+            Event::Untouched { start, len } => {
+                untouched.push(start.0..start.0.saturating_add(len));
             }
             Event::Snapshot { .. } => break,
             _ => damaged(),
@@ -106,7 +115,55 @@ pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8])
     for (range, prot, is_program) in rights {
         close(thread, &range, prot, is_program);
     }
+    // Nobody is to take what is there now for what was there.
+    for range in untouched {
+        protect(thread, &range, 0);
+    }
+    watch.begin();
     thread.resume_original
+}
+
+/// The pages whose use is to be noticed. Small regions are needed anyway, and by whoever debugs; code is read by
+/// the translator, which may look at another time at more of it.
+#[derive(Default)]
+struct Watch {
+    /// Of the region that is restored, and its protection.
+    region: Option<(Range<u64>, usize)>,
+    pages: Vec<(Range<u64>, usize)>,
+}
+
+impl Watch {
+    /// Regions with fewer bytes are kept whole.
+    const LEAST: u64 = 1 << 20;
+    /// So much is kept of the start of each: of a heap, what the dynamic linker and gdb look at.
+    const START: u64 = 128 << 10;
+
+    fn region(&mut self, range: &Range<u64>, prot: usize, kind: RegionKind) {
+        let plain = matches!(kind, RegionKind::Anonymous | RegionKind::Program);
+        let large = range.end - range.start >= Self::LEAST;
+        let is_one = guards::are_wanted() && plain && large && prot & sys::PROT_EXEC == 0;
+        self.region = is_one.then(|| (range.start + Self::START..range.end, prot));
+    }
+
+    fn written(&mut self, start: u64, len: u64) {
+        let Some((region, prot)) = &self.region else { return };
+        let end = page_down(start.saturating_add(len)).min(region.end);
+        let start = page_up(start).max(region.start);
+        match self.pages.last_mut() {
+            _ if start >= end => {}
+            Some((last, same)) if last.end == start && same == prot => last.end = end,
+            _ => self.pages.push((start..end, *prot)),
+        }
+    }
+
+    fn begin(mut self) {
+        if self.pages.is_empty() {
+            return;
+        }
+        self.pages.sort_by_key(|(range, _)| range.start);
+        let guard = |(range, prot)| Guard::new(range, mapping::real_protection(prot));
+        guards::install(self.pages.into_iter().map(guard).collect());
+    }
 }
 
 fn damaged() -> ! {

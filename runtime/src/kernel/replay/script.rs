@@ -178,6 +178,7 @@ fn is_input(kind: Kind) -> bool {
             | Region
             | State
             | Actions
+            | Untouched
     )
 }
 

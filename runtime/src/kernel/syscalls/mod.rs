@@ -26,6 +26,7 @@ use crate::kernel::interruptible::{interruptible, interruptible_old, NOT_STARTED
 use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
+use crate::kernel::watched;
 use crate::logs::log;
 use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
@@ -100,6 +101,8 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
         // A child, whose recording begins here.
         log().child_starts(thread, &call);
+        // Whatever else is in its memory it sees when it comes to it.
+        watched::start::begins(thread, next);
         return next;
     }
     thread.block.registers.gpr[0] = result as u64;

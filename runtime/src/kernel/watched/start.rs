@@ -9,17 +9,19 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use alloc::vec::Vec;
 
-/// The thread, with its registers in its block, is about to begin.
-pub fn begins(thread: &mut Thread) {
+/// The thread, with its registers in its block, is about to begin at `pc`.
+pub fn begins(thread: &mut Thread, pc: u64) {
     if !view::is_watched() {
         return;
     }
     let all = actions::of(thread).to_bytes();
     thread.event(WHOLE_UNIT, &Event::Actions(&all));
     let vectors = vectors(thread);
-    let state = thread.register_state(thread.block.registers.rip, 0xffff);
+    let state = thread.register_state(pc, 0xffff);
     let event = thread.state_event(&state, &vectors);
     thread.event(WHOLE_UNIT, &event);
+    thread.code_is_made = false;
+    view::tell(thread);
 }
 
 /// The processor's vector and floating-point state, with the registers that the runtime uses as the thread

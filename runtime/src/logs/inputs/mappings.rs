@@ -14,7 +14,7 @@ use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::unfollowed;
-use crate::logs::inputs::written;
+use crate::logs::inputs::{view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -121,6 +121,10 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
     let Ok(result) = sys::check(result) else { return };
     let [a0, a1, a2, ..] = call.args.map(|arg| arg as u64);
     match call.number {
+        // What a watched thread loads is compared, whoever has stored it: code alone has to be known.
+        nr::MMAP if view::is_watched() && a2 as usize & sys::PROT_EXEC == 0 => {
+            forget(result as u64, (result as u64).saturating_add(page_up(a1)));
+        }
         nr::MMAP => mapped(thread, call, result as u64),
         nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
         nr::MREMAP => {

@@ -68,6 +68,7 @@ impl Log for Inputs {
         }
         mappings::note(thread, call, result);
         view::follow(thread, call, result);
+        view::tell(thread);
         unfollowed::look(thread, call, result);
         written::by_call(thread, call, sys::check(result));
     }

@@ -2,7 +2,7 @@
 
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::mappings;
+use crate::logs::inputs::{mappings, view};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -49,7 +49,11 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     const MODIFY_LDT: usize = 154;
     let error = sys::check(result).err();
     match call.number {
-        _ if call.writes.elsewhere && error.is_none_or(|errno| !REFUSED.contains(&errno)) => {
+        // What a watched thread loads is compared, whoever has stored it.
+        _ if call.writes.elsewhere
+            && !view::is_watched()
+            && error.is_none_or(|errno| !REFUSED.contains(&errno)) =>
+        {
             let name = find(call.number as u64).map_or("unknown system call", |call| call.name);
             let mut why = Line::new();
             let _ = match call.number {

@@ -6,37 +6,78 @@
 
 use crate::base::facts::facts;
 use crate::base::lock::Forked;
+use crate::base::own::own_range;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use abi::layout::{PAGE, WINDOW_SIZE};
+use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Distance between the views.
-const STEP: u64 = 1 << 41;
-/// As many views are there, so that none lies on another one or on the program.
-const MOST: u32 = 19;
-/// Where the kernel places what the program maps, and its stack.
-const HIGH: Range<u64> = 0x7e00_0000_0000..0x8000_0000_0000;
+const MADV_DONTFORK: usize = 10;
 
-/// Views that are in use, a bit for each.
-#[link_section = ".data.at_fork"]
-static USED: AtomicU32 = AtomicU32::new(0);
+/// Views lie at multiples of this below the program's memory.
+const STEP: u64 = 32 << 30;
+/// So much is covered of where the kernel places what the program maps: from the top downwards.
+const AREA: u64 = 256 << 30;
+/// And above that so far: there lies what was mapped earlier.
+const MARGIN: u64 = 16 << 30;
+/// And so much below the stack pointer that the program begins with.
+const STACK: u64 = 8 << 30;
+/// Where addresses end.
+const END: u64 = 0x8000_0000_0000;
+/// No view lies below: programs ask for memory there.
+const LOW: u64 = 4 << 30;
+
+/// Where the kernel places what the program maps.
+static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Where the first stack lies.
+static STACK_AT: AtomicU64 = AtomicU64::new(END);
+/// A thread has made code, which others may run.
+static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Whether the threads of this process have views.
 pub fn is_watched() -> bool {
     facts().options.recording.watches() && !facts().options.process.replays
 }
 
-/// The program's memory of which a view has a copy. (The window may lie among what the kernel places.)
+/// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
+pub fn place(stack: u64) {
+    const FLAGS: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    let below = page_down(stack.saturating_sub(STACK));
+    // The kernel takes the topmost place that is free.
+    // SAFETY: new memory, which is given back.
+    let free = unsafe { sys::mmap(0, PAGE, sys::PROT_READ, FLAGS, -1, 0) };
+    if let Ok(at) = free {
+        unmap(at..at + PAGE);
+    }
+    let window = facts().window..facts().window + WINDOW_SIZE;
+    let top = (free.unwrap_or(0).max(window.end) + MARGIN).min(below);
+    let mut start = top.saturating_sub(AREA);
+    if window.end > start && window.start < top {
+        start = start.min(window.start);
+    }
+    STACK_AT.store(below, Relaxed);
+    for (to, at) in PLACED.iter().zip([start, top]) {
+        to.store(at, Relaxed);
+    }
+}
+
+/// The program's memory of which a view has a copy: what the kernel places, the stack, which may lie right above
+/// that, and the window, which may lie in there. None touches another.
 fn covered() -> impl Iterator<Item = Range<u64>> {
-    let window = facts().window;
-    let own = (!HIGH.contains(&window)).then_some(window..window + WINDOW_SIZE);
-    core::iter::once(HIGH).chain(own)
+    let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
+    let stack = STACK_AT.load(Relaxed);
+    let window = facts().window..facts().window + WINDOW_SIZE;
+    let (placed, stack) = match end < stack {
+        true => (start..end, Some(stack..END)),
+        false => (start..END, None),
+    };
+    let window = Some(window).filter(|window| window.end <= start);
+    [Some(placed), stack, window].into_iter().flatten()
 }
 
 /// Whether the view has a place for all of this memory.
@@ -57,21 +98,36 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
             if !covers(at as u64, len as u64) {
                 crate::die!("the program maps memory at {at:#x}, where a watched thread cannot see it: use --threads serial");
             }
-            let made = fourth & sys::MAP_ANONYMOUS != 0;
+            // What can be written may be made, too, of a file.
+            let made = fourth & sys::MAP_ANONYMOUS != 0 || third & sys::PROT_WRITE != 0;
             if call.number == nr::MMAP && executable(third) && made {
-                unfollowed(
+                code_is_made(
                     thread,
                     "code is made by the program (mmap), which --threads watched cannot follow",
                 );
             }
         }
         nr::MPROTECT | nr::PKEY_MPROTECT if executable(third) => {
-            unfollowed(
+            code_is_made(
                 thread,
                 "code is made by the program (mprotect), which --threads watched cannot follow",
             );
         }
         _ => {}
+    }
+}
+
+/// The thread makes code: whoever runs it has not stored it, and nothing compares it with a view.
+fn code_is_made(thread: &mut Thread, why: &str) {
+    unfollowed(thread, why);
+    thread.code_is_made = true;
+    CODE_IS_MADE.store(true, Release);
+}
+
+/// The thread may have been told of code that another one has made.
+pub fn tell(thread: &mut Thread) {
+    if !thread.code_is_made && CODE_IS_MADE.load(Acquire) {
+        code_is_made(thread, "another thread has made code, which --threads watched cannot follow");
     }
 }
 
@@ -110,33 +166,55 @@ pub fn can_be_entered(stack: &Range<u64>) -> bool {
     false
 }
 
-/// Gives the thread a view. False if there is none left, or no address space for it.
+/// Gives the thread a view. False if there is no address space for it.
 #[must_use]
 pub fn take(thread: &mut Thread) -> bool {
     if !is_watched() {
         return true;
     }
-    let free = |used: u32| {
-        let number = (!used).trailing_zeros();
-        (number < MOST).then_some(used | 1 << number)
-    };
-    let Ok(before) = USED.fetch_update(AcqRel, Acquire, free) else { return false };
-    let number = (!before).trailing_zeros();
-    let distance = (u64::from(number) + 1) * STEP;
-    thread.block.view = distance.wrapping_neg();
-    thread.block.view_back = distance;
+    let lowest = covered().map(|range| range.start).min().unwrap_or(0);
+    let distances = (1..).map(|n| n * STEP).take_while(|&far| far + LOW <= lowest);
+    for distance in distances {
+        if map(distance) {
+            thread.block.view = distance.wrapping_neg();
+            thread.block.view_back = distance;
+            return true;
+        }
+    }
+    false
+}
+
+/// Maps a view at this distance, if all of it is free there, and is not where the program's memory may be.
+fn map(distance: u64) -> bool {
     const FLAGS: usize =
         sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
-    for range in covered() {
-        let (at, len) = (range.start - distance, range.end - range.start);
+    let places = || covered().map(|range| range.start - distance..range.end - distance);
+    // The runtime maps its own memory and the tables as it needs them.
+    let kept = || covered().chain([own_range(), tables(true), tables(false)]);
+    let is_free = |place: Range<u64>| kept().all(|r| place.end <= r.start || r.end <= place.start);
+    if !places().all(is_free) {
+        return false;
+    }
+    for (done, place) in places().enumerate() {
+        let (at, len) = (place.start, place.end - place.start);
         // SAFETY: nothing is replaced.
         let mapped = unsafe { sys::mmap(at, len, sys::PROT_READ | sys::PROT_WRITE, FLAGS, -1, 0) };
         if mapped != Ok(at) {
-            release(thread);
+            places().take(done).for_each(unmap);
             return false;
         }
+        // A forked process has one thread, which begins with another view.
+        // SAFETY: the view alone.
+        let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
     }
     true
+}
+
+/// Gives a part of a view back, which nobody uses any more.
+fn unmap(place: Range<u64>) {
+    let args = [place.start as usize, (place.end - place.start) as usize];
+    // SAFETY: of a view that is no thread's.
+    let _ = unsafe { sys::call(nr::MUNMAP, &args) };
 }
 
 /// The thread needs its view no longer.
@@ -145,33 +223,17 @@ pub fn release(thread: &mut Thread) {
     if distance == 0 {
         return;
     }
-    for range in covered() {
-        let args = [(range.start - distance) as usize, (range.end - range.start) as usize];
-        // SAFETY: the view, which nobody uses any more.
-        let _ = unsafe { sys::call(nr::MUNMAP, &args) };
-    }
+    covered().for_each(|range| unmap(range.start - distance..range.end - distance));
     thread.block.view = 0;
-    USED.fetch_and(!(1 << (distance / STEP - 1)), AcqRel);
 }
 
-/// In the only thread of a forked child: the views of others are given back.
-pub fn forked(thread: &Thread, _: &Forked) {
-    if !is_watched() {
-        return;
+/// In the only thread of a forked child, which has inherited no view.
+pub fn forked(thread: &mut Thread, _: &Forked) {
+    (thread.block.view, thread.block.view_back) = (0, 0);
+    if !take(thread) {
+        crate::die!("no address space for the view of a forked process: use --threads serial");
     }
-    let own = thread.block.view_back;
-    let used = USED.load(Relaxed);
-    for distance in (0..MOST).filter(|n| used >> n & 1 == 1).map(|n| (u64::from(n) + 1) * STEP) {
-        if distance == own {
-            continue;
-        }
-        for range in covered() {
-            let args = [(range.start - distance) as usize, (range.end - range.start) as usize];
-            // SAFETY: the view of a thread that this process does not have.
-            let _ = unsafe { sys::call(nr::MUNMAP, &args) };
-        }
-    }
-    USED.store(if own == 0 { 0 } else { 1 << (own / STEP - 1) }, Relaxed);
+    enter(thread);
 }
 
 /// What the thread has at `at` in its view, if that is covered.
@@ -207,6 +269,7 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     let Some(first) = (0..seen.len()).find(differs) else { return };
     let last = (first..seen.len()).rev().find(differs).unwrap_or(first);
     let Some(new) = seen.get(first..=last) else { return };
+    tell(thread);
     let (address, rcx) = (at + first as u64, thread.block.registers.gpr[1]);
     put(thread, address, new);
     let event = Event::Seen { pc: LiveAddr(pc), rcx, address: LiveAddr(address), bytes: new };
