@@ -12,7 +12,7 @@ use std::process::Command;
 
 use common::*;
 use corpus::Case;
-use tests::harness::{difference, Run, RunSpec, Tally, Tools};
+use tests::harness::{difference, Outcomes, Run, RunSpec, Tally, Tools};
 use tests::listing::Record;
 
 const LISTINGS: [&str; 2] = ["memrefs", "blocks"];
@@ -286,13 +286,21 @@ fn hot(blocks: &Path) -> Result<HashMap<u64, u64>, String> {
     Ok(hot)
 }
 
-/// Whether every selection is tried with every program, in every way; otherwise two with each.
+/// How much is tried: SELECTION=each, each selection with each program; SELECTION=all, that in every way;
+/// otherwise two selections with one variant of each program, which take two minutes.
+fn is_asked_for(much: &[&str]) -> bool {
+    std::env::var("SELECTION").is_ok_and(|asked| much.contains(&asked.as_str()))
+}
+
 fn tries_all() -> bool {
-    std::env::var("SELECTION").is_ok_and(|v| v == "all")
+    is_asked_for(&["all"])
+}
+
+fn tries_each() -> bool {
+    is_asked_for(&["all", "each"])
 }
 
 /// Ways of rewriting: one of each selection, and more with pieces, which are the hardest.
-/// SELECTION=all takes every selection in every way.
 fn ways(choice: &str) -> &'static [&'static [&'static str]] {
     const DYNAMIC: &[&str] = &["--translate", "dynamic"];
     if tries_all() {
@@ -316,7 +324,7 @@ fn ways(choice: &str) -> &'static [&'static [&'static str]] {
 
 /// Every selection of one program. `varies`: it is not the same twice, so that only its behaviour can be
 /// compared, and its trace verified.
-fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
+fn parts_of(name: &str, spec: &RunSpec, varies: bool, outcomes: &mut Outcomes) {
     // Of what runs on for as long as a timer wants a listing may be very long.
     let listings: &[&str] = if varies { &[] } else { &LISTINGS };
     let dir = tempfile::tempdir().unwrap();
@@ -330,15 +338,15 @@ fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
     };
     let (whole, choices) = match start() {
         Ok(found) => found,
-        Err(e) => return tally.record(name, Err(e)),
+        Err(e) => return outcomes.record(name, Err(e)),
     };
     let pairs: Vec<_> =
         choices.iter().flat_map(|c| ways(c.name).iter().map(move |way| (c, way))).collect();
-    // All of them take half an hour: each program has its own two, which together are all.
+    // Each program has its own two, which together are all.
     let turn = number(name) % pairs.len();
     let turns = [turn, (turn + pairs.len() / 2) % pairs.len()];
     for (i, (choice, way)) in pairs.into_iter().enumerate() {
-        if tries_all() || turns.contains(&i) {
+        if tries_each() || turns.contains(&i) {
             let check = || -> Result<(), String> {
                 let given = choice.flags.iter().map(String::as_str);
                 let flags: Vec<&str> = given.chain(way.iter().copied()).collect();
@@ -352,7 +360,7 @@ fn parts_of(name: &str, spec: &RunSpec, varies: bool, tally: &mut Tally) {
                 }
                 Ok(())
             };
-            tally.record(&format!("{name} {} {}", choice.name, way.join(" ")), check());
+            outcomes.record(&format!("{name} {} {}", choice.name, way.join(" ")), check());
         }
     }
 }
@@ -364,7 +372,7 @@ fn number(name: &str) -> usize {
 /// The cases that are tried: of each program one way in which it is linked, or all.
 fn tried() -> Vec<Case> {
     let all = corpus();
-    if tries_all() {
+    if tries_each() {
         return all;
     }
     let program = |case: &Case| case.name.split('.').next().unwrap_or_default().to_owned();
@@ -382,27 +390,17 @@ fn tried() -> Vec<Case> {
     chosen
 }
 
-/// Two tests run beside each other: each takes every other program.
-fn parts_of_every_other(test: &'static str, first: usize) {
-    let mut tally = Tally::start(test);
-    for case in tried().into_iter().skip(first).step_by(2) {
-        let refused = case.refused.as_ref().map(|why| format!("refused: the program {why}"));
-        match case.skip_reason().or(refused) {
-            Some(why) => tally.skip(&case.name, &why),
-            None => parts_of(&case.name, &spec(&case), case.no_oracle.is_some(), &mut tally),
-        }
-    }
-    tally.finish();
-}
-
 #[test]
 fn parts_of_the_corpus_equal_the_whole() {
-    parts_of_every_other("parts_of_the_corpus_equal_the_whole", 0);
-}
-
-#[test]
-fn parts_of_the_rest_of_the_corpus_equal_the_whole() {
-    parts_of_every_other("parts_of_the_rest_of_the_corpus_equal_the_whole", 1);
+    let mut tally = Tally::start("parts_of_the_corpus_equal_the_whole");
+    tally.side_by_side(&tried(), |outcomes, case| {
+        let refused = case.refused.as_ref().map(|why| format!("refused: the program {why}"));
+        match case.skip_reason().or(refused) {
+            Some(why) => outcomes.skip(&case.name, &why),
+            None => parts_of(&case.name, &spec(case), case.no_oracle.is_some(), outcomes),
+        }
+    });
+    tally.finish();
 }
 
 #[test]
@@ -411,10 +409,11 @@ fn parts_of_a_program_of_the_system_equal_the_whole() {
     let text: Vec<u8> =
         (0..100).flat_map(|i| format!("line {i} {}\n", i * i).into_bytes()).collect();
     let gzip = RunSpec::new("/usr/bin/gzip").args(&["-nc"]).stdin(&text);
-    parts_of("gzip", &gzip, false, &mut tally);
     let perl =
         RunSpec::new("/usr/bin/perl").args(&["-e", "print join ',', sort { $b <=> $a } 1..99"]);
-    parts_of("perl", &perl, false, &mut tally);
+    tally.side_by_side(&[("gzip", gzip), ("perl", perl)], |outcomes, (name, spec)| {
+        parts_of(name, spec, false, outcomes);
+    });
     tally.finish();
 }
 
