@@ -19,8 +19,7 @@ use crate::emit::At;
 use crate::manner::Returns;
 use crate::recipe::Kind;
 use crate::transfer::popped_by;
-use crate::weaver::Weaver;
-use abi::ids::Gpr;
+use crate::weaver::{Ahead, Weaver};
 use abi::thread;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::flow::Flow;
@@ -28,18 +27,6 @@ use lifter::regs::{gpr_number, GprSet, RSP};
 
 /// Most instructions between the look-up and its return.
 const FARTHEST: usize = 12;
-
-/// Where a return is looked up, and with what.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead {
-    /// In front of this instruction of the unit.
-    pub at: usize,
-    /// Where the return address is from rsp on, there.
-    distance: i32,
-    /// Registers whose values nobody reads any more.
-    index: Gpr,
-    base: Option<Gpr>,
-}
 
 impl Weaver<'_> {
     /// Where the return at the unit's end can be looked up: as late as possible, but where there are two

@@ -3,9 +3,8 @@
 use crate::block::FarWindow;
 use crate::emit::{At, Code, LookUp};
 use crate::fragment::{Branch, Fragment, Thunks};
-use crate::loose::{Cold, LooseEnds, Pending, Size};
+use crate::loose::{Cold, LooseEnds, Mend, Pending, Size};
 use crate::manner::Manner;
-use crate::watched::Mend;
 use abi::ids::{CodeOff, OrigAddr};
 use abi::library;
 use abi::options::Options;

@@ -1,59 +1,12 @@
 //! What the program reaches by way of gs, which leads translated code to the thread block: its base is kept
 //! there, and added to the operand's registers by hand.
 
-use crate::operand::{displacement, register64};
+use crate::operand::{displacement, displacement_size, register64};
 use crate::weaver::Weaver;
 use abi::ids::Gpr;
 use abi::thread;
-use iced_x86::{Code as Op, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
-use lifter::asks::asks;
-use lifter::flow::Flow;
+use iced_x86::{Code as Op, Instruction, MemoryOperand, Mnemonic, Register};
 use lifter::regs::gpr_number;
-
-/// Whether the instruction has an operand in memory that is relative to the gs base.
-pub fn uses_gs(insn: &Instruction) -> bool {
-    insn.segment_prefix() == Register::GS
-        && insn.op_kinds().any(has_segment)
-        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
-}
-
-/// Memory operands that a segment prefix applies to.
-fn has_segment(kind: OpKind) -> bool {
-    use OpKind::{
-        Memory, MemorySegDI, MemorySegEDI, MemorySegESI, MemorySegRDI, MemorySegRSI, MemorySegSI,
-    };
-    matches!(
-        kind,
-        Memory
-            | MemorySegSI
-            | MemorySegESI
-            | MemorySegRSI
-            | MemorySegDI
-            | MemorySegEDI
-            | MemorySegRDI
-    )
-}
-
-/// Whether such an operand can be written as one of other registers.
-pub fn is_reachable(insn: &Instruction) -> bool {
-    let (base, index) = (insn.memory_base(), insn.memory_index());
-    let is_narrow = base.is_gpr32()
-        || index.is_gpr32()
-        || base == Register::None
-            && !index.is_gpr64()
-            && insn.memory_displ_size() == 4
-            && !insn.is_vsib();
-    // A transfer has rcx for itself.
-    let is_transfer = matches!(Flow::of(insn), Flow::IndirectCall | Flow::IndirectJump);
-    let is_claimed = is_transfer && [base, index].contains(&Register::RCX);
-    insn.op_kinds().all(|kind| kind == OpKind::Memory || !has_segment(kind))
-        && !insn.is_ip_rel_memory_operand()
-        && !is_narrow
-        && !is_claimed
-        && !asks(insn)
-        && insn.mnemonic() != Mnemonic::Xlatb
-        && i32::try_from(displacement(insn)).is_ok()
-}
 
 /// The form with a register in the operand, where there is one with an absolute address alone.
 fn with_register(code: Op) -> Op {
@@ -67,15 +20,6 @@ fn with_register(code: Op) -> Op {
         Op::Mov_moffs32_EAX => Op::Mov_rm32_r32,
         Op::Mov_moffs64_RAX => Op::Mov_rm64_r64,
         other => other,
-    }
-}
-
-/// How the encoder wants the size of a displacement to be told.
-pub fn displacement_size(displacement: i64) -> u32 {
-    match displacement {
-        0 => 0,
-        -128..=127 => 1,
-        _ => 8,
     }
 }
 

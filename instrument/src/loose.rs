@@ -1,7 +1,6 @@
 //! What the code of a region leaves open until all of it is placed.
 
-use crate::watched::Mend;
-use abi::ids::{CodeOff, OrigAddr, UnitId};
+use abi::ids::{CodeOff, Gpr, OrigAddr, UnitId};
 use alloc::vec::Vec;
 
 /// A branch of the region that goes to an original address, decided when all blocks are placed.
@@ -68,4 +67,17 @@ impl LooseEnds {
         self.branches += 1;
         (number, self.short.get(number).copied().unwrap_or(false))
     }
+}
+
+/// What [`Cold::Mend`] has.
+#[derive(Clone, Copy)]
+pub(crate) struct Mend {
+    pub at: CodeOff,
+    pub back: CodeOff,
+    pub pc: OrigAddr,
+    /// Registers that are in `spill`.
+    pub spilled: [Option<Gpr>; 2],
+    pub rcx_is_saved: bool,
+    /// Of [`abi::thread::watch`].
+    pub why: u32,
 }

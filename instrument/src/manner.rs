@@ -1,7 +1,7 @@
 //! What emitted code depends on besides its plan, decided once for all that a translator emits.
 
 use crate::block::{FarWindow, Placement};
-use crate::planner::all_open;
+use crate::plan::all_open;
 use abi::layout::TableShape;
 use abi::options::{torture, DeadRegisters, Options, Pointers, Turns};
 

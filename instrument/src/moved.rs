@@ -2,8 +2,7 @@
 //! is pc-relative, re-encoded only where that is out of reach.
 
 use crate::emit::At;
-use crate::gs::uses_gs;
-use crate::operand::{displacement_offset, register64};
+use crate::operand::{displacement_offset, register64, uses_gs};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};

@@ -1,7 +1,9 @@
 //! Memory operands and register names, as the encoder takes them.
 
 use abi::ids::Gpr;
-use iced_x86::{Instruction, MemoryOperand, Register};
+use iced_x86::{Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use lifter::asks::asks;
+use lifter::flow::Flow;
 
 /// The memory operand of an instruction, for use in another one.
 pub(crate) fn memory_operand(insn: &Instruction) -> MemoryOperand {
@@ -125,5 +127,59 @@ pub(crate) fn sized(register: Gpr, size: u32) -> Register {
         2 => WORDS[register.index()],
         4 => register32(register),
         _ => register64(register),
+    }
+}
+
+/// Whether the instruction has an operand in memory that is relative to the gs base.
+pub fn uses_gs(insn: &Instruction) -> bool {
+    insn.segment_prefix() == Register::GS
+        && insn.op_kinds().any(has_segment)
+        && !matches!(insn.mnemonic(), Mnemonic::Lea | Mnemonic::Nop)
+}
+
+/// Memory operands that a segment prefix applies to.
+fn has_segment(kind: OpKind) -> bool {
+    use OpKind::{
+        Memory, MemorySegDI, MemorySegEDI, MemorySegESI, MemorySegRDI, MemorySegRSI, MemorySegSI,
+    };
+    matches!(
+        kind,
+        Memory
+            | MemorySegSI
+            | MemorySegESI
+            | MemorySegRSI
+            | MemorySegDI
+            | MemorySegEDI
+            | MemorySegRDI
+    )
+}
+
+/// Whether such an operand can be written as one of other registers.
+pub fn is_reachable(insn: &Instruction) -> bool {
+    let (base, index) = (insn.memory_base(), insn.memory_index());
+    let is_narrow = base.is_gpr32()
+        || index.is_gpr32()
+        || base == Register::None
+            && !index.is_gpr64()
+            && insn.memory_displ_size() == 4
+            && !insn.is_vsib();
+    // A transfer has rcx for itself.
+    let is_transfer = matches!(Flow::of(insn), Flow::IndirectCall | Flow::IndirectJump);
+    let is_claimed = is_transfer && [base, index].contains(&Register::RCX);
+    insn.op_kinds().all(|kind| kind == OpKind::Memory || !has_segment(kind))
+        && !insn.is_ip_rel_memory_operand()
+        && !is_narrow
+        && !is_claimed
+        && !asks(insn)
+        && insn.mnemonic() != Mnemonic::Xlatb
+        && i32::try_from(displacement(insn)).is_ok()
+}
+
+/// How the encoder wants the size of a displacement to be told.
+pub fn displacement_size(displacement: i64) -> u32 {
+    match displacement {
+        0 => 0,
+        -128..=127 => 1,
+        _ => 8,
     }
 }

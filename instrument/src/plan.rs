@@ -3,9 +3,11 @@
 //! A plan says everything that is recorded, of control flow and of memory. [`crate::planner`]
 //! decides it, `weave` emits it; nothing behind the planner asks which formats were chosen.
 
-use abi::ids::UnitId;
+use abi::ids::{Gpr, UnitId};
+use abi::options::{ControlFlow, RecordingOptions};
 use abi::unit::Record;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The plan of one unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,6 +115,40 @@ impl ControlRecord {
     pub fn may_be_entered(self, from: UnitId, id: UnitId) -> bool {
         !matches!(self.entry, AtEntry::Narrow | AtEntry::Silent) || from.window() == id.window()
     }
+}
+
+/// A block as the planner sees it.
+pub struct PlanBlock {
+    /// Its instructions in the region's list.
+    pub insns: Range<usize>,
+    /// It can be reached indirectly.
+    pub wide: bool,
+    /// It may be entered from outside the region.
+    pub open: bool,
+    /// It is not selected.
+    pub outside: Option<Outside>,
+    /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
+    pub successors: [Option<usize>; 2],
+    /// See there.
+    pub leaves: bool,
+}
+
+/// What a block that is not selected has to tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outside {
+    /// Control may get from its end to selected code unnoticed, or to the kernel: it writes a mark.
+    pub marks: bool,
+    /// Bits of [`abi::trace::outside`].
+    pub mark: u8,
+    /// The last instruction that changes the fs base, and from which register.
+    pub base: Option<(u8, Gpr)>,
+}
+
+/// Whether all units of a region must be open: what does not announce itself must be the only one at
+/// its address, in the whole run. It may be entered from everywhere, so that nobody translates it again
+/// while it is what is there, and what comes after it announces itself.
+pub fn all_open(recording: RecordingOptions) -> bool {
+    recording.control_flow == ControlFlow::Bits
 }
 
 #[cfg(test)]

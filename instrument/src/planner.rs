@@ -29,7 +29,7 @@
 //! right if it is entered from them: such a unit is *closed*.
 
 use crate::block::Placement;
-use crate::plan::{AtEnd, AtEntry, ControlRecord, UnitPlan};
+use crate::plan::{all_open, AtEnd, AtEntry, ControlRecord, Outside, PlanBlock, UnitPlan};
 use crate::refusal::refusal;
 use crate::silent;
 use abi::ids::{Gpr, OrigAddr, UnitId};
@@ -47,33 +47,6 @@ use lifter::operands::{references, Index, Reference, Segment, Shape};
 use lifter::recompute::{effects, Effect, Known};
 use lifter::regs::{gpr_number, GprSet, RSP};
 use lifter::stores::{at_run_time, is_synchronising, stores, Stores};
-
-/// A block as the planner sees it.
-pub struct PlanBlock {
-    /// Its instructions in the region's list.
-    pub insns: Range<usize>,
-    /// It can be reached indirectly.
-    pub wide: bool,
-    /// It may be entered from outside the region.
-    pub open: bool,
-    /// It is not selected.
-    pub outside: Option<Outside>,
-    /// Blocks of the region that follow it; `leaves`: control may go elsewhere, too.
-    pub successors: [Option<usize>; 2],
-    /// See there.
-    pub leaves: bool,
-}
-
-/// What a block that is not selected has to tell.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Outside {
-    /// Control may get from its end to selected code unnoticed, or to the kernel: it writes a mark.
-    pub marks: bool,
-    /// Bits of [`abi::trace::outside`].
-    mark: u8,
-    /// The last instruction that changes the fs base, and from which register.
-    base: Option<(u8, Gpr)>,
-}
 
 /// What one instruction needs and does.
 struct Compiled {
@@ -529,13 +502,6 @@ fn outside_plan(recording: RecordingOptions, block: Outside) -> UnitPlan {
 pub fn may_enter(recording: RecordingOptions, from: UnitId, id: UnitId, wide: bool) -> bool {
     let record = ControlRecord { entry: at_entry(recording, wide), end: AtEnd::Nothing };
     record.may_be_entered(from, id)
-}
-
-/// Whether all units of a region must be open: what does not announce itself must be the only one at
-/// its address, in the whole run. It may be entered from everywhere, so that nobody translates it again
-/// while it is what is there, and what comes after it announces itself.
-pub fn all_open(recording: RecordingOptions) -> bool {
-    recording.control_flow == ControlFlow::Bits
 }
 
 /// Whether the stream names a unit by its address and version, and not by its number.

@@ -10,10 +10,10 @@
 //! recipe says. The view is mapped wherever memory can be.
 
 use crate::emit::At;
-use crate::loose::Cold;
+use crate::loose::{Cold, Mend};
 use crate::operand::{displacement, memory_operand, sized};
 use crate::recipe::{pair, Kind, NOT_BORROWED};
-use crate::watched::{Mend, Watch};
+use crate::watched::Watch;
 use crate::weaver::{Slot, Weaver};
 use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread::{self, watch};

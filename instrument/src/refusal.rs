@@ -1,6 +1,6 @@
 //! Which instructions cannot be run translated, and why.
 
-use crate::gs::{is_reachable, uses_gs};
+use crate::operand::{is_reachable, uses_gs};
 use abi::thread::refuse;
 use iced_x86::{Instruction, Mnemonic, Register};
 use lifter::flow::Flow;

@@ -11,8 +11,7 @@
 //! Silent units in a row do not come back to the first one, and what they add to the memory stream is
 //! limited: only a tag can meet a full buffer.
 
-use crate::plan::{AtEntry, UnitPlan};
-use crate::planner::PlanBlock;
+use crate::plan::{AtEntry, PlanBlock, UnitPlan};
 use crate::refusal::refusal;
 use abi::ids::OrigAddr;
 use abi::unit::MAX_SILENT_BYTES;

@@ -11,10 +11,8 @@ use crate::fragment::{Branch, Fragment, Thunks, Unit};
 use crate::liveness::{Beyond, Liveness, Span};
 use crate::loose::{Cold, LooseEnds, Pending, Size};
 use crate::manner::Manner;
-use crate::plan::{AtEntry, UnitPlan, NOWHERE};
-use crate::planner::{
-    ends_unit, may_be_silent, may_enter, outside, starts_unit, PlanBlock, Planner,
-};
+use crate::plan::{AtEntry, PlanBlock, UnitPlan, NOWHERE};
+use crate::planner::{ends_unit, may_be_silent, may_enter, outside, starts_unit, Planner};
 use crate::weave;
 use crate::weaver::{Draft, Tools, Weaver};
 use abi::ids::{CodeOff, OrigAddr};

@@ -5,8 +5,7 @@
 //! faults where the store would; its recipe entry says which registers it has borrowed.
 
 use crate::emit::At;
-use crate::gs::displacement_size;
-use crate::operand::{register32, register64};
+use crate::operand::{displacement_size, register32, register64};
 use crate::recipe::{pair, Kind, NOT_BORROWED};
 use crate::weaver::{Scratch, Slot, Weaver};
 use abi::ids::Gpr;

@@ -10,12 +10,12 @@
 //! itself does not touch, one, and rcx.
 
 use crate::emit::At;
-use crate::loose::Cold;
+use crate::loose::{Cold, Mend};
 use crate::operand::register64;
 use crate::recipe::{pair, Kind};
 use crate::undo::pieces;
 use crate::weaver::{Slot, Weaver};
-use abi::ids::{CodeOff, Gpr, OrigAddr};
+use abi::ids::{Gpr, OrigAddr};
 use abi::thread::{self, watch};
 use alloc::vec::Vec;
 use iced_x86::{
@@ -488,17 +488,4 @@ impl Weaver<'_> {
         }
         self.code().load(value, thread::SAVED_RCX);
     }
-}
-
-/// What [`Cold::Mend`] has.
-#[derive(Clone, Copy)]
-pub(crate) struct Mend {
-    pub at: CodeOff,
-    pub back: CodeOff,
-    pub pc: OrigAddr,
-    /// Registers that are in `spill`.
-    pub spilled: [Option<Gpr>; 2],
-    pub rcx_is_saved: bool,
-    /// Of [`watch`].
-    pub why: u32,
 }

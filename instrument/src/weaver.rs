@@ -4,7 +4,6 @@
 //! but which register is free. What is written with it, and in which order, is the matter of
 //! [`crate::weave`] and the modules that it calls.
 
-use crate::ahead::Ahead;
 use crate::block::Block;
 use crate::dispatch::Dispatch;
 use crate::emit::Code;
@@ -93,6 +92,18 @@ pub(crate) struct Weaver<'a> {
 
 /// Bytes of the instruction that loads rcx from the thread block.
 const LOADS_RCX: usize = 9;
+
+/// Where a return is looked up, and with what.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    /// In front of this instruction of the unit.
+    pub at: usize,
+    /// Where the return address is from rsp on, there.
+    pub distance: i32,
+    /// Registers whose values nobody reads any more.
+    pub index: Gpr,
+    pub base: Option<Gpr>,
+}
 
 impl<'a> Weaver<'a> {
     pub fn new(

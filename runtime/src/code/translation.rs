@@ -18,7 +18,8 @@ use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use iced_x86::{Decoder, DecoderOptions, Encoder};
 use instrument::block::{Block, FarWindow, Placement, Source};
 use instrument::fragment::{self, Fragment};
-use instrument::planner::{all_open, names_versions};
+use instrument::plan::all_open;
+use instrument::planner::names_versions;
 use instrument::translate::Translator;
 use lifter::region::{self, Cut, Link};
 
