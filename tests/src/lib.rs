@@ -5,6 +5,7 @@
 //! Nothing here uses the project's lifter, instrumenter or trace reader. `iced-x86` serves as a
 //! decoder only (mnemonic, operands, operand sizes).
 
+pub mod command;
 pub mod compare;
 pub mod guest;
 pub mod harness;

@@ -5,34 +5,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use tests::command::{dep, folder, text};
 use tests::harness::Tools;
-
-fn cache() -> &'static Path {
-    static CACHE: OnceLock<TempDir> = OnceLock::new();
-    CACHE.get_or_init(folder).path()
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
-}
-
-fn dep(here: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(&Tools::get().dep);
-    command.args(arguments).current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command
-}
-
-fn text(here: &Path, arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = dep(here, arguments).output().expect("it runs");
-    let said = String::from_utf8_lossy(&stderr);
-    let shown: String = String::from_utf8_lossy(&stdout).chars().take(1000).collect();
-    assert!(status.success() && said.is_empty(), "{arguments:?}: {status}: {said}; {shown}");
-    String::from_utf8(stdout).expect("text")
-}
 
 /// Something that gzip has to work on: chunks of full size, more than one piece.
 fn input(here: &Path, len: usize) -> PathBuf {

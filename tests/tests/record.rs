@@ -6,40 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
+use tests::command::{cache, dep, folder, text};
 use tests::harness::Tools;
-
-/// One cache for all tests: what they record is small, and the same shell.
-fn cache() -> &'static Path {
-    static CACHE: OnceLock<TempDir> = OnceLock::new();
-    CACHE.get_or_init(|| tempfile::tempdir().expect("a folder")).path()
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
-}
-
-/// `dep` with these arguments, in `here`.
-fn dep(here: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(&Tools::get().dep);
-    command.args(arguments).current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command
-}
 
 fn output(mut command: Command) -> Output {
     command.output().expect("it runs")
-}
-
-/// What a command that must succeed writes, and that it says nothing.
-fn text(here: &Path, arguments: &[&str]) -> String {
-    let Output { status, stdout, stderr } = output(dep(here, arguments));
-    let said = String::from_utf8_lossy(&stderr);
-    assert!(status.success() && said.is_empty(), "{arguments:?}: {status}: {said}");
-    String::from_utf8(stdout).expect("text")
 }
 
 /// The one line of a command that must fail with this status.

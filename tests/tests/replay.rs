@@ -7,29 +7,16 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::OnceLock;
 
 use common::*;
 use serde_json::Value;
-use tempfile::TempDir;
+use tests::command::{cache, folder};
 use tests::harness::{Mode, Run, RunSpec, Tally, Tools};
 
 const INPUTS: Mode = Mode { name: "static-inputs", flags: &["--instrument", "inputs"] };
 
-/// One cache for all tests.
-fn cache() -> &'static Path {
-    static CACHE: OnceLock<TempDir> = OnceLock::new();
-    CACHE.get_or_init(folder).path()
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
-}
-
 fn dep(here: &Path) -> Command {
-    let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command
+    tests::command::dep(here, &[])
 }
 
 fn output(command: &mut Command) -> Output {

@@ -1,0 +1,37 @@
+//! `dep` as a user calls it, with one cache for all tests of a binary: what they record is small, and mostly
+//! the same programs.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::harness::Tools;
+
+/// The cache of all tests.
+pub fn cache() -> &'static Path {
+    static CACHE: OnceLock<TempDir> = OnceLock::new();
+    CACHE.get_or_init(folder).path()
+}
+
+/// A folder that is gone when the test has ended.
+pub fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+/// `dep` with these arguments, in `here`.
+pub fn dep(here: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(&Tools::get().dep);
+    command.args(arguments).current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    command
+}
+
+/// What `dep` writes, which must succeed and say nothing.
+pub fn text(here: &Path, arguments: &[&str]) -> String {
+    let Output { status, stdout, stderr } = dep(here, arguments).output().expect("it runs");
+    let said = String::from_utf8_lossy(&stderr);
+    let shown: String = String::from_utf8_lossy(&stdout).chars().take(1000).collect();
+    assert!(status.success() && said.is_empty(), "{arguments:?}: {status}: {said}; {shown}");
+    String::from_utf8(stdout).expect("text")
+}
