@@ -474,6 +474,7 @@ pub fn outside(insns: &[Instruction], behind: OrigAddr, selected: Selected) -> O
     let leads = match flow {
         // What it records belongs to a place in the stream, and a chunk can end there.
         Flow::Syscall => true,
+        flow if flow.is_old_syscall() => true,
         Flow::Return | Flow::IndirectCall | Flow::IndirectJump => selected.is_anything(),
         Flow::Call(target) => may_lead(target),
         _ => next.into_iter().flatten().any(may_lead),

@@ -101,5 +101,8 @@ fn run_into(command: &mut Command) -> Result<std::process::Output, String> {
         return Ok(output);
     }
     let errors = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{command:?}: {}\n{errors}", output.status))
+    let said = String::from_utf8_lossy(&output.stdout);
+    // What `dep verify` has found is its answer, not an error.
+    let last: String = said.lines().rev().take(4).map(|line| format!("{line}\n")).collect();
+    Err(format!("{command:?}: {}\n{errors}{last}", output.status))
 }
