@@ -8,6 +8,10 @@
 #include <string>
 #include <map>
 #include <iostream>
+// glibc's free reads the size of its piece without a lock, while a neighbour's is freed: a race, if a harmless one.
+void *operator new(std::size_t n) { alignas(64) static char memory[16 << 20]; static std::atomic<std::size_t> next; return memory + next.fetch_add((n + 63) / 64 * 64); }
+void operator delete(void *) noexcept {}
+void operator delete(void *, std::size_t) noexcept {}
 std::mutex m; std::condition_variable cv; std::map<int, std::string> table; std::shared_mutex sm; long shared; std::atomic<long> n; std::shared_ptr<std::string> text = std::make_shared<std::string>("hello");
 static int &lazy() { static int v = [] { return 42; }(); return v; }
 int main() {
