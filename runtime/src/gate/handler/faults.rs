@@ -128,11 +128,11 @@ pub fn fault(
     {
         return give_pointers(thread, at);
     }
-    if is_turn(place, &entry) {
-        // It was counted in front of what has faulted.
+    let watched = entry.kind == Kind::Watched;
+    if is_turn(place, &entry) && !watched {
+        // It was counted in front of what has faulted. (What is compared with a view is compared before.)
         thread.take_back_turn();
     }
-    let watched = entry.kind == Kind::Watched;
     let original = place.start() + u64::from(entry.original);
     let reads_ahead =
         entry.reads_ahead(offset - entry.code) || watched && watched::stores(original);
