@@ -14,7 +14,7 @@ use indicatif::BinaryBytes;
 use recording::{Recording, TraceName};
 use replay::Lineage;
 use tempfile::NamedTempFile;
-use trace::trim::{kept, untouched, write};
+use trace::trim::{kept, write};
 use trace::{Error, Trace};
 
 use crate::args::Which;
@@ -237,12 +237,4 @@ fn check(
 ) -> Result<(), Error> {
     let ready = Ready::instead(named, recording, new.path())?;
     equal(&ready, output, &Besides::default())
-}
-
-/// What is missing of the memory, behind what is said of a ring; empty: nothing.
-pub fn described(trace: &Trace) -> String {
-    match untouched(trace).iter().map(|range| range.end - range.start).sum() {
-        0 => String::new(),
-        bytes => format!(", without {} of memory that it never touches", BinaryBytes(bytes)),
-    }
 }

@@ -101,11 +101,17 @@ fn undo_once(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Outcome, Stri
     Ok(Outcome::Checked(Checked { status, stores, bytes, changed, unordered }))
 }
 
-/// Checks one program in one way, and tells the tally.
-fn record(tally: &mut Outcomes, name: &str, spec: &RunSpec, flags: &[&str], end: Option<Status>) {
+/// Checks one program in one way, and tells the outcomes.
+fn record(
+    outcomes: &mut Outcomes,
+    name: &str,
+    spec: &RunSpec,
+    flags: &[&str],
+    end: Option<Status>,
+) {
     let dir = tempfile::tempdir().unwrap();
     let outcome = match undo(spec, flags, dir.path()) {
-        Ok(None) => return tally.skip(name, "it runs another program in its place"),
+        Ok(None) => return outcomes.skip(name, "it runs another program in its place"),
         Ok(Some(Checked { status, stores, bytes, changed, unordered })) => {
             eprintln!(
                 "{name}: {stores} stores, {changed} of {bytes} bytes changed, {unordered} unordered"
@@ -115,7 +121,7 @@ fn record(tally: &mut Outcomes, name: &str, spec: &RunSpec, flags: &[&str], end:
         }
         Err(why) => Err(why),
     };
-    tally.record(name, outcome);
+    outcomes.record(name, outcome);
 }
 
 #[test]

@@ -469,12 +469,21 @@ pub fn completeness(
 fn of_order(lineage: &Lineage) -> Result<String, Error> {
     let end = replay::order::order(&lineage.traces())?.end;
     Ok(match lineage.first().first_stretch() {
-        Some(_) => format!(
-            "{end}, from where the part begins that was kept{}",
-            crate::trim::described(lineage.first())
-        ),
+        Some(_) => {
+            format!("{end}, from where the part begins that was kept{}", left_out(lineage.first()))
+        }
         None => end.to_string(),
     })
+}
+
+/// What is missing of the memory, behind what is said of a ring; empty: nothing.
+fn left_out(trace: &Trace) -> String {
+    match trace::trim::untouched(trace).iter().map(|range| range.end - range.start).sum() {
+        0 => String::new(),
+        bytes => {
+            format!(", without {} of memory that it never touches", indicatif::BinaryBytes(bytes))
+        }
+    }
 }
 
 /// How far watched threads can be replayed, each alone.

@@ -285,10 +285,10 @@ fn refused(thread: &mut Thread) {
     let pc = thread.block.target;
     thread.block.target = facts().window;
     let why = thread.block.exit_id as u32;
-    if let Some(next) =
-        Some(pc).filter(|_| why == refuse::OLD_SYSCALL).and_then(|pc| old_calls::enter(thread, pc))
-    {
-        return prepare(thread, next);
+    if why == refuse::OLD_SYSCALL {
+        if let Some(next) = old_calls::enter(thread, pc) {
+            return prepare(thread, next);
+        }
     }
     let what = match why {
         refuse::GS => "uses the gs segment in an unusual way",
