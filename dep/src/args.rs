@@ -281,10 +281,18 @@ pub struct Races {
 pub struct Window {
     #[command(flatten)]
     pub common: Common,
-    /// The instruction: a symbol of the program, or an address of the recorded process in hexadecimal
-    /// (0x...)
-    #[arg(long, value_name = "SYMBOL|ADDRESS")]
-    pub from: String,
+    /// From the last time that this instruction was executed: a symbol of the program, or an address of the
+    /// recorded process in hexadecimal (0x...)
+    #[arg(long, value_name = "SYMBOL|ADDRESS", required_unless_present = "last")]
+    pub from: Option<String>,
+    /// The last N instructions of all threads (10M)
+    #[arg(long, value_name = "N", conflicts_with = "from", value_parser = count)]
+    pub last: Option<u64>,
+    /// How many first loads there are, and how large their log is without a dictionary, in checkpoint intervals
+    /// of so many instructions
+    #[arg(long, value_name = "LENGTH,...", value_delimiter = ',', value_parser = count, num_args = 0..=1,
+        require_equals = true, default_missing_values = ["10k", "100k", "1M", "10M", "100M"])]
+    pub loads: Vec<u64>,
     /// How large a log of first loads of it is, as BugNet makes it: by stepping, some thousand
     /// instructions a second
     #[arg(long)]
@@ -347,6 +355,14 @@ fn range(text: &str) -> Result<Range<u64>, String> {
         return Err("the range is empty".into());
     }
     Ok(range)
+}
+
+/// `500`, `10k`, `100M`, `1G`; more than nothing.
+fn count(text: &str) -> Result<u64, String> {
+    match abi::ring::Ring::parse(text) {
+        Some(abi::ring::Ring::Turns(count)) => Ok(count),
+        _ => Err("expected a number, as 500, 10k, 100M or 1G".into()),
+    }
 }
 
 fn address(text: &str) -> Result<u64, String> {

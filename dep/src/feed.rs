@@ -19,7 +19,7 @@ use crate::Stop;
 /// Entries of a batch.
 const BATCH: usize = 8192;
 /// Instructions that are told at once.
-const MANY: u32 = 1 << 30;
+const MANY: u32 = 1 << 10;
 /// Batches that may wait.
 const QUEUE: usize = 2;
 

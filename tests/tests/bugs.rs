@@ -135,6 +135,44 @@ fn crashes_are_replayed_from_their_causes() {
     tally.finish();
 }
 
+/// Counts from the addresses of a trace, and counts of a replay that is stepped, do not share what counts them.
+#[test]
+fn first_loads_are_those_that_stepping_finds() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let program = dir.path().join("buggy");
+    for bug in ["heap_bounds", "loop_bound"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/bugs");
+        build(&folder.join(bug).with_extension("c"), false, &program).expect("it is built");
+        let run = dep(dir.path(), &["record", "--replayable", "-o", bug, "./buggy"]);
+        assert_eq!(run.status.signal(), Some(SEGV), "{run:?}");
+        let of = |arguments: &[&str]| {
+            let arguments = [&["window", "--json"], arguments, &[bug]].concat();
+            json(&dep(dir.path(), &arguments)).expect("a window")
+        };
+        let window = of(&["--from", "root_cause", "--log", "--loads=10M"]);
+        assert_eq!(window["left_out"], 0, "{window}");
+        assert!(window["loads"].as_u64().is_some_and(|loads| loads > 0), "{window}");
+        let interval = &window["intervals_of"][0];
+        assert_eq!(window["loaded_words"], window["loads"], "{window}");
+        for what in ["logged", "intervals", "plain_log_bytes"] {
+            assert_eq!(interval[what], window[what], "{what}: {window}");
+        }
+
+        // The same instructions, counted from the end.
+        let last = window["instructions"].to_string();
+        let counted = of(&["--last", &last, "--loads=10M,100"]);
+        let instructions = counted["instructions"].as_u64().expect("a number");
+        let wanted = window["instructions"].as_u64().expect("a number");
+        // Instructions are told unit by unit, and a thousand at once where nothing refers to memory.
+        assert!((wanted.saturating_sub(1100)..=wanted).contains(&instructions), "{counted}");
+        let logged = |at: usize| counted["intervals_of"][at]["logged"].as_u64();
+        assert!(logged(0) <= logged(1), "short intervals have more first loads: {counted}");
+        let all = of(&["--last", "1G", "--loads"]);
+        assert_eq!(all["instructions"], all["all_instructions"], "{all}");
+        assert_eq!(all["intervals_of"].as_array().map(Vec::len), Some(5), "{all}");
+    }
+}
+
 #[test]
 fn a_window_needs_an_instruction_that_was_executed() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -9,13 +9,17 @@ use std::collections::HashSet;
 
 /// Instructions of an interval.
 pub const INTERVAL: u64 = 10_000_000;
-/// Bits of a count that is smaller than 32, of any, and of a word.
-const SHORT_COUNT: u64 = 5;
-const FULL_COUNT: u64 = INTERVAL.ilog2() as u64 + 1;
-const WORD: u64 = 32;
+/// Bits of a count that is smaller than 32, and of a word.
+pub const SHORT_COUNT: u64 = 5;
+pub const WORD: u64 = 32;
 /// What an interval begins with: process and thread, number and time of the interval, pc, flags, 16 registers.
 /// (Vector registers are left out, as there.)
 pub const HEADER: u64 = 8 * (4 + 4 + 8 + 8 + 8 + 8 + 16 * 8);
+/// Bits of any count within an interval of so many instructions.
+pub const fn full_count(interval: u64) -> u64 {
+    interval.ilog2() as u64 + 1
+}
+
 /// Counters have 3 bits.
 const MOST: u8 = 7;
 
@@ -136,7 +140,8 @@ impl Coder {
             self.skipped += 1;
             return;
         }
-        let count = if self.skipped < 1 << SHORT_COUNT { SHORT_COUNT } else { FULL_COUNT };
+        let count =
+            if self.skipped < 1 << SHORT_COUNT { SHORT_COUNT } else { full_count(INTERVAL) };
         let place = u64::from(self.dictionary.size.ilog2());
         counts.logged += 1;
         counts.found_logged += u64::from(found);

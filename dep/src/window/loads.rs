@@ -42,15 +42,17 @@ struct Stepper {
     logs: Logs,
 }
 
-/// Steps a replay from the instruction at `from`, behind `turn` turns, to its end.
-pub fn logs(ready: &Ready, from: LiveAddr, turn: u64) -> Result<Logs, Error> {
+/// Steps a replay from behind `turn` turns, and there from the instruction at `from`, to its end.
+pub fn logs(ready: &Ready, from: Option<LiveAddr>, turn: u64) -> Result<Logs, Error> {
     let output = ready.output_with("none", &["--translate", "dynamic"])?;
     let mut machine = Steered::start(ready, &output)?;
     let none = Points::default();
     if turn > 0 {
         machine.run(Goal::Turn(turn), Hits::Ignore, &none)?;
     }
-    while machine.stop().position.pc != from.0 || machine.stop().position.turns != turn {
+    let is_there =
+        |stop: &Stop, from: LiveAddr| stop.position.pc == from.0 && stop.position.turns == turn;
+    while let Some(from) = from.filter(|&from| !is_there(machine.stop(), from)) {
         let passed = machine.stop().position.turns > turn;
         if passed || matches!(machine.stop().why, Why::End | Why::Failed | Why::Refused) {
             return Err(Error(format!("a replay does not come to {from} behind {turn} turns")));

@@ -1,9 +1,11 @@
-//! `dep window`: how much of a run lies between an instruction, when it was last executed, and the end.
+//! `dep window`: how much of a run lies between an instruction, when it was last executed, and the end; and how
+//! large the log of first loads of that part, or of the last instructions, is.
 //!
 //! If the instruction is where a program goes wrong and the end is its crash, that is how much of the run
 //! somebody needs who looks for the cause.
 
 mod coder;
+mod intervals;
 mod loads;
 
 use std::io::Write;
@@ -19,17 +21,21 @@ use crate::row::{Form, Hex, Row};
 use crate::symbols::Symbols;
 use crate::Stop;
 use coder::Counts;
+use intervals::{Begin, Log, Sums};
 use loads::{Logs, SIZES};
 
 /// What is between the two.
 #[derive(Serialize)]
 struct WindowRow {
-    from: Hex,
-    /// The thread that executed it last, and the one that ran last.
+    /// The instruction, if one was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<Hex>,
+    /// The thread that ran where it begins, and the one that ran last.
     thread: u32,
     last_thread: u32,
-    /// How often it was executed.
-    times: u64,
+    /// How often the instruction was executed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<u64>,
     /// Of all threads, that instruction among them.
     instructions: u64,
     turns: u64,
@@ -37,7 +43,51 @@ struct WindowRow {
     all_instructions: u64,
     all_turns: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    first_loads: Option<FirstLoads>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
     log: Option<LogRow>,
+}
+
+/// First loads, in intervals of several lengths.
+#[derive(Serialize)]
+struct FirstLoads {
+    /// Words of 32 bits that were loaded.
+    loaded_words: u64,
+    intervals_of: Vec<IntervalRow>,
+}
+
+#[derive(Serialize)]
+struct IntervalRow {
+    /// Instructions of an interval.
+    length: u64,
+    intervals: u64,
+    /// Words that are in the log.
+    logged: u64,
+    /// Without a dictionary.
+    plain_log_bytes: u64,
+}
+
+impl FirstLoads {
+    fn new(sums: &Sums) -> FirstLoads {
+        let one = |log: &Log| IntervalRow {
+            length: log.length,
+            intervals: log.intervals,
+            logged: log.logged,
+            plain_log_bytes: log.bits.div_ceil(8),
+        };
+        FirstLoads { loaded_words: sums.loads, intervals_of: sums.logs.iter().map(one).collect() }
+    }
+
+    fn text(&self, out: &mut Vec<u8>) {
+        let mut text = format!("\n{} words loaded", self.loaded_words);
+        for IntervalRow { length, intervals, logged, plain_log_bytes } in &self.intervals_of {
+            text.push_str(&format!(
+                "\n  intervals of {length}: {logged} words are first loads, {plain_log_bytes} bytes without a \
+                 dictionary, {intervals} intervals"
+            ));
+        }
+        out.extend_from_slice(text.as_bytes());
+    }
 }
 
 /// The log of first loads of the window, as BugNet makes it.
@@ -115,15 +165,22 @@ impl LogRow {
 
 impl Row for WindowRow {
     fn text(&self, out: &mut Vec<u8>) {
-        let WindowRow { from, thread, last_thread, times, instructions, turns, .. } = self;
+        let WindowRow { thread, last_thread, instructions, turns, .. } = self;
         let (all_instructions, all_turns) = (self.all_instructions, self.all_turns);
+        let begin = match (&self.from, self.times) {
+            (Some(from), Some(times)) => {
+                format!("{:#x} in thread {thread} (executed {times} times)", from.0)
+            }
+            _ => format!("thread {thread}"),
+        };
         let text = format!(
-            "{instructions} instructions, {turns} turns from {:#x} in thread {thread} (executed {times} \
-             times) to the end in thread {last_thread}; of {all_instructions} instructions, \
-             {all_turns} turns",
-            from.0
+            "{instructions} instructions, {turns} turns from {begin} to the end in thread {last_thread}; of \
+             {all_instructions} instructions, {all_turns} turns"
         );
         out.extend_from_slice(text.as_bytes());
+        if let Some(first_loads) = &self.first_loads {
+            first_loads.text(out);
+        }
         if let Some(log) = &self.log {
             log.text(out);
         }
@@ -137,8 +194,8 @@ struct Counter {
     instructions: u64,
     turns: u64,
     times: u64,
-    /// Thread, instructions and turns when it was last executed.
-    last: Option<(usize, u64, u64)>,
+    /// When it was last executed.
+    last: Option<Begin>,
 }
 
 impl Listener for Counter {
@@ -153,7 +210,8 @@ impl Listener for Counter {
 
     fn passed(&mut self) {
         self.times += 1;
-        self.last = Some((self.thread, self.instructions, self.turns));
+        let Counter { thread, instructions, turns, .. } = *self;
+        self.last = Some(Begin { thread, instructions, turns });
     }
 }
 
@@ -165,31 +223,49 @@ pub fn show(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let failed = |why: String| Error(format!("{}: {why}", what.common.file.display()));
-    let from = address(trace, &what.from).map_err(failed)?;
-    let mut counter = Counter::default();
-    let wanted =
-        Wanted { references: References::Nothing, synchronising: &[], passing: Some(from) };
-    feed::run(trace, feed::first(trace, ready), wanted, &mut counter).map_err(|e| failed(e.0))?;
-    let Some((thread, instructions, turns)) = counter.last else {
-        return Err(failed(format!("the instruction at {from} was not executed")).into());
+    let first = feed::first(trace, ready);
+    let from = what.from.as_deref().map(|from| address(trace, from)).transpose().map_err(failed)?;
+    let mut all = Counter::default();
+    let wanted = Wanted { references: References::Nothing, synchronising: &[], passing: from };
+    feed::run(trace, first, wanted, &mut all).map_err(|e| failed(e.0))?;
+    let mut begin = match (from, all.last) {
+        (Some(_), Some(begin)) => begin,
+        (Some(from), None) => {
+            return Err(failed(format!("the instruction at {from} was not executed")).into())
+        }
+        (None, _) => {
+            let last = what.last.unwrap_or(u64::MAX);
+            Begin { instructions: all.instructions.saturating_sub(last), ..Begin::default() }
+        }
     };
+    let mut first_loads = None;
+    // Where the last instructions begin, their references tell, too.
+    if from.is_none() || !what.loads.is_empty() {
+        let mut logs = intervals::Logs::new(what.loads.clone(), begin.instructions);
+        let wanted = Wanted { references: References::All, ..wanted };
+        feed::run(trace, first, wanted, &mut logs).map_err(|e| failed(e.0))?;
+        let sums = logs.sums();
+        begin = sums.began.unwrap_or(begin);
+        first_loads = (!what.loads.is_empty()).then(|| FirstLoads::new(&sums));
+    }
     let name = |thread: usize| trace.threads.get(thread).map_or(0, trace::Thread::name);
     let log = match what.log {
         true => {
-            let turn = ready.script.before + turns;
+            let turn = ready.script.before + begin.turns;
             Some(LogRow::new(&loads::logs(ready, from, turn).map_err(|e| failed(e.0))?))
         }
         false => None,
     };
     let row = WindowRow {
-        from: from.into(),
-        thread: name(thread),
-        last_thread: name(counter.thread),
-        times: counter.times,
-        instructions: counter.instructions - instructions,
-        turns: counter.turns - turns,
-        all_instructions: counter.instructions,
-        all_turns: counter.turns,
+        from: from.map(Into::into),
+        thread: name(begin.thread),
+        last_thread: name(all.thread),
+        times: from.map(|_| all.times),
+        instructions: all.instructions - begin.instructions,
+        turns: all.turns - begin.turns,
+        all_instructions: all.instructions,
+        all_turns: all.turns,
+        first_loads,
         log,
     };
     Ok(Form::new(what.common.json).write(&row, out)?)
