@@ -28,7 +28,7 @@ use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIBB";
+pub const MAGIC: [u8; 8] = *b"DEPRLIBC";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.

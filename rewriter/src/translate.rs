@@ -184,11 +184,9 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     result
 }
 
-/// Whether jumps through tables may take slots. Each jump of a replay is counted, what a thread that is watched reads is looked
-/// at, and of code that exists twice the one or the other is meant.
+/// Whether jumps may take slots. Each jump of a replay is counted, and what a thread that is watched reads is looked at.
 fn has_slots(options: Options) -> bool {
-    let is_once = !options.process.switchable && options.turns() == Turns::NotCounted;
-    is_once && !options.recording.watches()
+    options.turns() == Turns::NotCounted && !options.recording.watches()
 }
 
 /// Room for the slots of jump tables behind all code, and the displacements that lead there.
@@ -216,10 +214,7 @@ fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
 /// Room for the slots of a translation.
 fn slots(program: &Program, target: Target) -> Slots {
     let [start, end] = target.constant;
-    // Each jump of a replay is counted, what a thread that is watched reads is looked at.
-    let is_looked_at =
-        target.options.turns() != Turns::NotCounted || target.options.recording.watches();
-    if target.fixed || is_looked_at {
+    if target.fixed || !has_slots(target.options) {
         return Slots::default();
     }
     let blocks = program.functions.iter().flat_map(|function| &function.blocks);

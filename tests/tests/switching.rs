@@ -6,12 +6,16 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use abi::image::{ImageHeader, MAGIC};
+use abi::tables::{JumpTable, Tables};
 use common::*;
 use tests::harness::{Tally, Tools};
+use tests::sys;
 
 const WORKERS: usize = 4;
 
@@ -379,5 +383,208 @@ fn what_is_switched_off_runs_code_that_was_made_ahead_of_time() {
     for case in corpus().into_iter().filter(|c| c.name.starts_with("c/switched.")) {
         tally.record(&case.name, nothing_is_translated(&case.path, dir.path()));
     }
+    tally.finish();
+}
+
+/// Where the slots of one translation of a running program lead.
+#[derive(Debug, Default, PartialEq)]
+struct Slots {
+    /// Of the entries of tables: to what enters the runtime, as nobody has taken them; to code of the same translation;
+    /// anywhere else but to what looks up.
+    asking: usize,
+    taken: usize,
+    strays: usize,
+    /// Of words: to anything but what looks up.
+    bound: usize,
+}
+
+/// The header of an output, and the program's window where it runs.
+struct Image {
+    header: ImageHeader,
+    window: u64,
+    memory: std::fs::File,
+}
+
+impl Image {
+    fn of(rewritten: &Path, pid: u32) -> Result<Image, String> {
+        let bytes = std::fs::read(rewritten).map_err(|e| e.to_string())?;
+        let places = bytes.windows(MAGIC.len()).enumerate().filter(|(_, word)| **word == MAGIC);
+        let headers = places.filter_map(|(at, _)| ImageHeader::from_bytes(&bytes[at..]));
+        let header = headers.max_by_key(|header| header.plain.code_len).ok_or("no header")?;
+        let maps =
+            std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|e| e.to_string())?;
+        let path = std::fs::canonicalize(rewritten).map_err(|e| e.to_string())?;
+        let first = maps.lines().find(|line| line.ends_with(&path.display().to_string()));
+        let first = first.and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+        let window = first.ok_or("the program is not mapped")? >> 32 << 32;
+        let memory = std::fs::File::open(format!("/proc/{pid}/mem")).map_err(|e| e.to_string())?;
+        Ok(Image { header, window, memory })
+    }
+
+    fn words<const N: usize>(&self, at: u64, count: u64) -> Result<Vec<[u8; N]>, String> {
+        let mut bytes = vec![0; usize::try_from(count).map_err(|e| e.to_string())? * N];
+        self.memory.read_exact_at(&mut bytes, at).map_err(|e| format!("{at:x}: {e}"))?;
+        Ok(bytes.chunks_exact(N).filter_map(|word| word.try_into().ok()).collect())
+    }
+
+    /// Those of `tables`.
+    fn slots(&self, tables: &Tables) -> Result<Slots, String> {
+        let half = |bytes: &[u8], i: usize| -> u64 {
+            let word = bytes[4 * i..][..4].try_into().map_or(0, u32::from_le_bytes);
+            word.into()
+        };
+        let code = self.window + tables.code;
+        let mut found = Slots::default();
+        let words = self.words::<8>(self.window + tables.slots, tables.slot_count)?;
+        for (word, slot) in words.iter().zip(self.words(code, tables.slot_count)?) {
+            found.bound += usize::from(u64::from_le_bytes(slot) != code + half(word, 1));
+        }
+        let jumps = self.window + tables.jump_tables;
+        for jump in self.words::<{ JumpTable::SIZE }>(jumps, tables.jump_table_count)? {
+            let [entries, first, slow, ask] = [1, 2, 3, 4].map(|i| half(&jump, i));
+            for slot in self.words(code + tables.jump_slots + 8 * first, entries)? {
+                let to = u64::from_le_bytes(slot);
+                let inside = (code..code + tables.code_len).contains(&to);
+                found.asking += usize::from(to == code + ask);
+                found.taken += usize::from(inside && to != code + ask && to != code + slow);
+                found.strays += usize::from(!inside);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits until jumps have taken slots of the translation in use; the slots of both, that one first.
+    fn in_use(&self, recorded: bool) -> Result<[Slots; 2], String> {
+        let both = [&self.header.tables, &self.header.plain];
+        let [used, other] = if recorded { both } else { [both[1], both[0]] };
+        for _ in 0..1000 {
+            let slots = self.slots(used)?;
+            // Twelve entries of two tables.
+            if slots.taken >= 12 && (slots.bound > 0 || used.slot_count == 0) {
+                return Ok([slots, self.slots(other)?]);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Err(format!("no jump takes a slot: {:?}", self.slots(used)?))
+    }
+}
+
+fn slots_are_taken(program: &Path, dir: &Path, flags: &[&str]) -> Result<(), String> {
+    let rewritten = dir.join("slots");
+    Tools::get().rewrite(program, &rewritten, &[&["--switchable"][..], flags].concat())?;
+    let env = [("DEP_START", "off")];
+    let running = Running::start(&rewritten, dir, &["1000000", "none"], &env)?;
+    let image = Image::of(&rewritten, running.child.id())?;
+    let all = |recorded: bool| -> Result<(), String> {
+        let [used, other] = image.in_use(recorded)?;
+        let is_idle = (other.taken, other.strays, other.bound) == (0, 0, 0);
+        match used.strays == 0 && is_idle {
+            true => Ok(()),
+            false => {
+                Err(format!("recorded: {recorded}: {used:?}, and of the other code {other:?}"))
+            }
+        }
+    };
+    let outcome = (0..3).try_for_each(|_| {
+        all(false)?;
+        running.tell(&["on"])?;
+        all(true)?;
+        running.tell(&["off"]).map(drop)
+    });
+    let outcome = outcome.and_then(|()| all(false));
+    let (trace, _) = running.finish()?;
+    outcome?;
+    Tools::get().verify(&trace, &rewritten)
+}
+
+#[test]
+fn each_translation_takes_slots_of_its_own() {
+    let mut tally = Tally::start("each translation takes slots of its own");
+    let dir = tempfile::tempdir().expect("a folder");
+    for case in corpus().into_iter().filter(|c| c.name.starts_with("c/switched.")) {
+        for flags in [&[][..], &["--skip", "main:by_*"], &["--pointers", "thread-block"]] {
+            let outcome = slots_are_taken(&case.path, dir.path(), flags);
+            tally.record(&format!("{} {flags:?}", case.name), outcome);
+        }
+    }
+    tally.finish();
+}
+
+/// Programs that change code, tables and addresses while they run, and what they map.
+const CHANGING: &[&str] = &[
+    "c/tables_change.",
+    "c/constant_words.",
+    "c/switches.",
+    "c/dlopen.",
+    "c/fork_tree.",
+    "c/fork_changes.",
+    "c/text_patch_threads.",
+    "c/replaced_code.",
+    "c/generated_threads.",
+];
+
+/// Runs a program that is switched on and off as long as it runs. How often that was.
+fn behaves_meanwhile(case: &corpus::Case, dir: &Path, off: bool) -> Result<u64, String> {
+    let native = spec(case).run(None, dir).map_err(|e| e.to_string())?;
+    let rewritten = dir.join("meanwhile");
+    Tools::get().rewrite(&case.path, &rewritten, &["--switchable"])?;
+    let trace = dir.join("meanwhile.dep");
+    let mut command = Command::new(&rewritten);
+    command.args(&case.args).env("DEP_FILE", &trace).stdin(Stdio::piped());
+    command.env("DEP_START", if off { "off" } else { "entry" });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let pid = child.id().to_string();
+    let mut stdin = child.stdin.take().ok_or("no pipe")?;
+    stdin.write_all(&case.stdin).map_err(|e| e.to_string())?;
+    drop(stdin);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let (output, done) = std::thread::scope(|scope| {
+        let switch = || {
+            let mut done = 0;
+            for command in ["on", "off"].into_iter().cycle().skip(usize::from(!off)) {
+                if ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                // It may not be there yet, or any more.
+                let answer = Command::new(&Tools::get().dep).args([command, &pid]).output();
+                done += u64::from(answer.is_ok_and(|answer| answer.status.success()));
+            }
+            done
+        };
+        let switching = scope.spawn(switch);
+        let output = child.wait_with_output();
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        (output, switching.join())
+    });
+    let output = output.map_err(|e| e.to_string())?;
+    let is_same = output.stdout == native.stdout && output.stderr == native.stderr;
+    if !is_same || sys::Status::Exited(output.status.code().unwrap_or(-1)) != native.status {
+        let text = [output.stdout, output.stderr].map(|t| String::from_utf8_lossy(&t).into_owned());
+        return Err(format!("{}: {text:?}", output.status));
+    }
+    Tools::get().verify(&trace, &rewritten)?;
+    done.map_err(|_| "nobody switches".to_owned())
+}
+
+#[test]
+fn programs_that_change_what_jumps_read_are_switched_meanwhile() {
+    let mut tally = Tally::start("programs that change what jumps read are switched meanwhile");
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut switches = 0;
+    let rounds = std::env::var("SWITCHES").ok().and_then(|n| n.parse().ok()).unwrap_or(100) / 50;
+    for case in corpus() {
+        if !CHANGING.iter().any(|name| case.name.starts_with(name)) || case.skip_reason().is_some()
+        {
+            continue;
+        }
+        for round in 0..rounds {
+            let outcome = behaves_meanwhile(&case, dir.path(), round % 2 == 0);
+            switches += outcome.as_ref().unwrap_or(&0);
+            tally.record(&format!("{} {round}", case.name), outcome.map(drop));
+        }
+    }
+    eprintln!("{switches} switches");
+    assert_ne!(switches, 0, "nothing was switched");
     tally.finish();
 }

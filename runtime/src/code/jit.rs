@@ -189,15 +189,14 @@ impl<W: World> Jit<W> {
             }));
         }
         self.exchange();
-        if self.plain {
-            if self.packs.use_plain() {
-                self.tables.has_more_slots();
-            }
-        } else {
+        self.all_miss();
+        self.tables.switches(self.plain);
+        if !self.plain {
             // Whoever waits for that is recorded now.
             self.watched = None;
+        } else if self.packs.use_plain() {
+            self.tables.plain_has_slots(|word| self.is_private(word));
         }
-        self.all_miss();
     }
 
     /// Whoever comes to `address` in code that records nothing comes to the runtime first, until the

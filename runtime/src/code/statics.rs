@@ -40,6 +40,8 @@ pub struct Module {
 
 /// One translation of a module.
 struct Translation {
+    /// It records nothing, beside one that does.
+    is_plain: bool,
     /// Translated code.
     code: Range<u64>,
     entries: &'static [[u32; 2]],
@@ -51,6 +53,15 @@ struct Translation {
     /// Where their slots are.
     jump_slots: u64,
     first_window: u32,
+}
+
+/// Translations of the same modules.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Variants {
+    /// All that are ready.
+    Both,
+    /// Those that record nothing, beside others.
+    Plain,
 }
 
 /// The first one.
@@ -122,10 +133,15 @@ impl Module {
     }
 
     fn new(base: u64, text: Range<u64>, recorded: Translation, plain: Translation) -> Module {
+        let words = [&recorded, &plain].map(|translation| translation.words(base));
+        let [start, end] = words.into_iter().fold([u64::MAX, 0], |[start, end], words| {
+            [start.min(words.start), end.max(words.end)]
+        });
+        let plain = Translation { is_plain: true, ..plain };
         Module {
             base,
             text,
-            constant: recorded.words(base),
+            constant: start..end,
             recorded,
             plain: Some(plain).filter(|plain| !plain.code.is_empty()),
             plain_is_ready: AtomicBool::default(),
@@ -141,6 +157,12 @@ impl Module {
             false => Some(&self.recorded),
             true => self.plain.as_ref().filter(|_| self.plain_is_ready.load(Acquire)),
         }
+    }
+
+    /// Those whose slots have been made.
+    fn translations(&self, of: Variants) -> impl Iterator<Item = &Translation> {
+        let recorded = (of == Variants::Both).then_some(&self.recorded);
+        recorded.into_iter().chain(self.translation(true))
     }
 
     /// All code, that runs or not.
@@ -179,6 +201,7 @@ impl Translation {
         // SAFETY: as promised.
         unsafe {
             Translation {
+                is_plain: false,
                 code: code..code + tables.code_len,
                 entries: table(at + tables.entries, tables.entry_count),
                 units: table(at + tables.units, closed),
@@ -211,7 +234,42 @@ impl Translation {
             word: base + u64::from(word),
             at,
             slow: code + u64::from(slow),
+            is_plain: self.is_plain,
         })
+    }
+
+    /// The same.
+    fn switches_of(&self, base: u64) -> impl Iterator<Item = Switch> + '_ {
+        self.jump_tables.iter().map(move |jump| self.switch(jump, base))
+    }
+
+    fn switch(&self, jump: &JumpTable, base: u64) -> Switch {
+        Switch {
+            table: base + u64::from(jump.table),
+            slots: self.jump_slots + 8 * u64::from(jump.slot),
+            slow: self.code.start + u64::from(jump.slow),
+            first: self.code.start + u64::from(jump.first),
+            is_plain: self.is_plain,
+            jump: *jump,
+        }
+    }
+
+    /// Makes its slots writable; all of them lead to what looks up. The error is the kernel's.
+    ///
+    /// # Safety
+    /// Its code is in place, and nobody runs it yet.
+    unsafe fn make_slots(&self) -> Result<(), i32> {
+        let of_tables = self.jump_tables.last().map_or(0, |last| last.slot + last.entries);
+        // SAFETY: the first pages of the code have slots only, and so have whole pages behind all of it.
+        unsafe {
+            make_writable(self.code.start, self.slots.len() as u64)?;
+            make_writable(self.jump_slots, of_tables.into())?;
+        }
+        for slot in self.slots_of(0).chain(self.switches_of(0).flat_map(Switch::slots)) {
+            // SAFETY: made writable above.
+            unsafe { (slot.at as *mut u64).write(slot.slow) };
+        }
+        Ok(())
     }
 
     /// `base`: what addresses count from.
@@ -243,22 +301,13 @@ pub struct Switch {
     pub slow: u64,
     /// What it leads to when something can be known.
     pub first: u64,
+    /// The jump's code records nothing, beside code that does.
+    pub is_plain: bool,
     /// All else.
     pub jump: JumpTable,
 }
 
 impl Switch {
-    fn new(module: &Module, jump: &JumpTable) -> Switch {
-        let Translation { code, jump_slots, .. } = &module.recorded;
-        Switch {
-            table: module.base + u64::from(jump.table),
-            slots: jump_slots + 8 * u64::from(jump.slot),
-            slow: code.start + u64::from(jump.slow),
-            first: code.start + u64::from(jump.first),
-            jump: *jump,
-        }
-    }
-
     /// Behind the last entry.
     pub fn end(&self) -> u64 {
         self.table + u64::from(self.jump.entries) * self.jump.entry_size()
@@ -267,32 +316,41 @@ impl Switch {
     /// Its slots.
     pub fn slots(self) -> impl Iterator<Item = Slot> {
         let word = move |i: u64| self.table + i * self.jump.entry_size();
-        let slot = move |i| Slot { word: word(i), at: self.slots + 8 * i, slow: self.slow };
+        let Switch { slots, slow, is_plain, .. } = self;
+        let slot = move |i| Slot { word: word(i), at: slots + 8 * i, slow, is_plain };
         (0..u64::from(self.jump.entries)).map(slot)
     }
 }
 
-/// The tables that lie in part in `start..end`.
-pub fn switches_in(start: u64, end: u64) -> impl Iterator<Item = Switch> {
-    let of = |module: &'static Module| {
-        module.recorded.jump_tables.iter().map(move |jump| Switch::new(module, jump))
-    };
-    let switches = with_words(start, end).flat_map(of);
+/// The tables that lie in part in `start..end`, of jumps in this code.
+pub fn switches_in(start: u64, end: u64, of: Variants) -> impl Iterator<Item = Switch> {
+    let switches = with_words(start, end).flat_map(move |module| {
+        module.translations(of).flat_map(|translation| translation.switches_of(module.base))
+    });
     switches.filter(move |switch| switch.table < end && start < switch.end())
 }
 
 /// The table of the jump whose look-up starts at `slow`.
 pub fn switch_at(slow: u64) -> Option<Switch> {
-    let module = modules().find(|m| m.recorded.code.contains(&slow))?;
-    let offset = (slow - module.recorded.code.start) as u32;
-    let jumps = module.recorded.jump_tables;
-    let i = jumps.binary_search_by_key(&offset, |jump| jump.slow).ok()?;
-    Some(Switch::new(module, jumps.get(i)?))
+    let of = |module: &'static Module| {
+        let translation = module.translations(Variants::Both).find(|t| t.code.contains(&slow))?;
+        let offset = (slow - translation.code.start) as u32;
+        let jumps = translation.jump_tables;
+        let i = jumps.binary_search_by_key(&offset, |jump| jump.slow).ok()?;
+        Some(translation.switch(jumps.get(i)?, module.base))
+    };
+    modules().find_map(of)
 }
 
 /// Whether words in `start..end` may have slots.
 pub fn has_words(start: u64, end: u64) -> bool {
     with_words(start, end).next().is_some()
+}
+
+/// The parts of `start..end` that may have words with slots, of each module.
+pub fn words_in(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
+    let part = move |m: &Module| m.constant.start.max(start)..m.constant.end.min(end);
+    with_words(start, end).map(part)
 }
 
 /// In use or not: what is mapped may change while a module is not used, which may be used again.
@@ -309,17 +367,16 @@ pub struct Slot {
     pub at: u64,
     /// What it leads to as long as nothing else is known.
     pub slow: u64,
+    /// Its code records nothing, beside code that does.
+    pub is_plain: bool,
 }
 
-/// The slots of words that lie in `start..end`.
-pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
-    let of = |module: &'static Module| {
-        let both = [false, true].map(|plain| module.translation(plain));
-        both.into_iter().flatten().flat_map(|translation| translation.slots_of(module.base))
-    };
-    with_words(start, end)
-        .flat_map(of)
-        .filter(move |slot| start <= slot.word && slot.word + 8 <= end)
+/// The slots of words that lie in `start..end`, in this code.
+pub fn slots_in(start: u64, end: u64, of: Variants) -> impl Iterator<Item = Slot> {
+    let slots = with_words(start, end).flat_map(move |module| {
+        module.translations(of).flat_map(|translation| translation.slots_of(module.base))
+    });
+    slots.filter(move |slot| start <= slot.word && slot.word + 8 <= end)
 }
 
 /// Makes the slots of the code at `code` writable; all of them lead to what looks up. The error is the kernel's.
@@ -328,33 +385,7 @@ pub fn slots_in(start: u64, end: u64) -> impl Iterator<Item = Slot> {
 /// The code has these tables, which are mapped at `at`, and nobody runs it yet.
 pub unsafe fn prepare_slots(tables: &Tables, at: u64, code: u64) -> Result<(), i32> {
     // SAFETY: as promised.
-    unsafe { make_slots(table(at + tables.slots, tables.slot_count), code) }?;
-    // SAFETY: as promised.
-    let jumps: &[JumpTable] = unsafe { table(at + tables.jump_tables, tables.jump_table_count) };
-    let count = jumps.last().map_or(0, |last| last.slot + last.entries);
-    let slots = code + tables.jump_slots;
-    // SAFETY: these are whole pages with nothing else.
-    unsafe { make_writable(slots, count.into()) }?;
-    for jump in jumps {
-        for i in 0..jump.entries {
-            let at = slots + 8 * u64::from(jump.slot + i);
-            // SAFETY: made writable above.
-            unsafe { (at as *mut u64).write(code + u64::from(jump.slow)) };
-        }
-    }
-    Ok(())
-}
-
-/// # Safety
-/// The code at `code` has these slots, and nobody runs it yet.
-unsafe fn make_slots(slots: &[[u32; 2]], code: u64) -> Result<(), i32> {
-    // SAFETY: the first pages of the code have slots only.
-    unsafe { make_writable(code, slots.len() as u64) }?;
-    for (at, [_, slow]) in (code..).step_by(8).zip(slots) {
-        // SAFETY: made writable above.
-        unsafe { (at as *mut u64).write(code + u64::from(*slow)) };
-    }
-    Ok(())
+    unsafe { Translation::new(tables, at, code).make_slots() }
 }
 
 /// Makes the pages of `count` slots at `at` writable.
@@ -396,7 +427,7 @@ pub fn plain_is_ready(code: u64) {
             continue;
         };
         // SAFETY: nobody runs it before it is ready. Without slots it is translated when it runs.
-        let has_slots = unsafe { make_slots(plain.slots, plain.code.start) }.is_ok();
+        let has_slots = unsafe { plain.make_slots() }.is_ok();
         module.plain_is_ready.store(has_slots, Release);
     }
 }

@@ -332,12 +332,11 @@ impl LookUpTables for LookUps {
         executable: impl Fn(LiveAddr) -> bool,
     ) {
         let entry = |target: LiveAddr| self.slot_entry(target, &executable);
-        self.bound.borrow_mut().add(span, &is_private, entry);
-        self.bound.borrow_mut().arm(span, false, is_private);
+        self.bound.borrow_mut().add(span, is_private, entry);
     }
 
     fn is_read_only(&self, span: Span, is_private: impl Fn(LiveAddr) -> bool) {
-        self.bound.borrow_mut().arm(span, true, is_private);
+        self.bound.borrow_mut().arm(span, is_private);
     }
 
     fn fill_slot(&self, slow: CodeAddr, gpr: &[u64; 16], executable: impl Fn(LiveAddr) -> bool) {
@@ -345,8 +344,12 @@ impl LookUpTables for LookUps {
         self.bound.borrow_mut().fill(slow.0, gpr, entry);
     }
 
-    fn has_more_slots(&self) {
-        self.bound.borrow_mut().add_others();
+    fn switches(&self, is_plain: bool) {
+        self.bound.borrow_mut().switch(is_plain);
+    }
+
+    fn plain_has_slots(&self, is_private: impl Fn(LiveAddr) -> bool) {
+        self.bound.borrow_mut().add_plain(is_private);
     }
 
     fn changes(&self, span: Span) {

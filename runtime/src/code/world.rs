@@ -59,8 +59,11 @@ pub trait LookUpTables {
         _executable: impl Fn(LiveAddr) -> bool,
     ) {
     }
-    /// Code that was not in use before has further slots of what does not change.
-    fn has_more_slots(&self) {}
+    /// From now on code that records nothing is used, or the other code: no entry leads there yet.
+    fn switches(&self, _is_plain: bool) {}
+    /// Code that records nothing, which nobody has used before, has slots of what does not change; `is_private` as
+    /// for [`LookUpTables::becomes_constant`].
+    fn plain_has_slots(&self, _is_private: impl Fn(LiveAddr) -> bool) {}
     /// Pieces of files are mapped at `span`, which the program cannot change without a call that says so.
     fn is_read_only(&self, _span: Span, _is_private: impl Fn(LiveAddr) -> bool) {}
     /// A jump with these registers has come by way of a slot that asks; its look-up starts at `slow`.

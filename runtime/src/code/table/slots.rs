@@ -7,8 +7,10 @@
 //! of any call that may change the word the slot leads to the look-up again. One store does each of that, and a
 //! thread takes the old address or the new one, as it would find the old word or the new one, or entry.
 //!
-//! Where code exists twice, both translations have slots of the same words. All of them follow the entries, which
-//! lead to the one in use; nobody is in the other one.
+//! Where code exists twice, each translation has slots of its own, of the same words and tables. Those of the one in use
+//! follow the entries, which lead to that one. A switch makes all entries miss, and so all slots look up, each in its own
+//! translation: none leads to the other one. The one that records nothing gets its slots when it is first used: what
+//! cannot change until then is kept for that.
 //!
 //! A jump through a table ([`abi::tables::Tables::jump_tables`]) has a slot for each entry. There are tens of thousands
 //! of them, and a run takes few. So when the table can no longer change, its slots lead to what enters the runtime:
@@ -16,27 +18,110 @@
 
 use crate::base::program::{read_program_bytes, read_program_words};
 use crate::code::span::Span;
-use crate::code::statics::{has_words, slots_in, switch_at, switches_in, Slot, Switch};
+use crate::code::statics::{
+    has_words, slots_in, switch_at, switches_in, words_in, Slot, Switch, Variants,
+};
 use abi::ids::LiveAddr;
 use abi::tables::JumpTable;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Slots of words that cannot change, by what the words say and where the slots are.
+/// What cannot change.
 #[derive(Default)]
-pub struct Bound(BTreeMap<(LiveAddr, u64), Slot>);
+pub struct Bound {
+    /// Slots of words, by what the words say and where the slots are.
+    slots: BTreeMap<(LiveAddr, u64), Slot>,
+    /// Memory in which modules have words and tables.
+    constant: Vec<Constant>,
+    /// The entries lead to code that records nothing, beside code that does.
+    is_plain: bool,
+}
+
+/// Memory of the program's that it cannot change without a call that says so.
+#[derive(Clone, Copy)]
+struct Constant {
+    span: Span,
+    /// It was mapped read-only in the first place.
+    mapped: bool,
+}
 
 impl Bound {
-    /// The tables of jumps that lie in `span`, and are private, cannot change; `mapped`: only those that are mapped
-    /// read-only in the first place. Their slots ask the first time.
-    pub fn arm(&mut self, span: Span, mapped: bool, is_private: impl Fn(LiveAddr) -> bool) {
-        for switch in switches_in(span.start.0, span.end.0) {
+    /// `span` is mapped read-only: tables of jumps in there cannot change, if they are private. (Words can: ld.so may
+    /// be going to fill them in.)
+    pub fn arm(&mut self, span: Span, is_private: impl Fn(LiveAddr) -> bool) {
+        self.note(Constant { span, mapped: true });
+        self.ask(Variants::Both, Constant { span, mapped: true }, is_private);
+    }
+
+    /// The program has made `span` read-only: what is private in there cannot change. `entry`: where a look-up of an
+    /// address leads, if it finds anything.
+    pub fn add(
+        &mut self,
+        span: Span,
+        is_private: impl Fn(LiveAddr) -> bool,
+        entry: impl Fn(LiveAddr) -> Option<u64>,
+    ) {
+        self.note(Constant { span, mapped: false });
+        self.bind(Variants::Both, span, &is_private, entry);
+        self.ask(Variants::Both, Constant { span, mapped: false }, is_private);
+    }
+
+    /// From now on entries lead to the other code; none does yet.
+    pub fn switch(&mut self, is_plain: bool) {
+        self.slots.values().for_each(|slot| lead(*slot, slot.slow));
+        self.is_plain = is_plain;
+    }
+
+    /// The code that records nothing has its slots from now on, and is used from now on. No entry leads to it yet.
+    pub fn add_plain(&mut self, is_private: impl Fn(LiveAddr) -> bool) {
+        for known in self.constant.clone() {
+            if !known.mapped {
+                self.bind(Variants::Plain, known.span, &is_private, |_| None);
+            }
+            self.ask(Variants::Plain, known, &is_private);
+        }
+    }
+
+    /// What else was known of this memory is over, if there is anything.
+    fn note(&mut self, known: Constant) {
+        let Constant { span, mapped } = known;
+        self.remove(span);
+        let parts = words_in(span.start.0, span.end.0);
+        let parts = parts.map(|part| Constant { span: Span::new(part.start, part.end), mapped });
+        self.constant.extend(parts);
+    }
+
+    /// Slots of tables ask the first time.
+    fn ask(&mut self, of: Variants, known: Constant, is_private: impl Fn(LiveAddr) -> bool) {
+        let Constant { span, mapped } = known;
+        for switch in switches_in(span.start.0, span.end.0, of) {
             let is_inside = span.start.0 <= switch.table && switch.end() <= span.end.0;
             let may = !mapped || switch.jump.is(JumpTable::READ_ONLY);
             if is_inside && may && is_private(LiveAddr(switch.table)) {
-                self.forget(Span::new(switch.table, switch.end()));
                 switch.slots().for_each(|slot| lead(slot, switch.first));
             }
+        }
+    }
+
+    /// Slots of words lead where their words do.
+    fn bind(
+        &mut self,
+        of: Variants,
+        span: Span,
+        is_private: impl Fn(LiveAddr) -> bool,
+        entry: impl Fn(LiveAddr) -> Option<u64>,
+    ) {
+        for slot in slots_in(span.start.0, span.end.0, of) {
+            let mut word = [0];
+            if !is_private(LiveAddr(slot.word)) || !read_program_words(slot.word, &mut word) {
+                continue;
+            }
+            let target = LiveAddr(word[0]);
+            if let Some(code) = entry(target).filter(|_| slot.is_plain == self.is_plain) {
+                lead(slot, code);
+            }
+            self.slots.insert((target, slot.at), slot);
         }
     }
 
@@ -45,7 +130,7 @@ impl Bound {
     pub fn fill(&mut self, slow: u64, gpr: &[u64; 16], entry: impl Fn(LiveAddr) -> Option<u64>) {
         let Some(switch) = switch_at(slow) else { return };
         let asks = |slot: &Slot| led(*slot) == switch.first;
-        if !switch.slots().any(|slot| asks(&slot)) {
+        if switch.is_plain != self.is_plain || !switch.slots().any(|slot| asks(&slot)) {
             // It is not what it was when the jump was taken.
             return;
         }
@@ -63,43 +148,7 @@ impl Bound {
         for (i, slot) in switch.slots().enumerate() {
             if asks(&slot) && target_of(&switch, &bytes, i) == Some(target) {
                 lead(slot, code.unwrap_or(slot.slow));
-                self.0.insert((target, slot.at), slot);
-            }
-        }
-    }
-
-    /// The words in `span` that are private cannot change. `entry`: where a look-up of an address leads, if
-    /// it finds anything.
-    pub fn add(
-        &mut self,
-        span: Span,
-        is_private: impl Fn(LiveAddr) -> bool,
-        entry: impl Fn(LiveAddr) -> Option<u64>,
-    ) {
-        // What they were is over, if the program has said so twice.
-        self.remove(span);
-        for slot in slots_in(span.start.0, span.end.0) {
-            let mut word = [0];
-            if !is_private(LiveAddr(slot.word)) || !read_program_words(slot.word, &mut word) {
-                continue;
-            }
-            let target = LiveAddr(word[0]);
-            if let Some(code) = entry(target) {
-                lead(slot, code);
-            }
-            self.0.insert((target, slot.at), slot);
-        }
-    }
-
-    /// There are further slots of the same words: those of the other variant of the code, which is used from now on.
-    /// Slots of both follow the entries. Nobody runs the one that the entries do not lead to.
-    pub fn add_others(&mut self) {
-        let words: BTreeMap<u64, LiveAddr> =
-            self.0.iter().map(|((target, _), slot)| (slot.word, *target)).collect();
-        let known: BTreeSet<u64> = self.0.values().map(|slot| slot.at).collect();
-        for slot in slots_in(0, u64::MAX).filter(|slot| !known.contains(&slot.at)) {
-            if let Some(target) = words.get(&slot.word) {
-                self.0.insert((*target, slot.at), slot);
+                self.slots.insert((target, slot.at), slot);
             }
         }
     }
@@ -109,14 +158,7 @@ impl Bound {
         if !has_words(span.start.0, span.end.0) {
             return;
         }
-        self.forget(span);
-        for switch in switches_in(span.start.0, span.end.0) {
-            switch.slots().for_each(|slot| lead(slot, slot.slow));
-        }
-    }
-
-    fn forget(&mut self, span: Span) {
-        self.0.retain(|_, &mut slot| {
+        self.slots.retain(|_, &mut slot| {
             let word = Span::new(slot.word, slot.word + 8);
             let stays = !word.touches(span);
             if !stays {
@@ -124,12 +166,19 @@ impl Bound {
             }
             stays
         });
+        for switch in switches_in(span.start.0, span.end.0, Variants::Both) {
+            switch.slots().for_each(|slot| lead(slot, slot.slow));
+        }
+        let known = core::mem::take(&mut self.constant);
+        let rest = known.iter().flat_map(|known| known.without(span));
+        self.constant = rest.collect();
     }
 
     /// A look-up of `target` leads to `code`.
     pub fn set(&self, target: LiveAddr, code: u64) {
         let span = Span { start: target, end: target.plus(1) };
-        self.of(span).for_each(|slot| lead(slot, code));
+        let in_use = self.of(span).filter(|slot| slot.is_plain == self.is_plain);
+        in_use.for_each(|slot| lead(slot, code));
     }
 
     /// Look-ups of what lies in `span` find nothing.
@@ -138,7 +187,17 @@ impl Bound {
     }
 
     fn of(&self, span: Span) -> impl Iterator<Item = Slot> + '_ {
-        self.0.range((span.start, 0)..(span.end, 0)).map(|(_, slot)| *slot)
+        self.slots.range((span.start, 0)..(span.end, 0)).map(|(_, slot)| *slot)
+    }
+}
+
+impl Constant {
+    /// What is left of it.
+    fn without(self, span: Span) -> impl Iterator<Item = Constant> {
+        let front = Span { end: self.span.end.min(span.start), ..self.span };
+        let behind = Span { start: self.span.start.max(span.end), ..self.span };
+        let parts = [front, behind].into_iter().filter(|part| !part.is_empty());
+        parts.map(move |span| Constant { span, ..self })
     }
 }
 
