@@ -132,7 +132,7 @@ pub struct PackHeader {
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 59);
+const _: () = assert!(HEADER_SIZE == 8 * 65);
 
 impl PackHeader {
     /// The bytes in the file.

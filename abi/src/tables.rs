@@ -1,5 +1,12 @@
 //! The tables of ahead-of-time code, of the program's as of a library's.
 
+/// Entries or units of which the index has one.
+pub const GROUP: u64 = 32;
+/// Bytes of the header of a recipe.
+pub const RECIPE_HEADER: u64 = 8;
+/// Bytes of what an index has.
+const INDEX: u64 = 12;
+
 /// Where they lie, and how long they are. What the words of an [`crate::image::ImageHeader`] and
 /// of a [`crate::library::PackHeader`] count from is said there. All fields are 8-byte words.
 #[repr(C)]
@@ -9,23 +16,26 @@ pub struct Tables {
     pub code: u64,
     /// Its bytes.
     pub code_len: u64,
-    /// Entry table: pairs of u32 (original address, translated address), ascending; both are low
-    /// halves relative to the load address.
+    /// What can be looked up, packed: see the instrumenter's `recipe::packed`.
     pub entries: u64,
-    /// Number of pairs.
+    /// Bytes of the packed entries.
+    pub entries_len: u64,
+    /// Number of entries.
     pub entry_count: u64,
-    /// For each ahead-of-time unit in the order of its number (and of its code): u32 start of its
-    /// code relative to `code`, u32 start of its recipe relative to `recipes`; one entry more
-    /// closes the last unit.
+    /// Index of the entries: three u32 for each [`GROUP`] of them.
+    pub entry_index: u64,
+    /// Ahead-of-time units in the order of their numbers (and of their code), packed as the entries are.
     pub units: u64,
+    /// Bytes of the packed units.
+    pub units_len: u64,
     /// Number of units.
     pub unit_count: u64,
-    /// Original address of each unit: u32.
-    pub unit_addresses: u64,
-    /// Recipes, see the instrumenter's `recipe` module.
-    pub recipes: u64,
-    /// Their bytes.
-    pub recipes_len: u64,
+    /// Index of the units: three u32 for each [`GROUP`] of them.
+    pub unit_index: u64,
+    /// Headers of recipes, each [`RECIPE_HEADER`] bytes.
+    pub headers: u64,
+    /// Number of the headers.
+    pub header_count: u64,
     /// Unit descriptions for the reader of traces ([`crate::unit::encode_static`]).
     pub descriptions: u64,
     /// Their bytes.
@@ -107,17 +117,20 @@ impl JumpTable {
 }
 
 impl Tables {
-    pub(crate) fn words_mut(&mut self) -> [&mut u64; 17] {
+    pub(crate) fn words_mut(&mut self) -> [&mut u64; 20] {
         [
             &mut self.code,
             &mut self.code_len,
             &mut self.entries,
+            &mut self.entries_len,
             &mut self.entry_count,
+            &mut self.entry_index,
             &mut self.units,
+            &mut self.units_len,
             &mut self.unit_count,
-            &mut self.unit_addresses,
-            &mut self.recipes,
-            &mut self.recipes_len,
+            &mut self.unit_index,
+            &mut self.headers,
+            &mut self.header_count,
             &mut self.descriptions,
             &mut self.descriptions_len,
             &mut self.first_window,
@@ -133,10 +146,11 @@ impl Tables {
     pub(crate) fn are_within(&self, end: u64) -> bool {
         self.unit_count < 1 << 32
             && is_within(end, self.code, self.code_len, 1)
-            && is_within(end, self.entries, self.entry_count, 8)
-            && is_within(end, self.units, self.unit_count + 1, 8)
-            && is_within(end, self.unit_addresses, self.unit_count, 4)
-            && is_within(end, self.recipes, self.recipes_len, 1)
+            && is_within(end, self.entries, self.entries_len, 1)
+            && is_within(end, self.entry_index, self.entry_count.div_ceil(GROUP), INDEX)
+            && is_within(end, self.units, self.units_len, 1)
+            && is_within(end, self.unit_index, self.unit_count.div_ceil(GROUP), INDEX)
+            && is_within(end, self.headers, self.header_count, RECIPE_HEADER)
             && is_within(end, self.descriptions, self.descriptions_len, 1)
             && is_within(end, self.slots, self.slot_count, 8)
             && is_within(self.code_len, 0, self.slot_count, 8)

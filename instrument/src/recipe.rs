@@ -27,6 +27,8 @@
 //! instruction has happened, and every live register holds the program's value. Between it and the
 //! next entry a fault belongs to this instruction, and `kind` says what to undo first.
 
+pub mod packed;
+
 use abi::ids::Gpr;
 use alloc::vec::Vec;
 use lifter::regs::{GprSet, RAX, RSP};
@@ -62,6 +64,21 @@ pub enum Kind {
 pub const NOT_BORROWED: Gpr = RSP;
 
 impl Kind {
+    fn from_nibble(nibble: u8) -> Option<Kind> {
+        Some(match nibble {
+            0 => Kind::Plain,
+            1 => Kind::SavedRcx,
+            2 => Kind::Scratch,
+            3 => Kind::Pointers,
+            4 => Kind::PointersScratch,
+            5 => Kind::ReadAhead,
+            6 => Kind::Sync,
+            7 => Kind::Watched,
+            8 => Kind::Ahead,
+            _ => return None,
+        })
+    }
+
     /// Bytes behind the entry's first ones.
     fn operands(self) -> usize {
         match self {
@@ -277,18 +294,7 @@ impl Iterator for Entries<'_> {
             delta = u32::from(u16::from_le_bytes([*rest.first()?, *rest.get(1)?]));
             rest = &rest[2..];
         }
-        let kind = match second & 15 {
-            0 => Kind::Plain,
-            1 => Kind::SavedRcx,
-            2 => Kind::Scratch,
-            3 => Kind::Pointers,
-            4 => Kind::PointersScratch,
-            5 => Kind::ReadAhead,
-            6 => Kind::Sync,
-            7 => Kind::Watched,
-            8 => Kind::Ahead,
-            _ => return None,
-        };
+        let kind = Kind::from_nibble(second & 15)?;
         let (operands, rest) = rest.split_at_checked(kind.operands())?;
         let (mut register, mut borrowed, mut snippet) = (RAX, [NOT_BORROWED; 2], 0);
         match (kind, operands) {

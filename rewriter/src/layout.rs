@@ -127,9 +127,10 @@ pub struct FileRoom {
 fn mapped(offsets: Tables, places: Places) -> Tables {
     Tables {
         entries: places.tables + offsets.entries,
+        entry_index: places.tables + offsets.entry_index,
         units: places.tables + offsets.units,
-        unit_addresses: places.tables + offsets.unit_addresses,
-        recipes: places.tables + offsets.recipes,
+        unit_index: places.tables + offsets.unit_index,
+        headers: places.tables + offsets.headers,
         slots: places.tables + offsets.slots,
         jump_tables: places.tables + offsets.jump_tables,
         ..offsets

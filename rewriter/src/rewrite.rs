@@ -211,7 +211,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         unresolved_indirect: program.unresolved_indirect,
         libraries: libraries.reports,
         libraries_missing: missing,
-        units: translated.recorded.unit_addresses.len(),
+        units: translated.recorded.units.count,
         code_bytes: translated.code_len(),
         input_bytes: input.bytes.len(),
         output_bytes: bytes.len(),

@@ -13,6 +13,7 @@ use instrument::block::{Block, Placement, Slots, Source};
 use instrument::fragment::{Fragment, Thunks};
 use instrument::plan::ControlRecord;
 use instrument::planner::{ends_unit, starts_unit};
+use instrument::recipe::packed::{pack_entries, pack_units, Headers, Packed, Unit};
 use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
 use lifter::flow::End;
@@ -24,13 +25,12 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, Default)]
 pub struct Translated {
     pub code: Vec<u8>,
-    /// Original and translated address (low halves), ascending.
-    pub entries: Vec<(u32, u32)>,
-    /// Start of code and of recipe of each unit, and one entry more that closes the last.
-    pub units: Vec<(u32, u32)>,
-    /// Original address of each unit.
-    pub unit_addresses: Vec<u32>,
-    pub recipes: Vec<u8>,
+    /// Original and translated address (low halves) of what can be looked up.
+    pub entries: Packed,
+    /// The units.
+    pub units: Packed,
+    /// Headers of their recipes.
+    pub headers: Headers,
     pub descriptions: Vec<u8>,
     /// Of movable code.
     pub thunks: Thunks,
@@ -46,10 +46,11 @@ impl Translated {
     /// Bytes of the tables, and somewhat more.
     pub fn table_bytes(&self) -> u64 {
         const BESIDES: usize = 1 << 16;
-        let pairs = self.entries.len() + self.units.len() + self.slots.len();
-        let words = 2 * pairs + self.unit_addresses.len();
+        let packed = |list: &Packed| list.bytes.len() + 12 * list.index.len();
+        let words = 2 * self.slots.len();
         let jump_tables = self.jump_tables.len() * JumpTable::SIZE;
-        let other = self.recipes.len() + self.descriptions.len();
+        let lists = packed(&self.entries) + packed(&self.units) + size_of_val(&*self.headers);
+        let other = lists + self.descriptions.len();
         (4 * words + jump_tables + other + BESIDES) as u64
     }
 
@@ -60,17 +61,22 @@ impl Translated {
             pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
         };
         let jump_tables: Vec<u8> = self.jump_tables.iter().flat_map(|t| t.to_bytes()).collect();
-        let addresses: Vec<u8> = self.unit_addresses.iter().flat_map(|a| a.to_le_bytes()).collect();
+        let index = |list: &Packed| -> Vec<u8> {
+            list.index.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
         Tables {
             code: 0,
             code_len: self.code.len() as u64,
-            entries: place(&pairs(&self.entries)),
-            entry_count: self.entries.len() as u64,
-            units: place(&pairs(&self.units)),
-            unit_count: self.unit_addresses.len() as u64,
-            unit_addresses: place(&addresses),
-            recipes: place(&self.recipes),
-            recipes_len: self.recipes.len() as u64,
+            entries: place(&self.entries.bytes),
+            entries_len: self.entries.bytes.len() as u64,
+            entry_count: self.entries.count as u64,
+            entry_index: place(&index(&self.entries)),
+            units: place(&self.units.bytes),
+            units_len: self.units.bytes.len() as u64,
+            unit_count: self.units.count as u64,
+            unit_index: place(&index(&self.units)),
+            headers: place(self.headers.as_flattened()),
+            header_count: self.headers.len() as u64,
             slots: place(&pairs(&self.slots)),
             slot_count: self.slots.len() as u64,
             jump_tables: place(&jump_tables),
@@ -84,7 +90,7 @@ impl Translated {
 
     /// Windows that the units take.
     pub fn windows(&self) -> u32 {
-        short(self.unit_addresses.len()).div_ceil(TAGS_PER_WINDOW)
+        short(self.units.count).div_ceil(TAGS_PER_WINDOW)
     }
 }
 
@@ -146,6 +152,10 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
     let room = page_up(8 * constant.room as u64);
     out.code.bytes.resize(index(room), 0xcc);
     let mut result = Translated::default();
+    let mut entries = Vec::new();
+    // Code, original address and start of the recipe of each unit.
+    let mut units: Vec<[u32; 3]> = Vec::new();
+    let describes = names_units(options);
     let numbering = Numbering::new(program, image, selected, target.first_window);
     // Where each original block went; narrow ones too, for direct branches between functions.
     let mut placed: HashMap<u32, Placed> = HashMap::new();
@@ -157,10 +167,11 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         blocks.extend(numbering.blocks(function));
         translator.translate(&blocks, source, &mut out);
         for unit in out.units.drain(..) {
-            result.units.push((unit.entry.0, unit.recipe));
-            result.unit_addresses.push(unit.start.low());
-            encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
-            previous = unit.start;
+            units.push([unit.entry.0, unit.start.low(), unit.recipe]);
+            if describes {
+                encode_static(&mut result.descriptions, previous, unit.start, &unit.body);
+                previous = unit.start;
+            }
             let dropped = options.process.torture & torture::DROP != 0 && unit.start.0 % 11 == 3;
             let entry = Placed { code: unit.entry, id: unit.id, control: unit.control };
             if unit.closed {
@@ -168,20 +179,33 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
             }
             if unit.wide && !dropped {
                 let code = low(code_base) + unit.entry.0;
-                result.entries.push((unit.start.low(), code));
+                entries.push((unit.start.low(), code));
             }
             placed.insert(unit.start.low(), entry);
         }
     }
     result.thunks = translator.thunks(&mut out);
     link(&mut out, &placed);
-    result.units.push((out.code.here().0, short(out.recipes.len())));
+    let end = out.code.here().0;
     place_tables(&mut out, target, &mut result);
-    result.entries.sort_unstable();
+    entries.sort_unstable();
+    const FITS: &str = "all that is added is below 2 GiB, and recipes are as written";
+    result.entries = pack_entries(&entries).unwrap_or_else(|| unreachable!("{FITS}"));
+    let ends = units.iter().skip(1).map(|next| index(next[2].into())).chain([out.recipes.len()]);
+    let units = units.iter().zip(ends).map(|(&[code, original, recipe], end)| {
+        let recipe = &out.recipes[index(recipe.into())..end];
+        Unit { code, original, recipe }
+    });
+    (result.units, result.headers) =
+        pack_units(units, end).unwrap_or_else(|| unreachable!("{FITS}"));
     result.code = out.code.bytes;
-    result.recipes = out.recipes;
     result.slots = out.slots.iter().map(|slot| (slot.word.low(), slot.slow.0)).collect();
     result
+}
+
+/// Whether a trace names units: what is run again, and what nothing is recorded of, has no need of them.
+fn names_units(options: Options) -> bool {
+    options.recording.records() && !options.recording.inputs()
 }
 
 /// Whether jumps may take slots. Each jump of a replay is counted, and what a thread that is watched reads is looked at.

@@ -76,8 +76,7 @@ impl Blocks {
                 code: target.code + distance(&recorded),
                 ..target
             };
-            // A trace names none of its units.
-            Translated { descriptions: Vec::new(), ..translate(plain, image, target) }
+            translate(plain, image, target)
         });
         Variants { recorded, plain }
     }

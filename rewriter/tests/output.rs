@@ -95,6 +95,29 @@ fn header_of(output: &Path) -> ImageHeader {
 }
 
 #[test]
+fn tables_take_few_bytes_for_each_unit() {
+    // (Of the C library's code, which most of a static program is: about 13 and 10.)
+    for (instrument, most, described) in [("dep", 15, true), ("none", 12, false), ("inputs", 15, false)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let Some(input) = compile(directory.path(), "static", &["-static"]) else { return };
+        let output = directory.path().join("out");
+        let paths = [&*input.to_string_lossy(), "-o", &*output.to_string_lossy()];
+        let done = deprewrite(&[&paths[..], &["--instrument", instrument]].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let tables = header_of(&output).tables;
+        let index = 12 * (tables.entry_count.div_ceil(32) + tables.unit_count.div_ceil(32));
+        let bytes = tables.entries_len + tables.units_len + index + 8 * tables.header_count;
+        let (units, said) = (tables.unit_count, tables.descriptions_len);
+        println!("{instrument}: {bytes} bytes of tables and {said} of descriptions for {units} units");
+        assert!(units > 10_000 && bytes < most * units, "{instrument}: {bytes} for {units}");
+        // What no trace names is not described.
+        assert_eq!(said != 0, described, "{instrument}");
+        assert!(said < 6 * units, "{instrument}: {said} for {units}");
+        assert!(works(&output), "{instrument}");
+    }
+}
+
+#[test]
 fn both_translations_have_the_slots_of_one() {
     let directory = tempfile::tempdir().expect("a directory");
     let Some(input) = compile(directory.path(), "pie", &["-fPIE", "-pie"]) else { return };

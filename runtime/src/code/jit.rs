@@ -508,6 +508,7 @@ impl<W: World> Jit<W> {
         for (original, code) in self.world.entries_in(target, page, self.plain) {
             self.tables.set(what, original, code);
         }
+        self.tables.filled(what, target, range.span);
     }
 
     /// As [`Jit::resolve`], for code that may change unnoticed: nothing leads to a translation but

@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use instrument::recipe::packed::{Entries, Units, GROUP};
 use instrument::recipe::Recipe;
 
 /// A translated image that is mapped.
@@ -44,10 +45,8 @@ struct Translation {
     is_plain: bool,
     /// Translated code.
     code: Range<u64>,
-    entries: &'static [[u32; 2]],
-    units: &'static [[u32; 2]],
-    unit_addresses: &'static [u32],
-    recipes: &'static [u8],
+    entries: Entries<'static>,
+    units: Units<'static>,
     slots: &'static [[u32; 2]],
     jump_tables: &'static [JumpTable],
     /// Where their slots are.
@@ -178,18 +177,17 @@ impl Module {
 
     fn entry(&self, target: u64, plain: bool) -> Option<u64> {
         let relative = target.wrapping_sub(self.base) as u32;
-        let entries = self.translation(plain)?.entries;
-        let i = entries.binary_search_by_key(&relative, |e| e[0]).ok()?;
+        let code = self.translation(plain)?.entries.get(relative)?;
         // (Its page may be shared with a parent.)
         if !self.entered.load(Relaxed) {
             self.entered.store(true, Relaxed);
         }
-        Some(self.base + u64::from(entries[i][1]))
+        Some(self.base + u64::from(code))
     }
 
-    fn find(&self, pc: u64) -> Option<Found<'static>> {
+    fn find<'a>(&self, pc: u64, room: &'a mut [u8]) -> Option<Found<'a>> {
         let all = [Some(&self.recorded), self.plain.as_ref()];
-        all.into_iter().flatten().find(|t| t.code.contains(&pc))?.find(pc, self.base)
+        all.into_iter().flatten().find(|t| t.code.contains(&pc))?.find(pc, self.base, room)
     }
 }
 
@@ -197,16 +195,23 @@ impl Translation {
     /// # Safety
     /// The tables are mapped at `at`, and the code at `code`; or there is none.
     unsafe fn new(tables: &Tables, at: u64, code: u64) -> Translation {
-        let closed = if tables.unit_count == 0 { 0 } else { tables.unit_count + 1 };
+        let groups = |count: u64| count.div_ceil(GROUP as u64);
         // SAFETY: as promised.
         unsafe {
             Translation {
                 is_plain: false,
                 code: code..code + tables.code_len,
-                entries: table(at + tables.entries, tables.entry_count),
-                units: table(at + tables.units, closed),
-                unit_addresses: table(at + tables.unit_addresses, tables.unit_count),
-                recipes: table(at + tables.recipes, tables.recipes_len),
+                entries: Entries {
+                    index: table(at + tables.entry_index, groups(tables.entry_count)),
+                    bytes: table(at + tables.entries, tables.entries_len),
+                    count: tables.entry_count as usize,
+                },
+                units: Units {
+                    index: table(at + tables.unit_index, groups(tables.unit_count)),
+                    bytes: table(at + tables.units, tables.units_len),
+                    count: tables.unit_count as usize,
+                    headers: table(at + tables.headers, tables.header_count),
+                },
                 slots: table(at + tables.slots, tables.slot_count),
                 jump_tables: table(at + tables.jump_tables, tables.jump_table_count),
                 jump_slots: code + tables.jump_slots,
@@ -273,18 +278,21 @@ impl Translation {
     }
 
     /// `base`: what addresses count from.
-    fn find(&self, pc: u64, base: u64) -> Option<Found<'static>> {
+    fn find<'a>(&self, pc: u64, base: u64, room: &'a mut [u8]) -> Option<Found<'a>> {
         let offset = (pc - self.code.start) as u32;
-        let i = self.units.partition_point(|u| u[0] <= offset).checked_sub(1)?;
-        let next = self.units.get(i + 1)?;
-        let recipe = Recipe::new(self.recipes.get(self.units[i][1] as usize..next[1] as usize)?)?;
-        let id = abi::unit::unit_id(self.first_window, i as u32);
+        let Ok(found) = self.units.find(offset, room) else {
+            crate::die!("damaged output file: what is said of the code at {pc:#x} is not valid");
+        };
+        let unit = found?;
+        let recipe = Recipe::new(room.get(..unit.recipe)?)?;
+        let id = abi::unit::unit_id(self.first_window, unit.number);
+        let [start, end] = unit.code.map(|offset| CodeAddr(self.code.start + u64::from(offset)));
         Some(Found {
-            start: LiveAddr(base + u64::from(*self.unit_addresses.get(i)?)),
+            start: LiveAddr(base + u64::from(unit.original)),
             window: id.window(),
             silent: recipe.header().silent.then_some(id.tag()),
-            entry: CodeAddr(self.code.start + u64::from(self.units[i][0])),
-            end: CodeAddr(self.code.start + u64::from(next[0])),
+            entry: start,
+            end,
             recipe,
         })
     }
@@ -467,15 +475,14 @@ pub fn entries_in(target: u64, range: Range<u64>, plain: bool) -> impl Iterator<
         let entries = translation.entries;
         let relative = |address: u64| address.clamp(m.text.start, m.text.end) - m.base;
         let (start, end) = (relative(range.start) as u32, relative(range.end) as u32);
-        let first = entries.partition_point(|e| e[0] < start);
-        let inside = entries[first..].iter().take_while(move |e| e[0] < end);
-        inside.map(|e| (m.base + u64::from(e[0]), m.base + u64::from(e[1])))
+        let inside = entries.from(start).take_while(move |e| e.0 < end);
+        inside.map(|e| (m.base + u64::from(e.0), m.base + u64::from(e.1)))
     })
 }
 
-/// The ahead-of-time unit whose code `pc` lies in.
-pub fn find(pc: u64) -> Option<Found<'static>> {
-    modules().find(|m| m.code().contains(&pc))?.find(pc)
+/// The ahead-of-time unit whose code `pc` lies in. Its recipe goes into `room`.
+pub fn find(pc: u64, room: &mut [u8]) -> Option<Found<'_>> {
+    modules().find(|m| m.code().contains(&pc))?.find(pc, room)
 }
 
 /// Where the translated code of libraries lies.

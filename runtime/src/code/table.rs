@@ -9,6 +9,7 @@
 mod far;
 mod forks;
 mod slots;
+mod trim;
 
 pub use far::FarTables;
 
@@ -24,6 +25,7 @@ use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use instrument::block::FarWindow;
 use instrument::emit::{Found, PUTS_BACK};
@@ -76,6 +78,8 @@ pub struct LookUps {
     /// Pages of the tables that have been written to, and are not what is mapped there; some of them
     /// more than once.
     written: RefCell<Vec<u64>>,
+    /// Where look-ups have mapped pages besides: [`trim`].
+    around: RefCell<Vec<Range<u64>>>,
     /// Pages that have entries in the tables' [own file](forks).
     filed: Vec<u64>,
     /// Slots that follow the entries of what their words name.
@@ -108,6 +112,7 @@ impl LookUps {
             return_miss: entries.return_miss,
             forks: 0,
             written: RefCell::default(),
+            around: RefCell::default(),
             filed: Vec::new(),
             bound: RefCell::default(),
             far: FarTables::new(window, options, entries),
@@ -271,6 +276,10 @@ impl LookUpTables for LookUps {
         self.before_fork(spans);
     }
 
+    fn filled(&self, what: For, address: LiveAddr, span: Span) {
+        self.note_around(what, address, span);
+    }
+
     fn cover(&self, span: Span) {
         self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
@@ -280,6 +289,8 @@ impl LookUpTables for LookUps {
     }
 
     fn uncover(&self, span: Span) {
+        // What is mapped there from now on may be the program's.
+        self.around.borrow_mut().clear();
         self.bound.borrow().forget_targets(span);
         if let Some((start, end)) = self.part_in_window(span) {
             self.each().for_each(|table| table.uncover(start, end));

@@ -48,6 +48,8 @@ pub trait LookUpTables {
     /// The process forks: now is the time to forget entries that nobody may need, and to have few pages.
     /// `spans`: those that have entries.
     fn forks(&mut self, spans: impl Iterator<Item = Span>);
+    /// All entries are set that share a page with `address`'s and have code; `span`, around it, has entries.
+    fn filled(&self, _what: For, _address: LiveAddr, _span: Span) {}
     /// Lets `address`, whose entry `cover` has made, miss again.
     fn clear(&self, address: LiveAddr);
     /// The program cannot change what is in `span` any more, without a call that says so: `is_private` says it

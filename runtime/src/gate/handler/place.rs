@@ -30,7 +30,8 @@ pub struct Place {
 
 /// The unit that the translated instruction at `pc` belongs to.
 pub fn locate(pc: u64) -> Option<Place> {
-    if let Some(found) = statics::find(pc) {
+    let mut room = [0; MAX_RECIPE];
+    if let Some(found) = statics::find(pc, &mut room) {
         return Some(copy(found, pc));
     }
     // The lock is the code's: only translated code was interrupted, which holds none.

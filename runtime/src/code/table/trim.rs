@@ -1,0 +1,101 @@
+//! The look-up tables take no more memory than the pages that have entries.
+//!
+//! A look-up that reads a page of the file maps those around it, too: in a large program more than half of the tables'
+//! resident memory would be such pages. Once in a while they are given back.
+
+use super::{page_down, LookUps};
+use crate::base::sys::{self, nr};
+use crate::code::span::Span;
+use crate::code::world::For;
+use abi::ids::LiveAddr;
+use abi::layout::PAGE;
+use core::ops::Range;
+
+/// What the kernel maps at once of a file that is read (`fault_around_bytes`).
+const AROUND: u64 = 64 << 10;
+/// Places that are remembered before they are looked at: this many times [`AROUND`] is what may be mapped in vain.
+const PLACES: usize = 256;
+
+impl LookUps {
+    /// A look-up has read the entry of `address`, which has missed; `span` has entries.
+    pub(super) fn note_around(&self, what: For, address: LiveAddr, span: Span) {
+        // What is filled is no file's.
+        if self.each().any(|table| table.is_filled.get()) {
+            return;
+        }
+        let Some((start, end)) = self.part_in_window(span) else { return };
+        let shape = self.table(what).shape;
+        let whole = shape.entry_of(start)..shape.entry_of(end - 1) + shape.entry;
+        let place = shape.entry_of(address.0) & !(AROUND - 1);
+        let place = place.max(whole.start)..(place + AROUND).min(whole.end);
+        let mut around = self.around.borrow_mut();
+        if around.last() == Some(&place) {
+            return;
+        }
+        around.push(place);
+        if around.len() >= PLACES {
+            around.sort_unstable_by_key(|place| place.start);
+            around.dedup();
+            let written = &mut *self.written.borrow_mut();
+            written.sort_unstable();
+            written.dedup();
+            around.drain(..).for_each(|place| give_back(place, written));
+        }
+    }
+}
+
+/// Gives the pages of `place` back that are not among those that were `written`, which ascend.
+fn give_back(place: Range<u64>, written: &[u64]) {
+    let first = written.partition_point(|&page| page < place.start);
+    let inside = written.iter().skip(first).copied().take_while(|&page| page < place.end);
+    let mut at = place.start;
+    for page in inside.chain([place.end]) {
+        if at < page {
+            const DONTNEED: usize = 4;
+            let args = [at as usize, (page_down(page) - at) as usize, DONTNEED];
+            // SAFETY: a piece of a table, mapped privately from its file: nothing was written there, so the file has
+            // what is there, and a look-up finds it again.
+            let _ = unsafe { sys::call(nr::MADVISE, &args) };
+        }
+        at = page + PAGE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::sys::{mmap, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+
+    /// Bytes of the mapping at `start` that are resident.
+    fn resident(start: u64) -> u64 {
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = std::format!("{start:x}-");
+        let own = all.split_once(&head).unwrap().1;
+        let line = own.lines().find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    #[test]
+    fn what_was_written_stays_and_all_else_is_given_back() {
+        const PAGES: u64 = 48;
+        let words: std::vec::Vec<u64> = std::vec![7; (PAGES * PAGE / 8) as usize];
+        let part = [words.as_ptr() as u64, PAGES * PAGE];
+        let fd = super::super::write_file(&[part]).unwrap();
+        let prot = PROT_READ | PROT_WRITE;
+        // SAFETY: a new mapping.
+        let start = unsafe { mmap(0, PAGES * PAGE, prot, MAP_PRIVATE, fd, 0) }.unwrap();
+        // SAFETY: mapped above.
+        let word = |page: u64| unsafe { &mut *((start + page * PAGE) as *mut u64) };
+        assert!((0..PAGES).all(|page| *word(page) == 7));
+        assert_eq!(resident(start), PAGES * PAGE);
+        let pages = [3, 16, 17, 31, 40];
+        pages.iter().for_each(|&page| *word(page) = page);
+        let written = pages.map(|page| start + page * PAGE);
+        give_back(start + 16 * PAGE..start + 32 * PAGE, &written);
+        assert_eq!(resident(start), (PAGES - 13) * PAGE);
+        give_back(start..start + PAGES * PAGE, &written);
+        assert_eq!(resident(start), 5 * PAGE);
+        let expected = |page| if pages.contains(&page) { page } else { 7 };
+        assert!((0..PAGES).all(|page| *word(page) == expected(page)));
+    }
+}
