@@ -7,6 +7,7 @@
 //!
 //! `dep compare` is the command line, the table and the figure of this.
 
+mod formats;
 mod machine;
 mod measure;
 mod peers;
@@ -15,8 +16,12 @@ mod report;
 mod session;
 mod variant;
 
+pub use formats::{
+    Compressed, FormatSettings, FormatSizes, Formats, Grammars, Left, Look, Part, Recovery,
+    StreamKind, ThreadSizes,
+};
 pub use machine::Machine;
-pub use measure::{Measured, Output};
+pub use measure::{was_interrupted, Measured, Output};
 pub use program::Program;
 pub use report::{
     geometric_mean, Figures, Known, ProgramReport, Report, Role, Spread, Start, TraceFigures,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::formats::{FormatSettings, Formats};
 use crate::machine::Machine;
 use crate::measure::{Measured, Output};
 
@@ -14,6 +15,9 @@ pub struct Report {
     pub rounds: u32,
     /// Arguments of the run that measures start-up.
     pub startup: Vec<String>,
+    /// Formats of traces were compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<FormatSettings>,
     pub programs: Vec<ProgramReport>,
 }
 
@@ -28,6 +32,9 @@ pub struct ProgramReport {
     /// What a command that does nothing has in memory: smaller figures cannot be measured.
     pub resident_floor_bytes: u64,
     pub variants: Vec<VariantReport>,
+    /// Of its traces, if formats are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub formats: Option<Known<Formats>>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default)]
@@ -124,6 +131,11 @@ pub struct TraceFigures {
     pub static_share_main: f64,
     pub static_share: f64,
     pub trace_bytes: u64,
+    /// Of the streams.
+    #[serde(default)]
+    pub control_flow_bytes: u64,
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// Where the recording was ended by the limit on the trace's size.
     pub only_first_bytes: Option<u64>,
 }

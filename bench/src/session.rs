@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::formats::{FormatSettings, Formats, Left, Look};
 use crate::machine::Machine;
 use crate::measure::{self, ending, measure, was_interrupted, Limits, Outcome};
 use crate::program::{Executed, Program};
@@ -24,8 +25,8 @@ pub struct Settings {
     pub limit: Duration,
     /// The recording of the run that leaves a trace ends here; without it, there is none.
     pub trace_bytes: Option<u64>,
-    /// Arguments that make a program start and end.
-    pub startup: Vec<OsString>,
+    /// Arguments that make a program start and end; without them, no start is measured.
+    pub startup: Option<Vec<OsString>>,
 }
 
 /// Why the measurement ended early.
@@ -53,12 +54,16 @@ const LONGEST_START: Duration = Duration::from_secs(1);
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 const NULL: &str = "null:";
+/// The trace of the program; those of what it starts have longer names.
+const TRACE: &str = "dep";
 
 pub struct Session<'a> {
     settings: &'a Settings,
     variants: &'a [Variant],
     dir: tempfile::TempDir,
     progress: &'a mut dyn FnMut(Progress),
+    /// Who looks at the traces of each program.
+    look: Option<(&'a mut dyn Look, FormatSettings)>,
     done: usize,
     total: usize,
 }
@@ -86,14 +91,21 @@ impl<'a> Session<'a> {
                 return Err(Stop::Failed(format!("cannot record to {place}: not a folder")));
             }
         }
-        Ok(Session { settings, variants, dir, progress, done: 0, total: 0 })
+        Ok(Session { settings, variants, dir, progress, look: None, done: 0, total: 0 })
+    }
+
+    /// The traces of each program are kept until `look` has looked at them.
+    pub fn looking(mut self, look: &'a mut dyn Look, settings: FormatSettings) -> Self {
+        self.look = Some((look, settings));
+        self
     }
 
     /// A program that fails is in the report; everything else stops the measurement.
     pub fn run(mut self, programs: &[Program]) -> Result<Report, Stop> {
         let machine = Machine::here();
         let rounds = self.settings.rounds as usize;
-        let each = 2 + rounds + STARTS + usize::from(self.settings.trace_bytes.is_some());
+        let starts = if self.settings.startup.is_some() { STARTS } else { 0 };
+        let each = 2 + rounds + starts + usize::from(self.settings.trace_bytes.is_some());
         let each = each * self.variants.len();
         self.total = each * programs.len();
         let mut reports = Vec::new();
@@ -111,12 +123,13 @@ impl<'a> Session<'a> {
             report.conclude();
             reports.push(report);
         }
-        let startup = self.settings.startup.iter();
+        let startup = self.settings.startup.iter().flatten();
         Ok(Report {
             machine,
             deprewrite: self.settings.deprewrite.clone(),
             rounds: self.settings.rounds,
             startup: startup.map(|a| a.to_string_lossy().into_owned()).collect(),
+            formats: self.look.map(|(_, settings)| settings),
             programs: reports,
         })
     }
@@ -159,12 +172,41 @@ impl<'a> Session<'a> {
             }
         }
         if let Some(limit) = self.settings.trace_bytes {
+            let mut all = Vec::new();
             for (way, variant) in ways.iter_mut().zip(&mut report.variants) {
                 self.step(program, &format!("{}, trace", variant.name));
-                self.trace(program, way, variant, &native, limit)?;
+                let left = self.trace(program, way, variant, &native, limit)?;
+                all.extend(left.filter(|_| self.look.is_some()));
             }
+            report.formats = self.look(program, &report.variants, &all)?;
         }
         self.starts(program, &mut ways, &mut report.variants)
+    }
+
+    /// What the traces say of their formats, if somebody looks at them.
+    fn look(
+        &mut self,
+        program: &Program,
+        variants: &[VariantReport],
+        traces: &[Left],
+    ) -> Result<Option<Known<Formats>>, Stop> {
+        let Some((look, _)) = &mut self.look else { return Ok(None) };
+        let without = variants.iter().find(|v| {
+            v.records
+                && v.recorded_to.is_none()
+                && !traces.iter().any(|left| left.variant == v.name)
+        });
+        if let Some(v) = without {
+            let why = v.wrong.as_deref().or(v.trace.missing()).unwrap_or("it left no trace");
+            return Ok(Some(Known::not(format!("{}: {why}", v.name))));
+        }
+        let (done, total, progress) = (self.done, self.total, &mut self.progress);
+        let mut say = |what: &str| progress(Progress { program: &program.name, what, done, total });
+        match look.look(traces, &mut say) {
+            Ok(formats) => Ok(Some(Known::Known(formats))),
+            Err(_) if was_interrupted() => Err(Stop::Interrupted),
+            Err(why) => Err(Stop::Failed(why)),
+        }
     }
 
     /// The rewritten programs, and a line in the report for each variant.
@@ -283,12 +325,15 @@ impl<'a> Session<'a> {
         variant: &mut VariantReport,
         native: &Outcome,
         limit: u64,
-    ) -> Result<(), Stop> {
-        let Way::File { file, traces: Traces::Discarded } = way else { return Ok(()) };
-        let Some(executed) = way.executed(variant) else { return Ok(()) };
+    ) -> Result<Option<Left>, Stop> {
+        let Way::File { file, traces: Traces::Discarded } = way else { return Ok(None) };
+        let Some(executed) = way.executed(variant) else { return Ok(None) };
         let limits = Limits { file_bytes: Some(limit), ..self.limits() };
-        let dir = self.dir.path();
-        let (run, figures) = self.run_and_trace(program, &executed, file, dir, limits, true);
+        let dir = match tempfile::tempdir_in(self.dir.path()) {
+            Ok(dir) => dir,
+            Err(error) => return Err(stop("no folder for a trace", &error)),
+        };
+        let (run, figures) = self.run_and_trace(program, &executed, file, dir.path(), limits, true);
         let wrong = match &run {
             Ok(outcome) => outcome.difference(native),
             Err(_) if was_interrupted() => return Err(Stop::Interrupted),
@@ -301,7 +346,14 @@ impl<'a> Session<'a> {
                 Err(why) => variant.wrong = Some(why),
             }
         }
-        Ok(())
+        let trace = dir.path().join(TRACE);
+        Ok(variant.trace.get().map(|figures| Left {
+            variant: variant.name.clone(),
+            trace,
+            output: file.clone(),
+            only_first_bytes: figures.only_first_bytes,
+            _dir: dir,
+        }))
     }
 
     /// A round that writes its trace to `dir`. The first one's trace is looked at: where recording
@@ -316,8 +368,11 @@ impl<'a> Session<'a> {
     ) -> Result<(), Stop> {
         let first = variant.rounds.is_empty();
         let executed = Executed::File(file);
+        // Whatever else the program starts leaves its traces here, too.
+        let traces = tempfile::tempdir_in(dir).map_err(|e| stop(&dir.display().to_string(), &e))?;
+        let limits = self.limits();
         let (run, figures) =
-            self.run_and_trace(program, &executed, file, dir, self.limits(), first);
+            self.run_and_trace(program, &executed, file, traces.path(), limits, first);
         let way = Way::File { file: file.to_owned(), traces: Traces::None };
         self.judge(run, native, &way, variant)?;
         match figures {
@@ -331,7 +386,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A run that leaves a trace in `dir`, for as long as it takes to look at it.
+    /// A run that leaves its traces in `dir`.
     fn run_and_trace(
         &self,
         program: &Program,
@@ -342,12 +397,7 @@ impl<'a> Session<'a> {
         look: bool,
     ) -> (io::Result<Outcome>, Result<Known<TraceFigures>, String>) {
         let nothing = Ok(Known::not("nobody looked at it"));
-        // Whatever else the program starts leaves its traces here, too.
-        let traces = match tempfile::tempdir_in(dir) {
-            Ok(traces) => traces,
-            Err(error) => return (Err(error), nothing),
-        };
-        let trace = traces.path().join("dep");
+        let trace = dir.join(TRACE);
         let command = program.command(executed);
         let run = command.and_then(|c| measure(c, &trace.to_string_lossy(), limits));
         let figures = match (&run, look) {
@@ -394,7 +444,7 @@ impl<'a> Session<'a> {
         ways: &mut [Way],
         variants: &mut [VariantReport],
     ) -> Result<(), Stop> {
-        let arguments = self.settings.startup.clone();
+        let Some(arguments) = self.settings.startup.clone() else { return Ok(()) };
         let start = |executed: &Executed, time| {
             let limits = Limits { time, file_bytes: None };
             measure(program.start(executed, &arguments)?, NULL, limits)
@@ -483,6 +533,8 @@ fn trace_figures(
         static_share_main: main.0 / main.1.max(1.0),
         static_share: all.0 / all.1.max(1.0),
         trace_bytes,
+        control_flow_bytes: number("/control_flow_bytes")? as u64,
+        memory_bytes: number("/memory_bytes")? as u64,
         only_first_bytes,
     })
 }

@@ -66,6 +66,38 @@ fn every_variant_has_its_figures() {
 }
 
 #[test]
+fn formats_of_what_leaves_no_trace_have_a_time_and_no_sizes() {
+    let run = ["--formats", "--flags", "--x --y", "/bin/echo", "--", "a"];
+    let output = compare(&rewriter("copies"), &[&["--json"], &run[..]].concat());
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let report = json(&output);
+    let program = &report["programs"][0];
+    let why = "tags registers: the program left no trace";
+    assert_eq!(program["formats"]["missing"], why);
+    assert_eq!(program["variants"].as_array().map(Vec::len), Some(10));
+    let variant = named(&program["variants"], "bits addresses");
+    let flags = ["--x", "--y", "--control-flow", "bits", "--memory", "addresses"];
+    assert_eq!(variant["flags"], serde_json::json!(flags));
+    assert!(variant["figures"]["cpu_ratio"]["median"].is_f64(), "{variant}");
+    assert_eq!(report["formats"]["sample_instructions"], 10_000_000);
+    // And shown again, from a file.
+    let dir = tempfile::tempdir().expect("a directory");
+    let kept = dir.path().join("report.json");
+    std::fs::write(&kept, &output.stdout).expect("a report");
+    let again = compare(&rewriter("no"), &["--report", &kept.to_string_lossy()]);
+    let table = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(table.contains(&format!("* echo: no sizes: {why}\n")), "{table}");
+    assert!(table.contains("Rewritten with --x --y\n"), "{table}");
+
+    // The flags of one format make a program that ends with another status.
+    let output = compare(&rewriter("mistakes"), &run);
+    let (table, said) = (String::from_utf8_lossy(&output.stdout), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{table}{said}");
+    assert_eq!(said.lines().filter(|l| l.contains("WRONG: echo ")).count(), 3, "{said}");
+    assert!(table.contains("WRONG: bits none: ends with status 121"), "{table}");
+}
+
+#[test]
 fn what_behaves_differently_is_wrong() {
     let dir = tempfile::tempdir().expect("a directory");
     let svg = dir.path().join("figure.svg");
@@ -172,7 +204,16 @@ fn what_cannot_be_compared_is_one_line_and_an_exit_code() {
         assert!(said.contains(line) && said.lines().count() == 1, "{arguments:?}: {said}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
-    let usage: [(&[&str], &str); 5] = [
+    let usage: [(&[&str], &str); 8] = [
+        (
+            &["--formats", "--memory", "none", "/bin/true"],
+            "'--formats' cannot be used with '--memory <VALUE,...>'",
+        ),
+        (&["--sample", "3", "/bin/true"], "required arguments were not provided"),
+        (
+            &["--formats", "--sample", "0", "/bin/true"],
+            "invalid value '0' for '--sample <MILLIONS>'",
+        ),
         (
             &["--workloads", "list", "/bin/echo"],
             "'--workloads <FILE>' cannot be used with '[INPUT]'",

@@ -8,17 +8,17 @@ use bench::{ProgramReport, Report, Role, Spread, VariantReport};
 
 use super::table;
 
-const WIDTH: f64 = 840.0;
-const MARGIN: f64 = 12.0;
+pub const WIDTH: f64 = 840.0;
+pub const MARGIN: f64 = 12.0;
 /// Right of the longest bar, for its value.
-const VALUE: f64 = 56.0;
-const BAR: f64 = 12.0;
-const BETWEEN_GROUPS: f64 = 10.0;
-const LINE: f64 = 18.0;
+pub const VALUE: f64 = 56.0;
+pub const BAR: f64 = 12.0;
+pub const BETWEEN_GROUPS: f64 = 10.0;
+pub const LINE: f64 = 18.0;
 /// Of a character, roughly.
-const CHARACTER: f64 = 6.8;
+pub const CHARACTER: f64 = 6.8;
 
-const TEXT: &str = "#747d87";
+pub const TEXT: &str = "#747d87";
 /// Ahead of time and at run time are neighbours: two shades of one colour.
 const REWRITTEN: [&str; 8] =
     ["#1f77d0", "#74b3f2", "#1a936f", "#74c9ab", "#8757c9", "#b795e6", "#a3751f", "#cfa75a"];
@@ -190,7 +190,7 @@ fn group(out: &mut String, program: &ProgramReport, bars: usize, scale: &Scale, 
     y + height + BETWEEN_GROUPS
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, text: &str, more: &str) {
+pub fn text(out: &mut String, x: f64, y: f64, anchor: &str, text: &str, more: &str) {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let more = if more.is_empty() { String::new() } else { format!(" {more}") };
     let _ = writeln!(

@@ -3,6 +3,7 @@
 //! The crate `bench` measures; here are the command line, the table, the figure, and JSON.
 
 mod figure;
+mod formats;
 mod table;
 
 use std::ffi::OsString;
@@ -42,6 +43,16 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "workloads"])]
     report: Option<PathBuf>,
 
+    /// Compare the formats of a trace instead: time, bytes, compressed bytes, recovery
+    #[arg(long, conflicts_with_all = ["instrument", "control_flow", "memory", "variant", "peers", "startup", "no_trace"])]
+    formats: bool,
+    /// With --formats: also with these flags of deprewrite, as one word, each time
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, requires = "formats")]
+    flags: Option<String>,
+    /// With --formats: millions of instructions whose streams are compressed
+    #[arg(long, value_name = "MILLIONS", default_value_t = 10, requires = "formats", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    sample: u64,
+
     /// Also with this --instrument of deprewrite, ahead of time and at run time
     #[arg(long, value_name = "VALUE,...", value_delimiter = ',')]
     instrument: Vec<String>,
@@ -70,9 +81,9 @@ pub struct Arguments {
     /// Leave out the run that leaves a trace: no bytes per instruction, no static share
     #[arg(long)]
     no_trace: bool,
-    /// The trace ends here
-    #[arg(long, value_name = "MIB", default_value_t = 1024, conflicts_with = "no_trace", value_parser = clap::value_parser!(u64).range(1..))]
-    trace_limit: u64,
+    /// The trace ends here [default: 1024; of each format: 256]
+    #[arg(long, value_name = "MIB", conflicts_with = "no_trace", value_parser = clap::value_parser!(u64).range(1..))]
+    trace_limit: Option<u64>,
     /// Where rewritten programs and a trace go meanwhile
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -109,6 +120,8 @@ fn variant(text: &str) -> Result<(String, Vec<String>), String> {
 }
 
 const INTERRUPTED: u8 = 130;
+/// MiB at which a trace ends, if nothing else is said.
+const TRACE_LIMIT: u64 = 1024;
 
 pub fn run(arguments: &Arguments) -> ExitCode {
     let (code, why) = match compare(arguments) {
@@ -139,7 +152,17 @@ fn compare(arguments: &Arguments) -> Result<bool, Stop> {
 
 fn measure(arguments: &Arguments) -> Result<Report, Stop> {
     let programs = programs(arguments).map_err(Stop::Failed)?;
-    let variants = Variant::all(&choice(arguments));
+    let variants = match arguments.formats {
+        true => {
+            let flags = arguments.flags.iter().flat_map(|flags| flags.split_whitespace());
+            let flags: Vec<String> = flags.map(str::to_owned).collect();
+            formats::variants(&flags, &arguments.record_to)
+        }
+        false => Variant::all(&choice(arguments)),
+    };
+    let limit = if arguments.formats { formats::TRACE_LIMIT } else { TRACE_LIMIT };
+    let trace_bytes = arguments.trace_limit.unwrap_or(limit) << 20;
+    let startup = arguments.startup.split_whitespace().map(OsString::from).collect();
     let dep = std::env::current_exe().map_err(|e| Stop::Failed(format!("/proc/self/exe: {e}")))?;
     let settings = Settings {
         deprewrite: deprewrite(arguments.deprewrite.as_deref(), &dep).map_err(Stop::Failed)?,
@@ -147,8 +170,8 @@ fn measure(arguments: &Arguments) -> Result<Report, Stop> {
         rounds: arguments.rounds,
         dir: arguments.dir.clone(),
         limit: Duration::from_secs(arguments.limit),
-        trace_bytes: (!arguments.no_trace).then_some(arguments.trace_limit << 20),
-        startup: arguments.startup.split_whitespace().map(OsString::from).collect(),
+        trace_bytes: (!arguments.no_trace).then_some(trace_bytes),
+        startup: (!arguments.formats).then_some(startup),
     };
     let bar = bar();
     let mut show = |progress: Progress| {
@@ -156,7 +179,13 @@ fn measure(arguments: &Arguments) -> Result<Report, Stop> {
         bar.set_position(progress.done as u64);
         bar.set_message(format!("{}: {}", progress.program, progress.what));
     };
-    let report = Session::new(&settings, &variants, &mut show)?.run(&programs);
+    let sample = arguments.sample * 1_000_000;
+    let mut reader = formats::reader(sample, arguments.rounds);
+    let mut session = Session::new(&settings, &variants, &mut show)?;
+    if arguments.formats {
+        session = session.looking(&mut reader, formats::settings(sample, trace_bytes));
+    }
+    let report = session.run(&programs);
     bar.finish_and_clear();
     report
 }
@@ -177,12 +206,15 @@ fn print(arguments: &Arguments, report: &Report) -> Result<(), Stop> {
             }
         }
     }
+    let of_formats = report.formats.is_some();
     let text = match (arguments.json, arguments.markdown) {
         (true, _) => {
             let json = serde_json::to_string_pretty(report);
             json.map_err(|e| Stop::Failed(e.to_string()))? + "\n"
         }
+        (_, true) if of_formats => formats::markdown(report),
         (_, true) => table::markdown(report),
+        _ if of_formats => formats::text(report),
         _ => table::text(report),
     };
     let written = std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes());
@@ -190,8 +222,8 @@ fn print(arguments: &Arguments, report: &Report) -> Result<(), Stop> {
         return Err(Stop::Failed(format!("cannot write: {e}")));
     }
     let Some(file) = &arguments.svg else { return Ok(()) };
-    std::fs::write(file, figure::svg(report))
-        .map_err(|e| Stop::Failed(format!("{}: {e}", file.display())))
+    let svg = if of_formats { formats::svg(report) } else { figure::svg(report) };
+    std::fs::write(file, svg).map_err(|e| Stop::Failed(format!("{}: {e}", file.display())))
 }
 
 /// Whoever reads the output may have seen enough.

@@ -11,9 +11,9 @@ use bench::{geometric_mean, ProgramReport, Report, Role, Spread, TraceFigures, V
 /// Columns of a terminal. A wider table goes on below.
 const WIDTH: usize = 100;
 /// Natively less than this is mostly start-up.
-const SHORT: f64 = 0.05;
+pub const SHORT: f64 = 0.05;
 
-type Lines = Vec<Vec<String>>;
+pub type Lines = Vec<Vec<String>>;
 
 pub fn text(report: &Report) -> String {
     page(report, &|lines| folded(lines), false)
@@ -80,7 +80,7 @@ fn page(report: &Report, form: &dyn Fn(&Lines) -> String, markdown: bool) -> Str
 }
 
 /// A paragraph of its own.
-fn wrapped(text: &str) -> String {
+pub fn wrapped(text: &str) -> String {
     let mut out = String::from("\n");
     let mut column = 0;
     for word in text.split(' ') {
@@ -140,7 +140,7 @@ pub fn state(program: &ProgramReport, variant: Option<&VariantReport>) -> &'stat
     }
 }
 
-fn dash() -> String {
+pub fn dash() -> String {
     "-".to_string()
 }
 
@@ -153,7 +153,7 @@ pub fn ratio(ratio: f64) -> String {
     }
 }
 
-fn seconds(seconds: f64) -> String {
+pub fn seconds(seconds: f64) -> String {
     match seconds {
         s if s < 0.0995 => format!("{s:.3}"),
         s => format!("{s:.2}"),
@@ -187,7 +187,7 @@ fn resident(program: &ProgramReport, variant: &VariantReport) -> String {
     }
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub fn mebibytes(bytes: u64) -> String {
     let mebibytes = bytes as f64 / f64::from(1 << 20);
     match mebibytes {
         m if m >= 99.95 => format!("{m:.0}"),
@@ -336,7 +336,7 @@ fn notes(report: &Report) -> Vec<(String, Vec<String>)> {
 }
 
 /// Columns that do not fit go on below, beside the first column again.
-fn folded(lines: &Lines) -> String {
+pub fn folded(lines: &Lines) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |i: usize| lines.iter().map(|l| l[i].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -364,7 +364,7 @@ fn folded(lines: &Lines) -> String {
     out
 }
 
-fn piped(lines: &Lines) -> String {
+pub fn piped(lines: &Lines) -> String {
     let mut out = String::new();
     for (i, line) in lines.iter().enumerate() {
         let _ = writeln!(out, "| {} |", line.join(" | "));

@@ -18,6 +18,8 @@ fn a_variant(name: &str, role: Role, cpu: &[f64]) -> VariantReport {
         static_share_main: 1.0,
         static_share: 0.99999,
         trace_bytes: 8192,
+        control_flow_bytes: 1000,
+        memory_bytes: 4000,
         only_first_bytes: None,
     };
     VariantReport {
@@ -65,6 +67,7 @@ fn a_report(mut programs: Vec<ProgramReport>) -> Report {
         deprewrite: "/bin/deprewrite".into(),
         rounds: 3,
         startup: vec!["--version".into()],
+        formats: None,
         programs,
     }
 }
