@@ -57,6 +57,9 @@ pub enum Pointers {
     Vector = 0,
     /// In the thread block.
     ThreadBlock = 1,
+    /// Both in xmm15; needs AVX, and a processor whose registers have no more than 32 bytes: what AVX writes to
+    /// the lower half of a longer one is lost above.
+    Xmm15 = 2,
 }
 
 /// Torture switches, each a bit of [`ProcessOptions::torture`].
@@ -256,6 +259,11 @@ impl Options {
         tables(self.process.high_tables)
     }
 
+    /// Whether code asks for the buffer pointers: to record, or to count turns with one of them.
+    pub fn uses_pointers(self) -> bool {
+        self.recording.streams() || self.turns() == Turns::Up
+    }
+
     /// Packs the options into one word; [`Options::from_word`] is the inverse.
     pub fn to_word(self) -> u64 {
         let Options { process, recording } = self;
@@ -281,6 +289,7 @@ impl Options {
             pointers: match pointers & 0xf {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
+                2 => Pointers::Xmm15,
                 _ => return None,
             },
             torture,

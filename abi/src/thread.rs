@@ -62,14 +62,14 @@ pub struct ThreadBlock {
     /// the window its original pc (`stub_miss`).
     pub exit_id: u64,
     /// `[control flow, memory]` buffer pointers: [`crate::options::Pointers::ThreadBlock`] only,
-    /// and while an instruction that needs the program's xmm30 or xmm31 runs.
+    /// and while an instruction that needs the program's xmm15, xmm30 or xmm31 runs.
     pub pointers: [u64; 2],
     /// Top of the runtime's stack for this thread.
     pub runtime_stack: u64,
     /// Live translated address that an entry stub resumes at.
     pub resume: u64,
     /// The program's zmm30 and zmm31 while translated code runs: xmm30 is scratch then, and xmm31
-    /// holds the buffer pointers.
+    /// holds the buffer pointers. If xmm15 does, the program's ymm15 is where zmm31 would be.
     pub program_vectors: [[u64; 8]; 2],
     /// The program's registers, while the runtime works.
     pub registers: Registers,
@@ -162,6 +162,8 @@ offsets! {
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
 pub const PROGRAM_ZMM31: i32 = PROGRAM_ZMM30 + 64;
+/// Offset of the program's ymm15 in the [`ThreadBlock`], if translated code holds the buffer pointers there.
+pub const PROGRAM_YMM15: i32 = PROGRAM_ZMM31;
 
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
 pub fn increment_offset(cf_index: usize, words: usize) -> i32 {

@@ -91,7 +91,7 @@ pub(crate) fn emit(
 /// program may take all of it off again: a load behind two would wait. Returns where the distance of that
 /// constant is, which is to follow.
 fn put_return_address(code: &mut Code, original: OrigAddr, manner: &Manner) -> Option<CodeOff> {
-    if manner.far.is_none() || !manner.claims_vectors() {
+    if manner.far.is_none() || !manner.has_scratch_vector() {
         code.put_return_address(original.0);
         return None;
     }

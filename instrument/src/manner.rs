@@ -73,8 +73,31 @@ impl Manner {
         }
     }
 
-    /// Whether xmm30 and xmm31 are not the program's while translated code runs.
+    /// The vector register that holds the buffer pointers while translated code runs.
+    pub fn pointer_vector(&self) -> Option<u8> {
+        match self.pointers {
+            Pointers::Vector => Some(31),
+            Pointers::Xmm15 => Some(15),
+            Pointers::ThreadBlock => None,
+        }
+    }
+
+    /// Whether there are vector registers that are not the program's while translated code runs.
     pub fn claims_vectors(&self) -> bool {
+        self.pointer_vector().is_some()
+    }
+
+    /// Whether vector register `number` is not the program's.
+    pub fn claims(&self, number: usize) -> bool {
+        match self.pointers {
+            Pointers::Vector => number >= 30,
+            Pointers::Xmm15 => number == 15,
+            Pointers::ThreadBlock => false,
+        }
+    }
+
+    /// Whether xmm30 is scratch.
+    pub fn has_scratch_vector(&self) -> bool {
         self.pointers == Pointers::Vector
     }
 }

@@ -2,6 +2,7 @@
 //! is pc-relative, re-encoded only where that is out of reach.
 
 use crate::emit::At;
+use crate::manner::Manner;
 use crate::operand::{displacement_offset, register64, uses_gs};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
@@ -138,8 +139,8 @@ impl Weaver<'_> {
         self.forget_pointer_in(reg);
     }
 
-    /// Runs an instruction with the program's own zmm30 and zmm31 in place; `record_at`: where they
-    /// are recorded before.
+    /// Runs an instruction with the program's own vector registers in place of those that translated code claims;
+    /// `record_at`: where they are recorded before, the even one and the odd one.
     pub fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
         let far = self.far_register(insn, i);
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
@@ -154,27 +155,33 @@ impl Weaver<'_> {
             self.load_memory_pointer(scratch.reg);
             scratch
         });
-        self.code().save_pointers(thread::POINTERS);
-        self.code().load_vector(thread::PROGRAM_ZMM31, 31);
-        self.code().load_vector(thread::PROGRAM_ZMM30, 30);
+        let Some(holder) = self.manner.pointer_vector() else { return };
+        let other = self.manner.has_scratch_vector().then_some(holder - 1);
+        self.code().save_pointers(thread::POINTERS, holder);
+        self.code().load_vector(thread::PROGRAM_ZMM31, holder);
+        if let Some(other) = other {
+            self.code().load_vector(thread::PROGRAM_ZMM30, other);
+        }
         if let Some(pointer) = pointer {
-            for (vector, at) in (30..).zip(record_at) {
-                if let Some(at) = at {
-                    self.code().write_vector(At(pointer.reg, at), vector, false);
+            for (vector, at) in [other, Some(holder)].into_iter().zip(record_at) {
+                if let (Some(vector), Some(at)) = (vector, at) {
+                    self.code().write_vector(At(pointer.reg, at), vector, vector < 16);
                 }
             }
             self.give_back(pointer);
             self.forget_pointer();
         }
         self.copy_or_reach(insn, far);
-        self.code().save_vector(thread::PROGRAM_ZMM30, 30);
-        self.code().save_vector(thread::PROGRAM_ZMM31, 31);
-        self.code().load_pointers(thread::POINTERS);
+        if let Some(other) = other {
+            self.code().save_vector(thread::PROGRAM_ZMM30, other);
+        }
+        self.code().save_vector(thread::PROGRAM_ZMM31, holder);
+        self.code().load_pointers(thread::POINTERS, holder);
     }
 
     /// Whether the instruction uses the vector registers that translated code claims.
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
-        self.manner.claims_vectors() && uses_claimed_vector(insn)
+        self.manner.claims_vectors() && uses_claimed_vector(insn, &self.manner)
     }
 }
 
@@ -187,12 +194,19 @@ pub fn loads_flags(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Popf | Popfd | Popfq)
 }
 
-/// Whether the instruction reads or writes vector register 30 or 31, or all of them.
-fn uses_claimed_vector(insn: &Instruction) -> bool {
+/// Whether the instruction reads or writes a vector register that translated code claims, or all of them.
+fn uses_claimed_vector(insn: &Instruction, manner: &Manner) -> bool {
     use iced_x86::Mnemonic::{
-        Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
+        Fxrstor, Fxrstor64, Fxsave, Fxsave64, Vzeroall, Vzeroupper, Xrstor, Xrstor64, Xsave,
+        Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
     };
-    let claimed = |r: Register| r.is_vector_register() && r.number() >= 30;
+    let claimed = |r: Register| r.is_vector_register() && manner.claims(r.number());
+    // These know the first 16 only.
+    let knows_first =
+        matches!(insn.mnemonic(), Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper);
+    if knows_first && manner.claims(15) {
+        return true;
+    }
     (0..insn.op_count())
         .any(|i| insn.op_kind(i) == OpKind::Register && claimed(insn.op_register(i)))
         || claimed(insn.memory_index())

@@ -95,7 +95,7 @@ impl Weaver<'_> {
 
     fn bump(&mut self, scratch: Gpr, cf_len: u8, memory: i32) {
         let cf_index = CF_LENGTHS.iter().position(|&l| l == u64::from(cf_len)).unwrap_or(0);
-        if !self.manner.claims_vectors() {
+        let Some(vector) = self.manner.pointer_vector() else {
             for (offset, by) in
                 [(thread::POINTERS, i32::from(cf_len)), (thread::POINTERS + 8, memory)]
             {
@@ -106,14 +106,14 @@ impl Weaver<'_> {
                 }
             }
             return;
-        }
+        };
         let mut words = memory as usize / 8;
         // All but the last step move the memory pointer only; a fault cannot happen between them.
         while words >= MEM_STEPS {
-            self.code().bump(thread::increment_offset(0, MEM_STEPS - 1));
+            self.code().bump(vector, thread::increment_offset(0, MEM_STEPS - 1));
             words -= MEM_STEPS - 1;
         }
-        self.code().bump(thread::increment_offset(cf_index, words));
+        self.code().bump(vector, thread::increment_offset(cf_index, words));
     }
 
     /// Writes one record of `insn`, at a point where the registers in `live` are the program's. What
@@ -131,7 +131,7 @@ impl Weaver<'_> {
             What::Vector(v) => {
                 // The processor may lack AVX-512, unless the instruction itself needs it.
                 let narrow = v < 16
-                    && self.manner.pointers == Pointers::ThreadBlock
+                    && self.manner.pointers != Pointers::Vector
                     && insn.encoding() != EncodingKind::EVEX;
                 self.code().write_vector(place, v, narrow);
             }

@@ -31,14 +31,14 @@ impl Weaver<'_> {
         }
         match self.manner.turns {
             Turns::NotCounted => {}
-            Turns::Up if self.manner.claims_vectors() => {
-                // The control-flow pointer is the counter.
-                self.code().bump(thread::increment_offset(ONE, 0));
-            }
-            Turns::Up => {
-                self.count(thread::POINTERS, 1);
-                self.load_rcx();
-            }
+            // The control-flow pointer is the counter.
+            Turns::Up => match self.manner.pointer_vector() {
+                Some(vector) => self.code().bump(vector, thread::increment_offset(ONE, 0)),
+                None => {
+                    self.count(thread::POINTERS, 1);
+                    self.load_rcx();
+                }
+            },
             Turns::Down => {
                 self.count(thread::TURNS_LEFT, -1);
                 let code = self.code();

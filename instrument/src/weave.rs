@@ -58,8 +58,8 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     }
     for record in before {
         match record.what {
-            What::Vector(v @ 30..=31) if needs_own => {
-                own_vectors[usize::from(v - 30)] = Some(weaver.place(record.what.size()));
+            What::Vector(v) if needs_own && weaver.manner.claims(v.into()) => {
+                own_vectors[usize::from(v & 1)] = Some(weaver.place(record.what.size()));
             }
             What::Old(_) => weaver.read_ahead(insn, i),
             _ => weaver.record(insn, i, weaver.unit.live.before(i), record),

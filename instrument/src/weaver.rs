@@ -202,16 +202,16 @@ impl<'a> Weaver<'a> {
     // --- buffer pointers ---
 
     pub fn load_control_flow_pointer(&mut self, reg: Gpr) {
-        match self.manner.claims_vectors() {
-            true => self.code().control_flow_pointer(reg),
-            false => self.code().load(reg, thread::POINTERS),
+        match self.manner.pointer_vector() {
+            Some(vector) => self.code().control_flow_pointer(reg, vector),
+            None => self.code().load(reg, thread::POINTERS),
         }
     }
 
     pub fn load_memory_pointer(&mut self, reg: Gpr) {
-        match self.manner.claims_vectors() {
-            true => self.code().memory_pointer(reg),
-            false => self.code().load(reg, thread::POINTERS + 8),
+        match self.manner.pointer_vector() {
+            Some(vector) => self.code().memory_pointer(reg, vector),
+            None => self.code().load(reg, thread::POINTERS + 8),
         }
     }
 

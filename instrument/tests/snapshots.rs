@@ -1296,6 +1296,26 @@ snapshot!(
 );
 
 snapshot!(
+    registers_recorded_with_pointers_in_xmm15,
+    memory(Memory::Registers, Pointers::Xmm15, 0),
+    |a| { loads!(a) }
+);
+snapshot!(
+    instructions_that_use_vector_register_15,
+    memory(Memory::Registers, Pointers::Xmm15, 0),
+    [
+        // movaps xmm15,xmm1; vpaddq ymm1,ymm15,ymm2; vzeroupper
+        &[0x44, 0x0f, 0x28, 0xf9][..],
+        &[0xc5, 0x85, 0xd4, 0xca],
+        &[0xc5, 0xf8, 0x77],
+        // vpgatherdd ymm1,[rax+ymm15*4],ymm2; fxsave64 [rsp+40h]; movaps xmm14,xmm1
+        &[0xc4, 0xa2, 0x6d, 0x90, 0x0c, 0xb8],
+        &[0x48, 0x0f, 0xae, 0x44, 0x24, 0x40],
+        &[0x44, 0x0f, 0x28, 0xf1],
+    ]
+);
+
+snapshot!(
     instructions_that_use_vector_register_31,
     memory(Memory::Registers, Pointers::Vector, 0),
     [

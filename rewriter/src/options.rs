@@ -191,6 +191,7 @@ enum TablesArg {
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum PointersArg {
     Vector,
+    Xmm15,
     ThreadBlock,
 }
 
@@ -381,8 +382,8 @@ impl How {
             pointers: match self.pointers {
                 // What is watched runs on another place of memory with all its registers.
                 PointersArg::Vector if !self.is_watched() => Pointers::Vector,
-                PointersArg::Vector => Pointers::ThreadBlock,
-                PointersArg::ThreadBlock => Pointers::ThreadBlock,
+                PointersArg::Xmm15 if !self.is_watched() => Pointers::Xmm15,
+                _ => Pointers::ThreadBlock,
             },
             torture: self.torture.iter().fold(0, |bits, t| {
                 bits | match t {
@@ -430,7 +431,12 @@ impl How {
             watched: self.is_watched(),
             log_size: self.log_size.unwrap_or(0),
         };
-        Options { process, recording }
+        let mut options = Options { process, recording };
+        if options.process.pointers == Pointers::Xmm15 && !options.uses_pointers() {
+            // The program's register is left alone where there is nothing to hold.
+            options.process.pointers = Pointers::ThreadBlock;
+        }
+        options
     }
 }
 
@@ -455,6 +461,7 @@ mod tests {
             &["--instrument", "inputs"],
             &["--replays", "--instrument", "none"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
+            &["--pointers", "xmm15"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
             let meant = Arguments::try_parse_from(all).expect("flags").how;

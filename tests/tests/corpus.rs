@@ -69,8 +69,8 @@ fn corpus_same_behaviour() {
             Ok(native) => native,
             Err(e) => return outcomes.record(&case.name, Err(e.to_string())),
         };
-        let modes = [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE, UNDO_STATIC, UNDO_DYNAMIC];
-        for mode in modes {
+        let recorded = [STATIC, DYNAMIC, STATIC_LOW, UNDO_STATIC, UNDO_DYNAMIC, UNDO_LOW];
+        for mode in recorded.into_iter().chain([STATIC_NONE, DYNAMIC_NONE]) {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join(mode.name);
                 tools.rewrite(&case.path, &rewritten, mode.flags)?;
@@ -102,7 +102,7 @@ fn corpus_memrefs_equal_oracle() {
             Ok(truth) => truth,
             Err(e) => return outcomes.record(&case.name, Err(e)),
         };
-        for mode in [STATIC, DYNAMIC] {
+        for mode in [STATIC, DYNAMIC, STATIC_LOW] {
             let name = format!("{} {}", case.name, mode.name);
             if truth.summary.cut_short {
                 outcomes.prefix_only(&name);

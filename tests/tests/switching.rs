@@ -236,6 +236,12 @@ fn each_stretch_is_what_was_executed() {
             ..plain
         },
         Way {
+            name: "switchable, xmm15",
+            flags: &["--switchable", "--pointers", "xmm15"],
+            signals: true,
+            ..plain
+        },
+        Way {
             name: "switchable, thread block",
             flags: &["--switchable", "--pointers", "thread-block", "--skip", "libc.so.6"],
             has_other_gaps: false,

@@ -86,7 +86,7 @@ fn formats_agree() {
     let mut tally = Tally::start("formats_agree");
     let mut ways = Vec::new();
     for translate in ["static", "dynamic"] {
-        for pointers in ["vector", "thread-block"] {
+        for pointers in ["vector", "xmm15", "thread-block"] {
             for memory in ["registers", "addresses"] {
                 for control_flow in ["tags", "full-pc", "bits"] {
                     ways.push([translate, pointers, memory, control_flow]);

@@ -161,12 +161,14 @@ const CASES: [&str; 8] = [
 #[test]
 fn every_way_of_recording_is_undone() {
     let mut tally = Tally::start("every_way_of_recording_is_undone");
-    let ways: [&[&str]; 10] = [
+    let ways: [&[&str]; 12] = [
         &["--dead-registers", "preserve"],
         &["--dead-registers", "preserve", "--translate", "dynamic"],
         &["--memory", "addresses"],
         &["--control-flow", "full-pc"],
         &["--pointers", "thread-block"],
+        &["--pointers", "xmm15"],
+        &["--pointers", "xmm15", "--torture", "spill,drop,tiny-buffers"],
         &["--pointers", "thread-block", "--translate", "dynamic"],
         &["--torture", "spill"],
         &["--torture", "drop"],

@@ -1,48 +1,64 @@
-//! Instructions on vector and mask registers: the buffer pointers in xmm31, and what is recorded of
+//! Instructions on vector and mask registers: the buffer pointers in xmm31 or xmm15, and what is recorded of
 //! the program's.
 
 use super::code::{At, Code};
 use abi::ids::Gpr;
 
 impl Code {
-    /// `vmovq reg, xmm31`: the control-flow pointer.
-    pub fn control_flow_pointer(&mut self, Gpr(reg): Gpr) {
-        self.raw(&[0x62, 0x41 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x7e, 0xf8 | (reg & 7)]);
+    /// `vmovq reg, xmm31` or `xmm15`: the control-flow pointer.
+    pub fn control_flow_pointer(&mut self, Gpr(reg): Gpr, holder: u8) {
+        let b = (1 ^ (reg >> 3)) << 5;
+        match holder {
+            15 => self.raw(&[0xc4, 0x41 | b, 0xf9, 0x7e, 0xf8 | (reg & 7)]),
+            _ => self.raw(&[0x62, 0x41 | b, 0xfd, 0x08, 0x7e, 0xf8 | (reg & 7)]),
+        }
     }
 
-    /// `vpextrq reg, xmm31, 1`: the memory-stream pointer.
-    pub fn memory_pointer(&mut self, Gpr(reg): Gpr) {
-        self.raw(&[0x62, 0x43 | (1 ^ (reg >> 3)) << 5, 0xfd, 0x08, 0x16, 0xf8 | (reg & 7), 1]);
+    /// `vpextrq reg, xmm31, 1`, or of xmm15: the memory-stream pointer.
+    pub fn memory_pointer(&mut self, Gpr(reg): Gpr, holder: u8) {
+        let b = (1 ^ (reg >> 3)) << 5;
+        match holder {
+            15 => self.raw(&[0xc4, 0x43 | b, 0xf9, 0x16, 0xf8 | (reg & 7), 1]),
+            _ => self.raw(&[0x62, 0x43 | b, 0xfd, 0x08, 0x16, 0xf8 | (reg & 7), 1]),
+        }
     }
 
-    /// `vpaddq xmm31, xmm31, gs:[offset]`
-    pub fn bump(&mut self, offset: i32) {
-        self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xd4, 0x3c, 0x25]);
+    /// `vpaddq xmm31, xmm31, gs:[offset]`, or with xmm15
+    pub fn bump(&mut self, holder: u8, offset: i32) {
+        match holder {
+            15 => self.raw(&[0x65, 0xc5, 0x01, 0xd4, 0x3c, 0x25]),
+            _ => self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xd4, 0x3c, 0x25]),
+        }
         self.i32(offset);
     }
 
-    /// `vmovdqu64 gs:[offset], xmm31`
-    pub fn save_pointers(&mut self, offset: i32) {
-        self.whole_vector(0x08, 0x7f, 31, offset);
+    /// `vmovdqu64 gs:[offset], xmm31`, or `vmovdqu` of xmm15
+    pub fn save_pointers(&mut self, offset: i32, holder: u8) {
+        self.whole_vector([0x7a, 0x08], 0x7f, holder, offset);
     }
 
-    /// `vmovdqu64 xmm31, gs:[offset]`
-    pub fn load_pointers(&mut self, offset: i32) {
-        self.whole_vector(0x08, 0x6f, 31, offset);
+    /// `vmovdqu64 xmm31, gs:[offset]`, or `vmovdqu` to xmm15
+    pub fn load_pointers(&mut self, offset: i32, holder: u8) {
+        self.whole_vector([0x7a, 0x08], 0x6f, holder, offset);
     }
 
-    /// `vmovdqu64 gs:[offset], zmm`, registers 24 to 31
+    /// `vmovdqu64 gs:[offset], zmm`, registers 24 to 31, or `vmovdqu` of ymm15
     pub fn save_vector(&mut self, offset: i32, vector: u8) {
-        self.whole_vector(0x48, 0x7f, vector, offset);
+        self.whole_vector([0x7e, 0x48], 0x7f, vector, offset);
     }
 
-    /// `vmovdqu64 zmm, gs:[offset]`, registers 24 to 31
+    /// `vmovdqu64 zmm, gs:[offset]`, registers 24 to 31, or `vmovdqu` to ymm15
     pub fn load_vector(&mut self, offset: i32, vector: u8) {
-        self.whole_vector(0x48, 0x6f, vector, offset);
+        self.whole_vector([0x7e, 0x48], 0x6f, vector, offset);
     }
 
-    fn whole_vector(&mut self, length: u8, opcode: u8, vector: u8, offset: i32) {
-        self.raw(&[0x65, 0x62, 0x61, 0xfe, length, opcode, (vector & 7) << 3 | 4, 0x25]);
+    /// `length`: the byte that says how much of it, in VEX and in EVEX.
+    fn whole_vector(&mut self, [vex, evex]: [u8; 2], opcode: u8, vector: u8, offset: i32) {
+        match vector {
+            15 => self.raw(&[0x65, 0xc5, vex, opcode]),
+            _ => self.raw(&[0x65, 0x62, 0x61, 0xfe, evex, opcode]),
+        }
+        self.raw(&[(vector & 7) << 3 | 4, 0x25]);
         self.i32(offset);
     }
 

@@ -7,6 +7,7 @@ static FEATURES: AtomicU32 = AtomicU32::new(0);
 const SSE42: u32 = 1;
 const AVX512VL: u32 = 2;
 const BMI2: u32 = 4;
+const AVX_ALONE: u32 = 8;
 
 pub fn has_sse42() -> bool {
     FEATURES.load(Relaxed) & SSE42 != 0
@@ -16,9 +17,25 @@ pub fn has_avx512vl() -> bool {
     FEATURES.load(Relaxed) & AVX512VL != 0
 }
 
+/// Whether it has AVX, and no vector register is longer than that knows.
+pub fn has_avx_alone() -> bool {
+    FEATURES.load(Relaxed) & AVX_ALONE != 0
+}
+
 /// Whether it exchanges halves of a register without touching a flag: look-ups in high tables do.
 pub fn has_bmi2() -> bool {
     FEATURES.load(Relaxed) & BMI2 != 0
+}
+
+/// Where half a register is in an XSAVE area.
+#[derive(Clone, Copy)]
+pub struct Half {
+    /// The bit of its component.
+    pub component: u64,
+    /// Offset of that of register 0.
+    pub first: u64,
+    /// Offset of its own.
+    pub last: u64,
 }
 
 /// XCR0, and where XSAVE puts what.
@@ -36,6 +53,15 @@ impl Default for XsaveLayout {
 }
 
 impl XsaveLayout {
+    /// Where the halves of ymm15 are in an XSAVE area of the standard format.
+    pub fn ymm15(&self) -> [Half; 2] {
+        let upper = u64::from(self.components[2].1);
+        [
+            Half { component: 2, first: 160, last: 160 + 15 * 16 },
+            Half { component: 4, first: upper, last: upper + 15 * 16 },
+        ]
+    }
+
     /// Offset of zmm30 in an XSAVE area of the standard format; zmm31 lies behind it.
     pub fn zmm30(&self) -> Option<u64> {
         (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + 14 * 64)
@@ -64,6 +90,9 @@ pub fn detect() -> XsaveLayout {
         // Encoded as AVX is.
         if layout.xcr0 & 6 == 6 && leaf7.ebx & 1 << 8 != 0 {
             features |= BMI2;
+        }
+        if layout.xcr0 & 0xe6 == 6 && leaf1.ecx & 1 << 28 != 0 {
+            features |= AVX_ALONE;
         }
         // AVX512F, AVX512DQ, AVX512VL: none has the last one without the second.
         let wanted = 1 << 16 | 1 << 17 | 1 << 31;

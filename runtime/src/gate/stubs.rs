@@ -22,9 +22,9 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::kernel::signals::actions::REGISTRATIONS;
-use crate::thread::{Thread, PENDING, TAIL_MASK, UNBLOCK};
+use crate::thread::{claims, Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::control::{at, place, slot};
-use abi::thread::{POINTERS, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
+use abi::thread::{POINTERS, PROGRAM_YMM15, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
@@ -96,6 +96,17 @@ unsafe extern "C" fn enter() -> ! {
         "pushfq",
         "and dword ptr [rsp], ~0x40400",
         "popfq",
+        "cmp dword ptr gs:[{vector}], {xmm15}",
+        "jne 4f",
+        "vmovdqu gs:[{pointers}], xmm15",
+        // The program's own. What is all zero above is not loaded there: some processors wait for each change
+        // between the two encodings while there is anything.
+        "vmovdqu xmm15, gs:[{own}]",
+        "mov rcx, gs:[{own} + 16]",
+        "or rcx, gs:[{own} + 24]",
+        "je 4f",
+        "vmovdqu ymm15, gs:[{own}]",
+        "4:",
         "movups gs:[{xmm} + 0], xmm0",
         "movups gs:[{xmm} + 16], xmm1",
         "movups gs:[{xmm} + 32], xmm2",
@@ -112,8 +123,8 @@ unsafe extern "C" fn enter() -> ! {
         "movups gs:[{xmm} + 208], xmm13",
         "movups gs:[{xmm} + 224], xmm14",
         "movups gs:[{xmm} + 240], xmm15",
-        "cmp dword ptr gs:[{vector}], 0",
-        "je 2f",
+        "cmp dword ptr gs:[{vector}], {xmm31}",
+        "jne 2f",
         "vmovdqu64 gs:[{pointers}], xmm31",
         "2:",
         "mov rdi, gs:[{this}]",
@@ -127,6 +138,9 @@ unsafe extern "C" fn enter() -> ! {
         rflags = const RFLAGS,
         xmm = const offset_of!(Thread, xmm),
         vector = const offset_of!(Thread, vector),
+        xmm15 = const claims::XMM15,
+        xmm31 = const claims::XMM31,
+        own = const PROGRAM_YMM15,
         pointers = const POINTERS,
         this = const THIS,
         slot = const offset_of!(Thread, slot),
@@ -178,9 +192,15 @@ pub unsafe extern "C" fn leave() -> ! {
         "movups xmm13, gs:[{xmm} + 208]",
         "movups xmm14, gs:[{xmm} + 224]",
         "movups xmm15, gs:[{xmm} + 240]",
-        "cmp dword ptr gs:[{vector}], 0",
-        "je 2f",
+        "cmp dword ptr gs:[{vector}], {xmm31}",
+        "jb 2f",
+        "ja 3f",
         "vmovdqu64 xmm31, gs:[{pointers}]",
+        "jmp 2f",
+        "3:",
+        "vmovdqu gs:[{own}], ymm15",
+        // Leaves the upper half alone: the way may start again.
+        "movups xmm15, gs:[{pointers}]",
         "2:",
         "deprewrite_leave_last:",
         "jmp {tail}",
@@ -198,6 +218,8 @@ pub unsafe extern "C" fn leave() -> ! {
         late = sym late,
         xmm = const offset_of!(Thread, xmm),
         vector = const offset_of!(Thread, vector),
+        xmm31 = const claims::XMM31,
+        own = const PROGRAM_YMM15,
         pointers = const POINTERS,
         tail = sym tail_start,
     )

@@ -21,7 +21,7 @@ use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::{end_recording, refuse_program};
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::control::place;
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::layout::PAGE;
@@ -53,7 +53,11 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = u32::from(facts().options.process.pointers == Pointers::Vector);
+    thread.vector = match facts().options.process.pointers {
+        Pointers::Vector => claims::XMM31,
+        Pointers::Xmm15 => claims::XMM15,
+        Pointers::ThreadBlock => 0,
+    };
     if !facts().options.recording.records() {
         thread.block.pointers = [0, 0];
         return;

@@ -1,7 +1,7 @@
 //! Where an operand lies whose extent only registers tell: what a store overwrites.
 
 use crate::base::facts::facts;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::ids::Gpr;
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind};
@@ -182,7 +182,7 @@ impl Vectors {
         let n = usize::from(number & 31);
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match n {
-            30 | 31 if thread.vector != 0 => {
+            30 | 31 if thread.vector == claims::XMM31 => {
                 for (i, word) in thread.block.program_vectors[n - 30].iter().enumerate() {
                     put(8 * i, &word.to_le_bytes());
                 }

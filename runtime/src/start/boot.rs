@@ -3,7 +3,7 @@
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
 use crate::base::own::{keep_spare, random, reserve};
-use crate::base::processor::{detect, has_avx512vl, has_bmi2};
+use crate::base::processor::{detect, has_avx512vl, has_avx_alone, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
 use crate::base::{census, control};
@@ -78,12 +78,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let avx512vl = has_avx512vl();
     let reaches_high = !options.process.high_tables || has_bmi2();
     options.process.high_tables &= reaches_high;
+    let pointers = pointers_here(options, avx512vl);
+    // Code that was made ahead of time has them in one place.
+    let runs = reaches_high && pointers == options.process.pointers;
     let statics = header.tables.code_len > 0
         && (header.flags & flags::NEEDS_AVX512VL == 0 || avx512vl)
-        && reaches_high;
-    if !avx512vl {
-        options.process.pointers = Pointers::ThreadBlock;
-    }
+        && runs;
+    options.process.pointers = pointers;
     // SAFETY: the header is the rewriter's, of this file.
     let selected = unsafe { selection::choose(&start, &header, window, options) };
     options.recording.selective |= !selected.selection.is_everything();
@@ -126,8 +127,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         Some(_) => None,
     };
     // SAFETY: the header is the rewriter's, of this file.
-    let mut packs =
-        unsafe { Packs::new(&header, window, avx512vl, reaches_high, folders, selected.rules) };
+    let mut packs = unsafe { Packs::new(&header, window, avx512vl, runs, folders, selected.rules) };
     if replay.is_some() {
         packs.replays(arena.range().end..area.end, mapped);
     }
@@ -460,5 +460,16 @@ fn entries() -> Entries {
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorers(),
+    }
+}
+
+/// Where this processor has the buffer pointers.
+fn pointers_here(options: Options, avx512vl: bool) -> Pointers {
+    match options.process.pointers {
+        Pointers::ThreadBlock => Pointers::ThreadBlock,
+        _ if avx512vl => Pointers::Vector,
+        // Without records there are none, and a register is better left to the program.
+        _ if has_avx_alone() && options.uses_pointers() => Pointers::Xmm15,
+        _ => Pointers::ThreadBlock,
     }
 }

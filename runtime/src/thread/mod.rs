@@ -44,12 +44,22 @@ pub const PENDING: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, pendi
 pub const UNBLOCK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, unblock);
 pub const TAIL_MASK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, tail_mask);
 
+/// Values of [`Thread::vector`].
+pub mod claims {
+    /// While translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch. The program's are in the
+    /// thread block, always.
+    pub const XMM31: u32 = 1;
+    /// While translated code runs, xmm15 holds the buffer pointers, and the program's ymm15 is in the thread block.
+    /// While the runtime works, it is where the other fifteen are.
+    pub const XMM15: u32 = 2;
+}
+
 /// The block first: gs points to it.
 #[repr(C, align(64))]
 pub struct Thread {
     pub block: ThreadBlock,
     pub xmm: [[u64; 2]; 16],
-    /// Not zero: while translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch.
+    /// Which vector registers translated code claims: 0, or one of [`claims`].
     pub vector: u32,
     /// How signals stand with the thread.
     pub mailbox: &'static Mailbox,

@@ -11,7 +11,7 @@ use iced_x86::{Decoder, DecoderOptions};
 use lifter::regs::GprSet;
 
 /// Copies the buffer pointers into the thread block, unless the code was just using the program's
-/// own zmm31: then they are there already.
+/// own register: then they are there already.
 pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
     let offset = place.offset(at.pc());
     let exchanged = place
@@ -19,7 +19,7 @@ pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
         .and_then(|r| r.at(offset))
         .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
     if thread.vector != 0 && !exchanged {
-        if let Some(pointers) = at.xmm31() {
+        if let Some(pointers) = at.pointers(thread.vector) {
             thread.block.pointers = pointers;
         }
     }
@@ -28,7 +28,7 @@ pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
 /// The other way round.
 pub fn give_pointers(thread: &Thread, at: &mut Interrupted) {
     if thread.vector != 0 {
-        at.set_xmm31(thread.block.pointers);
+        at.set_pointers(thread.vector, thread.block.pointers);
     }
 }
 

@@ -2,9 +2,11 @@
 //! handler returns.
 
 use crate::base::facts::facts;
+use crate::base::processor::Half;
 use crate::base::signal::SYNCHRONOUS;
 use crate::kernel::signals::deliver::Kernel;
 use crate::kernel::signals::frame::{software, UContext};
+use crate::thread::claims;
 use core::ops::{Deref, DerefMut};
 
 pub const TRAP_FLAG: u64 = 0x100;
@@ -89,20 +91,63 @@ impl<'a> Interrupted<'a> {
         }
     }
 
-    /// xmm31: the buffer pointers, while translated code runs that holds them there.
-    pub fn xmm31(&self) -> Option<[u64; 2]> {
+    /// The buffer pointers, while translated code runs that holds them in a register of `claims`.
+    pub fn pointers(&self, claims: u32) -> Option<[u64; 2]> {
+        if claims == claims::XMM15 {
+            let [flow, memory, ..] = self.ymm15();
+            return Some([flow, memory]);
+        }
         let at = self.claimed_vectors()?.wrapping_add(1).cast::<[u64; 2]>();
         // SAFETY: as for `vectors`.
         Some(unsafe { at.read_unaligned() })
     }
 
-    /// Sets xmm31, if the processor has it.
-    pub fn set_xmm31(&mut self, value: [u64; 2]) {
+    /// Sets them, if the processor has that register.
+    pub fn set_pointers(&mut self, claims: u32, value: [u64; 2]) {
+        if claims == claims::XMM15 {
+            return self.set_xmm15(value);
+        }
         if let Some(at) = self.claimed_vectors() {
             // SAFETY: as for `vectors`.
             unsafe { at.wrapping_add(1).cast::<[u64; 2]>().write_unaligned(value) };
             self.mark_vectors();
         }
+    }
+
+    /// ymm15. Only asked for where the processor has it.
+    pub fn ymm15(&self) -> [u64; 4] {
+        let half = |place: Half| match self.present() & place.component {
+            0 => [0; 2],
+            // SAFETY: inside the kernel's frame, whose XSAVE area has this component where XCR0 has it.
+            _ => unsafe {
+                self.fpstate.add(place.last as usize).cast::<[u64; 2]>().read_unaligned()
+            },
+        };
+        let [low, high] = facts().xsave.ymm15().map(half);
+        [low[0], low[1], high[0], high[1]]
+    }
+
+    /// Sets the lower half of ymm15.
+    fn set_xmm15(&mut self, value: [u64; 2]) {
+        let [low, _] = facts().xsave.ymm15();
+        // SAFETY: as above; the header of the XSAVE area lies behind the 512 bytes of FXSAVE.
+        unsafe {
+            if self.present() & low.component == 0 {
+                // The others are zero, whatever the frame says.
+                self.fpstate
+                    .add(low.first as usize)
+                    .write_bytes(0, (low.last - low.first) as usize);
+            }
+            self.fpstate.add(low.last as usize).cast::<[u64; 2]>().write_unaligned(value);
+            let present = self.fpstate.add(512).cast::<u64>();
+            present.write_unaligned(present.read_unaligned() | low.component);
+        }
+    }
+
+    /// The components that the frame has.
+    fn present(&self) -> u64 {
+        // SAFETY: the header of the XSAVE area; a processor that is asked for them has one.
+        unsafe { self.fpstate.add(512).cast::<u64>().read_unaligned() }
     }
 
     /// The upper vector registers are in use: they are loaded from the frame.

@@ -4,7 +4,7 @@
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
@@ -24,9 +24,11 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
             }
         }
         if entry.kind.exchanges_pointers() {
-            // The exchange of zmm30 and zmm31 was interrupted: the program's values go to the
-            // block, the pointers are there already.
-            if let Some(vectors) = at.vectors() {
+            // The exchange was interrupted: the program's values go to the block, the pointers are there
+            // already.
+            if thread.vector == claims::XMM15 {
+                thread.block.program_vectors[1][..4].copy_from_slice(&at.ymm15());
+            } else if let Some(vectors) = at.vectors() {
                 thread.block.program_vectors = vectors;
             }
         }

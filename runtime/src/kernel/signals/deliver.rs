@@ -21,7 +21,7 @@ use crate::kernel::switch;
 use crate::logs::inputs::view;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::trace::RegisterState;
@@ -307,8 +307,11 @@ fn write_frame(
     })
 }
 
-/// The program's zmm30 and zmm31, in place of ours, in the XSAVE area at `fpstate`.
+/// The program's vector registers that translated code claims, in place of ours, in the XSAVE area at `fpstate`.
 fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
+    if thread.vector == claims::XMM15 {
+        return write_ymm15(thread, fpstate);
+    }
     let at = fpstate + facts().xsave.zmm30()?;
     // SAFETY: in the frame that is being made on the program's stack.
     unsafe { write_program_value(at, &thread.block.program_vectors) }.then_some(())?;
@@ -317,4 +320,25 @@ fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
     read_program_value(fpstate + 512, &mut present).then_some(())?;
     // SAFETY: as above.
     unsafe { write_program_value(fpstate + 512, &(present | 0x80)) }.then_some(())
+}
+
+/// The program's ymm15, in place of our pointers.
+fn write_ymm15(thread: &Thread, fpstate: u64) -> Option<()> {
+    let mut present = 0u64;
+    read_program_value(fpstate + 512, &mut present).then_some(())?;
+    let halves = facts().xsave.ymm15();
+    for (half, words) in halves.into_iter().zip(thread.block.program_vectors[1].chunks_exact(2)) {
+        if present & half.component == 0 {
+            // The kernel leaves the component out where nothing but zeros was in the registers.
+            let zeros = [0u8; 15 * 16];
+            // SAFETY: in the frame that is being made on the program's stack.
+            unsafe { write_program(fpstate + half.first, &zeros) }.then_some(())?;
+        }
+        present |= half.component;
+        let words = [words[0], words[1]];
+        // SAFETY: as above.
+        unsafe { write_program_value(fpstate + half.last, &words) }.then_some(())?;
+    }
+    // SAFETY: as above.
+    unsafe { write_program_value(fpstate + 512, &present) }.then_some(())
 }

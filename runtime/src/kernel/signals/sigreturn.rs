@@ -6,7 +6,7 @@ use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext};
 use crate::kernel::signals::pressure;
 use crate::thread::traps::Traps;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::event::{Event, WHOLE_UNIT};
 
 const TRAP_FLAG: u64 = 0x100;
@@ -81,7 +81,7 @@ fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
             *word = u64::from_le_bytes(area.0[from..from + 8].try_into().ok()?);
         }
     }
-    if thread.vector != 0 {
+    if thread.vector == claims::XMM31 {
         let from = facts().xsave.zmm30()? as usize;
         let present = area.0[512] & 0x80 != 0;
         let words = thread.block.program_vectors.as_flattened_mut();
