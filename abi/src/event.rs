@@ -518,6 +518,10 @@ pub enum Event<B, R> {
         /// What is there.
         bytes: B,
     },
+    /// Inputs beside a profile: the turns that the thread had made at what stands behind this in the thread,
+    /// until the next of these events. (Positions are those of the profile there.) Right behind
+    /// [`Event::ThreadStart`] it holds for that, too.
+    Turns(u64),
     /// Snapshot, behind the region that it lies in: the part that is kept touches none of these pages, and what
     /// they held is not kept.
     Untouched {
@@ -630,6 +634,7 @@ kinds! {
     Seen = 63 "SEEN",
     Untouched = 64 "UNTOUCHED",
     GsBase = 65 "GS_BASE",
+    Turns = 66 "TURNS",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -786,7 +791,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0, start.0, *len]);
                 out.put(why.as_ref());
             }
-            Event::Order(number) | Event::Runs(number) => put_words(out, &[*number]),
+            Event::Order(number) | Event::Runs(number) | Event::Turns(number) => {
+                put_words(out, &[*number]);
+            }
             Event::Written { address, bytes } => {
                 put_words(out, &[address.0, bytes.as_ref().len() as u64]);
                 out.put(bytes.as_ref());
@@ -967,6 +974,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Arrived => Event::Arrived(f.registers()?),
             Kind::Yields => Event::Yields,
             Kind::Runs => Event::Runs(f.u64()?),
+            Kind::Turns => Event::Turns(f.u64()?),
             Kind::Checked => Event::Checked(f.registers()?),
             Kind::Mapped => {
                 let (file, size, changed_ns) = (f.words()?, f.u64()?, f.u64()?);

@@ -46,6 +46,8 @@ pub enum Instrument {
     Undo = 2,
     /// What the program could not compute itself, from which a replay computes the rest.
     Inputs = 3,
+    /// Both: the inputs, and the profile of the same run.
+    InputsAndDep = 4,
 }
 
 /// Where the two buffer pointers live while generated code runs.
@@ -166,9 +168,14 @@ impl RecordingOptions {
         self.instrument != Instrument::None
     }
 
+    /// Whether control flow is recorded, and memory references if they are wanted.
+    pub fn is_profile(self) -> bool {
+        matches!(self.instrument, Instrument::Dep | Instrument::InputsAndDep)
+    }
+
     /// Whether memory references are recorded.
     pub fn records_memory(self) -> bool {
-        self.instrument == Instrument::Dep && self.memory != Memory::None
+        self.is_profile() && self.memory != Memory::None
     }
 
     /// Whether what stores overwrite is recorded.
@@ -176,9 +183,15 @@ impl RecordingOptions {
         self.instrument == Instrument::Undo
     }
 
-    /// Whether inputs are recorded: no streams, but a count of turns and events.
+    /// Whether inputs are recorded: events that are placed by a count of turns.
     pub fn inputs(self) -> bool {
-        self.instrument == Instrument::Inputs
+        matches!(self.instrument, Instrument::Inputs | Instrument::InputsAndDep)
+    }
+
+    /// Whether one run leaves the inputs and the profile: events are placed in the streams, and events of
+    /// their own say the turns.
+    pub fn both(self) -> bool {
+        self.instrument == Instrument::InputsAndDep
     }
 
     /// Whether each thread has a view of memory, which its loads are compared with.
@@ -188,7 +201,7 @@ impl RecordingOptions {
 
     /// Whether units write to the streams of chunks.
     pub fn streams(self) -> bool {
-        self.records() && !self.inputs()
+        self.records() && self.instrument != Instrument::Inputs
     }
 
     /// Most bytes of chunks and events that the trace keeps, if that is limited.
@@ -218,10 +231,12 @@ impl Options {
 
     /// What is done at turns.
     pub fn turns(self) -> Turns {
-        match (self.process.replays, self.recording.inputs()) {
-            (true, _) => Turns::Down,
-            (false, true) => Turns::Up,
-            (false, false) => Turns::NotCounted,
+        match (self.process.replays, self.recording.inputs(), self.recording.streams()) {
+            (true, ..) => Turns::Down,
+            // The control-flow pointer is in use; code that counts down never comes to the last turn.
+            (false, true, true) => Turns::Down,
+            (false, true, false) => Turns::Up,
+            (false, false, _) => Turns::NotCounted,
         }
     }
 
@@ -307,6 +322,7 @@ impl Options {
                 1 => Instrument::None,
                 2 => Instrument::Undo,
                 3 => Instrument::Inputs,
+                4 => Instrument::InputsAndDep,
                 _ => return None,
             },
             control_flow: match control_flow {
@@ -375,7 +391,13 @@ mod tests {
         let watched = RecordingOptions { watched: true, ..recording };
         let watched = Options { recording: watched, ..options };
         assert_eq!(Options::from_word(watched.to_word()), Some(watched));
-        assert_eq!(Options::from_word(4), None);
+        assert_eq!(Options::from_word(5), None);
+        let both = RecordingOptions { instrument: Instrument::InputsAndDep, ..Default::default() };
+        let (both, inputs) = (Options::from(both), Instrument::Inputs);
+        assert_eq!(Options::from_word(both.to_word()), Some(both));
+        assert!(both.recording.inputs() && both.recording.streams());
+        let inputs = RecordingOptions { instrument: inputs, ..Default::default() };
+        assert_eq!((both.turns(), Options::from(inputs).turns()), (Turns::Down, Turns::Up));
         assert_eq!(recording.log_bytes(), Some(u64::from(LOG_MOST) * LOG_STEP));
         assert_eq!(RecordingOptions::default().log_bytes(), None);
     }

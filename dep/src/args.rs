@@ -193,6 +193,9 @@ pub struct Common {
     /// Of inputs: the program that was rewritten, if the recording does not say where it is
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,
+    /// Of inputs that were recorded beside a profile: what their replay does, and not the profile
+    #[arg(long)]
+    pub replayed: bool,
 }
 
 #[derive(ClapArgs)]

@@ -81,7 +81,10 @@ fn one(
     common: &Common,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    let trace = recording.trace(name, common.output.as_deref())?;
+    let trace = match common.replayed {
+        true => crate::open_inputs(&recording.path(name))?,
+        false => recording.trace(name, common.output.as_deref())?,
+    };
     let which = Which { pid: name.pid, image: Some(name.image) };
     if let Some(shown) = replay::show(&trace, args, common, Some((recording, which)), out) {
         return shown;

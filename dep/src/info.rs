@@ -24,6 +24,7 @@ fn instrument_name(instrument: Instrument) -> &'static str {
         Instrument::Dep => "profile",
         Instrument::Undo => "undo log",
         Instrument::Inputs => "inputs",
+        Instrument::InputsAndDep => "inputs and profile",
         Instrument::None => "nothing",
     }
 }
@@ -434,7 +435,10 @@ impl Report {
         Report {
             program: trace.program.to_string_lossy().into_owned(),
             arguments: trace.arguments.iter().map(|a| lossy(a)).collect(),
-            instrument: instrument_name(trace.options.recording.instrument),
+            instrument: match trace.both {
+                true => instrument_name(Instrument::InputsAndDep),
+                false => instrument_name(trace.options.recording.instrument),
+            },
             ring: trace.options.recording.ring,
             watched: trace.options.recording.watches(),
             control_flow: control_flow_name(trace.options.recording.control_flow),

@@ -33,6 +33,7 @@ mod undo;
 mod window;
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -144,12 +145,24 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
 /// Runs a command on a trace.
 fn trace_file(args: &Args, common: &Common, out: &mut impl Write) -> Result<(), Stop> {
     folder::has_one(&common.file, common.process)?;
-    let trace = Trace::open_with(&common.file, common.output.as_deref())?;
+    let trace = match common.replayed {
+        true => open_inputs(&common.file)?,
+        false => Trace::open_with(&common.file, common.output.as_deref())?,
+    };
     if let Some(shown) = replay::show(&trace, args, common, None, out) {
         return shown;
     }
     let replayable = || replay::completeness(&trace, None, common);
     show_with(&trace, args, common, &replayable, out)
+}
+
+/// The inputs of a trace, whatever it has besides.
+fn open_inputs(path: &Path) -> Result<Trace, Error> {
+    let trace = Trace::open_alone(path)?;
+    match trace.options.recording.inputs() {
+        true => Ok(trace),
+        false => Err(Error(format!("{}: it has no inputs to replay", path.display()))),
+    }
 }
 
 /// Runs a command on an open trace that is none of inputs.

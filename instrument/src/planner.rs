@@ -33,7 +33,7 @@ use crate::plan::{all_open, AtEnd, AtEntry, ControlRecord, Outside, PlanBlock, U
 use crate::refusal::refusal;
 use crate::silent;
 use abi::ids::{Gpr, OrigAddr, UnitId};
-use abi::options::{ControlFlow, Instrument, Memory, Options, RecordingOptions, Turns};
+use abi::options::{ControlFlow, Memory, Options, RecordingOptions, Turns};
 use abi::selection::Selected;
 use abi::trace::outside;
 use abi::unit::{Record, What};
@@ -515,7 +515,7 @@ pub fn names_versions(recording: RecordingOptions) -> bool {
 pub fn may_be_silent(options: Options, placement: Placement) -> bool {
     let recording = options.recording;
     recording.control_flow == ControlFlow::Tags
-        && recording.instrument == Instrument::Dep
+        && recording.is_profile()
         && !recording.selective
         && options.turns() == Turns::NotCounted
         && !placement.patchable

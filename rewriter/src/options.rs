@@ -127,6 +127,8 @@ enum InstrumentArg {
     None,
     Undo,
     Inputs,
+    #[value(name = "inputs,dep")]
+    InputsAndDep,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq, Debug)]
@@ -241,6 +243,15 @@ impl How {
         self.instrument = InstrumentArg::Inputs;
     }
 
+    fn has_inputs(&self) -> bool {
+        matches!(self.instrument, InstrumentArg::Inputs | InstrumentArg::InputsAndDep)
+    }
+
+    /// Whether inputs are recorded beside a profile.
+    pub fn records_both(&self) -> bool {
+        matches!(self.instrument, InstrumentArg::InputsAndDep)
+    }
+
     /// The recording is to be one that can be switched off for the price of none, if it can be switched.
     pub fn be_switchable(&mut self) {
         let is_profile = matches!(self.instrument, InstrumentArg::Dep);
@@ -254,7 +265,7 @@ impl How {
 
     /// All threads run at once, each with a view of memory.
     pub fn is_watched(&self) -> bool {
-        self.threads == ThreadsArg::Watched && matches!(self.instrument, InstrumentArg::Inputs)
+        self.threads == ThreadsArg::Watched && self.has_inputs()
     }
 
     /// The flags that mean the same, each with its value.
@@ -341,6 +352,12 @@ impl How {
         if self.threads == ThreadsArg::Watched && !recording.inputs() {
             return Err("--threads needs --instrument inputs");
         }
+        if recording.both() && recording.watched {
+            return Err("--instrument inputs,dep needs --threads serial: a replay of watched threads has no order of all of them");
+        }
+        if recording.both() && self.replays {
+            return Err("a replay has its inputs already: --replays needs another --instrument");
+        }
         if recording.inputs() {
             if self.start != Start::Entry {
                 return Err("--instrument inputs needs --start entry: a replay begins there");
@@ -397,11 +414,10 @@ impl How {
                 }
             }),
             // A replay compares registers, and a program may read what it never set.
-            dead_registers: match (self.dead_registers, self.instrument, self.replays) {
-                (DeadRegistersArg::Preserve, ..) | (_, InstrumentArg::Inputs, _) | (.., true) => {
-                    DeadRegisters::Preserve
-                }
-                _ => DeadRegisters::Reuse,
+            dead_registers: match self.dead_registers {
+                _ if self.has_inputs() || self.replays => DeadRegisters::Preserve,
+                DeadRegistersArg::Preserve => DeadRegisters::Preserve,
+                DeadRegistersArg::Reuse => DeadRegisters::Reuse,
             },
             // Where nothing is recorded there is nothing to switch.
             switchable: (self.switchable || self.start != Start::Entry)
@@ -415,6 +431,7 @@ impl How {
                 InstrumentArg::None => Instrument::None,
                 InstrumentArg::Undo => Instrument::Undo,
                 InstrumentArg::Inputs => Instrument::Inputs,
+                InstrumentArg::InputsAndDep => Instrument::InputsAndDep,
             },
             control_flow: match self.control_flow {
                 ControlFlowArg::Tags => ControlFlow::Tags,
@@ -459,6 +476,7 @@ mod tests {
             &["--switchable"],
             &["--only", "main:f*,libc.so.6", "--only", "main:10..20", "--skip", "main:g"],
             &["--instrument", "inputs"],
+            &["--instrument", "inputs,dep", "--control-flow", "full-pc"],
             &["--replays", "--instrument", "none"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
             &["--pointers", "xmm15"],
@@ -508,6 +526,11 @@ mod tests {
         );
         assert!(check(&["--instrument", "undo", "--switchable"]).is_err());
         assert!(check(&["--instrument", "inputs", "--switchable"]).is_err());
+        let both = ["--instrument", "inputs,dep"];
+        assert!(check(&both).is_ok());
+        for further in [&["--switchable"][..], &["--threads", "watched"], &["--replays"]] {
+            assert!(check(&[&both, further].concat()).is_err(), "{further:?}");
+        }
         assert!(check(&["--control-flow", "bits", "--switchable"]).is_err());
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());

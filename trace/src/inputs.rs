@@ -1,8 +1,53 @@
-//! What a recording of inputs promises about the order of its events.
+//! What a recording of inputs promises about the order of its events, and what is one beside a profile.
 
 use crate::events::{Event, Placed};
 use crate::open::{Thread, Trace};
 use crate::Error;
+use abi::event::{Position, WHOLE_UNIT};
+use abi::ids::StreamOff;
+
+/// Makes a thread of inputs and a profile one of inputs: events that turns place.
+pub fn alone(thread: &mut Thread) {
+    thread.chunks.clear();
+    let mut turns = 0;
+    // What the first one says holds for the start, too.
+    if let Some(Event::Turns(first)) = thread.events.get(1).and_then(|e| e.event.as_ref()) {
+        turns = *first;
+    }
+    thread.events.retain_mut(|placed| {
+        if let Some(Event::Turns(now)) = placed.event {
+            turns = now;
+        }
+        let control_flow = StreamOff(turns);
+        placed.position = Position { chunk: 0, control_flow, insn: WHOLE_UNIT };
+        !matches!(
+            placed.event,
+            Some(Event::Turns(_) | Event::Interrupted(_) | Event::Registers(_))
+        )
+    });
+}
+
+/// Leaves the profile of a thread of inputs and a profile.
+pub fn without(thread: &mut Thread) {
+    thread.events.retain(|placed| {
+        !matches!(
+            placed.event,
+            Some(
+                Event::Answer { .. }
+                    | Event::Arrived(_)
+                    | Event::Checked(_)
+                    | Event::Mapped { .. }
+                    | Event::Passed { .. }
+                    | Event::Runs(_)
+                    | Event::Seen { .. }
+                    | Event::Turns(_)
+                    | Event::Unfollowed { .. }
+                    | Event::Written { .. }
+                    | Event::Yields
+            )
+        )
+    });
+}
 
 /// What the events of a thread have announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +147,7 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::event::{Position, WHOLE_UNIT};
-    use abi::ids::{LiveAddr, StreamOff};
+    use abi::ids::LiveAddr;
     use abi::trace::RegisterState;
 
     fn thread(events: &[(u64, Event)]) -> Thread {
@@ -156,6 +200,32 @@ mod tests {
         assert!(!is_valid(&[(0, start()), (1, arrived()), (1, call())]));
         assert!(!is_valid(&[(0, start()), (1, arrived()), (1, written()), (1, call())]));
         assert!(!is_valid(&[(0, start()), (1, arrived()), (1, arrived())]));
+    }
+
+    #[test]
+    fn inputs_and_profile_are_told_apart() {
+        let events = [
+            (9, start()),
+            (9, Event::Turns(3)),
+            (9, written()),
+            (9, call()),
+            (12, Event::Turns(5)),
+            (12, Event::Arrived(registers())),
+            (12, Event::Interrupted(registers())),
+            (12, written()),
+            (12, signal()),
+        ];
+        let mut inputs = thread(&events);
+        alone(&mut inputs);
+        let turns: Vec<_> = inputs.events.iter().map(|e| e.position.control_flow.0).collect();
+        assert_eq!(turns, [3, 3, 3, 5, 5, 5]);
+        assert!(check_thread(&inputs).is_ok());
+        let mut profile = thread(&events);
+        without(&mut profile);
+        let kinds: Vec<_> = profile.events.iter().flat_map(|e| &e.event).map(Event::kind).collect();
+        use abi::event::Kind;
+        assert_eq!(kinds, [Kind::ThreadStart, Kind::Syscall, Kind::Interrupted, Kind::Signal]);
+        assert_eq!(profile.events[3].position.control_flow.0, 12);
     }
 
     #[test]

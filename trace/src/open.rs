@@ -5,9 +5,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use abi::event::{xsave_from_bytes, Loss, XsaveComponent};
+use abi::event::{xsave_from_bytes, Loss, Position, XsaveComponent, WHOLE_UNIT};
 use abi::ids::{LiveAddr, OrigAddr};
-use abi::options::{ControlFlow, Options};
+use abi::options::{ControlFlow, Instrument, Options};
 use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
 use crate::events::{parse, Event, Placed};
@@ -129,8 +129,22 @@ pub struct Trace {
     pub rules: String,
     /// The process ended before it recorded anything.
     pub not_started: bool,
+    /// It has inputs and the profile of the same run. The options are those of the one that is read
+    /// ([`Reading`]).
+    pub both: bool,
+    /// Where it is.
+    pub path: PathBuf,
     /// Damage that is none if the log is a ring.
     gave_way: Vec<Damage>,
+}
+
+/// What is read of a trace that has inputs and the profile of the same run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// The streams, and the events in their places there.
+    Profile,
+    /// The events alone, placed by turns.
+    Inputs,
 }
 
 /// What the frames with this thread number belong to.
@@ -157,9 +171,9 @@ impl Trace {
     }
 
     /// Opens the trace without the output file: it has no ahead-of-time units, and so nothing can
-    /// be recovered from its streams.
+    /// be recovered from its streams. If it has inputs, those are read.
     pub fn open_alone(path: &Path) -> Result<Trace, Error> {
-        Ok(Trace::read(path)?.0)
+        Ok(Trace::read(path, Reading::Inputs)?.0)
     }
 
     /// Opens the trace; the output file is looked for at `output` instead of where it ran.
@@ -169,7 +183,7 @@ impl Trace {
 
     /// Opens the trace; the files that it needs are looked for in these places first.
     pub fn open_in(path: &Path, places: &Places) -> Result<Trace, Error> {
-        let (mut trace, described) = Trace::read(path)?;
+        let (mut trace, described) = Trace::read(path, Reading::Profile)?;
         if described {
             trace.open_output(places)?;
         }
@@ -177,7 +191,7 @@ impl Trace {
     }
 
     /// Reads the file; the flag says whether the process is described in it.
-    fn read(path: &Path) -> Result<(Trace, bool), Error> {
+    fn read(path: &Path, reading: Reading) -> Result<(Trace, bool), Error> {
         let in_file = |what: &str| Error(format!("{}: {what}", path.display()));
         let file = TraceFile::open(path)?;
         let not_started = file.is_not_started();
@@ -205,9 +219,11 @@ impl Trace {
             rules: String::new(),
             not_started: false,
             gave_way: Vec::new(),
+            both: false,
+            path: path.to_owned(),
             file,
         };
-        let described = trace.read_frames()?;
+        let described = trace.read_frames(reading)?;
         if not_started && described.is_none() {
             trace.damage.clear();
             trace.not_started = true;
@@ -222,6 +238,13 @@ impl Trace {
         trace.options = Options::from_word(options).ok_or_else(|| {
             in_file("it was recorded with options that this reader does not know")
         })?;
+        if trace.options.recording.both() {
+            trace.both = true;
+            trace.options.recording.instrument = match reading {
+                Reading::Profile => Instrument::Dep,
+                Reading::Inputs => Instrument::Inputs,
+            };
+        }
         if trace.options.recording.ring {
             trace.forget_what_gave_way();
         }
@@ -229,7 +252,7 @@ impl Trace {
     }
 
     /// Reads all that is not a stream. Returns format version and options.
-    fn read_frames(&mut self) -> Result<Option<(u32, u64)>, Error> {
+    fn read_frames(&mut self, reading: Reading) -> Result<Option<(u32, u64)>, Error> {
         let mut frames = self.file.frames.clone();
         frames.sort_by_key(|f| (f.kind as u16, f.header.thread, f.header.seq));
         self.find_gaps(&frames);
@@ -295,7 +318,9 @@ impl Trace {
         }
         // Those of a recording of inputs are in the order in which they happened.
         let options = described.and_then(|(_, word)| Options::from_word(word));
+        let both = options.is_some_and(|options| options.recording.both());
         let inputs = options.is_some_and(|options| options.recording.inputs());
+        let inputs = inputs && (!both || reading == Reading::Inputs);
         for (index, mut thread) in threads {
             thread.index = index;
             let mut states = self.snapshot.iter().filter_map(|e| match e.event {
@@ -307,6 +332,11 @@ impl Trace {
                 _ => None,
             });
             thread.tid = starts.next().or_else(|| states.next_back());
+            match reading {
+                Reading::Inputs if both => crate::inputs::alone(&mut thread),
+                Reading::Profile if both => crate::inputs::without(&mut thread),
+                _ => {}
+            }
             if !inputs {
                 thread.events.sort_by_key(|e| e.position.place());
             }
@@ -343,8 +373,8 @@ impl Trace {
         }
     }
 
-    /// Forgets what thread `first` did before its chunk `chunk`, and all threads but those with a larger
-    /// index than `above`.
+    /// Forgets what thread `first` did before its chunk `chunk`, where it starts now, and all threads but
+    /// those with a larger index than `above`.
     pub fn forget_before(&mut self, first: u32, chunk: u32, above: u32) {
         self.threads.retain(|thread| thread.index == first || thread.index > above);
         if let Some(thread) = self.threads.iter_mut().find(|thread| thread.index == first) {
@@ -352,6 +382,16 @@ impl Trace {
             thread.events.retain(|e| {
                 e.position.chunk >= chunk || matches!(e.event, Some(Event::ThreadStart { .. }))
             });
+            // What it executes first begins a block.
+            let starts = thread.chunks.first().map(|chunk| chunk.registers);
+            for placed in &mut thread.events {
+                if let (Some(Event::ThreadStart { registers, .. }), Some(now)) =
+                    (&mut placed.event, starts)
+                {
+                    **registers = now;
+                    placed.position = Position { chunk, insn: WHOLE_UNIT, ..Position::NONE };
+                }
+            }
         }
     }
 

@@ -88,8 +88,10 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         return Err(Error(format!("thread {}: its start is missing", thread.index)));
     }
     switches_alternate(trace)?;
-    if trace.options.recording.inputs() {
-        crate::inputs::check(trace)?;
+    match trace.options.recording.inputs() {
+        true => crate::inputs::check(trace)?,
+        false if trace.both => crate::inputs::check(&Trace::open_alone(&trace.path)?)?,
+        false => {}
     }
     let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
     let mut previous: Option<(usize, ChunkEnd)> = None;

@@ -106,6 +106,7 @@ fn sample(kind: Kind) -> Owned {
         Kind::Resume => Event::Resume(registers()),
         Kind::FsBase => Event::FsBase(0x7000),
         Kind::GsBase => Event::GsBase(0x8000),
+        Kind::Turns => Event::Turns(100),
         Kind::Fork => Event::Fork { pid: 77 },
         Kind::Parent => Event::Parent { pid: 76 },
         Kind::OwnProcess => Event::OwnProcess { pid: 78 },

@@ -306,7 +306,10 @@ pub fn show(
     of: Option<(&Recording, Which)>,
     out: &mut impl Write,
 ) -> Option<Result<(), Stop>> {
-    if !trace.options.recording.inputs() {
+    // The profile of the same run does not have what these commands show.
+    let needs_replay =
+        matches!(args.command, Command::Races(_) | Command::Window(_) | Command::Undo(_));
+    if !trace.options.recording.inputs() && !(trace.both && needs_replay) {
         return None;
     }
     if let Command::Syscalls(what) = &args.command {
@@ -435,7 +438,7 @@ pub fn completeness(
     recording: Option<(&Recording, TraceName)>,
     common: &Common,
 ) -> Option<String> {
-    if !trace.options.recording.inputs() {
+    if !trace.options.recording.inputs() && !trace.both {
         return None;
     }
     let lineage = match recording {

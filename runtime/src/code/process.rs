@@ -93,7 +93,7 @@ impl World for Process {
     }
 
     fn announce(&self, units: &[u8]) {
-        if facts().options.recording.inputs() {
+        if !facts().options.recording.streams() {
             // No stream names them.
             return;
         }

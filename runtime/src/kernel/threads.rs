@@ -66,7 +66,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     let state = thread.register_state(registers.rip, 0xffff);
     let who = Identity { index: thread.index, tid: thread.tid, parent };
     let tiny = facts().tiny_buffers;
-    if facts().options.recording.inputs() {
+    if !facts().options.recording.streams() {
         thread.recorder.open_counting(trace(), who, &state, tiny);
     } else if thread.recorder.open(trace(), who, &state, tiny).is_err() {
         crate::die!("no address space for the buffers of a thread");
@@ -76,6 +76,7 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
     }
     let none = [0, 0];
     thread.block.pointers = thread.recorder.next_chunk(&none, &state, 0);
+    thread.note_turns();
     log().chunk_starts(thread);
     watched::start::begins(thread, thread.block.registers.rip);
 }
@@ -296,6 +297,7 @@ fn fork(
     let state = thread.register_state(next, 0xffff);
     let pointers = thread.block.pointers;
     thread.block.pointers = thread.recorder.forked(&pointers, who, &state);
+    thread.note_turns();
     log().chunk_starts(thread);
     baton::begins_again(thread);
     ring::forked(thread, forked);

@@ -20,7 +20,7 @@ impl Log for NoLog {}
 pub fn log_of(options: Options) -> &'static dyn Log {
     match options.recording.instrument {
         Instrument::Undo => &undo::UndoLog,
-        Instrument::Inputs => &inputs::Inputs,
+        Instrument::Inputs | Instrument::InputsAndDep => &inputs::Inputs,
         Instrument::Dep | Instrument::None => &NoLog,
     }
 }

@@ -16,7 +16,8 @@
 //! the other frames when they are complete.
 //!
 //! Where inputs are recorded there are no streams, and no chunks: generated code counts turns in place
-//! of the first pointer, and the count is an event's place ([`Recorder::open_counting`]).
+//! of the first pointer, and the count is an event's place ([`Recorder::open_counting`]). Where a profile is
+//! recorded beside them, events of their own say the count ([`Recorder::turns`]).
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
@@ -106,6 +107,8 @@ pub struct Recorder {
     event_bytes: u64,
     /// The chunk is to end with the next unit.
     ends: bool,
+    /// The last number of turns that an event says.
+    told: Option<u64>,
 }
 
 /// Buffer pointers as generated code holds them: control flow, memory.
@@ -230,7 +233,7 @@ impl Recorder {
         if let Some(of_another) = self.events.take() {
             of_another.seal();
         }
-        (self.seq, self.events_seq, self.gap) = (0, 0, None);
+        (self.seq, self.events_seq, self.gap, self.told) = (0, 0, None, None);
         (self.slot, self.in_slot) = (None, false);
         if self.new_events(trace, 0) {
             let Identity { tid, parent, .. } = self.thread;
@@ -500,6 +503,14 @@ impl Recorder {
         // What comes next cannot be understood without this event.
         self.loss(trace, insn, flow);
         let _ = self.seal_chunk(pointers);
+    }
+
+    /// Notes that what follows happened behind so many turns, unless that is known.
+    pub fn turns(&mut self, pointers: &Pointers, turns: u64) {
+        if self.told != Some(turns) && self.to_file() {
+            self.event(pointers, WHOLE_UNIT, &Event::Turns(turns));
+            self.told = Some(turns);
+        }
     }
 
     /// Notes an event behind so many turns. (The count does not say how far the thread has come in its

@@ -236,6 +236,9 @@ fn ring_of(start: &Start, options: Options) -> Option<Ring> {
     let secure = start.get(at::SECURE).unwrap_or(0) != 0;
     let kept = options.recording.inputs() && !options.process.replays && !secure;
     let wanted = start.environment("DEP_RING").filter(|text| kept && !text.is_empty())?;
+    if options.recording.both() {
+        crate::die!("DEP_RING: inputs that are recorded beside a profile have no ring");
+    }
     match wanted.to_str().ok().and_then(Ring::parse) {
         Some(ring) => Some(ring),
         None => crate::die!("DEP_RING: expected {}", abi::ring::EXPECTED),

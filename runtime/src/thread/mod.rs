@@ -265,8 +265,18 @@ impl Thread {
 
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
     pub fn event(&mut self, insn: u32, event: &EventRef<'_>) {
+        self.note_turns();
         let pointers = self.block.pointers;
         self.recorder.event(&pointers, insn, event);
+    }
+
+    /// Notes the turns that the thread has made, where inputs are recorded beside streams: they place
+    /// what comes next.
+    pub fn note_turns(&mut self) {
+        if facts().options.recording.both() {
+            let (pointers, turns) = (self.block.pointers, self.turns());
+            self.recorder.turns(&pointers, turns);
+        }
     }
 
     /// The state of the thread, whose registers are in its block, at `rip`.

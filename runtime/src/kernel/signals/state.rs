@@ -32,10 +32,10 @@ impl State {
 }
 
 /// Notes where inside a unit the thread was interrupted, and with which registers: iterations of a
-/// repeated string instruction that are done already follow from them. (Where inputs are recorded, no
+/// repeated string instruction that are done already follow from them. (Where inputs alone are recorded, no
 /// position is inside of a unit.)
 pub fn interrupted(thread: &mut Thread, state: &State) {
-    let without_units = facts().options.recording.inputs();
+    let without_units = !facts().options.recording.streams();
     if state.insn == WHOLE_UNIT || !thread.recorder.active() || without_units {
         return;
     }
