@@ -205,7 +205,8 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
 
 /// Whether a trace names units: what is run again, and what nothing is recorded of, has no need of them.
 fn names_units(options: Options) -> bool {
-    options.recording.records() && !options.recording.inputs()
+    let inputs_alone = options.recording.inputs() && !options.recording.both();
+    options.recording.records() && !inputs_alone
 }
 
 /// Whether jumps may take slots. Each jump of a replay is counted, and what a thread that is watched reads is looked at.
