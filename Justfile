@@ -25,6 +25,10 @@ microbench *ARGS:
 compare *ARGS:
     tools/compare {{ARGS}}
 
+# Engines that generate code, and docs/bench.md's table of them: `just engines sbcl`
+engines *ARGS:
+    tools/engines {{ARGS}}
+
 # A stage as text: `just dump /usr/bin/gzip cfg --function 0x4000`
 dump PROGRAM STAGE='cfg' *ARGS:
     cargo run --release -q -p rewriter -- {{PROGRAM}} --dump {{STAGE}} {{ARGS}}

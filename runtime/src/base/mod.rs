@@ -15,6 +15,7 @@ pub mod lasting;
 pub mod lineage;
 pub mod lock;
 pub mod mapping;
+pub mod maps;
 pub mod once;
 pub mod own;
 pub mod processor;

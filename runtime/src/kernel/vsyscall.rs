@@ -4,15 +4,16 @@
 //! return address on the stack. That is one of the program's, whose code is not executable here; so the runtime
 //! does the same. Where the kernel does not have the page, a call to it faults, as natively.
 
+use crate::base::maps;
 use crate::base::program::read_program_value;
 use crate::base::signal::{SigInfo, SIGSEGV, SI_KERNEL};
-use crate::base::sys::{self, failed, nr};
+use crate::base::sys::{self, failed};
 use crate::kernel::replay::is_replay;
-use crate::kernel::signals::pending::raise;
+use crate::kernel::signals::pending::raise_fault;
 use crate::kernel::syscalls;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
-use alloc::vec::Vec;
+use abi::layout::page_down;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const PAGE: u64 = 0xffff_ffff_ff60_0000;
@@ -32,6 +33,11 @@ pub fn at(target: u64) -> Option<OldCall> {
     let offset = target.checked_sub(PAGE).filter(|offset| offset % STRIDE == 0)?;
     let number = *CALLS.get(usize::try_from(offset / STRIDE).ok()?)?;
     (is_replay() || is_there()).then_some(OldCall { number, at: target })
+}
+
+/// Whether `target` is in the page, and no call: the kernel tells a program that jumps there nothing about it.
+pub fn refuses(target: u64) -> bool {
+    page_down(target) == PAGE && at(target).is_none() && (is_replay() || is_there())
 }
 
 /// How one goes on.
@@ -77,7 +83,7 @@ pub fn call(thread: &mut Thread, call: OldCall) -> Outcome {
 
 /// An address where the kernel cannot read or write is no error here, but a fault.
 fn refused(thread: &mut Thread) -> Outcome {
-    raise(thread, SIGSEGV, SigInfo::fault(SIGSEGV, SI_KERNEL, 0));
+    raise_fault(thread, SIGSEGV, SigInfo::fault(SIGSEGV, SI_KERNEL, 0));
     Outcome::Fault
 }
 
@@ -88,7 +94,7 @@ fn is_there() -> bool {
     const THERE: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     if KNOWN.load(Relaxed) == UNKNOWN {
-        let found = has_page(&maps().unwrap_or_default());
+        let found = has_page(&maps::read().unwrap_or_default());
         KNOWN.store(if found { THERE } else { ABSENT }, Relaxed);
     }
     KNOWN.load(Relaxed) == THERE
@@ -96,27 +102,6 @@ fn is_there() -> bool {
 
 fn has_page(maps: &[u8]) -> bool {
     maps.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"ffffffffff600000-"))
-}
-
-/// `/proc/self/maps`, all of it.
-fn maps() -> Option<Vec<u8>> {
-    let path = c"/proc/self/maps";
-    // SAFETY: the kernel reads a zero-terminated path.
-    let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, 0]) }.ok()?;
-    let mut all = Vec::new();
-    let mut buffer = [0u8; 4096];
-    loop {
-        let args = [fd, buffer.as_mut_ptr() as usize, buffer.len()];
-        // SAFETY: the kernel writes to the buffer.
-        match unsafe { sys::call(nr::READ, &args) } {
-            Ok(n) if n > 0 => all.extend_from_slice(buffer.get(..n).unwrap_or_default()),
-            Err(sys::EINTR) => {}
-            _ => break,
-        }
-    }
-    // SAFETY: nobody else has the descriptor.
-    let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
-    Some(all)
 }
 
 #[cfg(test)]

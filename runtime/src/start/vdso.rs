@@ -1,5 +1,6 @@
 //! The kernel's vdso: code of the program's that the kernel has placed, with its data in front.
 
+use crate::base::maps;
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
 use crate::code::executable::ExecRange;
@@ -39,7 +40,7 @@ pub fn add(start: &Start) {
 /// system calls.
 pub fn remove(start: &Start) {
     start.ignore(SYSINFO_EHDR);
-    let Some(maps) = read_maps() else { return };
+    let Some(maps) = maps::read() else { return };
     for (at, end) in maps.split(|&b| b == b'\n').filter_map(piece) {
         // SAFETY: nobody has been told where it is. Where the kernel refuses, it stays, and nothing leads
         // there but an address that the program has made up.
@@ -50,7 +51,7 @@ pub fn remove(start: &Start) {
 /// Moves it, with its data, out of the window, where the kernel has placed it in the way of what has
 /// to lie in reach of the program's code. False if that cannot be done.
 pub fn move_away(start: &Start) -> bool {
-    let Some(maps) = read_maps() else { return false };
+    let Some(maps) = maps::read() else { return false };
     let pieces: Vec<(u64, u64)> = maps.split(|&b| b == b'\n').filter_map(piece).collect();
     let from = pieces.iter().map(|p| p.0).min().unwrap_or(0);
     let end = pieces.iter().map(|p| p.1).max().unwrap_or(0);
@@ -81,37 +82,14 @@ fn piece(line: &[u8]) -> Option<(u64, u64)> {
     if name != b"[vdso]" && !name.starts_with(b"[vvar") {
         return None;
     }
-    range(line)
-}
-
-/// The range in a line of /proc/self/maps.
-fn range(line: &[u8]) -> Option<(u64, u64)> {
-    let range = core::str::from_utf8(line.split(|&b| b == b' ').next()?).ok()?;
-    let (start, end) = range.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    maps::range(line)
 }
 
 /// Where the mapping of that name is.
 pub fn mapping_of(name: &[u8]) -> Option<Range<u64>> {
-    let maps = read_maps()?;
+    let maps = maps::read()?;
     let line = maps.split(|&b| b == b'\n').find(|line| line.ends_with(name))?;
-    range(line).map(|(start, end)| start..end)
-}
-
-fn read_maps() -> Option<Vec<u8>> {
-    let path = c"/proc/self/maps";
-    // SAFETY: the kernel reads the path.
-    let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, 0]) }.ok()?;
-    let mut text = Vec::new();
-    let mut piece = [0u8; 4096];
-    let args = [fd, piece.as_mut_ptr() as usize, piece.len()];
-    // SAFETY: the kernel writes at most that many bytes.
-    while let Ok(n @ 1..) = unsafe { sys::call(nr::READ, &args) } {
-        text.extend_from_slice(&piece[..n]);
-    }
-    // SAFETY: opened above.
-    let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
-    Some(text)
+    maps::range(line).map(|(start, end)| start..end)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::base::own::{keep_room, kept, own_range};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr};
-use crate::base::{census, last_words};
+use crate::base::{census, last_words, maps};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::span::Span;
@@ -227,16 +227,19 @@ pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
 pub fn shmdt(args: &[usize; 6]) -> usize {
     const SHMDT: usize = 67;
     let start = args[0] as u64;
+    // What is attached behind it may have the same rights.
+    let len = maps::length_from(&maps::read().unwrap_or_default(), start);
+    let end = start + len;
     let mut jit = jit();
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(SHMDT, *args) };
-    let range = jit.executable(start).filter(|range| range.shared);
-    if let (0, Some(range)) = (result, range) {
-        let end = range.span.end.0;
+    if result == 0 {
         jit.set_shared(start, end, false);
+    }
+    if result == 0 && jit.touches_code(start, end) {
         jit.remove_executable(start, end);
         drop(jit);
-        trace().process_event(&Event::Unmap { start: LiveAddr(start), len: end - start });
+        trace().process_event(&Event::Unmap { start: LiveAddr(start), len });
     }
     result
 }

@@ -1,0 +1,71 @@
+;; Rounds of recursion, objects, closures, strings, a hash table, conditions and a sort. Their results go to
+;; stdout. The processor time of the second half goes to stderr.
+(defparameter *rounds* 130)
+
+(defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+
+(defclass shape () ((side :initarg :side :reader side)))
+(defclass square (shape) ())
+(defclass strip (shape) ())
+(defgeneric area (shape))
+(defmethod area ((shape square)) (* (side shape) (side shape)))
+(defmethod area ((shape strip)) (* (side shape) 3))
+(defun shapes (n)
+  (let ((sum 0))
+    (dotimes (i n sum)
+      (incf sum (area (if (evenp i)
+                          (make-instance 'square :side (mod i 16))
+                          (make-instance 'strip :side (mod i 16))))))))
+
+(defun closures (n)
+  (let ((adders (make-array 16)) (value 0))
+    (dotimes (i 16) (let ((k i)) (setf (aref adders i) (lambda (x) (logand (+ x k) #xffff)))))
+    (dotimes (i n value) (setf value (funcall (aref adders (logand i 15)) value)))))
+
+(defun strings (n)
+  (let ((text (with-output-to-string (out)
+                (dotimes (i n)
+                  (write-char #\w out)
+                  (princ (mod (* i 7919) 1009) out)
+                  (write-char #\space out))))
+        (found 0)
+        (start 0))
+    (setf text (string-upcase text))
+    (loop for space = (position #\space text :start start)
+          while space
+          do (let ((word (subseq text start space)))
+               (when (char= (char word (1- (length word))) #\7) (incf found (length word))))
+             (setf start (1+ space)))
+    found))
+
+(defun table (n)
+  (let ((counts (make-hash-table :test 'equal)) (sum 0))
+    (dotimes (i n) (incf (gethash (cons 'k (mod (* i 31) 2003)) counts 0) i))
+    (maphash (lambda (key count) (setf sum (mod (+ sum (* (cdr key) count)) 1000003))) counts)
+    sum))
+
+(define-condition odd (error) ((value :initarg :value :reader value)))
+(defun check (i) (if (zerop (mod i 5)) (error 'odd :value i) i))
+(defun conditions (n)
+  (let ((sum 0))
+    (dotimes (i n sum)
+      (handler-case (incf sum (check i)) (odd (e) (decf sum (value e)))))))
+
+(defun sorted (n)
+  (let ((values (make-array n)) (x 12345))
+    (dotimes (i n) (setf x (mod (+ (* x 1103515) 12345) 2147483647)) (setf (aref values i) x))
+    (setf values (sort values (lambda (a b) (< a b))))
+    (mod (aref values (floor n 2)) 1000003)))
+
+(defun tree (depth) (if (zerop depth) nil (list depth (tree (1- depth)) (tree (1- depth)))))
+(defun weigh (node) (if node (+ (first node) (weigh (second node)) (weigh (third node))) 0))
+
+(defun used () (/ (get-internal-run-time) internal-time-units-per-second 1.0d0))
+
+(let ((half 0))
+  (dotimes (i *rounds*)
+    (when (= i (floor *rounds* 2)) (setf half (used)))
+    (format t "~a ~a ~a ~a ~a ~a ~a ~a~%" (fib (+ 24 (mod i 2))) (shapes 100000) (closures 300000) (strings 4000)
+            (table 20000) (conditions 800) (sorted 8000) (weigh (tree 14))))
+  (finish-output)
+  (format *error-output* "steady ~,3f~%" (- (used) half)))

@@ -1,0 +1,83 @@
+//! What the kernel lists as mapped (`/proc/self/maps`).
+
+use crate::base::sys::{self, nr};
+use alloc::vec::Vec;
+
+/// All of it; `None` without `/proc`.
+pub fn read() -> Option<Vec<u8>> {
+    let path = c"/proc/self/maps";
+    // SAFETY: the kernel reads a zero-terminated path.
+    let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, 0]) }.ok()?;
+    let mut all = Vec::new();
+    let mut buffer = [0u8; 4096];
+    loop {
+        let args = [fd, buffer.as_mut_ptr() as usize, buffer.len()];
+        // SAFETY: the kernel writes to the buffer.
+        match unsafe { sys::call(nr::READ, &args) } {
+            Ok(n) if n > 0 => all.extend_from_slice(buffer.get(..n).unwrap_or_default()),
+            Err(sys::EINTR) => {}
+            _ => break,
+        }
+    }
+    // SAFETY: nobody else has the descriptor.
+    let _ = unsafe { sys::call(nr::CLOSE, &[fd]) };
+    Some(all)
+}
+
+/// From where to where a line is about.
+pub fn range(line: &[u8]) -> Option<(u64, u64)> {
+    let (start, end) = words(line).next()?.split_once('-')?;
+    Some((hexadecimal(start)?, hexadecimal(end)?))
+}
+
+/// How long the object is that is mapped from its beginning on at `at`, pieces with other rights and holes included.
+pub fn length_from(maps: &[u8], at: u64) -> u64 {
+    /// A piece: from where to where, its offset, and what it is a piece of.
+    fn piece(line: &[u8]) -> Option<(u64, u64, u64, [&str; 2])> {
+        let (start, end) = range(line)?;
+        let mut rest = words(line).skip(2);
+        let offset = hexadecimal(rest.next()?)?;
+        Some((start, end, offset, [rest.next()?, rest.next()?]))
+    }
+    let pieces = || maps.split(|&byte| byte == b'\n').filter_map(piece);
+    let Some((.., object)) = pieces().find(|piece| piece.0 == at) else { return 0 };
+    let belongs =
+        |&(start, _, offset, of): &(u64, u64, u64, _)| of == object && start == at + offset;
+    pieces().filter(belongs).map(|(_, end, ..)| end - at).max().unwrap_or(0)
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &str> {
+    line.split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty())
+        .map(|word| core::str::from_utf8(word).unwrap_or_default())
+}
+
+fn hexadecimal(word: &str) -> Option<u64> {
+    u64::from_str_radix(word, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_about_a_range() {
+        let line = b"7ffff7fc9000-7ffff7fcb000 r--p 00000000 00:00 0     [vvar_vclock]";
+        assert_eq!(range(line), Some((0x7fff_f7fc_9000, 0x7fff_f7fc_b000)));
+        assert_eq!(range(b""), None);
+    }
+
+    #[test]
+    fn an_object_is_as_long_as_its_pieces() {
+        let maps = b"\
+            10000-11000 rwxs 00000000 00:01 7                  /SYSV00000000 (deleted)\n\
+            11000-12000 r--s 00001000 00:01 7                  /SYSV00000000 (deleted)\n\
+            13000-14000 rwxs 00003000 00:01 7                  /SYSV00000000 (deleted)\n\
+            14000-16000 rwxs 00000000 00:01 7                  /SYSV00000000 (deleted)\n\
+            16000-17000 rwxs 00006000 00:01 8                  /SYSV00000000 (deleted)\n";
+        assert_eq!(length_from(maps, 0x10000), 0x4000);
+        assert_eq!(length_from(maps, 0x14000), 0x2000);
+        assert_eq!(length_from(maps, 0x12000), 0);
+        assert_eq!(length_from(b"", 0x10000), 0);
+    }
+}
