@@ -55,7 +55,9 @@ fn page(report: &Report, form: &dyn Fn(&Lines) -> String, markdown: bool) -> Str
     if !flags.is_empty() {
         let _ = writeln!(out, "Rewritten with {}", flags.join(" "));
     }
-    out.push_str(&wrapped(&format!("The row '{PAPER_ROW}' has averages of: {PAPER}.")));
+    out.push_str(&wrapped(&format!(
+        "The row '{PAPER_ROW}' has the averages of: {PAPER}; SPECint 2000 on 32 bits."
+    )));
     let title = |out: &mut String, text: &str, what: &str| {
         let _ = match markdown {
             true => writeln!(out, "\n**{text}**"),
@@ -487,6 +489,11 @@ fn notes(report: &Report) -> Vec<(String, Vec<String>)> {
                 note(6, format!("the number of instructions differs by {apart} % from run to run"));
             }
         }
+    }
+    let (n, of) = (report.programs.iter().filter_map(known).count(), report.programs.len());
+    if (1..of).contains(&n) {
+        let text = format!("those of bytes are of {n} of {of} programs");
+        notes.entry((7, text)).or_default().push("means".into());
     }
     notes.into_iter().map(|((_, text), of)| (text, of)).collect()
 }
