@@ -154,5 +154,13 @@ int main(void) {
             if (faults && kind == 1) CHECK(!memcmp(seen, table, 16));
         }
     }
+    // So many that one of them meets the end of a buffer.
+    for (int i = 0; i < 20000; i++) {
+        for (int k = 0; k < 8; k++) indices[k] = i + k & 7;
+        __asm__ volatile("vpcmpeqd %%ymm1, %%ymm1, %%ymm1\n vmovdqu (%0), %%ymm15\n"
+                         "vpgatherdd %%ymm1, (%1,%%ymm15,4), %%ymm2\n vmovdqu %%ymm2, (%2)\n"
+                         : : "r"(indices), "r"(table), "r"(sums) : "memory", "xmm1", "xmm2", "xmm15");
+        for (int k = 0; k < 8; k++) CHECK(sums[k] == table[i + k & 7]);
+    }
     puts("ok");
 }
