@@ -20,10 +20,7 @@ pub fn alone(thread: &mut Thread) {
         }
         let control_flow = StreamOff(turns);
         placed.position = Position { chunk: 0, control_flow, insn: WHOLE_UNIT };
-        !matches!(
-            placed.event,
-            Some(Event::Turns(_) | Event::Interrupted(_) | Event::Registers(_))
-        )
+        !matches!(placed.event, Some(Event::Turns(_) | Event::Interrupted(_) | Event::Registers(_)))
     });
 }
 
