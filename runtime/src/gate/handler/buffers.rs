@@ -13,18 +13,16 @@ use lifter::regs::GprSet;
 /// Copies the buffer pointers into the thread block, unless the code was just using the program's
 /// own register: then they are there already.
 pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
-    if thread.vector != 0 && !is_exchanged(at, place) {
+    let offset = place.offset(at.pc());
+    let exchanged = place
+        .recipe()
+        .and_then(|r| r.at(offset))
+        .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
+    if thread.vector != 0 && !exchanged {
         if let Some(pointers) = at.pointers(thread.vector) {
             thread.block.pointers = pointers;
         }
     }
-}
-
-/// Whether the program's own register is where the pointers are otherwise.
-fn is_exchanged(at: &Interrupted, place: &Place) -> bool {
-    let offset = place.offset(at.pc());
-    let entry = place.recipe().and_then(|recipe| recipe.at(offset));
-    entry.is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code)
 }
 
 /// The other way round.
@@ -46,10 +44,7 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
         let mut pointers = thread.block.pointers;
         thread.recorder.overflow(&mut pointers);
         thread.block.pointers = pointers;
-        if !is_exchanged(at, place) {
-            // Otherwise the code loads them from the block.
-            give_pointers(thread, at);
-        }
+        give_pointers(thread, at);
         return true;
     }
     false
