@@ -535,7 +535,6 @@ const CHANGING: &[&str] = &[
     "c/fork_changes.",
     "c/text_patch_threads.",
     "c/replaced_code.",
-    "c/generated_threads.",
 ];
 
 /// Runs a program that is switched on and off as long as it runs. How often that was.
