@@ -22,8 +22,8 @@ static void handler(int s, siginfo_t *info, void *context) {
     if (address >= low && address < high) address = (char *)(address - low);
     int inside = at > (char *)0x10000000;
     if (address == at && inside) address = (char *)-1;
-    printf("%s: signal %d code %d at %p, address %p, trap %d error %#x cr2 %p\n", what, s, info->si_code,
-           inside ? (void *)-1 : at, address, (int)g[REG_TRAPNO], (unsigned)g[REG_ERR], cr2);
+    printf("%s: signal %d code %d at %p, address %p, trap %d error %#x cr2 %p flags %#x\n", what, s, info->si_code,
+           inside ? (void *)-1 : at, address, (int)g[REG_TRAPNO], (unsigned)g[REG_ERR], cr2, (unsigned)g[REG_EFL] & 0x10500);
     siglongjmp(out, 1);
 }
 static void go(const char *name, unsigned long target) {
@@ -76,6 +76,9 @@ int main(void) {
     CHECK(munmap(base + 0x5000, 0x1000) == 0);
     all("not mapped", b + 0x5008);
     all("not canonical", 0x800000000000);
+    all("the kernel's", 0xffffffff81000000);
+    all("in the page of old calls", 0xffffffffff600008);
+    all("the last byte", 0xffffffffffffffff);
     all("not canonical, high", 0xdeadbeef12345678);
     raise(SIGUSR1);
     // Off the end of a page that is executable, and an instruction that is cut in two by the end.

@@ -107,7 +107,8 @@ pub fn forked(_: &Forked, shares: bool) {
         _ => sys::MAP_SHARED | sys::MAP_NORESERVE,
     };
     // SAFETY: in place of the page, which belongs to the parent.
-    if unsafe { sys::mmap(page, LEN, prot, flags | sys::MAP_FIXED, fd, 0) }.is_err() {
+    let map = || unsafe { sys::mmap(page, LEN, prot, flags | sys::MAP_FIXED, fd, 0) };
+    if sys::beyond_limits(map).is_err() {
         crate::die!("no memory for the page that switches the recording");
     }
     FILE.store(fd, Relaxed);

@@ -49,11 +49,10 @@ impl Arena {
         // SAFETY: an old length of 0 duplicates a shared mapping; the target range is reserved for
         // the arena by the layout.
         unsafe {
-            let at = match sys::call(nr::MREMAP, &[from, 0, len, sys::MREMAP_MAYMOVE]) {
+            let duplicate = |args: &[usize]| sys::beyond_limits(|| sys::call(nr::MREMAP, args));
+            let at = match duplicate(&[from, 0, len, sys::MREMAP_MAYMOVE]) {
                 // There is no address space for a third mapping; nobody else executes the second one.
-                Err(sys::ENOMEM) if census::live() <= 1 => {
-                    sys::call(nr::MREMAP, &[from, 0, len, MOVE, to])?
-                }
+                Err(sys::ENOMEM) if census::live() <= 1 => duplicate(&[from, 0, len, MOVE, to])?,
                 other => other?,
             };
             sys::call(nr::MPROTECT, &[at, len, sys::PROT_READ | sys::PROT_EXEC])?;
@@ -74,11 +73,11 @@ impl Arena {
         }
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
-        // In the place of the old one, which takes no address space: the program may have limited that. The
+        // In the place of the old one, which takes no address space: the program may have used it up. The
         // old bytes are still there where they are executed.
         // SAFETY: our own mapping, and nobody writes there meanwhile.
-        let copy = unsafe { sys::mmap(self.write, self.len, prot, flags, -1, 0) };
-        let Ok(copy) = copy else {
+        let copy = || unsafe { sys::mmap(self.write, self.len, prot, flags, -1, 0) };
+        let Ok(copy) = sys::beyond_limits(copy) else {
             crate::die!("no memory for the code cache of a process that has forked");
         };
         for (at, advice) in [(self.execute, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {

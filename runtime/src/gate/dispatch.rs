@@ -180,10 +180,14 @@ fn not_executable(thread: &mut Thread, target: u64) {
         undo_transfer(thread, target);
         thread.fault.note(GENERAL_PROTECTION, 0, 0);
         let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
-        return pending::raise(thread, signal::SIGSEGV, info);
+        return pending::raise_fault(thread, signal::SIGSEGV, info);
     }
     if let Some(call) = vsyscall::at(target) {
         return old_call(thread, target, call);
+    }
+    if vsyscall::refuses(target) {
+        let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
+        return pending::raise_fault(thread, signal::SIGSEGV, info);
     }
     if may_fetch(target) {
         // The processor raises it: it knows what is there.
@@ -193,7 +197,7 @@ fn not_executable(thread: &mut Thread, target: u64) {
     }
     let (signal, info) = fetch_fault(target, None);
     thread.fault.note(PAGE_FAULT, BY_FETCH, target);
-    pending::raise(thread, signal, info);
+    pending::raise_fault(thread, signal, info);
 }
 
 /// The program has called what the kernel has at `target`.

@@ -34,6 +34,9 @@ pub const PAGE_FAULT: u64 = 14;
 /// That of a general protection fault.
 pub const GENERAL_PROTECTION: u64 = 13;
 
+/// In the flags that a fault leaves: it is not raised again for the same instruction by a breakpoint.
+pub const RESUME_FLAG: u64 = 0x10000;
+
 /// Error codes of page faults: at user level, by a fetch.
 pub const BY_FETCH: u64 = 0x14;
 

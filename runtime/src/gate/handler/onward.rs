@@ -22,7 +22,7 @@ use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::watched::guarded;
 use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
-use crate::thread::traps::{Fetch, Traps};
+use crate::thread::traps::{Fetch, Traps, RESUME_FLAG};
 use crate::thread::Thread;
 use abi::event::{LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
@@ -152,7 +152,7 @@ pub fn at_fetch(
     let inside = thread.fetching.take().and_then(|fetch| fetch.inside);
     let boundary = if thread.transfer_undone { LAST_NOT_DONE } else { WHOLE_UNIT };
     let (insn, valid) = inside.unwrap_or((boundary, 0xffff));
-    let state = State {
+    let mut state = State {
         gpr: thread.block.registers.gpr,
         rip: thread.resume_original,
         rflags: thread.block.registers.rflags,
@@ -163,6 +163,7 @@ pub fn at_fetch(
     let mut origin = Origin::Outside;
     if raised {
         origin = Origin::Instruction;
+        state.rflags |= RESUME_FLAG;
         let registration = info.registration();
         thread.fault.note(at.context.trap, at.context.error, info.address());
         (signal, *info) = fetch_fault(info.address(), Some((signal, *info)));

@@ -21,6 +21,7 @@ use crate::kernel::switch;
 use crate::logs::inputs::view;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
+use crate::thread::traps::RESUME_FLAG;
 use crate::thread::{claims, Thread};
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
@@ -40,7 +41,6 @@ const FRAME_FLAGS: u64 = 7;
 pub const FIRST_PROCESS: u32 = 1;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
-const RESUME_FLAG: u64 = 0x10000;
 
 /// Where a signal comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo,
 use crate::base::sys::{self, nr};
 use crate::kernel::signals::{actions, pressure};
 use crate::thread::mailbox::Mailbox;
+use crate::thread::traps::RESUME_FLAG;
 use crate::thread::Thread;
 
 impl Thread {
@@ -54,6 +55,12 @@ pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
     if let Some(earlier) = earlier {
         queue(&earlier);
     }
+}
+
+/// As [`raise`], what the processor would raise as a fault.
+pub fn raise_fault(thread: &mut Thread, number: i32, info: SigInfo) {
+    thread.block.registers.rflags |= RESUME_FLAG;
+    raise(thread, number, info);
 }
 
 /// Last thing on the way back to translated code: lets a waiting signal in there.
