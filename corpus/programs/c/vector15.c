@@ -154,8 +154,11 @@ int main(void) {
             if (faults && kind == 1) CHECK(!memcmp(seen, table, 16));
         }
     }
-    // So many that one of them meets the end of a buffer.
+    // So many, with other loads of another number between them, that the index itself meets the end of a buffer.
+    int places[8], *volatile chase[8];
+    for (int k = 0; k < 8; k++) places[k] = k, chase[k] = &places[k];
     for (int i = 0; i < 20000; i++) {
+        for (int k = 0; k < i % 8; k++) CHECK(*chase[k] == k);
         for (int k = 0; k < 8; k++) indices[k] = i + k & 7;
         __asm__ volatile("vpcmpeqd %%ymm1, %%ymm1, %%ymm1\n vmovdqu (%0), %%ymm15\n"
                          "vpgatherdd %%ymm1, (%1,%%ymm15,4), %%ymm2\n vmovdqu %%ymm2, (%2)\n"

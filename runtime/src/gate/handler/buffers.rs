@@ -42,9 +42,14 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
     }
     if thread.recorder.is_overflow(address) {
         let mut pointers = thread.block.pointers;
+        // Not so where an index of the program's, in the register that is claimed, was just being recorded: the
+        // pointers come back behind the instruction.
+        let are_there = at.pointers(thread.vector) == Some(pointers);
         thread.recorder.overflow(&mut pointers);
         thread.block.pointers = pointers;
-        give_pointers(thread, at);
+        if are_there {
+            give_pointers(thread, at);
+        }
         return true;
     }
     false
