@@ -84,9 +84,9 @@ fn same(profile: &[u8], replayed: &[u8], whole: bool) -> Result<(), String> {
 }
 
 /// What `list` makes of a profile, and of the replay of the same run.
-fn compare(list: impl Fn(&str, bool) -> Command) -> Result<Compared, String> {
+fn compare(lists: &[&str], list: impl Fn(&str, bool) -> Command) -> Result<Compared, String> {
     let mut compared = Compared::Whole;
-    for what in ["blocks", "memrefs"] {
+    for &what in lists {
         let profile = list(what, false).output().expect("it runs");
         if !profile.status.success() || !profile.stderr.is_empty() {
             return Err(format!("{what} of the profile: {}", text(&profile.stderr)));
@@ -131,6 +131,7 @@ fn compare(list: impl Fn(&str, bool) -> Command) -> Result<Compared, String> {
     }
 }
 
+/// Not the blocks: where a signal was sent, the one list may have a line that the other has not.
 #[test]
 fn replays_of_the_corpus_are_what_the_profile_says() {
     let mut tally = Tally::start("replays_of_the_corpus_are_what_the_profile_says");
@@ -161,7 +162,8 @@ fn replays_of_the_corpus_are_what_the_profile_says() {
                         command.args(replayed.then_some("--replayed"));
                         command
                     };
-                    let compared = compare(list).map_err(|e| format!("{}: {e}", name_of(trace)))?;
+                    let compared = compare(&["memrefs"], list)
+                        .map_err(|e| format!("{}: {e}", name_of(trace)))?;
                     match compared {
                         Compared::Whole => whole.fetch_add(1, Relaxed),
                         Compared::Prefix => prefix.fetch_add(1, Relaxed),
@@ -250,7 +252,7 @@ fn replays_of_programs_are_what_the_profile_says() {
                     command.args(replayed.then_some("--replayed"));
                     command
                 };
-                match compare(list).map_err(|e| format!("{image}: {e}"))? {
+                match compare(&["blocks", "memrefs"], list).map_err(|e| format!("{image}: {e}"))? {
                     Compared::Whole => {}
                     other => return Err(format!("{image}: {other:?}")),
                 }

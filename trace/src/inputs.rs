@@ -144,6 +144,7 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::event::Kind;
     use abi::ids::LiveAddr;
     use abi::trace::RegisterState;
 
@@ -220,7 +221,6 @@ mod tests {
         let mut profile = thread(&events);
         without(&mut profile);
         let kinds: Vec<_> = profile.events.iter().flat_map(|e| &e.event).map(Event::kind).collect();
-        use abi::event::Kind;
         assert_eq!(kinds, [Kind::ThreadStart, Kind::Syscall, Kind::Interrupted, Kind::Signal]);
         assert_eq!(profile.events[3].position.control_flow.0, 12);
     }

@@ -309,7 +309,8 @@ pub fn show(
     // The profile of the same run does not have what these commands show.
     let needs_replay =
         matches!(args.command, Command::Races(_) | Command::Window(_) | Command::Undo(_));
-    if !trace.options.recording.inputs() && !(trace.both && needs_replay) {
+    let is_replayed = trace.options.recording.inputs() || trace.both && needs_replay;
+    if !is_replayed {
         return None;
     }
     if let Command::Syscalls(what) = &args.command {
