@@ -33,7 +33,9 @@ const STREAMS: [(&str, StreamKind, [&str; 2]); 5] = [
     (ADDRESSES, StreamKind::Memory, WHOLE),
     ("registers", StreamKind::Memory, OURS),
 ];
-pub const COMPRESSORS: [(&str, fn(&Compressed) -> u64); 3] =
+/// The bytes that a compressor has left.
+pub type Bytes = fn(&Compressed) -> u64;
+pub const COMPRESSORS: [(&str, Bytes); 3] =
     [("Sequitur", |c| c.sequitur.bytes), ("bzip2", |c| c.bzip2_bytes), ("zstd", |c| c.zstd_bytes)];
 
 pub fn text(report: &Report) -> String {
@@ -366,7 +368,7 @@ pub fn share(
     formats: &Formats,
     (first, kind): (&str, StreamKind),
     format: &str,
-    by: fn(&Compressed) -> u64,
+    by: Bytes,
 ) -> Option<f64> {
     let (base, of) = (formats.stream(kind, first)?, formats.stream(kind, format)?);
     let base = base.bytes as f64 / base.instructions as f64;
