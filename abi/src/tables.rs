@@ -1,7 +1,7 @@
 //! The tables of ahead-of-time code, of the program's as of a library's.
 
 /// Entries or units of which the index has one.
-pub const GROUP: u64 = 32;
+pub const GROUP: u8 = 32;
 /// Bytes of the header of a recipe.
 pub const RECIPE_HEADER: u64 = 8;
 /// Bytes of what an index has.
@@ -147,9 +147,9 @@ impl Tables {
         self.unit_count < 1 << 32
             && is_within(end, self.code, self.code_len, 1)
             && is_within(end, self.entries, self.entries_len, 1)
-            && is_within(end, self.entry_index, self.entry_count.div_ceil(GROUP), INDEX)
+            && is_within(end, self.entry_index, self.entry_count.div_ceil(GROUP.into()), INDEX)
             && is_within(end, self.units, self.units_len, 1)
-            && is_within(end, self.unit_index, self.unit_count.div_ceil(GROUP), INDEX)
+            && is_within(end, self.unit_index, self.unit_count.div_ceil(GROUP.into()), INDEX)
             && is_within(end, self.headers, self.header_count, RECIPE_HEADER)
             && is_within(end, self.descriptions, self.descriptions_len, 1)
             && is_within(end, self.slots, self.slot_count, 8)

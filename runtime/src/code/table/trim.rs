@@ -62,6 +62,7 @@ fn give_back(place: Range<u64>, written: &[u64]) {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests have a heap and may panic")]
 mod tests {
     use super::*;
     use crate::base::sys::{mmap, MAP_PRIVATE, PROT_READ, PROT_WRITE};
