@@ -137,7 +137,9 @@ fn replays_of_the_corpus_are_what_the_profile_says() {
     let mut tally = Tally::start("replays_of_the_corpus_are_what_the_profile_says");
     let (whole, prefix) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let every = std::env::var("WAYS").is_ok_and(|ways| ways == "all");
-    let cases: Vec<_> = corpus().into_iter().enumerate().collect();
+    let mut cases: Vec<_> = corpus().into_iter().enumerate().collect();
+    // A fifth of the programs takes a minute; five and the number of ways have no common divisor.
+    cases.retain(|(number, _)| every || number % 5 == 0);
     tally.side_by_side(&cases, |outcomes, (number, case)| {
         if let Some(why) = case.skip_reason_in("replay").or_else(|| case.skip_reason_in("inputs")) {
             return outcomes.skip(&case.name, &why);
