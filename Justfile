@@ -29,6 +29,14 @@ compare *ARGS:
 engines *ARGS:
     tools/engines {{ARGS}}
 
+# How much of a run BugNet would log, as tables: `ONLY='gzip mcf' just first-loads`
+first-loads:
+    tools/first-loads
+
+# Recording for a replay beside other tools, as a table: `just record-peers 5`
+record-peers *ARGS:
+    tools/record-peers {{ARGS}}
+
 # A stage as text: `just dump /usr/bin/gzip cfg --function 0x4000`
 dump PROGRAM STAGE='cfg' *ARGS:
     cargo run --release -q -p rewriter -- {{PROGRAM}} --dump {{STAGE}} {{ARGS}}
