@@ -103,6 +103,11 @@ struct Way {
     wide: bool,
 }
 
+/// Whether this processor has the registers of [`Pointers::Vector`]: code is executed here, not only made.
+fn has_claimed_vectors() -> bool {
+    std::is_x86_feature_detected!("avx512vl")
+}
+
 fn way(byte: u8, state: u64) -> Way {
     let bit = |n: u32| byte >> n & 1 == 1;
     let control_flow = match byte & 3 {
@@ -125,7 +130,10 @@ fn way(byte: u8, state: u64) -> Way {
                 ..RecordingOptions::default()
             },
             process: ProcessOptions {
-                pointers: if bit(3) { Pointers::ThreadBlock } else { Pointers::Vector },
+                pointers: match bit(3) || !has_claimed_vectors() {
+                    true => Pointers::ThreadBlock,
+                    false => Pointers::Vector,
+                },
                 torture: if bit(4) { torture::SPILL } else { 0 },
                 dead_registers: match counts {
                     true => DeadRegisters::Preserve,
@@ -1020,5 +1028,8 @@ const SEEDS: [&[u8]; 42] = [
 ];
 
 fn main() -> ExitCode {
+    if !has_claimed_vectors() {
+        println!("moves: no AVX-512VL here: code with the pointers in xmm31 is not tried");
+    }
     fuzz::main(Moves { machine: None })
 }
