@@ -156,11 +156,20 @@ fn way(byte: u8, state: u64) -> Way {
     }
 }
 
+/// Whether it is an instruction of AVX-512.
+fn needs_long_vectors(insn: &Instruction) -> bool {
+    insn.cpuid_features().iter().any(|feature| format!("{feature:?}").starts_with("AVX512"))
+}
+
 /// Whether both runs can be compared: nothing that leaves the process, reads what time or place
 /// decide, or takes what belongs to the comparison itself.
 fn is_tame(insn: &Instruction) -> bool {
     use Mnemonic::*;
     if insn.is_invalid() || insn.is_privileged() || instrument::refusal::refusal(insn).is_some() {
+        return false;
+    }
+    // What this processor does not have is not recorded in front of the fault, either.
+    if !has_claimed_vectors() && needs_long_vectors(insn) {
         return false;
     }
     // The runtime answers them.
