@@ -98,8 +98,9 @@ pub struct How {
     /// little faster.
     #[arg(long, value_enum, default_value = "high")]
     tables: TablesArg,
-    /// Where the buffer pointers live; `vector` needs AVX-512VL.
-    #[arg(long, value_enum, default_value = "vector")]
+    /// Where the buffer pointers live; `vector` needs AVX-512VL. [default: vector where this processor has it, else
+    /// thread-block, which every processor has]
+    #[arg(long, value_enum, default_value_t = PointersArg::here(), hide_default_value = true)]
     pointers: PointersArg,
     /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
     #[arg(long, hide = true)]
@@ -195,6 +196,16 @@ enum PointersArg {
     Vector,
     Xmm15,
     ThreadBlock,
+}
+
+impl PointersArg {
+    /// Of code that this processor runs as it was made.
+    fn here() -> PointersArg {
+        match std::is_x86_feature_detected!("avx512vl") {
+            true => PointersArg::Vector,
+            false => PointersArg::ThreadBlock,
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
