@@ -274,9 +274,10 @@ impl Options {
         tables(self.process.high_tables)
     }
 
-    /// Whether code asks for the buffer pointers: to record, or to count turns with one of them.
-    pub fn uses_pointers(self) -> bool {
-        self.recording.streams() || self.turns() == Turns::Up
+    /// Whether xmm15 may hold the buffer pointers: where there are any and no turns are counted. (The threads of a
+    /// replay take turns on one, and leave that register behind.)
+    pub fn may_take_xmm15(self) -> bool {
+        self.recording.streams() && self.turns() == Turns::NotCounted
     }
 
     /// Packs the options into one word; [`Options::from_word`] is the inverse.

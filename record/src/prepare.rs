@@ -53,18 +53,8 @@ enum Decision {
 /// Files outside of the cache that a decision depends on, and what they were.
 type Watched = Vec<(PathBuf, Option<Stamp>)>;
 
-/// Where this processor has the buffer pointers, if not where the rewriter's default says: code that was made
-/// ahead of time for another place would not run.
-fn pointers_here() -> Option<&'static str> {
-    if std::is_x86_feature_detected!("avx512vl") {
-        return None;
-    }
-    let alone = std::is_x86_feature_detected!("avx") && !std::is_x86_feature_detected!("avx512f");
-    Some(if alone { "xmm15" } else { "thread-block" })
-}
-
 /// The command line that rewrites `input`. The translations of libraries are shared unless the options
-/// say something else, and the code is for this processor.
+/// say something else.
 pub(crate) fn arguments_for(options: &[String], input: &Path) -> Result<Arguments, String> {
     let mut all: Vec<OsString> = vec!["deprewrite".into(), "--quiet".into()];
     let says = |flag: &str| {
@@ -74,9 +64,6 @@ pub(crate) fn arguments_for(options: &[String], input: &Path) -> Result<Argument
     };
     if !says("--libraries") {
         all.extend(["--libraries".into(), "cache".into()]);
-    }
-    if let Some(pointers) = pointers_here().filter(|_| !says("--pointers")) {
-        all.extend(["--pointers".into(), pointers.into()]);
     }
     all.extend(options.iter().map(OsString::from));
     all.extend(["--output".into(), "output".into(), "--".into(), input.into()]);

@@ -460,7 +460,7 @@ impl How {
             log_size: self.log_size.unwrap_or(0),
         };
         let mut options = Options { process, recording };
-        if options.process.pointers == Pointers::Xmm15 && !options.uses_pointers() {
+        if options.process.pointers == Pointers::Xmm15 && !options.may_take_xmm15() {
             // The program's register is left alone where there is nothing to hold.
             options.process.pointers = Pointers::ThreadBlock;
         }

@@ -471,8 +471,7 @@ fn pointers_here(options: Options, avx512vl: bool) -> Pointers {
     match options.process.pointers {
         Pointers::ThreadBlock => Pointers::ThreadBlock,
         _ if avx512vl => Pointers::Vector,
-        // Without records there are none, and a register is better left to the program.
-        _ if has_avx_alone() && options.uses_pointers() => Pointers::Xmm15,
+        Pointers::Xmm15 if has_avx_alone() && options.may_take_xmm15() => Pointers::Xmm15,
         _ => Pointers::ThreadBlock,
     }
 }
