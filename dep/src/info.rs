@@ -6,6 +6,7 @@ use std::io::Write;
 use abi::event::{Cost, End, Left, Why};
 use abi::ids::LiveAddr;
 use abi::options::{ControlFlow, Instrument, Memory};
+use abi::unit::JitReason;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use trace::events::{Event, Placed};
@@ -148,6 +149,10 @@ fn cost(what: Cost) -> (&'static str, &'static str) {
         Cost::Unknown(_) => ("events of an unknown kind", "a newer dep knows it"),
     }
 }
+
+/// What to do where the translation was for another processor.
+const OTHER_PROCESSOR: &str = "was translated for another kind of processor, and again when it ran: rewrite it on a \
+                               machine of this kind, or with --pointers thread-block for every kind";
 
 /// Switches that are named in the text.
 const SHOWN_SWITCHES: usize = 10;
@@ -327,6 +332,13 @@ struct Reasons([u64; REASONS.len()]);
 impl Reasons {
     fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         REASONS.iter().zip(self.0).map(|((name, _), blocks)| (*name, blocks))
+    }
+}
+
+impl Reasons {
+    fn of(&self, wanted: JitReason) -> u64 {
+        let one = REASONS.iter().zip(self.0).find(|((_, reason), _)| *reason == wanted);
+        one.map_or(0, |(_, blocks)| blocks)
     }
 }
 
@@ -525,6 +537,9 @@ impl Report {
                 "cost           {count} {what}, first at {}: {way_out}",
                 first.join(" ")
             )?;
+        }
+        if self.main_program.jit.of(JitReason::Processor) != 0 {
+            writeln!(out, "cost           the program {OTHER_PROCESSOR}")?;
         }
         writeln!(
             out,

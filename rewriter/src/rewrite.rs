@@ -14,6 +14,7 @@ use crate::summary::{Stages, Summary};
 use crate::translate::{inspect, Inspection, Target, FIRST_WINDOW};
 use crate::variants::{Blocks, Variants};
 use crate::{dump, library, roots, write};
+use abi::options::Pointers;
 use abi::start::Start;
 use lifter::discover::discover;
 use lifter::image::Image;
@@ -203,6 +204,10 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let summary = Summary {
         left: of_program.says(),
+        processor: not_for_this_processor(
+            options.process.pointers,
+            std::is_x86_feature_detected!("avx512vl"),
+        ),
         functions: program.functions.len(),
         blocks: program.block_count(),
         text_bytes: program.text_bytes,
@@ -304,6 +309,21 @@ fn libraries_of(
     Ok((paths, missing))
 }
 
+/// Why the processor of this machine translates all of it again.
+fn not_for_this_processor(pointers: Pointers, avx512vl: bool) -> Option<&'static str> {
+    match (pointers, avx512vl) {
+        (Pointers::Vector, false) => Some(
+            "this processor has no AVX-512VL: here all code is translated again when it runs \
+             (for this processor rewrite it without --pointers)",
+        ),
+        (Pointers::Xmm15, true) => Some(
+            "this processor has AVX-512VL: here all code is translated again when it runs (for \
+             this processor rewrite it without --pointers)",
+        ),
+        _ => None,
+    }
+}
+
 fn report(arguments: &Arguments, summary: &Summary) -> Result<()> {
     match arguments.quiet {
         false => summary.print(),
@@ -360,4 +380,17 @@ fn writable_code(input: &Input, program: &Program) -> Result<Option<u64>> {
         first.get_or_insert(p.address);
     }
     Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_for_other_processors_is_told() {
+        let said = |pointers, avx512vl| not_for_this_processor(pointers, avx512vl).is_some();
+        assert!(said(Pointers::Vector, false) && said(Pointers::Xmm15, true));
+        assert!(!said(Pointers::Vector, true) && !said(Pointers::Xmm15, false));
+        assert!(!said(Pointers::ThreadBlock, true) && !said(Pointers::ThreadBlock, false));
+    }
 }

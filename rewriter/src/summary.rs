@@ -18,6 +18,9 @@ pub struct Summary {
     pub libraries_missing: Vec<String>,
     /// What of the program is left to run time, and why.
     pub left: Option<String>,
+    /// What of the translation this machine's processor cannot run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<&'static str>,
     pub units: usize,
     pub code_bytes: usize,
     pub seconds: f64,
@@ -62,6 +65,9 @@ impl Summary {
         }
         for name in &self.libraries_missing {
             say!("{name}: not found; left to run time (--with-library FILE says where it is)");
+        }
+        if let Some(why) = self.processor {
+            say!("{why}");
         }
     }
 

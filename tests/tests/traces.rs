@@ -151,6 +151,40 @@ fn what_costs_is_counted() {
     tally.finish();
 }
 
+/// Where a translation is for another kind of processor, who rewrites is told, and who reads the trace.
+#[test]
+fn a_translation_for_another_processor_is_told() {
+    let mut tally = Tally::start("a_translation_for_another_processor_is_told");
+    let tools = Tools::get();
+    let others = match std::is_x86_feature_detected!("avx512vl") {
+        true => "xmm15",
+        false => "vector",
+    };
+    for case in corpus().iter().filter(|case| case.name == "asm/checksum.pie") {
+        for (flags, expected) in [(&["--pointers", others][..], true), (&[], false)] {
+            let check = || -> Result<(), String> {
+                let dir = tempfile::tempdir().unwrap();
+                let to = dir.path().join("rewritten");
+                let mut rewriting = Command::new(&tools.deprewrite);
+                rewriting.arg(&case.path).arg("-o").arg(&to).arg("--quiet").args(flags);
+                let said = rewriting.output().map_err(|e| e.to_string())?.stderr;
+                let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
+                let mut info = Command::new(&tools.dep);
+                info.args(["info", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
+                let info = info.output().map_err(|e| e.to_string())?.stdout;
+                let of_rewriting = String::from_utf8_lossy(&said).contains("this processor has");
+                let of_trace = String::from_utf8_lossy(&info).contains("another kind of processor");
+                match (of_rewriting, of_trace) == (expected, expected) {
+                    true => Ok(()),
+                    false => Err(format!("{of_rewriting} {of_trace}, not {expected}")),
+                }
+            };
+            tally.record(&format!("{} {}", case.name, flags.join(" ")), check());
+        }
+    }
+    tally.finish();
+}
+
 /// A program that is stopped in front of an instruction has done all up to there, and no more, whatever the format.
 #[test]
 fn a_program_that_is_stopped_ends_at_that_instruction() {
