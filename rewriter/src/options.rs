@@ -503,6 +503,25 @@ mod tests {
     }
 
     #[test]
+    fn xmm15_holds_pointers_where_it_may() {
+        let of = |flags: &[&str]| check(flags).expect("options").process.pointers;
+        let instruments = ["dep", "undo", "none", "inputs", "inputs,dep"];
+        for (instrument, may) in instruments.into_iter().zip([true, true, false, false, false]) {
+            let instrument = ["--instrument", instrument];
+            let low = of(&[&instrument[..], &["--pointers", "xmm15"]].concat());
+            assert_eq!(low, if may { Pointers::Xmm15 } else { Pointers::ThreadBlock });
+            // What nobody has asked for is what this processor runs.
+            let expected = match PointersArg::here() {
+                PointersArg::Vector => Pointers::Vector,
+                PointersArg::Xmm15 => low,
+                PointersArg::ThreadBlock => Pointers::ThreadBlock,
+            };
+            assert_eq!(of(&instrument), expected);
+        }
+        assert_eq!(of(&["--replays", "--pointers", "xmm15"]), Pointers::ThreadBlock);
+    }
+
+    #[test]
     fn what_can_be_switched_is_made_switchable() {
         let after = |flags: &[&str]| {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);

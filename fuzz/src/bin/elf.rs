@@ -129,13 +129,14 @@ impl Target for Elf {
         self.runs += 1;
         let output = file.with_extension("output");
         let _ = std::fs::remove_file(&output);
-        let ways: [&[&str]; 6] = [
+        let ways: [&[&str]; 7] = [
             &[],
             &["--translate", "dynamic"],
             &["--control-flow", "bits", "--memory", "addresses"],
             &["--instrument", "none"],
             &["--torture", "spill", "--control-flow", "full-pc"],
             &["--pointers", "thread-block"],
+            &["--pointers", "xmm15"],
         ];
         // The way follows from the input, so that a kept input goes it again.
         let way = ways[input.iter().map(|&b| b as usize).sum::<usize>() % ways.len()];

@@ -103,9 +103,17 @@ struct Way {
     wide: bool,
 }
 
+/// Where xmm0 to xmm15 lie in the extended state.
+const FIRST_VECTORS: std::ops::Range<usize> = 160..416;
+
 /// Whether this processor has the registers of [`Pointers::Vector`]: code is executed here, not only made.
 fn has_claimed_vectors() -> bool {
     std::is_x86_feature_detected!("avx512vl")
+}
+
+/// Whether it has those of [`Pointers::Xmm15`], and none that are longer.
+fn has_avx_alone() -> bool {
+    std::is_x86_feature_detected!("avx") && !std::is_x86_feature_detected!("avx512f")
 }
 
 fn way(byte: u8, state: u64) -> Way {
@@ -130,9 +138,12 @@ fn way(byte: u8, state: u64) -> Way {
                 ..RecordingOptions::default()
             },
             process: ProcessOptions {
-                pointers: match bit(3) || !has_claimed_vectors() {
-                    true => Pointers::ThreadBlock,
-                    false => Pointers::Vector,
+                pointers: match () {
+                    () if bit(3) => Pointers::ThreadBlock,
+                    () if has_claimed_vectors() => Pointers::Vector,
+                    // Not where turns are counted. Code that records nothing leaves it alone, too, beside code that does.
+                    () if has_avx_alone() && !counts => Pointers::Xmm15,
+                    () => Pointers::ThreadBlock,
                 },
                 torture: if bit(4) { torture::SPILL } else { 0 },
                 dead_registers: match counts {
@@ -714,7 +725,7 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
     r.gs_base = BLOCK.start;
     r.orig_rax = u64::MAX;
     let mut used = word::get(&state.vectors, 512, 8);
-    for part in [Some(160..416), component(2), component(5), component(6), component(7)] {
+    for part in [Some(FIRST_VECTORS), component(2), component(5), component(6), component(7)] {
         let Some(part) = part else { continue };
         if part.end > state.vectors.len() {
             continue;
@@ -737,14 +748,44 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
     state
 }
 
-/// Where zmm30 and zmm31 lie in the extended state, if they are not the program's in this `way`,
-/// and where the program's are kept in the thread block.
-fn claimed(state: &State, way: &Way) -> Option<[(std::ops::Range<usize>, usize); 2]> {
-    let part = component(7).filter(|part| part.end <= state.vectors.len())?;
-    let place = |behind: usize| part.end - behind..part.end - behind + 64;
-    (way.options.process.pointers == Pointers::Vector).then(|| {
-        [(place(128), thread::PROGRAM_ZMM30 as usize), (place(64), thread::PROGRAM_ZMM31 as usize)]
-    })
+/// A register that is not the program's in some way, or half of one: where it lies in the extended state, and where the
+/// program's is kept in the thread block.
+struct Claimed {
+    place: std::ops::Range<usize>,
+    own: usize,
+}
+
+/// What is not the program's in this `way`. The pointers are in the last one.
+fn claimed(state: &State, way: &Way) -> Vec<Claimed> {
+    let at = |start: usize, len: usize, own: i32| Claimed {
+        place: start..start + len,
+        own: own as usize,
+    };
+    let all = match way.options.process.pointers {
+        Pointers::ThreadBlock => None,
+        Pointers::Vector => component(7).map(|part| {
+            vec![
+                at(part.end - 128, 64, thread::PROGRAM_ZMM30),
+                at(part.end - 64, 64, thread::PROGRAM_ZMM31),
+            ]
+        }),
+        Pointers::Xmm15 => component(2).map(|part| {
+            vec![
+                at(part.end - 16, 16, thread::PROGRAM_YMM15 + 16),
+                at(FIRST_VECTORS.end - 16, 16, thread::PROGRAM_YMM15),
+            ]
+        }),
+    };
+    let all = all.unwrap_or_default();
+    assert!(all.iter().all(|claimed| claimed.place.end <= state.vectors.len()));
+    all
+}
+
+/// Where zmm30 lies, which holds where a return goes.
+fn zmm30(state: &State, way: &Way) -> Result<std::ops::Range<usize>, String> {
+    let is_there = way.options.process.pointers == Pointers::Vector;
+    let first = claimed(state, way).into_iter().next().filter(|_| is_there);
+    first.map(|claimed| claimed.place).ok_or_else(|| "no zmm30".into())
 }
 
 /// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
@@ -755,7 +796,7 @@ fn find_nothing(state: &mut State, way: &Way, look_up: Found) -> Result<(), Stri
         state.registers.rcx = STUB_MISS;
         return Ok(());
     }
-    let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
+    let zmm30 = zmm30(state, way)?;
     state.vectors[zmm30.clone()].fill(0);
     word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
     state.vectors[512] |= 0x80;
@@ -782,7 +823,7 @@ fn passed_over(stop: &Stop, registers: &Registers, fragment: &Fragment) -> Optio
 /// What the runtime does then: the look-up has found the miss stub.
 fn pass_over(state: &mut State, way: &Way, behind: u64) -> Result<(), String> {
     state.registers.rip = behind;
-    let [(zmm30, _), _] = claimed(state, way).ok_or("no zmm30")?;
+    let zmm30 = zmm30(state, way)?;
     state.vectors[zmm30.clone()].fill(0);
     word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
     state.vectors[512] |= 0x80;
@@ -822,9 +863,8 @@ fn thread_block(state: &mut State, way: &Way) {
         std::slice::from_raw_parts((&raw const block).cast::<u8>(), size_of::<ThreadBlock>())
     };
     BLOCK.bytes()[..bytes.len()].copy_from_slice(bytes);
-    let Some(claimed) = claimed(state, way) else { return };
-    for (place, own) in claimed {
-        BLOCK.bytes()[own..own + 64].copy_from_slice(&state.vectors[place.clone()]);
+    for Claimed { place, own } in claimed(state, way) {
+        BLOCK.bytes()[own..own + place.len()].copy_from_slice(&state.vectors[place.clone()]);
         let register = &mut state.vectors[place];
         register.fill(0);
         register[..8].copy_from_slice(&pointers[0].to_le_bytes());
@@ -842,8 +882,8 @@ fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
             let start = STREAMS.start + STREAMS.len as u64 / 4;
             // In the midst of an exchange the pointers are in the block.
             let exchanged = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
-            let now = match claimed(state, way) {
-                Some([_, (xmm31, _)]) if !exchanged => word::get(&state.vectors, xmm31.start, 8),
+            let now = match claimed(state, way).last() {
+                Some(holder) if !exchanged => word::get(&state.vectors, holder.place.start, 8),
                 _ => block(thread::POINTERS),
             };
             Some(now.wrapping_sub(start))
@@ -861,9 +901,10 @@ fn put_back(state: &mut State, entry: Option<Entry>, way: &Way) {
     if kind == Kind::SavedRcx {
         state.registers.rcx = block(thread::SAVED_RCX);
     }
-    for (place, own) in claimed(state, way).into_iter().flatten() {
+    for Claimed { place, own } in claimed(state, way) {
         if !kind.exchanges_pointers() {
-            state.vectors[place].copy_from_slice(&BLOCK.bytes()[own..own + 64]);
+            let own = &BLOCK.bytes()[own..own + place.len()];
+            state.vectors[place].copy_from_slice(own);
         }
     }
 }

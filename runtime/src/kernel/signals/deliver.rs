@@ -328,14 +328,17 @@ fn write_ymm15(thread: &Thread, fpstate: u64) -> Option<()> {
     read_program_value(fpstate + 512, &mut present).then_some(())?;
     let halves = facts().xsave.ymm15();
     for (half, words) in halves.into_iter().zip(thread.block.program_vectors[1].chunks_exact(2)) {
+        let words = [words[0], words[1]];
         if present & half.component == 0 {
             // The kernel leaves the component out where nothing but zeros was in the registers.
+            if words == [0; 2] {
+                continue;
+            }
             let zeros = [0u8; 15 * 16];
             // SAFETY: in the frame that is being made on the program's stack.
             unsafe { write_program(fpstate + half.first, &zeros) }.then_some(())?;
         }
         present |= half.component;
-        let words = [words[0], words[1]];
         // SAFETY: as above.
         unsafe { write_program_value(fpstate + half.last, &words) }.then_some(())?;
     }
