@@ -528,6 +528,30 @@ fn bits_ends_with_the_call_that_ends_the_thread() {
     assert_eq!(verify(&trace).expect("right").instructions, 4);
 }
 
+/// A trap behind the last instruction of a unit has its place inside of that unit, not of the one that follows from it.
+#[test]
+fn bits_takes_what_happens_behind_the_last_instruction_of_a_unit() {
+    // nop. push rax; ret. The handler: push rcx; ret.
+    let mut pushes = unit(0x11, 0x1001, &[], &[0x50, 0xc3]);
+    pushes.body.flags = 0;
+    let units = [unit(0x10, 0x1000, &[], &[0x90]), pushes, unit(0x12, 0x5000, &[], &[0x51, 0xc3])];
+    let target = |address: u64| [vec![bits::TARGET], words(&[address])].concat();
+    let flow = [target(0x1000), target(0x5000)].concat();
+    let mut payload = [5u32.to_le_bytes(), 2i32.to_le_bytes()].concat();
+    payload.extend(words(&[0, 0x1001]));
+    payload.extend_from_slice(&registers(0x5000).to_bytes());
+    let events = [
+        event(Kind::Signal, 0, 9, 1, &payload),
+        event(Kind::Resume, 0, 18, WHOLE_UNIT, &registers(0x1001).to_bytes()),
+    ];
+    let flow = Record { control_flow: flow, ..record(0x1000, &[], Vec::new()) };
+    let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+    let seen = seen(&trace);
+    assert_eq!(seen.0, [0x1000, 0x5000, 0x1001]);
+    assert_eq!(seen.1.iter().filter(|(write, ..)| *write).count(), 2);
+    verify(&trace).expect("right");
+}
+
 #[test]
 fn an_interrupted_string_instruction_reports_what_it_completed() {
     // push rax; rep movsd; the handler at 0x5000: mov rax,[rcx] with rcx as the event says.

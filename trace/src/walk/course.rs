@@ -83,7 +83,7 @@ pub(super) struct Course<'a> {
     pub after_system_call: bool,
     /// It did, and nothing says yet that the call has returned.
     pub in_system_call: bool,
-    /// The last unit was left before its end.
+    /// The last unit was left before its end, or it is what an event says to be inside of.
     pub inside: bool,
     /// The next unit continues a block of code that is not selected.
     falls: bool,
@@ -305,7 +305,7 @@ impl<'a> Course<'a> {
         let last = unit.starts.len() - 1;
         let mut stop = last;
         let mut named = false;
-        let mut begins = true;
+        let (mut begins, mut at_end) = (true, false);
         let claimed = decoder.claimed(unit);
         if let Some(placed) = self.events.first() {
             let refused = placed.refused_at();
@@ -319,6 +319,7 @@ impl<'a> Course<'a> {
             } else if named && inside && !decoder.is_later(placed, unit) {
                 stop = done_before(placed.position.insn, last);
                 begins = stop > 0 || self.is_fault();
+                at_end = is_behind(placed.position.insn, last);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -376,6 +377,8 @@ impl<'a> Course<'a> {
         }
         sink.executed(unit, stop);
         self.leave(unit, stop, stop == last);
+        // What happened behind the last instruction has this unit's place, too.
+        self.inside |= at_end;
         // If the thread goes on here, the block begins then.
         self.fresh |= !begins && !continues;
         if self.end.units & 0xfff == 0 && !sink.go_on() {
@@ -417,6 +420,11 @@ impl<'a> Course<'a> {
             Next::behind(unit.exit)
         };
     }
+}
+
+/// Whether an event at `insn` happened behind the last instruction of a unit of `count`.
+fn is_behind(insn: u32, count: usize) -> bool {
+    insn != LAST_NOT_DONE && instructions_in(insn) as usize == count
 }
 
 /// Instructions of a unit of `count` that were done when an event at `insn` happened.
