@@ -1024,7 +1024,24 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
     }
 }
 
+/// Signals that an instruction raises while it is executed: SIGILL, SIGBUS, SIGFPE and SIGSEGV.
+const FAULTS: [u32; 4] = [4, 7, 8, 11];
+
 impl<B, R: Borrow<RegisterState>> Event<B, R> {
+    /// Whether this is what follows where the interrupted instruction itself faults. (What ends a process does not
+    /// say whether somebody has sent that signal.)
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        match self {
+            Event::Signal { signal, code, .. } => FAULTS.contains(signal) && *code > 0,
+            Event::ThreadEnd { reason: End::Signal, status }
+            | Event::ProcessEnd { reason: End::Signal, status, .. } => {
+                FAULTS.contains(&status.cast_unsigned())
+            }
+            _ => false,
+        }
+    }
+
     /// The registers with which the thread goes on, if the event says so.
     #[must_use]
     pub fn goes_on_with(&self) -> Option<&RegisterState> {

@@ -54,7 +54,10 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         if has_heirs(path, ready.lineage.last()) {
             return Err(inherited(path).into());
         }
-        let done = one(&named, None, &ready, path)?;
+        let done = match nothing(ready.lineage.last(), LEAST) {
+            Some(why) => Done::Nothing(why),
+            None => one(&named, None, &ready, path)?,
+        };
         return Ok(writeln!(out, "{}: {done}", path.display())?);
     }
     let recording = Recording::open(path)?;
@@ -167,7 +170,7 @@ fn inherited(path: &Path) -> Error {
     ))
 }
 
-/// Trims the trace at `path`, which `ready` replays.
+/// Trims the trace at `path`, which `ready` replays, and which has something to leave out.
 fn one(
     named: &Named<'_>,
     recording: Option<&Recording>,
@@ -175,9 +178,6 @@ fn one(
     path: &Path,
 ) -> Result<Done, Error> {
     let trace = ready.lineage.last();
-    if let Some(why) = nothing(trace, LEAST) {
-        return Ok(Done::Nothing(why));
-    }
     let in_file = |e: Error| Error(format!("{}: not trimmed: {e}", path.display()));
     let failed = |e: std::io::Error| in_file(Error(e.to_string()));
     let output = ready.output("none").map_err(in_file)?;

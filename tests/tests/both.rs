@@ -131,7 +131,6 @@ fn compare(lists: &[&str], list: impl Fn(&str, bool) -> Command) -> Result<Compa
     }
 }
 
-/// Not the blocks: where a signal was sent, the one list may have a line that the other has not.
 #[test]
 fn replays_of_the_corpus_are_what_the_profile_says() {
     let mut tally = Tally::start("replays_of_the_corpus_are_what_the_profile_says");
@@ -164,7 +163,7 @@ fn replays_of_the_corpus_are_what_the_profile_says() {
                         command.args(replayed.then_some("--replayed"));
                         command
                     };
-                    let compared = compare(&["memrefs"], list)
+                    let compared = compare(&["blocks", "memrefs"], list)
                         .map_err(|e| format!("{}: {e}", name_of(trace)))?;
                     match compared {
                         Compared::Whole => whole.fetch_add(1, Relaxed),

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use abi::control;
 use abi::image::{ImageHeader, MAGIC};
 use abi::tables::{JumpTable, Tables};
 use common::*;
@@ -70,6 +71,19 @@ impl Running {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())
+    }
+
+    /// What it says of itself to `dep`.
+    fn says_off(&self) -> Result<bool, String> {
+        let ours = format!("/memfd:{} (deleted)", control::NAME);
+        let folder = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        let mut files = folder.map_err(|e| e.to_string())?.filter_map(Result::ok);
+        let is_ours = |path: &Path| std::fs::read_link(path).is_ok_and(|to| to == Path::new(&ours));
+        let page = files.find(|file| is_ours(&file.path())).ok_or("it has no control page")?;
+        let page = std::fs::File::open(page.path()).map_err(|e| e.to_string())?;
+        let mut word = [0; 4];
+        page.read_exact_at(&mut word, control::at::OFF).map_err(|e| e.to_string())?;
+        Ok(word != [0; 4])
     }
 
     fn finish(mut self) -> Result<(PathBuf, BTreeMap<u32, u64>), String> {
@@ -349,13 +363,16 @@ fn ahead_of_time() -> &'static [&'static str] {
     }
 }
 
-/// KiB of the code cache that a program has written to, switched off as it is: what was translated when it
-/// ran.
-fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<u64, String> {
-    let rewritten = dir.join("counting");
-    Tools::get().rewrite(program, &rewritten, &[ahead_of_time(), flags].concat())?;
-    let running = Running::start(&rewritten, dir, &["100000", "none"], &[("DEP_START", "off")])?;
+/// KiB of the code cache that the program has written to, with this in its environment: what was translated when it
+/// ran. And whether it says that it is switched off.
+fn translated_with(
+    rewritten: &Path,
+    dir: &Path,
+    env: &[(&str, &str)],
+) -> Result<(u64, bool), String> {
+    let running = Running::start(rewritten, dir, &["100000", "none"], env)?;
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", running.child.id()));
+    let off = running.says_off();
     running.finish()?;
     let (mut cache, mut found, mut kib) = (false, false, 0);
     for line in maps.map_err(|e| e.to_string())?.lines() {
@@ -370,7 +387,14 @@ fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<
             _ => {}
         }
     }
-    found.then_some(kib).ok_or("there is no code cache".to_owned())
+    found.then_some((kib, off?)).ok_or("there is no code cache".to_owned())
+}
+
+/// The same, switched off as the program is.
+fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<u64, String> {
+    let rewritten = dir.join("counting");
+    Tools::get().rewrite(program, &rewritten, &[ahead_of_time(), flags].concat())?;
+    Ok(translated_with(&rewritten, dir, &[("DEP_START", "off")])?.0)
 }
 
 fn nothing_is_translated(program: &Path, dir: &Path) -> Result<(), String> {
@@ -388,6 +412,65 @@ fn nothing_is_translated(program: &Path, dir: &Path) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Only the code that records was made ahead of time: what runs in code that records nothing is translated when it runs.
+fn begins_where_nothing_is_kept(program: &Path, dir: &Path) -> Result<(), String> {
+    let rewritten = dir.join("counting");
+    Tools::get().rewrite(program, &rewritten, ahead_of_time())?;
+    let started = |discard, when| {
+        translated_with(&rewritten, dir, &[("DEP_FILE", discard), ("DEP_START", when)])
+    };
+    let (none, off) = started("null:", "entry")?;
+    if off {
+        return Err("it is switched off from entry".into());
+    }
+    for (discard, when, ends_off) in
+        [("null:", "off", true), ("/dev/null", "off", true), ("null:", "main", false)]
+    {
+        let (kib, off) = started(discard, when)?;
+        if kib <= none || off != ends_off {
+            return Err(format!("{discard}, {when}: {kib} KiB, not {none}; switched off: {off}"));
+        }
+    }
+    // Who asks for a recording is told that there is none.
+    let env = [("DEP_FILE", "null:"), ("DEP_START", "off")];
+    let running = Running::start(&rewritten, dir, &["100000", "none"], &env)?;
+    let asked = running.tell(&["on"]);
+    running.finish()?;
+    match asked {
+        Err(why) if why.contains("it has no trace") => Ok(()),
+        other => Err(format!("dep on: {other:?}")),
+    }
+}
+
+#[test]
+fn what_is_discarded_begins_when_it_should() {
+    let mut tally = Tally::start("what is discarded begins when it should");
+    let dir = tempfile::tempdir().expect("a folder");
+    let case = corpus().into_iter().find(|c| c.name == "c/switched.pie").expect("the program");
+    tally.record(&case.name, begins_where_nothing_is_kept(&case.path, dir.path()));
+    // What cannot be switched says so, as where a trace is kept.
+    for (flags, why) in [
+        (["--control-flow", "bits"], "the format bits cannot be started later"),
+        (["--instrument", "inputs"], "a recording of inputs has no gaps"),
+    ] {
+        let rewritten = dir.path().join("refused");
+        let said = Tools::get().rewrite(&case.path, &rewritten, &flags).map(|()| {
+            let mut command = Command::new(&rewritten);
+            command.args(["1000", "none"]).env("DEP_FILE", "null:").env("DEP_START", "off");
+            command.stdin(Stdio::null()).output().expect("it runs")
+        });
+        let said = said.map(|run| String::from_utf8_lossy(&run.stderr).into_owned());
+        tally.record(
+            flags[1],
+            said.and_then(|said| match said.contains(why) {
+                true => Ok(()),
+                false => Err(said),
+            }),
+        );
+    }
+    tally.finish();
 }
 
 #[test]

@@ -158,6 +158,13 @@ fn build(dir: &Path, source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
+/// What `dep record` and `dep replay` say of a program with watched threads, whose recording is `rec` then.
+fn recorded_and_replayed(here: &Path, source: &str) -> (Output, Output) {
+    build(here, source, &[]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    (dep(here, &record), dep(here, &["replay", "rec"]))
+}
+
 /// Records it, and returns the trace and what was rewritten.
 fn record(program: &Path, dir: &Path) -> (Run, PathBuf) {
     let rewritten = dir.join("watched");
@@ -419,10 +426,8 @@ int main(void) {
 fn a_recording_of_watched_threads_replays_thread_by_thread() {
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path();
-    build(here, MANY, &[]);
-    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
-    assert_eq!(text(&dep(here, &record).stdout), "8000\n7\n");
-    let all = dep(here, &["replay", "rec"]);
+    let (run, all) = recorded_and_replayed(here, MANY);
+    assert_eq!(text(&run.stdout), "8000\n7\n");
     let lines: Vec<String> = text(&all.stdout).lines().map(str::to_owned).collect();
     let why = text(&all.stderr);
     assert!(all.status.success(), "{why}");
@@ -486,11 +491,8 @@ int main(void) {
 fn memory_that_processes_share_is_watched() {
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path();
-    build(here, SHARED, &[]);
-    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
-    let run = dep(here, &record);
+    let (run, all) = recorded_and_replayed(here, SHARED);
     assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("200\n", ""));
-    let all = dep(here, &["replay", "rec"]);
     let said = text(&all.stdout);
     assert!(all.status.success() && said.lines().count() == 2, "{}", text(&all.stderr));
     assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
@@ -519,12 +521,9 @@ fn memory_right_below_the_stack_is_watched() {
 fn code_of_other_threads_ends_a_replay() {
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path();
-    build(here, MAKES_CODE, &[]);
-    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
-    let run = dep(here, &record);
+    let (run, all) = recorded_and_replayed(here, MAKES_CODE);
     assert_eq!(text(&run.stdout), "3 7\n");
     assert_eq!(text(&run.stderr).lines().filter(|line| line.contains(NOT_REPLAYED)).count(), 1);
-    let all = dep(here, &["replay", "rec"]);
     let said = text(&all.stdout);
     assert!(all.status.success(), "{}", text(&all.stderr));
     assert_eq!(said.lines().count(), 2);

@@ -29,6 +29,18 @@ impl Placed {
             _ => None,
         }
     }
+
+    /// The thread, or with it the process, called for its end.
+    #[must_use]
+    pub(crate) fn is_exit(&self) -> bool {
+        matches!(
+            &self.event,
+            Some(
+                Event::ThreadEnd { reason: End::Exit, .. }
+                    | Event::ProcessEnd { reason: End::Exit, .. }
+            )
+        )
+    }
 }
 
 /// Reads the events of a payload up to its end mark. The flag says whether it ended properly.

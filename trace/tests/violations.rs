@@ -197,6 +197,66 @@ fn a_signal_cuts_a_unit_short_and_sets_registers() {
     verify(&trace).expect("right");
 }
 
+/// Who is interrupted before the first instruction of a block has not executed it. A fault is an instruction's own.
+#[test]
+fn a_block_counts_when_its_first_instruction_is_executed() {
+    // jmp to 0x1010; nop; ret. The handler at 0x5000: ret.
+    let units = [
+        unit(0x10, 0x1000, &[], &[0xeb, 0x0e]),
+        unit(0x11, 0x1010, &[], &[0x90, 0xc3]),
+        unit(0x12, 0x5000, &[], &[0xc3]),
+    ];
+    let here = |kind, payload: &[u8]| event(kind, 0, 2 * WIDE_TAG, 0, payload);
+    let interrupted = || here(Kind::Interrupted, &registers(0x1010).to_bytes());
+    let blocks = |tags: &[u32], events: &[Vec<u8>]| {
+        let trace = open(&units, &[record(0x1000, tags, Vec::new())], events);
+        let blocks = seen(&trace).0;
+        assert_eq!(verify(&trace).expect("right").blocks, blocks.len() as u64);
+        blocks
+    };
+    let (usr1, segv, chld) = (10u32, 11u32, 17u32);
+    for (signal, code, faults) in
+        [(usr1, 0i32, false), (segv, 0, false), (chld, 1, false), (segv, 1, true)]
+    {
+        let mut payload = [signal.to_le_bytes(), code.to_le_bytes()].concat();
+        payload.extend(words(&[0, 0x1010]));
+        payload.extend_from_slice(&registers(0x5000).to_bytes());
+        let back = registers(0x1010).to_bytes();
+        let events = [
+            interrupted(),
+            here(Kind::Signal, &payload),
+            event(Kind::Resume, 0, 3 * WIDE_TAG, WHOLE_UNIT, &back),
+        ];
+        let found = blocks(&[0x10, 0x11, 0x12, 0x11], &events);
+        let expected = [&[0x1000][..], if faults { &[0x1010] } else { &[] }, &[0x5000, 0x1010]];
+        assert_eq!(found, expected.concat(), "signal {signal}, code {code}");
+    }
+    // Its process ends there, or it goes on as if nothing had been.
+    let ends = |signal: u32| {
+        let mut payload = [2u32.to_le_bytes(), signal.to_le_bytes()].concat();
+        payload.extend(words(&[0]));
+        [interrupted(), here(Kind::ProcessEnd, &payload)]
+    };
+    assert_eq!(blocks(&[0x10, 0x11], &ends(usr1)), [0x1000]);
+    assert_eq!(blocks(&[0x10, 0x11], &ends(segv)), [0x1000, 0x1010]);
+    assert_eq!(blocks(&[0x10, 0x11, 0x11], &[interrupted()]), [0x1000, 0x1010]);
+}
+
+/// The same where a chunk starts in the midst of a block, which began in the one before.
+#[test]
+fn who_is_interrupted_at_the_start_of_a_chunk_goes_on_with_the_block() {
+    // nop, and behind it nop; ret.
+    let units = [unit(0x10, 0x1000, &[], &[0x90]), unit(0x11, 0x1001, &[], &[0x90, 0xc3])];
+    let mut second = record(0x1001, &[0x11, 0x11], Vec::new());
+    second.seq = 1;
+    let here = registers(0x1001).to_bytes();
+    let interrupted = event(Kind::Interrupted, 1, WIDE_TAG, 0, &here);
+    let chunks = [record(0x1000, &[0x10], Vec::new()), second];
+    let trace = open(&units, &chunks, &[interrupted]);
+    let summary = verify(&trace).expect("right");
+    assert_eq!((summary.blocks, summary.instructions), (1, 3));
+}
+
 #[test]
 fn system_calls_inside_a_unit_start_blocks_and_fs_follows_events() {
     // syscall; mov rdx,fs:[8] in one unit, then the same with another base.
@@ -439,6 +499,57 @@ fn bits_events_come_behind_the_silent_units_before_them() {
         assert_eq!(seen.1[1..], [references, &handler].concat());
         verify(&trace).expect("right");
     }
+}
+
+/// A thread that ends itself executes nothing behind that call, whatever is known of the code there; and all that comes
+/// before the call, behind another one that returned.
+#[test]
+fn bits_ends_with_the_call_that_ends_the_thread() {
+    let silent = |tag, address, code: &[u8]| {
+        let mut unit = unit(tag, address, &[], code);
+        unit.body.flags = 0;
+        unit
+    };
+    // nop; syscall. nop; int 0x80. nop; ret.
+    let units = [
+        unit(0x10, 0x1000, &[], &[0x90, 0x0f, 0x05]),
+        silent(0x11, 0x1003, &[0x90, 0xcd, 0x80]),
+        silent(0x12, 0x1006, &[0x90, 0xc3]),
+    ];
+    let flow = [vec![bits::TARGET], words(&[0x1000])].concat();
+    let here = flow.len() as u64;
+    let events = [
+        event(Kind::Syscall, 0, here, WHOLE_UNIT, &words(&[39, 0, 0, 0, 0, 0, 0, 7])),
+        event(Kind::ThreadEnd, 0, here, WHOLE_UNIT, &words(&[1])),
+    ];
+    let flow = Record { control_flow: flow, ..record(0x1000, &[], Vec::new()) };
+    let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+    assert_eq!(seen(&trace).0, [0x1000, 0x1003]);
+    assert_eq!(verify(&trace).expect("right").instructions, 4);
+}
+
+/// A trap behind the last instruction of a unit has its place inside of that unit, not of the one that follows from it.
+#[test]
+fn bits_takes_what_happens_behind_the_last_instruction_of_a_unit() {
+    // nop. push rax; ret. The handler: push rcx; ret.
+    let mut pushes = unit(0x11, 0x1001, &[], &[0x50, 0xc3]);
+    pushes.body.flags = 0;
+    let units = [unit(0x10, 0x1000, &[], &[0x90]), pushes, unit(0x12, 0x5000, &[], &[0x51, 0xc3])];
+    let target = |address: u64| [vec![bits::TARGET], words(&[address])].concat();
+    let flow = [target(0x1000), target(0x5000)].concat();
+    let mut payload = [5u32.to_le_bytes(), 2i32.to_le_bytes()].concat();
+    payload.extend(words(&[0, 0x1001]));
+    payload.extend_from_slice(&registers(0x5000).to_bytes());
+    let events = [
+        event(Kind::Signal, 0, 9, 1, &payload),
+        event(Kind::Resume, 0, 18, WHOLE_UNIT, &registers(0x1001).to_bytes()),
+    ];
+    let flow = Record { control_flow: flow, ..record(0x1000, &[], Vec::new()) };
+    let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+    let seen = seen(&trace);
+    assert_eq!(seen.0, [0x1000, 0x5000, 0x1001]);
+    assert_eq!(seen.1.iter().filter(|(write, ..)| *write).count(), 2);
+    verify(&trace).expect("right");
 }
 
 #[test]

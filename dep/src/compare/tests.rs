@@ -54,7 +54,8 @@ fn a_program(name: &str) -> ProgramReport {
     }
 }
 
-fn a_report(mut programs: Vec<ProgramReport>) -> Report {
+/// A report of `programs`, which are concluded.
+pub(super) fn a_report(mut programs: Vec<ProgramReport>) -> Report {
     programs.iter_mut().for_each(ProgramReport::conclude);
     Report {
         machine: Machine {

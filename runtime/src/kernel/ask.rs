@@ -8,6 +8,7 @@ use crate::base::program::read_program_bytes;
 use crate::base::signal::{block_all, set_real_mask, SYNCHRONOUS};
 use crate::code::writing::write_program;
 use crate::kernel::replay::{answers::recorded, is_replay};
+use crate::kernel::watched::guarded::given_up_at;
 use crate::logs::extent::extent;
 use crate::logs::log;
 use crate::thread::Thread;
@@ -380,11 +381,13 @@ unsafe extern "C" fn attempt(io: *mut Io, what: u32) -> u64 {
     )
 }
 
-/// If the instruction at `pc` is one that is attempted for the program: where it is given up.
+/// If the instruction at `pc` is one that is attempted for the program, here or on guarded memory: where it is given
+/// up.
 pub fn refused_of(pc: u64) -> Option<u64> {
     let first = deprewrite_ask_first as *const () as u64;
     let last = deprewrite_ask_last as *const () as u64;
-    (first..last).contains(&pc).then_some(deprewrite_ask_refused as *const () as u64)
+    let asked = (first..last).contains(&pc).then_some(deprewrite_ask_refused as *const () as u64);
+    asked.or_else(|| given_up_at(pc))
 }
 
 extern "C" {

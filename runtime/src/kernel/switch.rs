@@ -192,7 +192,10 @@ pub fn forked(thread: &Thread, forked: &Forked, shares: bool) {
 
 /// The program starts; `main`: its function of that name, or 0.
 pub fn start(when: Start, main: u64) {
-    if when == Start::Entry || !trace().phase().describes() {
+    let phase = trace().phase();
+    // Where nothing is kept, what is asked for is which code runs, and what it costs.
+    let discards = phase == Phase::Closed && !facts().options.process.replays;
+    if when == Start::Entry || !(phase.describes() || discards) {
         return;
     }
     if facts().options.recording.undo() {
@@ -274,7 +277,10 @@ pub fn is_off() -> bool {
 pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     let refused = |outcome| Answer { outcome, threads: 0, interrupted: 0, took: 0 };
     let recording = facts().options.recording;
-    if !recording.records() || !trace().phase().describes() {
+    let phase = trace().phase();
+    // Whoever asks for a recording is told that there is none; what the program was started with holds.
+    let may = phase.describes() || phase == Phase::Closed && why != Why::Request;
+    if !recording.records() || !may {
         return refused(outcome::NO_TRACE);
     }
     if recording.undo() {

@@ -4,7 +4,6 @@
 //! Most units add nothing, so that many share a place in the stream: whether an event at that place
 //! comes before or after the next one follows from what the event says, and from the code.
 
-use abi::event::End;
 use abi::ids::LiveAddr;
 use abi::trace::bits;
 
@@ -213,10 +212,8 @@ impl Decoder for Bits {
                 | Event::Exec(_)
                 | Event::NotFollowed(_),
             ) => !course.after_system_call,
-            Some(Event::ThreadEnd { reason, .. } | Event::ProcessEnd { reason, .. }) => {
-                *reason == End::Exit && !course.after_system_call
-            }
-            _ => false,
+            // Of the calls that come before that event, all but the last one have returned.
+            _ => placed.is_exit() && !course.in_system_call,
         }
     }
 

@@ -81,7 +81,9 @@ pub(super) struct Course<'a> {
     uncertain: bool,
     /// The last unit ended with a system call.
     pub after_system_call: bool,
-    /// The last unit was left before its end.
+    /// It did, and nothing says yet that the call has returned.
+    pub in_system_call: bool,
+    /// The last unit was left before its end, or it is what an event says to be inside of.
     pub inside: bool,
     /// The next unit continues a block of code that is not selected.
     falls: bool,
@@ -89,7 +91,7 @@ pub(super) struct Course<'a> {
     outside: bool,
     /// Only a part of the code is recorded.
     selective: bool,
-    /// The process was stopped in front of an instruction, and that was reached.
+    /// The process was stopped in front of an instruction, or the thread ended itself, and that was reached.
     pub over: bool,
     /// What may follow the last unit without a tag.
     pub silent: Option<Silent>,
@@ -114,6 +116,7 @@ impl<'a> Course<'a> {
             fresh: true,
             uncertain: true,
             after_system_call: false,
+            in_system_call: false,
             inside: false,
             falls: false,
             outside: false,
@@ -205,7 +208,11 @@ impl<'a> Course<'a> {
             self.events = rest;
             self.silent = None;
             placed.event.iter().for_each(|event| sink.event(event));
-            self.over |= placed.refused_at().is_some();
+            self.over |= placed.refused_at().is_some() || placed.is_exit();
+            let returns = |event: &Event| {
+                matches!(event, Event::Syscall { .. }) || event.goes_on_with().is_some()
+            };
+            self.in_system_call &= !placed.event.as_ref().is_some_and(returns);
             match &placed.event {
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
                 Some(Event::GsBase(base)) => self.cursor.gs_base = *base,
@@ -267,8 +274,18 @@ impl<'a> Course<'a> {
         self.falls = mark & FALLS != 0;
         (self.fresh, self.uncertain) = (!self.falls, false);
         self.silent = None;
-        (self.after_system_call, self.inside) = (false, false);
+        (self.after_system_call, self.in_system_call, self.inside) = (false, false, false);
         Ok(())
+    }
+
+    /// The first event, which comes before the first instruction of a unit, is a fault of that
+    /// instruction: it was being executed. Any other signal came before it.
+    fn is_fault(&self) -> bool {
+        let Some(position) = self.events.first().map(|placed| placed.position) else {
+            return false;
+        };
+        let here = self.events.iter().take_while(|placed| placed.position == position);
+        here.filter_map(|placed| placed.event.as_ref()).any(Event::is_fault)
     }
 
     /// Executes one unit.
@@ -288,6 +305,7 @@ impl<'a> Course<'a> {
         let last = unit.starts.len() - 1;
         let mut stop = last;
         let mut named = false;
+        let (mut begins, mut at_end) = (true, false);
         let claimed = decoder.claimed(unit);
         if let Some(placed) = self.events.first() {
             let refused = placed.refused_at();
@@ -300,6 +318,8 @@ impl<'a> Course<'a> {
                 stop = unit.starts[..last].iter().position(is_it).unwrap_or(last);
             } else if named && inside && !decoder.is_later(placed, unit) {
                 stop = done_before(placed.position.insn, last);
+                begins = stop > 0 || self.is_fault();
+                at_end = is_behind(placed.position.insn, last);
             }
         }
         // The last unit of a recording that just ended: nobody knows how far it came.
@@ -311,13 +331,14 @@ impl<'a> Course<'a> {
             sink.enter(Entered { to: unit.address, ..entered });
         }
         sink.unit(unit, partial);
-        if !continues {
-            sink.block(unit.address, self.uncertain && self.end.units == 0);
+        if begins && !continues {
+            sink.block(unit.address, self.uncertain);
+            self.end.uncertain |= self.uncertain;
         }
         if self.end.units == 0 {
             self.end.first_unit = Some(unit.address);
-            self.end.uncertain = self.uncertain && !continues;
         }
+        self.uncertain &= !begins;
         self.end.units += 1;
         self.end.partial = partial;
         // The unit claimed room for all of its records when it started, however far it came.
@@ -356,6 +377,10 @@ impl<'a> Course<'a> {
         }
         sink.executed(unit, stop);
         self.leave(unit, stop, stop == last);
+        // What happened behind the last instruction has this unit's place, too.
+        self.inside |= at_end;
+        // If the thread goes on here, the block begins then.
+        self.fresh |= !begins && !continues;
         if self.end.units & 0xfff == 0 && !sink.go_on() {
             self.end.stopped = true;
             return Ok(Break(()));
@@ -370,6 +395,12 @@ impl<'a> Course<'a> {
         !self.falls && !self.outside && self.cursor.entered.is_none()
     }
 
+    /// What was executed so far may belong to a block that began in the chunk before.
+    #[inline]
+    pub fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
     /// A block starts with the next unit.
     #[inline]
     pub fn is_fresh(&self) -> bool {
@@ -381,6 +412,7 @@ impl<'a> Course<'a> {
         self.inside = !whole;
         self.silent = unit.silent.filter(|_| whole);
         self.after_system_call = whole && matches!(unit.exit, Exit::System(_));
+        self.in_system_call = self.after_system_call;
         self.fresh = whole && unit.transfers;
         self.end.next = if !whole {
             Next::At(unit.address.plus(u64::from(unit.starts[stop].offset)))
@@ -388,6 +420,11 @@ impl<'a> Course<'a> {
             Next::behind(unit.exit)
         };
     }
+}
+
+/// Whether an event at `insn` happened behind the last instruction of a unit of `count`.
+fn is_behind(insn: u32, count: usize) -> bool {
+    insn != LAST_NOT_DONE && instructions_in(insn) as usize == count
 }
 
 /// Instructions of a unit of `count` that were done when an event at `insn` happened.

@@ -33,7 +33,8 @@ impl Course<'_> {
         sink: &mut S,
     ) -> bool {
         let is_open = !self.chunk.frame.is_sealed() && self.following.is_none();
-        if is_open || self.end.units == 0 || self.silent.is_some() || !self.is_plain() {
+        let is_first = self.end.units == 0 || self.is_uncertain();
+        if is_open || is_first || self.silent.is_some() || !self.is_plain() {
             return false;
         }
         let until = self.events.first().map_or(u64::MAX, |e| e.position.control_flow.0);

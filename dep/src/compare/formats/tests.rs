@@ -1,6 +1,6 @@
 use bench::{
-    Compressed, FormatSizes, Formats, Grammars, Known, Machine, Measured, Part, ProgramReport,
-    Recovery, Report, Role, StreamKind, ThreadSizes, TraceFigures, VariantReport,
+    Compressed, FormatSizes, Formats, Grammars, Known, Measured, Part, ProgramReport, Recovery,
+    Report, Role, StreamKind, ThreadSizes, TraceFigures, VariantReport,
 };
 
 use super::{markdown, settings, svg, text, variants};
@@ -17,21 +17,9 @@ fn a_report() -> Report {
         },
     ];
     programs[1].variants[2].wrong = Some("its output differs from the native one".into());
-    programs.iter_mut().for_each(ProgramReport::conclude);
-    Report {
-        machine: Machine {
-            processor: "A processor".into(),
-            processors: 2,
-            system: "A system".into(),
-            kernel: "6.18".into(),
-            load: Some(0.5),
-        },
-        deprewrite: "/bin/deprewrite".into(),
-        rounds: 2,
-        startup: vec![],
-        formats: Some(settings(10_000_000, 256 << 20)),
-        programs,
-    }
+    let report = super::super::tests::a_report(programs);
+    let formats = Some(settings(10_000_000, 256 << 20));
+    Report { rounds: 2, startup: vec![], formats, ..report }
 }
 
 fn a_program(name: &str, shares: &[f64], cut: Option<u64>) -> ProgramReport {

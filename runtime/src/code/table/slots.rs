@@ -50,8 +50,9 @@ impl Bound {
     /// `span` is mapped read-only: tables of jumps in there cannot change, if they are private. (Words can: ld.so may
     /// be going to fill them in.)
     pub fn arm(&mut self, span: Span, is_private: impl Fn(LiveAddr) -> bool) {
-        self.note(Constant { span, mapped: true });
-        self.ask(Variants::Both, Constant { span, mapped: true }, is_private);
+        let known = Constant { span, mapped: true };
+        self.note(known);
+        self.ask(Variants::Both, known, is_private);
     }
 
     /// The program has made `span` read-only: what is private in there cannot change. `entry`: where a look-up of an
@@ -62,9 +63,10 @@ impl Bound {
         is_private: impl Fn(LiveAddr) -> bool,
         entry: impl Fn(LiveAddr) -> Option<u64>,
     ) {
-        self.note(Constant { span, mapped: false });
+        let known = Constant { span, mapped: false };
+        self.note(known);
         self.bind(Variants::Both, span, &is_private, entry);
-        self.ask(Variants::Both, Constant { span, mapped: false }, is_private);
+        self.ask(Variants::Both, known, is_private);
     }
 
     /// From now on entries lead to the other code; none does yet.

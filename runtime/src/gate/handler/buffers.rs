@@ -18,18 +18,14 @@ pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
         .recipe()
         .and_then(|r| r.at(offset))
         .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
-    if thread.vector != 0 && !exchanged {
-        if let Some(pointers) = at.pointers(thread.vector) {
-            thread.block.pointers = pointers;
-        }
+    if let Some(pointers) = at.pointers(thread.vector).filter(|_| !exchanged) {
+        thread.block.pointers = pointers;
     }
 }
 
 /// The other way round.
 pub fn give_pointers(thread: &Thread, at: &mut Interrupted) {
-    if thread.vector != 0 {
-        at.set_pointers(thread.vector, thread.block.pointers);
-    }
+    at.set_pointers(thread.vector, thread.block.pointers);
 }
 
 /// Whether a fault at `address` is a buffer that is full; then there is room now.

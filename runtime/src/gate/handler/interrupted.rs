@@ -19,6 +19,13 @@ pub struct Interrupted<'a> {
     fpstate: *mut u8,
 }
 
+/// The register that holds the buffer pointers.
+enum Held {
+    Xmm15,
+    /// xmm31, which is here in the frame.
+    At(*mut [u64; 2]),
+}
+
 impl Deref for Interrupted<'_> {
     type Target = UContext;
     fn deref(&self) -> &UContext {
@@ -91,26 +98,37 @@ impl<'a> Interrupted<'a> {
         }
     }
 
-    /// The buffer pointers, while translated code runs that holds them in a register of `claims`.
-    pub fn pointers(&self, claims: u32) -> Option<[u64; 2]> {
-        if claims == claims::XMM15 {
-            let [flow, memory, ..] = self.ymm15();
-            return Some([flow, memory]);
+    /// Where the frame has the buffer pointers, if a register of `claims` holds them while translated code runs.
+    fn held(&self, claims: u32) -> Option<Held> {
+        match claims {
+            claims::XMM15 => Some(Held::Xmm15),
+            claims::XMM31 => Some(Held::At(self.claimed_vectors()?.wrapping_add(1).cast())),
+            _ => None,
         }
-        let at = self.claimed_vectors()?.wrapping_add(1).cast::<[u64; 2]>();
-        // SAFETY: as for `vectors`.
-        Some(unsafe { at.read_unaligned() })
     }
 
-    /// Sets them, if the processor has that register.
-    pub fn set_pointers(&mut self, claims: u32, value: [u64; 2]) {
-        if claims == claims::XMM15 {
-            return self.set_xmm15(value);
-        }
-        if let Some(at) = self.claimed_vectors() {
+    /// The buffer pointers, while translated code runs that holds them in a register of `claims`.
+    pub fn pointers(&self, claims: u32) -> Option<[u64; 2]> {
+        Some(match self.held(claims)? {
+            Held::Xmm15 => {
+                let [flow, memory, ..] = self.ymm15();
+                [flow, memory]
+            }
             // SAFETY: as for `vectors`.
-            unsafe { at.wrapping_add(1).cast::<[u64; 2]>().write_unaligned(value) };
-            self.mark_vectors();
+            Held::At(at) => unsafe { at.read_unaligned() },
+        })
+    }
+
+    /// Sets them, if a register of `claims` holds them.
+    pub fn set_pointers(&mut self, claims: u32, value: [u64; 2]) {
+        match self.held(claims) {
+            Some(Held::Xmm15) => self.set_xmm15(value),
+            Some(Held::At(at)) => {
+                // SAFETY: as for `vectors`.
+                unsafe { at.write_unaligned(value) };
+                self.mark_vectors();
+            }
+            None => {}
         }
     }
 

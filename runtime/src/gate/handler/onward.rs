@@ -19,7 +19,6 @@ use crate::kernel::signals::deliver::{deliver, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
-use crate::kernel::watched::guarded;
 use crate::kernel::{baton, ring, switch};
 use crate::thread::mailbox::Mailbox;
 use crate::thread::traps::{Fetch, Traps, RESUME_FLAG};
@@ -227,9 +226,7 @@ pub fn in_runtime(
         at.context.rflags &= !TRAP_FLAG;
         return;
     }
-    if let Some(refused) =
-        raised.then(|| refused_of(at.pc()).or_else(|| guarded::refused_of(at.pc()))).flatten()
-    {
+    if let Some(refused) = refused_of(at.pc()).filter(|_| raised) {
         at.context.rip = refused;
         return;
     }

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64
 }
 
 /// If the instruction at `pc` is one of these: where it is given up.
-pub fn refused_of(pc: u64) -> Option<u64> {
+pub fn given_up_at(pc: u64) -> Option<u64> {
     let copies = deprewrite_guarded_first as *const () as u64;
     if pc == copies {
         return Some(deprewrite_guarded_copy_refused as *const () as u64);
