@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use abi::event::{Kind, WHOLE_UNIT};
+use abi::event::{Kind, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
 use abi::trace::{bits, tags, FrameKind, RegisterState, PROCESS};
@@ -240,6 +240,41 @@ fn a_block_counts_when_its_first_instruction_is_executed() {
     assert_eq!(blocks(&[0x10, 0x11], &ends(usr1)), [0x1000]);
     assert_eq!(blocks(&[0x10, 0x11], &ends(segv)), [0x1000, 0x1010]);
     assert_eq!(blocks(&[0x10, 0x11, 0x11], &[interrupted()]), [0x1000, 0x1010]);
+}
+
+/// While a thread stands in a system call others run, and then a signal keeps it from making the call: it is made again
+/// behind the handler.
+#[test]
+fn a_call_that_is_made_again_is_executed_once() {
+    // nop; syscall. The call alone. nop; ret. The handler at 0x5000: ret.
+    let units = [
+        unit(0x10, 0x1000, &[], &[0x90, 0x0f, 0x05]),
+        unit(0x11, 0x1001, &[], &[0x0f, 0x05]),
+        unit(0x12, 0x1003, &[], &[0x90, 0xc3]),
+        unit(0x13, 0x5000, &[], &[0xc3]),
+    ];
+    let mut signal = [10u32.to_le_bytes(), 0u32.to_le_bytes()].concat();
+    signal.extend(words(&[0, 0x1001]));
+    signal.extend_from_slice(&registers(0x5000).to_bytes());
+    let back = registers(0x1001).to_bytes();
+    let (once, again) = (WIDE_TAG, 3 * WIDE_TAG);
+    let runs = |at, number| event(Kind::Runs, 0, at, WHOLE_UNIT, &words(&[number]));
+    let kept = |at| event(Kind::Signal, 0, at, LAST_NOT_DONE, &signal);
+    let events = [
+        runs(once, 2),
+        kept(once),
+        event(Kind::Resume, 0, 2 * WIDE_TAG, WHOLE_UNIT, &back),
+        runs(again, 4),
+        runs(again, 5),
+        kept(again),
+        event(Kind::Resume, 0, 4 * WIDE_TAG, WHOLE_UNIT, &back),
+        runs(5 * WIDE_TAG, 7),
+        event(Kind::Syscall, 0, 5 * WIDE_TAG, WHOLE_UNIT, &words(&[39, 0, 0, 0, 0, 0, 0, 7])),
+    ];
+    let tags = [0x10, 0x13, 0x11, 0x13, 0x11, 0x12];
+    let trace = open(&units, &[record(0x1000, &tags, Vec::new())], &events);
+    assert_eq!(seen(&trace).0, [0x1000, 0x5000, 0x5000, 0x1001, 0x1003]);
+    assert_eq!(verify(&trace).expect("right").instructions, 1 + 1 + 1 + 1 + 2);
 }
 
 /// The same where a chunk starts in the midst of a block, which began in the one before.

@@ -288,6 +288,25 @@ impl<'a> Course<'a> {
         here.filter_map(|placed| placed.event.as_ref()).any(Event::is_fault)
     }
 
+    /// The event that may say how far the unit came. Other threads may have run while it stood in its system call, and
+    /// a signal may have kept the call from being made all the same.
+    fn tells(&self, unit: &CompiledUnit) -> Option<&'a Placed> {
+        let first = self.events.first()?;
+        if !matches!((&first.event, unit.exit), (Some(Event::Runs(_)), Exit::System(_))) {
+            return Some(first);
+        }
+        let last = unit.starts.len() - 2;
+        let call = unit.address.plus(u64::from(unit.starts[last].offset));
+        let keeps = |placed: &Placed| {
+            placed.position.insn == LAST_NOT_DONE
+                && placed.position.control_flow == first.position.control_flow
+                && matches!(&placed.event, Some(Event::Signal { pc, .. }) if *pc == call)
+        };
+        let behind =
+            self.events.iter().find(|placed| !matches!(placed.event, Some(Event::Runs(_))));
+        behind.filter(|placed| keeps(placed)).or(Some(first))
+    }
+
     /// Executes one unit.
     #[inline]
     fn unit<S: Sink, D: Decoder>(
@@ -307,7 +326,7 @@ impl<'a> Course<'a> {
         let mut named = false;
         let (mut begins, mut at_end) = (true, false);
         let claimed = decoder.claimed(unit);
-        if let Some(placed) = self.events.first() {
+        if let Some(placed) = self.tells(unit) {
             let refused = placed.refused_at();
             let inside = placed.position.is_inside();
             let claims = inside || refused.is_some();
