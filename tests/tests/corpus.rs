@@ -3,7 +3,28 @@
 mod common;
 
 use common::*;
-use tests::harness::{difference, is_refused, Tally, Tools};
+use corpus::Case;
+use tests::harness::{difference, is_refused, Mode, Tally, Tools};
+
+/// Ways that a program is run in besides [`STATIC`] and [`DYNAMIC`].
+const MORE_WAYS: [Mode; 6] =
+    [STATIC_LOW, UNDO_STATIC, UNDO_DYNAMIC, UNDO_LOW, STATIC_NONE, DYNAMIC_NONE];
+
+/// WAYS=all runs every variant of every program in every way.
+fn every_way() -> bool {
+    std::env::var("WAYS").is_ok_and(|ways| ways == "all")
+}
+
+/// The ways of the case with this number: all for one variant of each program, and for the others one more in turn.
+fn ways(number: usize, case: &Case, names: &[String]) -> Vec<Mode> {
+    let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
+    let is_other = pie.is_some_and(|pie| pie != case.name && names.contains(&pie));
+    let more = match is_other && !every_way() {
+        true => vec![MORE_WAYS[number % MORE_WAYS.len()]],
+        false => MORE_WAYS.to_vec(),
+    };
+    [STATIC, DYNAMIC].into_iter().chain(more).collect()
+}
 
 /// The start of every run: natively each case does what its directives say, and does it again.
 #[test]
@@ -35,24 +56,27 @@ fn corpus_is_as_described() {
 #[test]
 fn oracle_is_repeatable() {
     let mut tally = Tally::start("oracle_is_repeatable");
-    for case in oracle_cases(&mut tally) {
+    let mut cases: Vec<_> = oracle_cases(&mut tally).into_iter().enumerate().collect();
+    // The same oracle steps all of them: a third takes a minute.
+    cases.retain(|(number, _)| every_way() || number % 3 == 0);
+    tally.side_by_side(&cases, |outcomes, (_, case)| {
         let dir = tempfile::tempdir().unwrap();
         let mut check = || -> Result<(), String> {
-            let first = oracle(&spec(&case), dir.path(), REPEAT_LIMIT)?;
+            let first = oracle(&spec(case), dir.path(), REPEAT_LIMIT)?;
             if !first.summary.cut_short && first.summary.status != status(case.end) {
                 let status = first.summary.status;
                 return Err(format!("ended with {status:?} under the oracle, not {:?}", case.end));
             }
-            let second = oracle(&spec(&case), dir.path(), REPEAT_LIMIT)?;
+            let second = oracle(&spec(case), dir.path(), REPEAT_LIMIT)?;
             if first.summary.cut_short {
-                tally.prefix_only(&case.name);
+                outcomes.prefix_only(&case.name);
             }
             same_listing(&first.blocks, &second.blocks, None, false)?;
             same_listing(&first.memrefs, &second.memrefs, Some(&first.maps), false).map(drop)
         };
         let outcome = check();
-        tally.record(&case.name, outcome);
-    }
+        outcomes.record(&case.name, outcome);
+    });
     tally.finish();
 }
 
@@ -60,7 +84,9 @@ fn oracle_is_repeatable() {
 fn corpus_same_behaviour() {
     let mut tally = Tally::start("corpus_same_behaviour");
     let tools = Tools::get();
-    tally.side_by_side(&corpus(), |outcomes, case| {
+    let cases: Vec<_> = corpus().into_iter().enumerate().collect();
+    let names: Vec<String> = cases.iter().map(|(_, case)| case.name.clone()).collect();
+    tally.side_by_side(&cases, |outcomes, (number, case)| {
         if let Some(why) = case.skip_reason() {
             return outcomes.skip(&case.name, &why);
         }
@@ -69,8 +95,7 @@ fn corpus_same_behaviour() {
             Ok(native) => native,
             Err(e) => return outcomes.record(&case.name, Err(e.to_string())),
         };
-        let recorded = [STATIC, DYNAMIC, STATIC_LOW, UNDO_STATIC, UNDO_DYNAMIC, UNDO_LOW];
-        for mode in recorded.into_iter().chain([STATIC_NONE, DYNAMIC_NONE]) {
+        for mode in ways(*number, case, &names) {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join(mode.name);
                 tools.rewrite(&case.path, &rewritten, mode.flags)?;
