@@ -186,6 +186,29 @@ int main(void) {
 }
 "#;
 
+/// Two threads that share nothing, call the kernel again and again, and do something on their stacks in between.
+const APART: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static int ends[2];
+static void *work(void *p) {
+  volatile long s = (long)p;
+  for (int k = 0; k < 2000; k++) {
+    char c = 0;
+    for (int i = 0; i < 20000; i++) s = s * 6364136223846793005UL + 1;
+    if (write(ends[1], &c, 1) != 1) return (void *)1;
+  }
+  return (void *)(s & 0);
+}
+int main(void) {
+  pthread_t threads[2];
+  if (pipe(ends)) return 1;
+  for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)i);
+  for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+  *(volatile int *)0x20 = 1;
+}
+"#;
+
 /// Waits for a child that it does not have, and never ends.
 const RUNS: &str = r#"
 #include <errno.h>
@@ -337,6 +360,18 @@ fn a_ring_is_asked_what_its_threads_did_to_each_other() {
     let all = format!("replayed {} turns", short["all_turns"]);
     assert!(replayed.contains(&all), "{replayed} {short}");
     assert!(short["steps"].as_u64().is_some_and(|steps| (1..100).contains(&steps)), "{short}");
+}
+
+#[test]
+fn no_call_has_written_the_memory_that_was_there_where_a_ring_begins() {
+    let case = Case::new(APART);
+    let mut run = case.run("2M", "t.dep");
+    let run = run.env("DEP_SCHEDULE", "random:3").status().expect("it runs");
+    assert!(!run.success());
+    let trace = case.path("t.dep");
+    let replayed = case.replays("t.dep");
+    assert!(replayed.contains("equal to the recording"), "{replayed}");
+    assert_eq!(said(case.dep("races", &trace).arg("--json")), "");
 }
 
 /// Waits until the trace is one that does not begin where the program does: its first frames are gone.

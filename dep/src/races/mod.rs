@@ -94,6 +94,8 @@ fn written(trace: &Trace, ready: &Ready) -> Result<(AllWritten, Vec<(u64, u32)>)
                     .extend(words.iter().map(|(at, b)| (*at, u32::try_from(b.len()).unwrap_or(4))));
                 all[at].push(words);
             }
+            // The memory where a ring begins was not written by the next call of the thread that copied it.
+            Event::Snapshot { .. } => collected.iter_mut().for_each(Vec::clear),
             // What was written is no business of other threads.
             Event::Signal { .. } | Event::Answer { .. } | Event::ThreadStart { .. } => {
                 collected[at].clear();
