@@ -85,9 +85,6 @@ static TRACE: LazyLock<Trace> = LazyLock::new(|| {
     let file = folder.path().join("gzip.dep");
     let mut rewrite = Command::new(env!("CARGO_BIN_EXE_deprewrite"));
     rewrite.args([PROGRAM, "--quiet", "--libraries", "runtime", "-o"]).arg(&output);
-    if !std::is_x86_feature_detected!("avx512vl") {
-        rewrite.args(["--pointers", "thread-block"]);
-    }
     assert!(rewrite.status().expect("deprewrite starts").success());
     let mut run = Command::new(&output);
     let run = run.args(["-1", "-c", PROGRAM]).env("DEP_FILE", &file).output().expect("it starts");

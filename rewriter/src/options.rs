@@ -98,8 +98,8 @@ pub struct How {
     /// little faster.
     #[arg(long, value_enum, default_value = "high")]
     tables: TablesArg,
-    /// Where the buffer pointers live; `vector` needs AVX-512VL. [default: vector where this processor has it, else
-    /// thread-block, which every processor has]
+    /// Where the buffer pointers live; `vector` needs AVX-512VL, `xmm15` AVX without AVX-512. [default: what this processor
+    /// has; thread-block, which every processor has, if that is neither]
     #[arg(long, value_enum, default_value_t = PointersArg::here(), hide_default_value = true)]
     pointers: PointersArg,
     /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
@@ -201,9 +201,11 @@ enum PointersArg {
 impl PointersArg {
     /// Of code that this processor runs as it was made.
     fn here() -> PointersArg {
-        match std::is_x86_feature_detected!("avx512vl") {
-            true => PointersArg::Vector,
-            false => PointersArg::ThreadBlock,
+        use std::is_x86_feature_detected as has;
+        match () {
+            () if has!("avx512vl") => PointersArg::Vector,
+            () if has!("avx") && !has!("avx512f") => PointersArg::Xmm15,
+            () => PointersArg::ThreadBlock,
         }
     }
 }

@@ -8,7 +8,7 @@ use tests::harness::{difference, is_refused, Mode, Tally, Tools};
 
 /// Ways that a program is run in besides [`STATIC`] and [`DYNAMIC`].
 const MORE_WAYS: [Mode; 6] =
-    [STATIC_LOW, UNDO_STATIC, UNDO_DYNAMIC, UNDO_LOW, STATIC_NONE, DYNAMIC_NONE];
+    [STATIC_ANY, UNDO_STATIC, UNDO_DYNAMIC, UNDO_ANY, STATIC_NONE, DYNAMIC_NONE];
 
 /// WAYS=all runs every variant of every program in every way.
 fn every_way() -> bool {
@@ -127,7 +127,7 @@ fn corpus_memrefs_equal_oracle() {
             Ok(truth) => truth,
             Err(e) => return outcomes.record(&case.name, Err(e)),
         };
-        for mode in [STATIC, DYNAMIC, STATIC_LOW] {
+        for mode in [STATIC, DYNAMIC, STATIC_ANY] {
             let name = format!("{} {}", case.name, mode.name);
             if truth.summary.cut_short {
                 outcomes.prefix_only(&name);

@@ -18,6 +18,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 const PLAIN: Mode = Mode { name: "plain", flags: &[] };
 const DEP: Mode = Mode { name: "dep", flags: &["--pointers", "thread-block"] };
+/// For AVX alone: made again at run time where the machine does not have that.
+const LOW: Mode = Mode { name: "low", flags: &["--pointers", "xmm15"] };
 const JIT: Mode =
     Mode { name: "jit", flags: &["--pointers", "thread-block", "--translate", "dynamic"] };
 const NONE: Mode =
@@ -28,7 +30,7 @@ const MISPLACED: Mode =
     Mode { name: "misplaced", flags: &["--pointers", "thread-block", "--torture", "misplaced"] };
 
 /// One of each kind of program, and of each thing that the runtime asks the kernel for.
-const CASES: [&str; 16] = [
+const CASES: [&str; 19] = [
     "asm/jump_tables.pie",
     "asm/strings.static",
     "c/altstack_full.pie",
@@ -43,6 +45,9 @@ const CASES: [&str; 16] = [
     "c/signals.pie",
     "c/spawn.pie",
     "c/threads.pie",
+    "c/vector15.pie",
+    "c/vector15_faults.pie",
+    "c/vector15_frames.pie",
     "cpp/exceptions.pie",
     "rust/threads.pie",
 ];
@@ -59,7 +64,10 @@ fn subjects(tally: &mut Tally) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let corpus = corpus();
     for case in corpus.iter().filter(|case| CASES.contains(&case.name.as_str())) {
-        let modes = vec![PLAIN, DEP, JIT, NONE, UNDO, MISPLACED];
+        let modes = match case.name.starts_with("c/vector15") {
+            true => vec![PLAIN, LOW],
+            false => vec![PLAIN, DEP, JIT, NONE, UNDO, MISPLACED],
+        };
         let name = file_name(&case.name);
         subjects.push(Subject { name, spec: spec(case), embed: false, modes });
     }
@@ -78,7 +86,7 @@ fn subjects(tally: &mut Tally) -> Vec<Subject> {
             tally.skip(name, "not installed");
             continue;
         }
-        let modes = vec![DEP, NONE, UNDO, MISPLACED];
+        let modes = vec![DEP, LOW, NONE, UNDO, MISPLACED];
         subjects.push(Subject { name: name.to_owned(), spec, embed: true, modes });
     }
     subjects
@@ -99,7 +107,7 @@ fn prepare(subjects: &[Subject], dir: &Path) -> Result<Prepared, String> {
     let packs = dir.join("packs");
     std::fs::create_dir(&packs).map_err(trouble)?;
     for library in ["/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6"] {
-        for mode in [DEP, NONE, UNDO] {
+        for mode in [DEP, LOW, NONE, UNDO] {
             tools.rewrite(Path::new(library), &packs, mode.flags)?;
         }
     }

@@ -355,14 +355,6 @@ fn a_recording_begins_when_it_should() {
     tally.finish();
 }
 
-/// What lets code that was made ahead of time run on this processor.
-fn ahead_of_time() -> &'static [&'static str] {
-    match std::arch::is_x86_feature_detected!("avx512vl") {
-        true => &[],
-        false => &["--pointers", "thread-block"],
-    }
-}
-
 /// KiB of the code cache that the program has written to, with this in its environment: what was translated when it
 /// ran. And whether it says that it is switched off, if it says anything of itself.
 fn translated_with(
@@ -393,7 +385,7 @@ fn translated_with(
 /// The same, switched off as the program is.
 fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<u64, String> {
     let rewritten = dir.join("counting");
-    Tools::get().rewrite(program, &rewritten, &[ahead_of_time(), flags].concat())?;
+    Tools::get().rewrite(program, &rewritten, flags)?;
     Ok(translated_with(&rewritten, dir, &[("DEP_START", "off")])?.0)
 }
 
@@ -417,7 +409,7 @@ fn nothing_is_translated(program: &Path, dir: &Path) -> Result<(), String> {
 /// Only the code that records was made ahead of time: what runs in code that records nothing is translated when it runs.
 fn begins_where_nothing_is_kept(program: &Path, dir: &Path) -> Result<(), String> {
     let rewritten = dir.join("counting");
-    Tools::get().rewrite(program, &rewritten, ahead_of_time())?;
+    Tools::get().rewrite(program, &rewritten, &[])?;
     let started = |discard, when| {
         translated_with(&rewritten, dir, &[("DEP_FILE", discard), ("DEP_START", when)])
     };
@@ -601,8 +593,7 @@ fn each_translation_takes_slots_of_its_own() {
     let dir = tempfile::tempdir().expect("a folder");
     for case in corpus().into_iter().filter(|c| c.name.starts_with("c/switched.")) {
         for flags in [&[][..], &["--skip", "main:by_*"]] {
-            let flags = [ahead_of_time(), flags].concat();
-            let outcome = slots_are_taken(&case.path, dir.path(), &flags);
+            let outcome = slots_are_taken(&case.path, dir.path(), flags);
             tally.record(&format!("{} {flags:?}", case.name), outcome);
         }
     }
@@ -625,7 +616,7 @@ const CHANGING: &[&str] = &[
 fn behaves_meanwhile(case: &corpus::Case, dir: &Path, off: bool) -> Result<u64, String> {
     let native = spec(case).run(None, dir).map_err(|e| e.to_string())?;
     let rewritten = dir.join("meanwhile");
-    Tools::get().rewrite(&case.path, &rewritten, &[ahead_of_time(), &["--switchable"]].concat())?;
+    Tools::get().rewrite(&case.path, &rewritten, &["--switchable"])?;
     // Forked processes leave traces of their own.
     let traces = tempfile::tempdir_in(dir).map_err(|e| e.to_string())?;
     let trace = traces.path().join("meanwhile.dep");

@@ -20,10 +20,13 @@ pub const UNDO_STATIC: Mode = Mode { name: "static-undo", flags: &["--instrument
 pub const UNDO_DYNAMIC: Mode =
     Mode { name: "dynamic-undo", flags: &["--translate", "dynamic", "--instrument", "undo"] };
 
-/// Code that is made ahead of time for a processor with AVX and without AVX-512.
-pub const STATIC_LOW: Mode = Mode { name: "static-xmm15", flags: &["--pointers", "xmm15"] };
-pub const UNDO_LOW: Mode =
-    Mode { name: "undo-xmm15", flags: &["--pointers", "xmm15", "--instrument", "undo"] };
+/// Code that every processor runs as it was made. (The default is code for this one's registers.)
+pub const STATIC_ANY: Mode =
+    Mode { name: "static-thread-block", flags: &["--pointers", "thread-block"] };
+pub const UNDO_ANY: Mode = Mode {
+    name: "undo-thread-block",
+    flags: &["--pointers", "thread-block", "--instrument", "undo"],
+};
 
 /// Where the corpus is built: once for all tests.
 pub fn corpus() -> Vec<Case> {
