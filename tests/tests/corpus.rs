@@ -10,16 +10,9 @@ use tests::harness::{difference, is_refused, Mode, Tally, Tools};
 const MORE_WAYS: [Mode; 6] =
     [STATIC_ANY, UNDO_STATIC, UNDO_DYNAMIC, UNDO_ANY, STATIC_NONE, DYNAMIC_NONE];
 
-/// WAYS=all runs every variant of every program in every way.
-fn every_way() -> bool {
-    std::env::var("WAYS").is_ok_and(|ways| ways == "all")
-}
-
 /// The ways of the case with this number: all for one variant of each program, and for the others one more in turn.
 fn ways(number: usize, case: &Case, names: &[String]) -> Vec<Mode> {
-    let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
-    let is_other = pie.is_some_and(|pie| pie != case.name && names.contains(&pie));
-    let more = match is_other && !every_way() {
+    let more = match is_variant(case, names) && !every_way() {
         true => vec![MORE_WAYS[number % MORE_WAYS.len()]],
         false => MORE_WAYS.to_vec(),
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use tests::guest::{self, Guest, GuestRun, Kernel};
-use tests::harness::{Mode, RunSpec, Tally, Tools};
+use tests::harness::{Mode, Outcomes, RunSpec, Tally, Tools};
 
 /// How long a machine may run. It takes about a minute.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -154,7 +154,7 @@ fn prepare(subjects: &[Subject], dir: &Path) -> Result<Prepared, String> {
 }
 
 /// What every run left under one kernel.
-fn check(prepared: &Prepared, kernel: &Kernel, dir: &Path, tally: &mut Tally) {
+fn check(prepared: &Prepared, kernel: &Kernel, dir: &Path, outcomes: &mut Outcomes) {
     let tools = Tools::get();
     for (native, rewritten) in &prepared.runs {
         for (mode, id, output) in rewritten {
@@ -177,7 +177,7 @@ fn check(prepared: &Prepared, kernel: &Kernel, dir: &Path, tally: &mut Tally) {
                     .collect();
                 tools.verify(first_trace(&traces)?, output)
             };
-            tally.record(&format!("{id} on {}", kernel.name), check());
+            outcomes.record(&format!("{id} on {}", kernel.name), check());
         }
     }
 }
@@ -197,18 +197,17 @@ fn old_kernels_run_what_is_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     match prepare(&subjects, dir.path()) {
         Err(why) => tally.record("preparation", Err(why)),
-        Ok(prepared) => {
-            for kernel in &kernels {
-                let dir = tempfile::tempdir().unwrap();
-                match prepared.guest.boot(kernel, LIMIT, dir.path()) {
-                    Ok(taken) => {
-                        eprintln!("Linux {} ran {:.0} s", kernel.name, taken.as_secs_f32());
-                        check(&prepared, kernel, dir.path(), &mut tally);
-                    }
-                    Err(why) => tally.record(&kernel.name, Err(why)),
+        // One processor of this machine executes both of a guest's.
+        Ok(prepared) => tally.side_by_side(&kernels, |outcomes, kernel| {
+            let dir = tempfile::tempdir().unwrap();
+            match prepared.guest.boot(kernel, LIMIT, dir.path()) {
+                Ok(taken) => {
+                    eprintln!("Linux {} ran {:.0} s", kernel.name, taken.as_secs_f32());
+                    check(&prepared, kernel, dir.path(), outcomes);
                 }
+                Err(why) => outcomes.record(&kernel.name, Err(why)),
             }
-        }
+        }),
     }
     tally.finish();
 }

@@ -84,9 +84,17 @@ fn same_listings(dir: &Path, a: &str, b: &str) -> Result<(), String> {
 #[test]
 fn formats_agree() {
     let mut tally = Tally::start("formats_agree");
+    // What this processor does not have is translated when it runs, for what it has.
+    let lacking = match std::is_x86_feature_detected!("avx512vl") {
+        true => "xmm15",
+        false => "vector",
+    };
     let mut ways = Vec::new();
     for translate in ["static", "dynamic"] {
         for pointers in ["vector", "xmm15", "thread-block"] {
+            if (translate, pointers) == ("dynamic", lacking) {
+                continue;
+            }
             for memory in ["registers", "addresses"] {
                 for control_flow in ["tags", "full-pc", "bits"] {
                     ways.push([translate, pointers, memory, control_flow]);

@@ -3,7 +3,7 @@
 mod run;
 mod tools;
 
-pub use run::{Run, RunSpec};
+pub use run::{first_trace, Run, RunSpec};
 pub use tools::{Mode, Tools};
 
 use std::collections::BTreeMap;

@@ -102,3 +102,39 @@ impl RunSpec {
         Ok(Run { status, stdout, stderr, timed_out, traces })
     }
 }
+
+/// The trace of the program itself: that of the process that was started first.
+pub fn first_trace(traces: &[PathBuf]) -> std::result::Result<&Path, String> {
+    let most = fs::read_to_string("/proc/sys/kernel/pid_max").map_err(|e| e.to_string())?;
+    let most = most.trim().parse().map_err(|e| format!("{most}: {e}"))?;
+    first_of(traces, most).ok_or_else(|| "no trace".to_owned())
+}
+
+/// The same, where process ids begin anew behind `most`.
+fn first_of(traces: &[PathBuf], most: u64) -> Option<&Path> {
+    let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let pid = |p: &Path| name(p).split('.').nth(1).and_then(|pid| pid.parse::<u64>().ok());
+    let highest = traces.iter().filter_map(|p| pid(p)).max().unwrap_or(0);
+    // A child far below its parent.
+    let since = |pid: u64| if highest - pid > most / 2 { pid + most } else { pid };
+    let first = traces.iter().min_by_key(|p| (pid(p).map(since), name(p).len()));
+    first.map(PathBuf::as_path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_trace_is_the_parents_also_where_process_ids_begin_anew() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        for (names, first) in [
+            (&["run0.31.dep", "run0.30.dep", "run0.300.dep"][..], "run0.30.dep"),
+            (&["run0.30.dep.1", "run0.30.dep"], "run0.30.dep"),
+            (&["run0.302.dep", "run0.32767.dep", "run0.301.dep"], "run0.32767.dep"),
+            (&["run0.5.dep", "run0.32767.dep", "run0.32760.dep"], "run0.32760.dep"),
+        ] {
+            assert_eq!(first_of(&paths(names), 32768), Some(Path::new(first)), "{names:?}");
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use corpus::{Case, End};
 use tests::compare::{compare, Options, Verdict};
+pub use tests::harness::first_trace;
 use tests::harness::{Mode, RunSpec, Tally, Tools};
 use tests::step;
 use tests::sys::{self, Status};
@@ -27,6 +28,17 @@ pub const UNDO_ANY: Mode = Mode {
     name: "undo-thread-block",
     flags: &["--pointers", "thread-block", "--instrument", "undo"],
 };
+
+/// WAYS=all runs every variant of every program in every way.
+pub fn every_way() -> bool {
+    std::env::var("WAYS").is_ok_and(|ways| ways == "all")
+}
+
+/// Whether the case is one of several variants of a program, and not the one that stands for them.
+pub fn is_variant(case: &Case, names: &[String]) -> bool {
+    let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
+    pie.is_some_and(|pie| pie != case.name && names.contains(&pie))
+}
 
 /// Where the corpus is built: once for all tests.
 pub fn corpus() -> Vec<Case> {
@@ -142,15 +154,6 @@ pub fn same_listing(a: &Path, b: &Path, maps: Option<&Path>, prefix: bool) -> Re
         Ok(Verdict::Different(report)) => Err(report),
         Err(e) => Err(e.to_string()),
     }
-}
-
-/// The trace of the program itself: that of the process that was started first.
-pub fn first_trace(traces: &[PathBuf]) -> Result<&Path, String> {
-    let first = traces.iter().min_by_key(|p| {
-        let name = p.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        (name.split('.').nth(1).and_then(|pid| pid.parse::<u64>().ok()), name.len())
-    });
-    first.map(PathBuf::as_path).ok_or_else(|| "no trace".to_owned())
 }
 
 /// Rewrites, runs and lists `spec`, and compares with the oracle's truth.
