@@ -348,15 +348,32 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
     let recorded = all.len();
     let known: BTreeSet<u64> = all.iter().map(|process| process.pid).collect();
     let mut parents: BTreeMap<usize, usize> = BTreeMap::new();
+    // A process knows best who started it.
+    for (index, process) in all.iter().enumerate() {
+        if let Some(parent) = process.images.iter().find_map(|image| image.parent) {
+            let parent = find(&all, parent, process.start_ns(), index);
+            parents.extend(parent.map(|parent| (index, parent)));
+        }
+    }
     for index in 0..recorded {
+        // Each process is the child of one of the parent's calls.
+        let mut taken = BTreeSet::new();
         for image in all[index].images.clone() {
-            if let Some(parent) = image.parent.filter(|_| !parents.contains_key(&index)) {
-                let parent = find(&all[..recorded], parent, all[index].start_ns(), index);
-                parents.extend(parent.map(|parent| (index, parent)));
-            }
             for pid in image.children {
                 let within = image.within.contains(&pid).then_some(image.name);
-                if !known.contains(&pid) {
+                // Which of several with this number: the first that started later, and names no other parent.
+                let child = (0..recorded).filter(|&child| {
+                    all[child].pid == pid
+                        && child != index
+                        && all[child].start_ns() >= image.start_ns
+                        && parents.get(&child).is_none_or(|&parent| parent == index)
+                        && !taken.contains(&child)
+                });
+                if let Some(child) = child.min_by_key(|&child| all[child].start_ns()) {
+                    taken.insert(child);
+                    parents.insert(child, index);
+                    all[child].within = within;
+                } else if !known.contains(&pid) {
                     parents.insert(all.len(), index);
                     all.push(Process {
                         pid,
@@ -366,18 +383,6 @@ fn tree(images: Vec<Image>) -> Vec<Process> {
                         within,
                         told: None,
                     });
-                    continue;
-                }
-                // Which of several with this number: the first that started later.
-                let child = (0..recorded).filter(|&child| {
-                    all[child].pid == pid
-                        && child != index
-                        && all[child].start_ns() >= image.start_ns
-                        && !parents.contains_key(&child)
-                });
-                if let Some(child) = child.min_by_key(|&child| all[child].start_ns()) {
-                    parents.insert(child, index);
-                    all[child].within = within;
                 }
             }
         }
@@ -469,6 +474,25 @@ mod tests {
         assert!(all[3].images.is_empty());
         // By their start; what is not recorded has none.
         assert_eq!(all[0].children, [3, 1]);
+    }
+
+    #[test]
+    fn of_several_with_one_number_each_has_its_own_parent() {
+        // The shell starts a subshell 11, which starts 12; both end, and their numbers are free again.
+        let mut shell = image(10, 0, 1, Ending::Exit(0));
+        shell.children = vec![11, 12, 11];
+        let mut subshell = image(11, 0, 2, Ending::Exit(0));
+        (subshell.parent, subshell.children) = (Some(10), vec![12]);
+        let mut again = image(11, 1, 6, Ending::Exit(0));
+        again.parent = Some(10);
+        let mut of_subshell = image(12, 0, 3, Ending::Exit(0));
+        of_subshell.parent = Some(11);
+        let mut of_shell = image(12, 1, 5, Ending::Exit(0));
+        of_shell.parent = Some(10);
+        let all = tree(vec![shell, subshell, again, of_subshell, of_shell]);
+        let parents: Vec<Option<usize>> = all.iter().map(|process| process.parent).collect();
+        assert_eq!(parents, [None, Some(0), Some(0), Some(1), Some(0)]);
+        assert_eq!(all[0].children, [1, 4, 2]);
     }
 
     #[test]
