@@ -237,10 +237,15 @@ fn put_within(trace: &Trace, pieces: &mut Vec<Piece>, child: Piece) {
     let parent = trace.threads.iter().position(|t| Some(t.index) == parent);
     let made = |placed: &Placed| matches!(placed.event, Some(Event::Fork { pid: made }) if Some(made) == pid);
     let of_parent = |piece: &Piece| Some(piece.thread) == parent;
-    let found = pieces.iter().enumerate().filter(|(_, p)| of_parent(p)).find_map(|(at, piece)| {
-        let events = &trace.threads[piece.thread].events[piece.events.clone()];
-        Some((at, piece.events.start + events.iter().position(made)?))
+    // Of several children with this number, each belongs to a call of its own.
+    let earlier = trace.threads[..child.thread].iter().filter(|t| t.own_process() == pid).count();
+    let parents = pieces.iter().enumerate().filter(|(_, p)| of_parent(p));
+    let forks = parents.flat_map(|(at, piece)| {
+        let events = &trace.threads[piece.thread].events;
+        let forks = piece.events.clone().filter(|&fork| made(&events[fork]));
+        forks.filter(|&fork| shares_memory(&events[fork..])).map(move |fork| (at, fork))
     });
+    let found = forks.clone().nth(earlier).or_else(|| forks.last());
     let (at, split) = match found {
         Some(found) => found,
         // The parent did not come back from the call.
@@ -257,19 +262,41 @@ fn put_within(trace: &Trace, pieces: &mut Vec<Piece>, child: Piece) {
 /// Calls that make a process: clone, fork, vfork, clone3.
 pub const MAKERS: [u64; 4] = [56, 57, 58, 435];
 
+/// Whether the call that made a process, the first one of these events, may have let it share the memory.
+fn shares_memory(events: &[Placed]) -> bool {
+    const CLONE: u64 = 56;
+    const CLONE_VM: u64 = 0x100;
+    const FORK: u64 = 57;
+    let made = events.iter().find_map(|placed| match placed.event {
+        Some(Event::Syscall { number, arguments, .. }) if MAKERS.contains(&number) => {
+            Some((number, arguments[0]))
+        }
+        _ => None,
+    });
+    !made.is_some_and(|(number, flags)| number == FORK || number == CLONE && flags & CLONE_VM == 0)
+}
+
 /// The events of a forked child, behind those of its parent up to the fork.
 fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Error> {
     let pid = child.pid;
     let lacking = || Error(format!("the trace of its parent does not say how {pid} was forked"));
     let Ordered { mut items, .. } = parent;
+    let own = child.threads.iter().find(|t| t.index == 0);
+    let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
     let is_it = |item: &Item| matches!(*item.event, Event::Fork { pid: made } if made == pid);
-    let fork = items.iter().position(is_it).ok_or_else(lacking)?;
-    let thread = items[fork].thread;
-    let is_call = |item: &Item| {
-        item.thread == thread
-            && matches!(*item.event, Event::Syscall { number, .. } if MAKERS.contains(&number))
+    let call_of = |fork: usize| {
+        let thread = items[fork].thread;
+        let is_call = |item: &Item| {
+            item.thread == thread
+                && matches!(*item.event, Event::Syscall { number, .. } if MAKERS.contains(&number))
+        };
+        Some((fork, items[fork..].iter().position(is_call).map(|at| fork + at)?))
     };
-    let call = items[fork..].iter().position(is_call).map(|at| fork + at).ok_or_else(lacking)?;
+    // Its number may have been that of others, before or behind; the turns say which it is.
+    let forks = (0..items.len()).filter(|&at| is_it(&items[at])).filter_map(call_of);
+    let off = |&(_, call): &(usize, usize)| items[call].position.control_flow.0.abs_diff(start);
+    let (fork, call) = forks.min_by_key(off).ok_or_else(lacking)?;
+    let thread = items[fork].thread;
     let mut call = items[call].clone();
     let Event::Syscall { number, arguments, .. } = *call.event else { return Err(lacking()) };
     call.event = Cow::Owned(Event::Syscall { number, arguments, result: 0 });
@@ -283,8 +310,6 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     }
 
     let begins = items.iter().rposition(is_done).map_or(0, |at| at + 1);
-    let own = child.threads.iter().find(|t| t.index == 0);
-    let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
     let tid = own.and_then(|t| t.tid);
     let numbers = Numbers {
         first: thread,
