@@ -131,6 +131,9 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     thread.block.pointers = pointers;
     switch::at_main(thread);
     switch::settle(thread);
+    if kind == SYSCALL && !is_replay() {
+        switch::makes_again(thread);
+    }
     pending::before_leaving(thread);
 }
 

@@ -134,7 +134,13 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
             thread.block.resume = thread.block.stub_miss;
         }
     }
-    if thread.plain == plain {
+    // Another switch, or two, may have come between what a thread that begins saw of the code and of the trace.
+    let keeps = thread.recorder.to_file();
+    let differs = match plain {
+        true => keeps,
+        false => !keeps && trace().phase() == Phase::Open,
+    };
+    if thread.plain == plain && !differs {
         return;
     }
     // What follows has nothing to do with the last unit.
@@ -148,6 +154,17 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
         let pointers = thread.block.pointers;
         thread.block.pointers = thread.recorder.switched(&pointers, &state, insn);
         log().chunk_starts(thread);
+    }
+}
+
+/// The thread, which has settled, makes a call again that a request of `dep` kept from being made: nothing else says
+/// that it goes on in front of it.
+pub fn makes_again(thread: &mut Thread) {
+    // A recording of inputs is not switched.
+    let may_be_asked = thread.recorder.to_file() && !facts().options.recording.inputs();
+    if thread.transfer_undone && may_be_asked && !thread.mailbox.is_pending() {
+        let state = thread.register_state(thread.resume_original, 0xffff);
+        thread.event(LAST_NOT_DONE, &Event::Interrupted(&state));
     }
 }
 
