@@ -3,7 +3,7 @@
 use crate::End;
 
 /// What a case can be excepted from.
-pub const WAYS: [&str; 3] = ["undo", "inputs", "replay"];
+pub const WAYS: [&str; 4] = ["undo", "inputs", "replay", "bits"];
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Directives {

@@ -11,7 +11,7 @@
 //! | `//#shared: x.c`, `//#link: x.c` | builds `libx.so` next to it, and links with it |
 //! | `//#oracle: no: why` | two runs of it do not execute the same instructions |
 //! | `//#refused: why` | rewritten, it is stopped: status 121 and one line on standard error |
-//! | `//#except: WAY: why` | it is not checked with the undo log's watcher (`undo`), as a recording of inputs (`inputs`), or in a replay (`replay`) |
+//! | `//#except: WAY: why` | it is not checked with the undo log's watcher (`undo`), as a recording of inputs (`inputs`), in a replay (`replay`), or in the format `bits` (`bits`) |
 //! | `//#library` | not a program but a library of others |
 //!
 //! A program prints the same text in every run and checks itself where it can.

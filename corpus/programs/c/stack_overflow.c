@@ -1,4 +1,5 @@
 // A stack overflow is caught on an alternate stack and left by siglongjmp, twice.
+//#except: bits: how often a function that records nothing has called itself when a fault ends that is not in the trace
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
