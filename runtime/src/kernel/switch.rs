@@ -135,11 +135,15 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
         }
     }
     // Another switch, or two, may have come between what a thread that begins saw of the code and of the trace.
+    // (Neither a recording of inputs nor an undo log is switched.)
+    let recording = facts().options.recording;
     let keeps = thread.recorder.to_file();
-    let differs = match plain {
-        true => keeps,
-        false => !keeps && trace().phase() == Phase::Open,
-    };
+    let differs = !recording.inputs()
+        && !recording.undo()
+        && match plain {
+            true => keeps,
+            false => !keeps && trace().phase() == Phase::Open,
+        };
     if thread.plain == plain && !differs {
         return;
     }
