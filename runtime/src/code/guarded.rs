@@ -6,7 +6,15 @@ use crate::code::world::Protection;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+/// How often pages were write-protected.
+static TIMES: AtomicUsize = AtomicUsize::new(0);
+
+/// How often pages were write-protected: whoever could not write, and finds this changed, may try again.
+pub fn times() -> usize {
+    TIMES.load(SeqCst)
+}
 
 /// Pages that the program may write and that are write-protected for now.
 ///
@@ -30,6 +38,7 @@ impl Guarded {
         range: ExecRange,
         rights: &mut impl Protection,
     ) -> Result<(), i32> {
+        TIMES.fetch_add(1, SeqCst);
         for page in span.pages() {
             if !self.add(page) {
                 continue;

@@ -5,7 +5,7 @@
 
 use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
 use super::{guarded, load, load_bytes, ranges, Done, Fault, Outcome};
-use crate::code::writing::before_writing;
+use crate::code::writing::written;
 use crate::logs::inputs::view;
 use crate::thread::Thread;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
@@ -39,12 +39,8 @@ pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
         let old = load(thread, pc, at, size).map_err(stores)?;
         let Some(change) = change(thread, insn, old, size) else { return Ok(Done::No) };
         if let Some(new) = change.new {
-            before_writing(at, at.saturating_add(size));
-            // SAFETY: memory of the program's.
-            match unsafe { guarded::exchange(at, size, &[old, 0], &[new, 0]) } {
-                0 => continue,
-                1 => {}
-                _ => return Err(Fault { address: at, write: true }),
+            if !exchange(at, size, &[old, 0], &[new, 0])? {
+                continue;
             }
             view::put(thread, at, new.to_le_bytes().get(..size as usize).unwrap_or_default());
         }
@@ -129,6 +125,21 @@ fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Ch
     }
 }
 
+/// Puts `new` at `at` if `old` is there, at once: whether it was.
+fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64; 2]) -> Result<bool, Fault> {
+    const REFUSED: u64 = 2;
+    let mut came = REFUSED;
+    let could = written(at, at.saturating_add(size), || {
+        // SAFETY: memory of the program's.
+        came = unsafe { guarded::exchange(at, size, old, new) };
+        came != REFUSED
+    });
+    match could {
+        true => Ok(came == 1),
+        false => Err(Fault { address: at, write: true }),
+    }
+}
+
 /// The processor looks whether it can be written first.
 fn stores(fault: Fault) -> Fault {
     Fault { write: true, ..fault }
@@ -155,13 +166,9 @@ fn both(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
         let new = if same { [b & mask(half), c & mask(half)] } else { old };
         let join = |[low, high]: [u64; 2]| u128::from(low) | u128::from(high) << bits;
         let words = |value: u128| [value as u64, (value >> 64) as u64];
-        before_writing(at, at.saturating_add(size));
         let (there, new) = (words(join(old)), join(new));
-        // SAFETY: memory of the program's.
-        match unsafe { guarded::exchange(at, size, &there, &words(new)) } {
-            0 => continue,
-            1 => {}
-            _ => return Err(Fault { address: at, write: true }),
+        if !exchange(at, size, &there, &words(new))? {
+            continue;
         }
         view::put(thread, at, new.to_le_bytes().get(..size as usize).unwrap_or_default());
         let registers = &mut thread.block.registers;
