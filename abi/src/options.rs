@@ -246,10 +246,12 @@ impl Options {
     }
 
     /// The table for the returns, if they have one of their own: they merge the low half from the
-    /// table with the high half on the stack in xmm30. (In the undo log a return is a jump.)
+    /// table with the high half on the stack, in xmm30 or in xmm7. (In the undo log a return is a jump, and so
+    /// it is where turns are counted and there is no xmm30.)
     pub fn return_table(self) -> Option<TableShape> {
         let jumps = self.recording.undo() || self.recording.watches();
-        let merges = self.process.pointers == Pointers::Vector && !jumps;
+        let in_claimed = self.process.pointers == Pointers::Vector;
+        let merges = !jumps && (in_claimed || self.turns() == Turns::NotCounted);
         let table = if self.process.high_tables { HIGH_RETURN_TABLE } else { RETURN_TABLE };
         merges.then_some(table)
     }

@@ -69,7 +69,8 @@ pub struct ThreadBlock {
     /// Live translated address that an entry stub resumes at.
     pub resume: u64,
     /// The program's zmm30 and zmm31 while translated code runs: xmm30 is scratch then, and xmm31
-    /// holds the buffer pointers. If xmm15 does, the program's ymm15 is where zmm31 would be.
+    /// holds the buffer pointers. If xmm15 does, the program's ymm15 is where zmm31 would be. Without xmm30 a return
+    /// borrows xmm7, and keeps it where zmm30 would be.
     pub program_vectors: [[u64; 8]; 2],
     /// The program's registers, while the runtime works.
     pub registers: Registers,
@@ -162,6 +163,8 @@ offsets! {
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
 pub const PROGRAM_ZMM31: i32 = PROGRAM_ZMM30 + 64;
+/// Offset of the program's xmm7 in the [`ThreadBlock`], while a return borrows that.
+pub const SAVED_XMM7: i32 = PROGRAM_ZMM30;
 /// Offset of the program's ymm15 in the [`ThreadBlock`], if translated code holds the buffer pointers there.
 pub const PROGRAM_YMM15: i32 = PROGRAM_ZMM31;
 

@@ -66,7 +66,9 @@ impl Manner {
             looks_ahead: options.process.dead_registers == DeadRegisters::Reuse
                 && options.process.torture & torture::SPILL == 0
                 && !placement.exact_registers
-                && !options.leaves_memory_alone(),
+                && !options.leaves_memory_alone()
+                // It is kept until the return.
+                && options.process.pointers == Pointers::Vector,
             turns: options.turns(),
             watches: options.recording.watches(),
             table,

@@ -29,6 +29,7 @@
 
 pub mod packed;
 
+use crate::emit::{SAVES_RCX, SAVES_XMM7};
 use abi::ids::Gpr;
 use alloc::vec::Vec;
 use lifter::regs::{GprSet, RAX, RSP};
@@ -58,6 +59,8 @@ pub enum Kind {
     /// Nothing: the unit's return is looked up ahead, with registers that are dead. In an entry of length 0 that
     /// is done, and what it reads it reads too early to fault for the program; the other one is the return.
     Ahead = 8,
+    /// rcx is in the thread block (`saved_rcx`), and xmm7 is, too, behind the instruction that puts it there.
+    SavedVector = 9,
 }
 
 /// In place of a register that is borrowed: none is.
@@ -75,6 +78,7 @@ impl Kind {
             6 => Kind::Sync,
             7 => Kind::Watched,
             8 => Kind::Ahead,
+            9 => Kind::SavedVector,
             _ => return None,
         })
     }
@@ -82,7 +86,7 @@ impl Kind {
     /// Bytes behind the entry's first ones.
     fn operands(self) -> usize {
         match self {
-            Kind::Plain | Kind::SavedRcx | Kind::Pointers | Kind::Ahead => 0,
+            Kind::Plain | Kind::SavedRcx | Kind::SavedVector | Kind::Pointers | Kind::Ahead => 0,
             Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead | Kind::Watched => 1,
             Kind::Sync => 3,
         }
@@ -167,7 +171,9 @@ impl Entry {
         let named = |register: Gpr| Some(register).filter(|&r| r != NOT_BORROWED);
         match self.kind {
             _ if inside == 0 => [None; 2],
-            Kind::Plain | Kind::SavedRcx | Kind::Pointers | Kind::Ahead => [None; 2],
+            Kind::Plain | Kind::SavedRcx | Kind::SavedVector | Kind::Pointers | Kind::Ahead => {
+                [None; 2]
+            }
             Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
             Kind::Sync if inside >= self.snippet => [None, named(self.register)],
             Kind::ReadAhead | Kind::Sync | Kind::Watched => self.borrowed.map(named),
@@ -176,12 +182,17 @@ impl Entry {
 
     /// Whether rcx is in the thread block meanwhile.
     pub fn saves_rcx(&self) -> bool {
-        matches!(self.kind, Kind::SavedRcx | Kind::Watched)
+        matches!(self.kind, Kind::SavedRcx | Kind::SavedVector | Kind::Watched)
     }
 
     /// Whether it is a return, and what its sequence borrows is as it says.
     pub fn may_return(&self) -> bool {
-        matches!(self.kind, Kind::SavedRcx | Kind::Ahead)
+        matches!(self.kind, Kind::SavedRcx | Kind::SavedVector | Kind::Ahead)
+    }
+
+    /// Whether xmm7 is in the thread block `inside` code bytes behind the boundary.
+    pub fn saves_vector(&self, inside: u32) -> bool {
+        self.kind == Kind::SavedVector && inside as usize >= SAVES_RCX.len() + SAVES_XMM7.len()
     }
 
     /// Whether it is no instruction's, but the look-up ahead of the unit's return.

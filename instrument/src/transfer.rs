@@ -211,15 +211,23 @@ impl Weaver<'_> {
             return self.return_looked_up(insn);
         }
         self.compare_target(insn, i);
+        let (merged, jumps) = match self.manner.returns {
+            // Where it returns to nobody knows how far it popped.
+            Returns::Merged(_) if self.manner.puts_back && popped_by(insn).is_some() => {
+                (None, true)
+            }
+            Returns::Merged(table) => (Some(table), false),
+            Returns::Whole => (None, false),
+            Returns::Jump => (None, true),
+        };
+        if let Some(table) = merged {
+            return match self.manner.has_scratch_vector() {
+                true => self.merged_return(insn, table),
+                false => self.merged_by_borrowing(insn, table),
+            };
+        }
         self.boundary(insn, Kind::SavedRcx, &[]);
         self.turn(insn);
-        let jumps = match self.manner.returns {
-            // Where it returns to nobody knows how far it popped.
-            Returns::Merged(_) if self.manner.puts_back && popped_by(insn).is_some() => true,
-            Returns::Merged(table) => return self.merged_return(insn, table),
-            Returns::Whole => false,
-            Returns::Jump => true,
-        };
         let (table, far) = (self.manner.table, self.manner.far);
         self.save_rcx(true);
         self.read_return(4);
@@ -268,6 +276,8 @@ impl Weaver<'_> {
     /// The low half of the return address is replaced in one 8-byte store: behind one of 4 bytes the
     /// return's load would wait until that has reached the cache.
     fn merged_return(&mut self, insn: &Instruction, table: TableShape) {
+        self.boundary(insn, Kind::SavedRcx, &[]);
+        self.turn(insn);
         let puts_back = self.manner.puts_back;
         let code = self.code();
         code.store(thread::SAVED_RCX, RCX);
@@ -280,6 +290,21 @@ impl Weaver<'_> {
         }
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
+        code.ret(popped_by(insn));
+    }
+
+    /// The same without a vector register that is not the program's: the high half is neither compared nor branched upon,
+    /// and the table has half the size.
+    fn merged_by_borrowing(&mut self, insn: &Instruction, table: TableShape) {
+        self.boundary(insn, Kind::SavedVector, &[]);
+        let code = self.code();
+        code.store(thread::SAVED_RCX, RCX);
+        code.save_xmm7();
+        code.read32(RCX, At(RSP, 0));
+        code.store32(thread::TARGET, RCX);
+        code.look_up(LookUp::LowHalfToBorrowed, table);
+        code.load(RCX, thread::SAVED_RCX);
+        code.merge_borrowed();
         code.ret(popped_by(insn));
     }
 

@@ -332,6 +332,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 None => String::new(),
                 Some((Kind::Plain, _)) => "plain".into(),
                 Some((Kind::SavedRcx, _)) => "rcx saved".into(),
+                Some((Kind::SavedVector, _)) => "rcx and xmm7 saved".into(),
                 Some((Kind::Scratch, r)) => format!("{} saved", r.name()),
                 Some((Kind::Pointers | Kind::PointersScratch, _)) => "pointers saved".into(),
                 Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
@@ -418,7 +419,7 @@ impl<'a> Check<'a> {
             if at_boundary && entry.is_some_and(|e| e.kind != Kind::Pointers) {
                 assert!(self.spilled.is_empty(), "a register is not back at {insn:?}");
             }
-            if let Some(entry) = entry.filter(|e| at_boundary && e.kind == Kind::SavedRcx) {
+            if let Some(entry) = entry.filter(|e| at_boundary && e.may_return() && e.saves_rcx()) {
                 // A sequence of its own, the last of the unit.
                 let used = use_def(self.originals[entry.insn as usize], &mut self.factory).used;
                 self.read(used);

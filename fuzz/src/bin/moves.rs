@@ -21,7 +21,7 @@ use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use instrument::block::{Block, Placement, Source};
-use instrument::emit::Found;
+use instrument::emit::{Found, ToVector};
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
@@ -105,6 +105,8 @@ struct Way {
 
 /// Where xmm0 to xmm15 lie in the extended state.
 const FIRST_VECTORS: std::ops::Range<usize> = 160..416;
+/// Where FXSAVE has xmm7.
+const XMM7: std::ops::Range<usize> = 272..288;
 
 /// Whether this processor has the registers of [`Pointers::Vector`]: code is executed here, not only made.
 fn has_claimed_vectors() -> bool {
@@ -545,7 +547,14 @@ impl Target for Moves {
                 || way.options.recording.instrument == Instrument::None && !looks_ahead(&fragment)
                 || way.options.process.dead_registers == DeadRegisters::Preserve
                 || entry.is_none();
-            put_back(&mut got, entry, &way);
+            let first = u64::from(fragment.units[0].entry.0) + TRANSLATED.start;
+            let inside = got.registers.rip.wrapping_sub(first) as u32;
+            put_back(
+                &mut got,
+                entry,
+                inside.wrapping_sub(entry.map_or(0, |entry| entry.code)),
+                &way,
+            );
             // In the middle of a look-up nothing but the target is there to be compared.
             let unfinished = entry.is_some() && matches!(end, End::To(_));
             if unfinished && (end == expected.end || expected.push_failed(last)) {
@@ -792,14 +801,17 @@ fn zmm30(state: &State, way: &Way) -> Result<std::ops::Range<usize>, String> {
 /// stub.
 fn find_nothing(state: &mut State, way: &Way, look_up: Found) -> Result<(), String> {
     state.registers.rip += look_up.length();
-    if !look_up.is_to_vector() {
-        state.registers.rcx = STUB_MISS;
-        return Ok(());
-    }
-    let zmm30 = zmm30(state, way)?;
-    state.vectors[zmm30.clone()].fill(0);
-    word::set(&mut state.vectors, zmm30.start, 4, STUB_MISS);
-    state.vectors[512] |= 0x80;
+    let (place, component) = match look_up.to_vector() {
+        None => {
+            state.registers.rcx = STUB_MISS;
+            return Ok(());
+        }
+        Some(ToVector::Xmm30) => (zmm30(state, way)?, 0x80),
+        Some(ToVector::Xmm7) => (XMM7, 2),
+    };
+    state.vectors[place.clone()].fill(0);
+    word::set(&mut state.vectors, place.start, 4, STUB_MISS);
+    state.vectors[512] |= component;
     Ok(())
 }
 
@@ -892,14 +904,19 @@ fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
 }
 
 /// Undoes what the interrupted instruction had borrowed.
-fn put_back(state: &mut State, entry: Option<Entry>, way: &Way) {
+fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
     let kind = entry.map_or(Kind::Plain, |entry| entry.kind);
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     if let (Kind::Scratch | Kind::PointersScratch, Some(entry)) = (kind, entry) {
         *gpr(&mut state.registers, entry.register) = block(thread::SPILL + 8);
     }
-    if kind == Kind::SavedRcx {
+    if entry.is_some_and(|entry| entry.saves_rcx()) {
         state.registers.rcx = block(thread::SAVED_RCX);
+    }
+    if entry.is_some_and(|entry| entry.saves_vector(inside)) {
+        let at = thread::SAVED_XMM7 as usize;
+        state.vectors[XMM7].copy_from_slice(&BLOCK.bytes()[at..at + XMM7.len()]);
+        state.vectors[512] |= 2;
     }
     for Claimed { place, own } in claimed(state, way) {
         if !kind.exchanges_pointers() {
@@ -995,7 +1012,7 @@ fn translated_end(
     }
     let jumps = [ONLY_TABLE, JUMP_TABLE, HIGH_JUMP_TABLE];
     let nothing = |&table: &TableShape| missed(&stop, registers, table).is_some();
-    if entry.kind == Kind::SavedRcx && jumps.iter().any(nothing) {
+    if entry.saves_rcx() && jumps.iter().any(nothing) {
         return Ok((target(), Some(entry)));
     }
     Ok((fault(start + u64::from(entry.original), stop), Some(entry)))

@@ -3,12 +3,17 @@
 use super::code::{At, Code};
 use abi::ids::{CodeOff, Gpr};
 use abi::layout::{TableShape, JUMP_BIAS};
-use abi::thread::SAVED_RCX;
+use abi::thread::{SAVED_RCX, SAVED_XMM7};
 use lifter::regs::{RBP, RCX, RSP};
 
 /// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
 #[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
 pub const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0, 0, 0];
+
+/// `movups gs:[SAVED_XMM7], xmm7`: what a return does second that borrows it. (What SSE writes leaves the rest of ymm7 as it is.)
+#[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
+pub const SAVES_XMM7: [u8; 9] =
+    [0x65, 0x0f, 0x11, 0x3c, 0x25, SAVED_XMM7 as u8, (SAVED_XMM7 >> 8) as u8, 0, 0];
 
 /// `mov ecx, [rsp + 4]`: the first look at the stack of a return that compares the high half.
 pub const READS_HIGH_HALF: [u8; 4] = [0x8b, 0x4c, 0x24, 0x04];
@@ -141,6 +146,20 @@ impl Code {
     pub fn write_merged(&mut self) {
         self.raw(&[0x62, 0x61, 0xfd, 0x08, 0xd6, 0x34, 0x24]);
     }
+
+    /// `movups gs:[SAVED_XMM7], xmm7`
+    pub fn save_xmm7(&mut self) {
+        self.raw(&SAVES_XMM7);
+    }
+
+    /// `pinsrd xmm7, dword [rsp + 4], 1; movq [rsp], xmm7; movups xmm7, gs:[SAVED_XMM7]`: what a merged return does
+    /// with what it has found in a borrowed register.
+    pub fn merge_borrowed(&mut self) {
+        self.raw(&[0x66, 0x0f, 0x3a, 0x22, 0x7c, 0x24, 0x04, 0x01]);
+        self.raw(&[0x66, 0x0f, 0xd6, 0x3c, 0x24]);
+        self.raw(&[0x65, 0x0f, 0x10, 0x3c, 0x25]);
+        self.i32(SAVED_XMM7);
+    }
 }
 
 /// An instruction that takes an entry out of a table of translations.
@@ -152,6 +171,15 @@ pub enum LookUp {
     LowHalf,
     /// `vmovd xmm30, [rcx*4 + table]`
     LowHalfToVector,
+    /// `movd xmm7, [rcx*4 + table]`
+    LowHalfToBorrowed,
+}
+
+/// The vector register that a look-up leaves the low half in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToVector {
+    Xmm30,
+    Xmm7,
 }
 
 /// A look-up of an address that a register has, and keeps: `mov rcx, [rcx + index*8]` or
@@ -200,13 +228,15 @@ impl LookUp {
     }
 
     /// Those that have the low half in rcx.
-    const ALL: [LookUp; 3] = [LookUp::Whole, LookUp::LowHalf, LookUp::LowHalfToVector];
+    const ALL: [LookUp; 4] =
+        [LookUp::Whole, LookUp::LowHalf, LookUp::LowHalfToVector, LookUp::LowHalfToBorrowed];
 
     fn opcode(self) -> &'static [u8] {
         match self {
             LookUp::Whole => &[0x48, 0x8b, 0x0c, 0xcd],
             LookUp::LowHalf => &[0x8b, 0x0c, 0x8d],
             LookUp::LowHalfToVector => &[0x62, 0x61, 0x7d, 0x08, 0x6e, 0x34, 0x8d],
+            LookUp::LowHalfToBorrowed => &[0x66, 0x0f, 0x6e, 0x3c, 0x8d],
         }
     }
 
@@ -214,7 +244,7 @@ impl LookUp {
     fn entry(self) -> u64 {
         match self {
             LookUp::Whole => 8,
-            LookUp::LowHalf | LookUp::LowHalfToVector => 4,
+            LookUp::LowHalf | LookUp::LowHalfToVector | LookUp::LowHalfToBorrowed => 4,
         }
     }
 
@@ -310,9 +340,13 @@ impl Found {
         }
     }
 
-    /// Whether it leaves what it finds in xmm30, and not in rcx.
-    pub fn is_to_vector(self) -> bool {
-        matches!(self.how, How::Plain(LookUp::LowHalfToVector) | How::Ahead(_))
+    /// Where it leaves what it finds, if not in rcx.
+    pub fn to_vector(self) -> Option<ToVector> {
+        match self.how {
+            How::Plain(LookUp::LowHalfToVector) | How::Ahead(_) => Some(ToVector::Xmm30),
+            How::Plain(LookUp::LowHalfToBorrowed) => Some(ToVector::Xmm7),
+            How::Plain(LookUp::Whole | LookUp::LowHalf) | How::By(_) => None,
+        }
     }
 }
 

@@ -13,7 +13,10 @@ mod sequences;
 mod vector;
 
 pub use code::{closed_gate, gate_of, At, Code, GATE};
-pub use look_up::{By, Found, LookUp, MERGES_HIGH_HALF, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX};
+pub use look_up::{
+    By, Found, LookUp, ToVector, MERGES_HIGH_HALF, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX,
+    SAVES_XMM7,
+};
 pub use sequences::FarLink;
 
 #[cfg(test)]

@@ -90,6 +90,11 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("mov ecx,[rcx+r15*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 15))),
         ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
         ("vmovq [rsp],xmm30", &|c| c.write_merged()),
+        ("movups gs:[80h],xmm7", &|c| c.save_xmm7()),
+        ("movd xmm7,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToBorrowed, RETURN_TABLE)),
+        ("pinsrd xmm7,[rsp+4],1; movq [rsp],xmm7; movups xmm7,gs:[80h]", &|c| {
+            c.merge_borrowed();
+        }),
         ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
         (
             "mov rcx,gs:[0]; xchg [1000h],rcx; jrcxz 0000000000001017h; pause; \
@@ -154,7 +159,7 @@ fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
     for table in all {
         let kinds = match table.entry {
             8 => [LookUp::Whole].as_slice(),
-            _ => [LookUp::LowHalf, LookUp::LowHalfToVector].as_slice(),
+            _ => [LookUp::LowHalf, LookUp::LowHalfToVector, LookUp::LowHalfToBorrowed].as_slice(),
         };
         for &look_up in kinds {
             let mut code = Code { bytes: Vec::new(), base: 0x1000 };
@@ -170,7 +175,12 @@ fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
             gpr[1] = rcx;
             assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{look_up:?} in {table:x?}");
             assert_eq!(found.length(), (code.bytes.len() - start) as u64);
-            assert_eq!(found.is_to_vector(), look_up == LookUp::LowHalfToVector);
+            let to = match look_up {
+                LookUp::LowHalfToVector => Some(ToVector::Xmm30),
+                LookUp::LowHalfToBorrowed => Some(ToVector::Xmm7),
+                LookUp::Whole | LookUp::LowHalf => None,
+            };
+            assert_eq!(found.to_vector(), to);
         }
     }
     for (look_up, table) in [(LookUp::Whole, HIGH_JUMP_TABLE), (LookUp::LowHalf, HIGH_RETURN_TABLE)]
@@ -189,7 +199,7 @@ fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
             gpr[usize::from(index)] = window | LOW;
             assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{look_up:?} by {index}");
             assert_eq!(found.length(), code.bytes.len() as u64);
-            assert!(!found.is_to_vector());
+            assert_eq!(found.to_vector(), None);
             let other = if table.entry == 8 { HIGH_RETURN_TABLE } else { HIGH_JUMP_TABLE };
             assert_eq!(Found::decode(&code.bytes, other), None);
         }
@@ -235,7 +245,7 @@ fn look_ups_ahead_are_found_in_code_and_read_the_entry_of_their_address() {
                 let found = Found::decode(&code.bytes[start..], table).unwrap();
                 assert_eq!(found.place(table, &gpr), table.entry_of(LOW), "{index} {base:?}");
                 assert_eq!(found.length(), (code.bytes.len() - start) as u64);
-                assert!(found.is_to_vector());
+                assert_eq!(found.to_vector(), Some(ToVector::Xmm30));
                 assert_eq!(Found::decode(&code.bytes[start..], ONLY_TABLE), None);
             }
         }

@@ -15,7 +15,7 @@
 //!     varint  number of the recipe's header in the table of headers
 //!     varint  number of the recipe's entries, each:
 //!         u8      as the second byte of a recipe's entry, then u8 its delta (0xff: a u16 follows) and its operands;
-//!                 or of kind 9: the delta is the length of the previous entry, and the kind is 0
+//!                 or of kind 15: the delta is the length of the previous entry, and the kind is 0
 //! ```
 
 use crate::recipe::{Kind, HEADER};
@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 pub const GROUP: usize = abi::tables::GROUP as usize;
 const _: () = assert!(HEADER as u64 == abi::tables::RECIPE_HEADER);
 /// Instead of [`Kind::Plain`]: the instruction in front was copied as it is, with nothing behind it.
-const FOLLOWS: u8 = 9;
+const FOLLOWS: u8 = 15;
 
 /// One unit with its recipe, as [`pack_units`] takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

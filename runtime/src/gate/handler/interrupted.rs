@@ -122,7 +122,7 @@ impl<'a> Interrupted<'a> {
     /// Sets them, if a register of `claims` holds them.
     pub fn set_pointers(&mut self, claims: u32, value: [u64; 2]) {
         match self.held(claims) {
-            Some(Held::Xmm15) => self.set_xmm15(value),
+            Some(Held::Xmm15) => self.set_xmm(15, value),
             Some(Held::At(at)) => {
                 // SAFETY: as for `vectors`.
                 unsafe { at.write_unaligned(value) };
@@ -145,20 +145,23 @@ impl<'a> Interrupted<'a> {
         [low[0], low[1], high[0], high[1]]
     }
 
-    /// Sets the lower half of ymm15.
-    fn set_xmm15(&mut self, value: [u64; 2]) {
-        let [low, _] = facts().xsave.ymm15();
+    /// Sets an xmm register, 0 to 15; what lies above it stays.
+    pub fn set_xmm(&mut self, number: usize, value: [u64; 2]) {
+        const SSE: u64 = 2;
+        // Of FXSAVE, with which every XSAVE area begins.
+        const FIRST: usize = 160;
+        let has_header = facts().xsave.xcr0 != 0;
         // SAFETY: as above; the header of the XSAVE area lies behind the 512 bytes of FXSAVE.
         unsafe {
-            if self.present() & low.component == 0 {
+            if has_header && self.present() & SSE == 0 {
                 // The others are zero, whatever the frame says.
-                self.fpstate
-                    .add(low.first as usize)
-                    .write_bytes(0, (low.last - low.first) as usize);
+                self.fpstate.add(FIRST).write_bytes(0, 16 * 16);
             }
-            self.fpstate.add(low.last as usize).cast::<[u64; 2]>().write_unaligned(value);
-            let present = self.fpstate.add(512).cast::<u64>();
-            present.write_unaligned(present.read_unaligned() | low.component);
+            self.fpstate.add(FIRST + 16 * number).cast::<[u64; 2]>().write_unaligned(value);
+            if has_header {
+                let present = self.fpstate.add(512).cast::<u64>();
+                present.write_unaligned(present.read_unaligned() | SSE);
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
 
 /// The program's state; the thread is in the sequence of `entry`.
-pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) -> State {
+pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry: &Entry) -> State {
     let mut gpr = at.context.gpr();
     let inside = place.offset(at.pc()) > entry.code;
     if inside {
@@ -22,6 +22,10 @@ pub fn state_at(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
             if let Some(register) = register {
                 gpr[register.index()] = value;
             }
+        }
+        if entry.saves_vector(place.offset(at.pc()) - entry.code) {
+            let [low, high, ..] = thread.block.program_vectors[0];
+            at.set_xmm(7, [low, high]);
         }
         if entry.kind.exchanges_pointers() {
             // The exchange was interrupted: the program's values go to the block, the pointers are there

@@ -10,7 +10,7 @@ use crate::gate::handler::place::Place;
 use crate::thread::Thread;
 use abi::event::Cost;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::emit::{MERGES_HIGH_HALF, READS_HIGH_HALF, SAVES_RCX};
+use instrument::emit::{ToVector, MERGES_HIGH_HALF, READS_HIGH_HALF, SAVES_RCX};
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
@@ -28,9 +28,10 @@ pub fn finish_look_up(at: &mut Interrupted, place: &Place, address: u64) -> bool
         return true;
     }
     at.context.rip += look_up.length();
-    match look_up.is_to_vector() {
-        false => at.context.rcx = miss,
-        true => at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]),
+    match look_up.to_vector() {
+        None => at.context.rcx = miss,
+        Some(ToVector::Xmm30) => at.set_zmm30([miss, 0, 0, 0, 0, 0, 0, 0]),
+        Some(ToVector::Xmm7) => at.set_xmm(7, [miss, 0]),
     }
     true
 }
