@@ -81,6 +81,8 @@ pub mod torture {
     pub const SERIAL: u8 = 32;
     /// Code is translated block by block when it runs, and generated code outside of the window has one table.
     pub const SCATTERED: u8 = 64;
+    /// Each system call that a signal may keep from starting is kept from it once, by nothing.
+    pub const KEPT_CALLS: u8 = 128;
 }
 
 /// Whether the values of dead registers survive (`--dead-registers`).

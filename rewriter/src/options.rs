@@ -219,6 +219,7 @@ enum TortureArg {
     Misplaced,
     Serial,
     Scattered,
+    KeptCalls,
 }
 
 /// The name of a value, as it is typed.
@@ -424,6 +425,7 @@ impl How {
                     TortureArg::Misplaced => torture::MISPLACED,
                     TortureArg::Serial => torture::SERIAL,
                     TortureArg::Scattered => torture::SCATTERED,
+                    TortureArg::KeptCalls => torture::KEPT_CALLS,
                 }
             }),
             // A replay compares registers, and a program may read what it never set.

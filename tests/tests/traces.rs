@@ -255,7 +255,8 @@ fn torture_changes_nothing() {
             "tiny-buffers",
             "misplaced",
             "scattered",
-            "spill,drop,tiny-buffers,misplaced",
+            "kept-calls",
+            "spill,drop,tiny-buffers,misplaced,kept-calls",
         ] {
             for translate in ["static", "dynamic"] {
                 let flags = ["--torture", torture, "--translate", translate];

@@ -24,6 +24,8 @@ pub struct Facts {
     pub tiny_buffers: bool,
     /// The recording pauses now and then, for `--torture pauses`.
     pub pauses: bool,
+    /// A system call is kept from starting once, for `--torture kept-calls`.
+    pub keeps_calls: bool,
     /// One thread of the program runs at a time.
     pub serial: bool,
     /// Where generated code and the kernel enter the runtime.

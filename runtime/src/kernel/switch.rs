@@ -161,12 +161,13 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     }
 }
 
-/// The thread, which has settled, makes a call again that a request of `dep` kept from being made: nothing else says
-/// that it goes on in front of it.
+/// The thread, which has settled, makes a call again that was kept from being made. If no signal waits, nothing else
+/// says that the thread goes on in front of the call: a request of `dep` has kept it, or the end of a spell.
 pub fn makes_again(thread: &mut Thread) {
     // A recording of inputs is not switched.
     let may_be_asked = thread.recorder.to_file() && !facts().options.recording.inputs();
-    if thread.transfer_undone && may_be_asked && !thread.mailbox.is_pending() {
+    let is_delivered_to = thread.mailbox.waiting.number().is_some();
+    if thread.transfer_undone && may_be_asked && !is_delivered_to {
         let state = thread.register_state(thread.resume_original, 0xffff);
         thread.event(LAST_NOT_DONE, &Event::Interrupted(&state));
     }

@@ -169,6 +169,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         xsave,
         tiny_buffers: options.process.torture & torture::TINY_BUFFERS != 0,
         pauses: options.process.torture & torture::PAUSES != 0,
+        keeps_calls: options.process.torture & torture::KEPT_CALLS != 0,
         serial,
         entries,
     });

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
-use abi::event::{instructions_in, LAST_NOT_DONE};
+use abi::event::{instructions_in, LAST_NOT_DONE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use lifter::regs::GprSet;
 
@@ -288,11 +288,11 @@ impl<'a> Course<'a> {
         here.filter_map(|placed| placed.event.as_ref()).any(Event::is_fault)
     }
 
-    /// The event that may say how far the unit came. Other threads may have run while it stood in its system call, and
-    /// a signal may have kept the call from being made all the same.
+    /// The event that may say how far the unit came. In front of a system call stands what the log notes of it and
+    /// who has run meanwhile, and the call may not have been made all the same.
     fn tells(&self, unit: &CompiledUnit) -> Option<&'a Placed> {
         let first = self.events.first()?;
-        if !matches!((&first.event, unit.exit), (Some(Event::Runs(_)), Exit::System(_))) {
+        if !is_of_call(first) || !matches!(unit.exit, Exit::System(_)) {
             return Some(first);
         }
         let last = unit.starts.len() - 2;
@@ -300,10 +300,13 @@ impl<'a> Course<'a> {
         let keeps = |placed: &Placed| {
             placed.position.insn == LAST_NOT_DONE
                 && placed.position.control_flow == first.position.control_flow
-                && matches!(&placed.event, Some(Event::Signal { pc, .. }) if *pc == call)
+                && match &placed.event {
+                    Some(Event::Signal { pc, .. }) => *pc == call,
+                    Some(Event::Interrupted(state)) => state.rip == call.0,
+                    _ => false,
+                }
         };
-        let behind =
-            self.events.iter().find(|placed| !matches!(placed.event, Some(Event::Runs(_))));
+        let behind = self.events.iter().find(|placed| !is_of_call(placed));
         behind.filter(|placed| keeps(placed)).or(Some(first))
     }
 
@@ -439,6 +442,18 @@ impl<'a> Course<'a> {
             Next::behind(unit.exit)
         };
     }
+}
+
+/// Whether the event may come between a system call that is about to be made and the call itself.
+fn is_of_call(placed: &Placed) -> bool {
+    let event = placed.event.as_ref();
+    placed.position.insn == WHOLE_UNIT
+        && event.is_some_and(|event| {
+            matches!(
+                event,
+                Event::Runs(_) | Event::Order(_) | Event::Undo { .. } | Event::Lost { .. }
+            )
+        })
 }
 
 /// Whether an event at `insn` happened behind the last instruction of a unit of `count`.

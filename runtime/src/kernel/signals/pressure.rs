@@ -12,6 +12,7 @@
 //! thread sends itself, and queues of real-time signals, are not held back.
 
 use crate::base::control::{end_timer, timer_of_kicks};
+use crate::base::facts::facts;
 use crate::base::signal::{bit, block_all, set_real_mask, SigInfo, SA_RESTART, UNBLOCKED};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::interruptible::{forced, interruptible, BROKEN_OFF, NOT_STARTED};
@@ -84,6 +85,10 @@ pub fn before_call(thread: &mut Thread, number: usize) {
     }
     if end_spell(thread) {
         apply_mask(thread.mailbox);
+    }
+    if facts().keeps_calls && !has_kept(thread) {
+        // As the kick at the end of a spell does.
+        thread.mailbox.set_pending();
     }
 }
 
