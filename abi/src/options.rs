@@ -242,6 +242,17 @@ impl Options {
         }
     }
 
+    /// Whether ahead-of-time code may jump by way of slots, which lead to translated code at once. What a thread that
+    /// is watched reads is looked at, and a count of turns has to leave all registers alone.
+    pub fn has_slots(self) -> bool {
+        !self.recording.watches()
+            && match self.turns() {
+                Turns::NotCounted => true,
+                Turns::Up => self.process.pointers == Pointers::Vector,
+                Turns::Down => false,
+            }
+    }
+
     /// Whether the program is to see nothing that a replay cannot repeat.
     pub fn is_repeatable(self) -> bool {
         self.recording.inputs() || self.process.replays

@@ -8,7 +8,7 @@
 /// First bytes of each frame.
 pub const FRAME_MAGIC: u32 = 0x4650_4544; // "DEPF"
 /// Version of the format, in the payload of the FILE frame.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// `thread` of frames that belong to the whole process.
 pub const PROCESS: u32 = u32::MAX;

@@ -11,15 +11,20 @@
 //! another unit begins, with a look-up of its own. That the return address is read some loads earlier than natively can
 //! only be seen by a thread that overwrites another one's return addresses.
 //!
+//! Where what is interrupted has to show every register (a recording of inputs), the look-up puts aside what it uses
+//! up, until the program overwrites it ([`Kind::UsedUp`]).
+//!
 //! The look-up may meet memory that is not there, where the program would fault a few instructions
 //! later: the runtime passes over it then, and the return faults, as its own first instruction reads
 //! the address again.
 
 use crate::emit::At;
 use crate::manner::Returns;
-use crate::recipe::Kind;
+use crate::operand::uses_gs;
+use crate::recipe::{self, Kind, NOT_BORROWED};
 use crate::transfer::popped_by;
-use crate::weaver::{Ahead, Weaver};
+use crate::weaver::{Ahead, Slot, Weaver};
+use abi::ids::Gpr;
 use abi::thread;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::flow::Flow;
@@ -37,12 +42,19 @@ impl Weaver<'_> {
         if !self.manner.looks_ahead || Flow::of(last) != Flow::Return {
             return None;
         }
+        // Where it returns to nobody knows how far it popped.
+        if self.manner.puts_back && popped_by(last).is_some() {
+            return None;
+        }
         let one_is_enough = table.base < 1 << 31;
         let (mut dead, mut distance, mut found) = (GprSet::EMPTY, 0i32, None);
         for (at, insn) in before.iter().enumerate().rev().take(FARTHEST) {
             let Some(moved) = moves_stack_by(insn).filter(|_| !self.needs_own_vectors(insn)) else {
                 break;
             };
+            if self.manner.keeps_used_up && (insn.is_ip_rel_memory_operand() || uses_gs(insn)) {
+                break;
+            }
             let Some(sum) = distance.checked_add(moved).filter(|&sum| sum >= 0) else { break };
             distance = sum;
             let effect = self.effect(at);
@@ -66,7 +78,17 @@ impl Weaver<'_> {
         };
         let Ahead { distance, index, base, .. } = ahead;
         let at = self.out.code.here();
-        self.boundary_at(at, 0, Kind::Ahead, &[]);
+        match self.manner.keeps_used_up {
+            false => self.boundary_at(at, 0, Kind::Ahead, &[]),
+            true => {
+                let both = recipe::pair(index, base.unwrap_or(NOT_BORROWED));
+                self.boundary_at(at, 0, Kind::UsedUp, &[both]);
+                self.code().store(Slot::First.offset(), index);
+                if let Some(base) = base {
+                    self.code().store(Slot::Second.offset(), base);
+                }
+            }
+        }
         for register in [Some(index), base].into_iter().flatten() {
             self.forget_pointer_in(register);
         }
@@ -76,10 +98,27 @@ impl Weaver<'_> {
         code.look_up_ahead(index, base, table);
     }
 
+    /// If the look-up has put registers aside that no instruction in front of `i` has overwritten: these, for the recipe.
+    pub fn used_up(&mut self, i: usize) -> Option<u8> {
+        let ahead = self.ahead.filter(|ahead| self.manner.keeps_used_up && ahead.at <= i)?;
+        let overwritten =
+            (ahead.at..i).fold(GprSet::EMPTY, |set, i| set.union(self.effect(i).defined));
+        let kept = |register: Option<Gpr>| {
+            register.filter(|&r| !overwritten.contains(r)).unwrap_or(NOT_BORROWED)
+        };
+        let [first, second] = [kept(Some(ahead.index)), kept(ahead.base)];
+        (first != NOT_BORROWED || second != NOT_BORROWED).then(|| recipe::pair(first, second))
+    }
+
     /// The return.
     pub fn return_looked_up(&mut self, insn: &Instruction) {
         self.boundary(insn, Kind::Ahead, &[]);
+        self.turn(insn);
+        let puts_back = self.manner.puts_back;
         let code = self.code();
+        if puts_back {
+            code.keep_return_address();
+        }
         code.merge_high_half();
         code.write_merged();
         code.ret(popped_by(insn));

@@ -23,6 +23,8 @@ pub struct Manner {
     pub comes_back: bool,
     /// Registers that the unit is about to overwrite may be used up for the look-up of its return.
     pub looks_ahead: bool,
+    /// Those registers' values are kept until they are overwritten: whatever comes in between sees them.
+    pub keeps_used_up: bool,
     /// What happens at turns.
     pub turns: Turns,
     /// Loads are compared with the thread's view of memory, and stores go there, too.
@@ -55,6 +57,8 @@ impl Manner {
         };
         let table = options.jump_table();
         let puts_back = options.puts_back();
+        let turns = options.turns();
+        let keeps_used_up = turns == Turns::Up;
         let is_expected = !matches!(returns, Returns::Jump) && !puts_back;
         Manner {
             placement,
@@ -63,13 +67,16 @@ impl Manner {
             returns,
             puts_back,
             comes_back: placement.patchable && is_expected && !all_open(options.recording),
-            looks_ahead: options.process.dead_registers == DeadRegisters::Reuse
+            looks_ahead: (keeps_used_up || options.process.dead_registers == DeadRegisters::Reuse)
                 && options.process.torture & torture::SPILL == 0
                 && !placement.exact_registers
-                && !options.leaves_memory_alone()
+                // A turn that is counted down may lead to the runtime, which uses xmm30.
+                && turns != Turns::Down
+                && !options.recording.undo()
                 // It is kept until the return.
                 && options.process.pointers == Pointers::Vector,
-            turns: options.turns(),
+            keeps_used_up,
+            turns,
             watches: options.recording.watches(),
             table,
         }

@@ -47,7 +47,10 @@ impl Weaver<'_> {
             self.ask(insn);
         }
         if !insn.is_ip_rel_memory_operand() && !uses_gs(insn) {
-            self.boundary(insn, Kind::Plain, &[]);
+            match self.used_up(i) {
+                None => self.boundary(insn, Kind::Plain, &[]),
+                Some(both) => self.boundary(insn, Kind::UsedUp, &[both]),
+            }
             if self.gs_base(insn) {
                 return;
             }

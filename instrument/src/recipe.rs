@@ -16,7 +16,7 @@
 //!          kinds with a scratch register: u8 its number
 //!          Watched: as those that read ahead
 //!          kinds that read ahead: u8 the registers in spill[0] and spill[1], low and high nibble
-//!          (4, which is rsp: none); Sync: u8 code bytes in front of the instruction itself, and
+//!          (4, which is rsp: none), and the same for UsedUp; Sync: u8 code bytes in front of the instruction itself, and
 //!          u8 the register that it borrows itself (4: none)
 //! ```
 //!
@@ -59,6 +59,9 @@ pub enum Kind {
     /// Nothing: the unit's return is looked up ahead, with registers that are dead. In an entry of length 0 that
     /// is done, and what it reads it reads too early to fault for the program; the other one is the return.
     Ahead = 8,
+    /// As [`Kind::Ahead`], but the registers are in `spill`: in an entry of length 0, which looks up, behind the
+    /// instructions that put them there; in others, up to those that overwrite them, from the boundary on.
+    UsedUp = 10,
     /// rcx is in the thread block (`saved_rcx`), and xmm7 is, too, behind the instruction that puts it there.
     SavedVector = 9,
 }
@@ -79,6 +82,7 @@ impl Kind {
             7 => Kind::Watched,
             8 => Kind::Ahead,
             9 => Kind::SavedVector,
+            10 => Kind::UsedUp,
             _ => return None,
         })
     }
@@ -87,7 +91,8 @@ impl Kind {
     fn operands(self) -> usize {
         match self {
             Kind::Plain | Kind::SavedRcx | Kind::SavedVector | Kind::Pointers | Kind::Ahead => 0,
-            Kind::Scratch | Kind::PointersScratch | Kind::ReadAhead | Kind::Watched => 1,
+            Kind::Scratch | Kind::PointersScratch => 1,
+            Kind::ReadAhead | Kind::Watched | Kind::UsedUp => 1,
             Kind::Sync => 3,
         }
     }
@@ -158,7 +163,7 @@ pub struct Entry {
     pub kind: Kind,
     /// The register of [`Kind::Scratch`] and of the instruction of [`Kind::Sync`].
     pub register: Gpr,
-    /// The registers that the snippet of [`Kind::ReadAhead`] and [`Kind::Sync`] has in
+    /// The registers that the snippet of [`Kind::ReadAhead`] and [`Kind::Sync`], or [`Kind::UsedUp`], has in
     /// `spill[0]` and `spill[1]`, or [`NOT_BORROWED`].
     pub borrowed: [Gpr; 2],
     /// Code bytes of the snippet of [`Kind::Sync`].
@@ -170,13 +175,14 @@ impl Entry {
     pub fn spilled(&self, inside: u32) -> [Option<Gpr>; 2] {
         let named = |register: Gpr| Some(register).filter(|&r| r != NOT_BORROWED);
         match self.kind {
+            Kind::UsedUp if self.length != 0 => self.borrowed.map(named),
             _ if inside == 0 => [None; 2],
             Kind::Plain | Kind::SavedRcx | Kind::SavedVector | Kind::Pointers | Kind::Ahead => {
                 [None; 2]
             }
             Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
             Kind::Sync if inside >= self.snippet => [None, named(self.register)],
-            Kind::ReadAhead | Kind::Sync | Kind::Watched => self.borrowed.map(named),
+            Kind::ReadAhead | Kind::Sync | Kind::Watched | Kind::UsedUp => self.borrowed.map(named),
         }
     }
 
@@ -187,7 +193,7 @@ impl Entry {
 
     /// Whether it is a return, and what its sequence borrows is as it says.
     pub fn may_return(&self) -> bool {
-        matches!(self.kind, Kind::SavedRcx | Kind::SavedVector | Kind::Ahead)
+        matches!(self.kind, Kind::SavedRcx | Kind::SavedVector | Kind::Ahead) || self.looks_ahead()
     }
 
     /// Whether xmm7 is in the thread block `inside` code bytes behind the boundary.
@@ -197,7 +203,7 @@ impl Entry {
 
     /// Whether it is no instruction's, but the look-up ahead of the unit's return.
     pub fn looks_ahead(&self) -> bool {
-        self.kind == Kind::Ahead && self.length == 0
+        matches!(self.kind, Kind::Ahead | Kind::UsedUp) && self.length == 0
     }
 
     /// Whether what faults `inside` code bytes behind the boundary only reads ahead for a store.
@@ -309,7 +315,9 @@ impl Iterator for Entries<'_> {
         let (operands, rest) = rest.split_at_checked(kind.operands())?;
         let (mut register, mut borrowed, mut snippet) = (RAX, [NOT_BORROWED; 2], 0);
         match (kind, operands) {
-            (Kind::ReadAhead | Kind::Watched, &[both]) => borrowed = from_pair(both),
+            (Kind::ReadAhead | Kind::Watched | Kind::UsedUp, &[both]) => {
+                borrowed = from_pair(both);
+            }
             (Kind::Sync, &[both, length, own]) => {
                 (borrowed, snippet, register) = (from_pair(both), u32::from(length), Gpr(own));
             }
@@ -355,6 +363,8 @@ mod tests {
         writer.entry(&mut out, 410, 1, Kind::SavedRcx, &[]);
         writer.entry(&mut out, 500, 0, Kind::ReadAhead, &[pair(NOT_BORROWED, Gpr(7))]);
         writer.entry(&mut out, 520, 3, Kind::Plain, &[]);
+        writer.entry(&mut out, 525, 0, Kind::UsedUp, &[pair(Gpr(5), NOT_BORROWED)]);
+        writer.entry(&mut out, 528, 1, Kind::UsedUp, &[pair(Gpr(5), NOT_BORROWED)]);
         writer.entry(&mut out, 530, 4, Kind::Sync, &[pair(Gpr(1), Gpr(2)), 60, NOT_BORROWED.0]);
         let recipe = Recipe::new(&out).unwrap();
         assert_eq!(recipe.header(), header);
@@ -368,8 +378,14 @@ mod tests {
         assert_eq!((ahead.insn, ahead.original, ahead.length), (3, 21, 0));
         assert_eq!((ahead.spilled(10), ahead.reads_ahead(10)), ([None, Some(Gpr(7))], true));
         assert_eq!(recipe.at(520).unwrap().insn, 3);
+        let looks_up = recipe.at(527).unwrap();
+        assert_eq!((looks_up.insn, looks_up.looks_ahead()), (4, true));
+        assert_eq!([0, 2].map(|inside| looks_up.spilled(inside)[0]), [None, Some(Gpr(5))]);
+        let overwrites = recipe.at(528).unwrap();
+        assert_eq!((overwrites.insn, overwrites.may_return()), (4, false));
+        assert_eq!([0, 1].map(|inside| overwrites.spilled(inside)), [[Some(Gpr(5)), None]; 2]);
         let sync = recipe.at(1000).unwrap();
-        assert_eq!((sync.insn, sync.original, sync.length), (4, 24, 4));
+        assert_eq!((sync.insn, sync.original, sync.length), (5, 25, 4));
         assert_eq!((sync.spilled(59), sync.reads_ahead(59)), ([Some(Gpr(1)), Some(Gpr(2))], true));
         assert_eq!((sync.spilled(60), sync.reads_ahead(60)), ([None, None], false));
     }

@@ -284,10 +284,10 @@ impl Weaver<'_> {
         code.read32(RCX, At(RSP, 0));
         code.store32(thread::TARGET, RCX);
         code.look_up(LookUp::LowHalfToVector, table);
-        code.merge_high_half();
         if puts_back {
             code.keep_return_address();
         }
+        code.merge_high_half();
         code.load(RCX, thread::SAVED_RCX);
         code.write_merged();
         code.ret(popped_by(insn));
@@ -326,9 +326,11 @@ impl Weaver<'_> {
         }
         let at = self.out.code.here();
         self.boundary_at(at, 0, Kind::Plain, &[]);
+        self.turn(insn);
         let slot = self.out.slots.len();
         self.code().jump_by(slot * 8);
         let slow = self.out.code.here();
+        self.turn_is_taken_back();
         self.out.slots.push(Slot { word: OrigAddr(word), slow });
     }
 
@@ -350,6 +352,7 @@ impl Weaver<'_> {
         let Some(dispatch) = self.unit.dispatch else { return };
         let at = self.out.code.here();
         self.boundary_at(at, 0, Kind::Plain, &[]);
+        self.turn(insn);
         match dispatch.is_direct {
             false => self.code().jump_gs(thread::JUMP),
             true => {
@@ -360,6 +363,7 @@ impl Weaver<'_> {
         let first = self.out.code.here();
         self.code().fill_slot(insn.ip());
         let slow = self.out.code.here();
+        self.turn_is_taken_back();
         if let Some(table) = self.out.tables.last_mut() {
             (table.jump.first, table.jump.slow) = (first.0, slow.0);
         }

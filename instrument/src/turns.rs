@@ -54,6 +54,14 @@ impl Weaver<'_> {
         }
     }
 
+    /// Takes the turn back that was counted in front of a jump by way of a slot, which has led here. The runtime, which
+    /// has taken it back itself, goes on behind this ([`crate::emit::TAKES_BACK`]).
+    pub fn turn_is_taken_back(&mut self) {
+        if self.manner.turns == Turns::Up {
+            self.code().take_back(thread::increment_offset(ONE, 0));
+        }
+    }
+
     /// Adds to a word of the thread block by way of rcx, which is left there.
     fn count(&mut self, offset: i32, by: i32) {
         self.save_rcx(false);

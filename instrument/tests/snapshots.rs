@@ -338,6 +338,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::ReadAhead, _)) => format!("read ahead{}", borrowed(last)),
                 Some((Kind::Sync, _)) => format!("in order{}", borrowed(last)),
                 Some((Kind::Ahead, _)) => "looked up ahead".into(),
+                Some((Kind::UsedUp, _)) => format!("used up{}", borrowed(last)),
                 Some((Kind::Watched, _)) => format!("watched{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
@@ -416,8 +417,9 @@ impl<'a> Check<'a> {
             let entry = entries.iter().rev().find(|e| u64::from(e.code) <= insn.ip() - start);
             let original = entry.map(|e| self.originals[e.insn as usize]);
             let at_boundary = entry.is_some_and(|e| u64::from(e.code) == insn.ip() - start);
-            if at_boundary && entry.is_some_and(|e| e.kind != Kind::Pointers) {
-                assert!(self.spilled.is_empty(), "a register is not back at {insn:?}");
+            if let Some(entry) = entry.filter(|e| at_boundary && e.kind != Kind::Pointers) {
+                let waiting: GprSet = entry.spilled(0).into_iter().flatten().collect();
+                assert_eq!(self.spilled, waiting, "what waits in the thread block at {insn:?}");
             }
             if let Some(entry) = entry.filter(|e| at_boundary && e.may_return() && e.saves_rcx()) {
                 // A sequence of its own, the last of the unit.
@@ -428,7 +430,7 @@ impl<'a> Check<'a> {
             let same = original.is_some_and(|o| {
                 let own = insn.segment_prefix() == Register::GS;
                 let inside = (insn.ip() - start) as u32 - entry.map_or(0, |e| e.code);
-                let ahead = entry.is_some_and(|e| e.reads_ahead(inside));
+                let ahead = entry.is_some_and(|e| e.reads_ahead(inside) || e.looks_ahead());
                 !own && !ahead
                     && o.mnemonic() == insn.mnemonic()
                     && o.op0_kind() == insn.op0_kind()
@@ -442,6 +444,11 @@ impl<'a> Check<'a> {
             if same {
                 // In its changed form it may use what is spilled.
                 self.read(effect.used.minus(self.spilled));
+                if entry.is_some_and(|e| e.kind == Kind::UsedUp) {
+                    let lost = effect.used.minus(GprSet::ALL.minus(self.spilled));
+                    assert!(lost.is_empty(), "{insn:?} reads what was used up");
+                    self.spilled = self.spilled.minus(effect.defined);
+                }
                 self.lost = self.lost.minus(effect.defined);
                 self.pointers = self.pointers.minus(effect.written);
             } else {
@@ -1587,6 +1594,7 @@ fn turns(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
     a.loop_(back)?;
     a.jrcxz(back)?;
     a.call(0x40_9000u64)?;
+    a.call(back)?;
     a.call(qword_ptr(rbx + 8))?;
     a.ret()?;
     a.ret_1(16)?;
@@ -1595,6 +1603,12 @@ fn turns(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
 }
 
 snapshot!(turns_counted_up, counting_up(Pointers::Vector), |a| { turns(a)? });
+snapshot!(turns_counted_up_behind_epilogues, high(counting_up(Pointers::Vector)), epilogues());
+snapshot!(
+    turns_counted_up_in_front_of_slots,
+    Case { tables: TABLES, ..counting_up(Pointers::Vector) },
+    tables!()
+);
 snapshot!(turns_counted_up_in_the_thread_block, counting_up(Pointers::ThreadBlock), |a| {
     turns(a)?;
 });

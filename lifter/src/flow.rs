@@ -120,8 +120,8 @@ impl Flow {
     /// address name one moment.
     pub fn is_turn(self, address: OrigAddr) -> bool {
         match self {
-            Flow::Jump(target) | Flow::Branch(target) => target.0 <= address.0,
-            Flow::IndirectJump | Flow::Call(_) | Flow::IndirectCall | Flow::Return => true,
+            Flow::Jump(target) | Flow::Branch(target) | Flow::Call(target) => target.0 <= address.0,
+            Flow::IndirectJump | Flow::IndirectCall | Flow::Return => true,
             _ => false,
         }
     }

@@ -94,8 +94,10 @@ fn turns_are_what_may_lead_back() {
         (&[0xe2, 0xf0], true), // loop
         (&[0xe3, 2], false),   // jrcxz
         (&[0xe3, 0xf0], true),
-        (&[0xff, 0xe0], true),       // jmp rax
-        (&[0xe8, 2, 0, 0, 0], true), // call, wherever it goes
+        (&[0xff, 0xe0], true), // jmp rax
+        (&[0xe8, 2, 0, 0, 0], false),
+        (&[0xe8, 0, 0, 0, 0], false), // to its own return address, which is forward
+        (&[0xe8, 0xfb, 0xff, 0xff, 0xff], true),
         (&[0xff, 0xd0], true),
         (&[0xc3], true),
         (&[0xc2, 8, 0], true),

@@ -143,7 +143,7 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         exact_registers: false,
     };
     let mut translator = Translator::new(options, placement);
-    if has_slots(options) {
+    if options.has_slots() {
         translator.tables = target.read_only.to_vec();
         translator.tables.push(target.constant);
     }
@@ -209,11 +209,6 @@ fn names_units(options: Options) -> bool {
     options.recording.records() && !inputs_alone
 }
 
-/// Whether jumps may take slots. Each jump of a replay is counted, and what a thread that is watched reads is looked at.
-fn has_slots(options: Options) -> bool {
-    options.turns() == Turns::NotCounted && !options.recording.watches()
-}
-
 /// Room for the slots of jump tables behind all code, and the displacements that lead there.
 fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
     if out.tables.is_empty() {
@@ -239,7 +234,7 @@ fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
 /// Room for the slots of a translation.
 fn slots(program: &Program, target: Target) -> Slots {
     let [start, end] = target.constant;
-    if target.fixed || !has_slots(target.options) {
+    if target.fixed || !target.options.has_slots() {
         return Slots::default();
     }
     let blocks = program.functions.iter().flat_map(|function| &function.blocks);

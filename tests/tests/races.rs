@@ -37,19 +37,21 @@ fn build(name: &str, here: &Path) -> Result<(), String> {
     done.status.success().then_some(()).ok_or_else(|| String::from_utf8_lossy(&done.stderr).into())
 }
 
-fn dep(here: &Path, arguments: &[&str], schedule: &str) -> Output {
+fn dep(here: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(&Tools::get().dep);
     command.current_dir(here).env("DEP_CACHE", here.join("cache")).stdin(Stdio::null());
-    if !schedule.is_empty() {
-        command.env("DEP_SCHEDULE", schedule);
-    }
     command.args(arguments).output().expect("it runs")
 }
 
 /// Records the program.
 fn recorded(here: &Path, schedule: &str) -> Result<(), String> {
     let _ = fs::remove_dir_all(here.join("rec"));
-    let run = dep(here, &["record", "--replayable", "-o", "rec", "./program"], schedule);
+    let mut arguments = vec!["record", "--replayable", "-o", "rec"];
+    if !schedule.is_empty() {
+        arguments.extend(["--schedule", schedule]);
+    }
+    arguments.push("./program");
+    let run = dep(here, &arguments);
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     run.status.success().then_some(()).ok_or_else(|| format!("recorded: {}: {said}", run.status))
 }
@@ -62,7 +64,7 @@ fn function(access: &Value) -> String {
 
 /// The pairs of functions whose instructions race.
 fn races(here: &Path) -> Result<Pairs, String> {
-    let Output { status, stdout, stderr } = dep(here, &["races", "--json", "rec"], "");
+    let Output { status, stdout, stderr } = dep(here, &["races", "--json", "rec"]);
     let said = String::from_utf8_lossy(&stderr).into_owned();
     let mut pairs = Pairs::new();
     for line in String::from_utf8_lossy(&stdout).lines() {
@@ -127,9 +129,9 @@ fn races_are_found_in_any_order() {
 #[test]
 fn the_order_of_threads_has_to_be_recorded() {
     let dir = tempfile::tempdir().expect("a folder");
-    let recorded = dep(dir.path(), &["record", "-o", "rec", "/bin/true"], "");
+    let recorded = dep(dir.path(), &["record", "-o", "rec", "/bin/true"]);
     assert!(recorded.status.success(), "{recorded:?}");
-    let Output { status, stderr, .. } = dep(dir.path(), &["races", "rec"], "");
+    let Output { status, stderr, .. } = dep(dir.path(), &["races", "rec"]);
     let said = String::from_utf8_lossy(&stderr).into_owned();
     assert_eq!(status.code(), Some(1));
     assert!(said.contains("dep record --replayable") && said.lines().count() == 1, "{said}");

@@ -87,6 +87,10 @@ pub struct Arguments {
     /// runs to a file, as `dep dump` does
     #[arg(long, value_name = "SIGNAL", requires = "keep_last", value_parser = dumps::signal)]
     dump_signal: Option<i32>,
+    /// With --replayable: which thread is next, and for how long, is left to chance, so that errors that depend on the
+    /// order of threads show sooner
+    #[arg(long, value_name = "random:SEED", requires = "replayable", value_parser = schedule)]
+    schedule: Option<String>,
     #[command(flatten)]
     how: How,
     /// The program, searched in PATH, and its arguments
@@ -98,6 +102,13 @@ pub struct Arguments {
 fn part(text: &str) -> Result<String, String> {
     let known = abi::ring::Ring::parse(text);
     known.map(|_| text.to_owned()).ok_or_else(|| format!("expected {}", abi::ring::EXPECTED))
+}
+
+/// A schedule of threads, as `DEP_SCHEDULE` has it.
+fn schedule(text: &str) -> Result<String, String> {
+    let seed = text.strip_prefix("random:").and_then(|seed| seed.parse::<u64>().ok());
+    seed.map(|_| text.to_owned())
+        .ok_or_else(|| "expected random:SEED, with a number for SEED".into())
 }
 
 impl Arguments {
@@ -115,6 +126,9 @@ impl Arguments {
         if self.how.is_watched() && self.keep_last.is_some() {
             return Err("--keep-last needs --threads serial: watched threads have no ring");
         }
+        if self.how.is_watched() && self.schedule.is_some() {
+            return Err("--schedule needs --threads serial: watched threads run all at once");
+        }
         self.how.check()
     }
 
@@ -124,6 +138,9 @@ impl Arguments {
         flags.extend(self.no_follow.then(|| "--no-follow".to_owned()));
         if let Some(part) = &self.keep_last {
             flags.extend(["--keep-last".to_owned(), part.clone()]);
+        }
+        if let Some(schedule) = &self.schedule {
+            flags.extend(["--schedule".to_owned(), schedule.clone()]);
         }
         flags.extend(self.whole_memory.then(|| "--whole-memory".to_owned()));
         if let Some(signal) = self.dump_signal.and_then(|n| Signal::try_from(n).ok()) {
@@ -160,9 +177,11 @@ impl Arguments {
         if let Some(size) = std::env::var_os("DEP_CACHE_SIZE") {
             set("DEP_CACHE_SIZE", size);
         }
-        if let Some(part) = &self.keep_last {
-            all.retain(|(other, _)| other != "DEP_RING");
-            all.push(("DEP_RING".into(), part.into()));
+        for (name, asked) in [("DEP_RING", &self.keep_last), ("DEP_SCHEDULE", &self.schedule)] {
+            if let Some(value) = asked {
+                all.retain(|(other, _)| other != name);
+                all.push((name.into(), value.into()));
+            }
         }
         if self.no_follow {
             all.retain(|(other, _)| other != "DEP_FOLLOW");

@@ -910,6 +910,14 @@ fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
     if let (Kind::Scratch | Kind::PointersScratch, Some(entry)) = (kind, entry) {
         *gpr(&mut state.registers, entry.register) = block(thread::SPILL + 8);
     }
+    if let (Kind::UsedUp, Some(entry)) = (kind, entry) {
+        for (number, register) in entry.spilled(inside).into_iter().enumerate() {
+            if let Some(register) = register {
+                let value = block(thread::SPILL + 8 * number as i32);
+                *gpr(&mut state.registers, register) = value;
+            }
+        }
+    }
     if entry.is_some_and(|entry| entry.saves_rcx()) {
         state.registers.rcx = block(thread::SAVED_RCX);
     }

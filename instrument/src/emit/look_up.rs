@@ -123,11 +123,10 @@ impl Code {
         self.raw(&MERGES_HIGH_HALF);
     }
 
-    /// `vpinsrd xmm30, xmm30, ecx, 2`: the low half of the original address above the merged one, and so
-    /// with the high half all of it. (A load of 8 bytes would wait: the call has stored them in two
-    /// pieces.)
+    /// `vpunpckldq xmm30, xmm30, dword [rsp] {1to4}`: in front of the merge, which then leaves the whole original
+    /// address in the upper half. (A load of 8 bytes would wait: the call has stored them in two pieces.)
     pub fn keep_return_address(&mut self) {
-        self.raw(&[0x62, 0x63, 0x0d, 0x00, 0x22, 0xf1, 0x02]);
+        self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x34, 0x24]);
     }
 
     /// `vmovhps [rsp - 8], xmm30`: puts the original address back where a merged return was.

@@ -18,6 +18,7 @@ pub use look_up::{
     SAVES_XMM7,
 };
 pub use sequences::FarLink;
+pub use vector::TAKES_BACK;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,9 @@
 use super::code::{At, Code};
 use abi::ids::Gpr;
 
+/// Bytes of [`Code::take_back`].
+pub const TAKES_BACK: u64 = 12;
+
 impl Code {
     /// `vmovq reg, xmm31` or `xmm15`: the control-flow pointer.
     pub fn control_flow_pointer(&mut self, Gpr(reg): Gpr, holder: u8) {
@@ -29,6 +32,12 @@ impl Code {
             15 => self.raw(&[0x65, 0xc5, 0x01, 0xd4, 0x3c, 0x25]),
             _ => self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xd4, 0x3c, 0x25]),
         }
+        self.i32(offset);
+    }
+
+    /// `vpsubq xmm31, xmm31, gs:[offset]`: takes back what [`Code::bump`] has added.
+    pub fn take_back(&mut self, offset: i32) {
+        self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xfb, 0x3c, 0x25]);
         self.i32(offset);
     }
 

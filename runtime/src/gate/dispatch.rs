@@ -32,7 +32,9 @@ use abi::control::place;
 use abi::event::Cost;
 use abi::ids::LiveAddr;
 use abi::layout::page_down;
+use abi::options::Turns;
 use abi::thread::refuse;
+use instrument::emit::TAKES_BACK;
 
 const TRAP_FLAG: u64 = 0x100;
 
@@ -111,6 +113,11 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.block.target = facts().window;
             thread.transfer_undone = true;
             jit().fill_slot(thread.block.resume, &thread.block.registers.gpr);
+            if facts().options.turns() != Turns::NotCounted {
+                // The look-up begins with what takes it back.
+                thread.take_back_turn();
+                thread.block.resume += TAKES_BACK;
+            }
         }
         WATCH => {
             let pc = thread.block.target;

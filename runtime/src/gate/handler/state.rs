@@ -13,15 +13,15 @@ use lifter::regs::RCX;
 pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry: &Entry) -> State {
     let mut gpr = at.context.gpr();
     let inside = place.offset(at.pc()) > entry.code;
+    let spilled = entry.spilled(place.offset(at.pc()) - entry.code);
+    for (register, value) in spilled.into_iter().zip(thread.block.spill) {
+        if let Some(register) = register {
+            gpr[register.index()] = value;
+        }
+    }
     if inside {
         if entry.saves_rcx() {
             gpr[RCX.index()] = thread.block.saved_rcx;
-        }
-        let spilled = entry.spilled(place.offset(at.pc()) - entry.code);
-        for (register, value) in spilled.into_iter().zip(thread.block.spill) {
-            if let Some(register) = register {
-                gpr[register.index()] = value;
-            }
         }
         if entry.saves_vector(place.offset(at.pc()) - entry.code) {
             let [low, high, ..] = thread.block.program_vectors[0];
