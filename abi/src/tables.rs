@@ -55,6 +55,8 @@ pub struct Tables {
     pub jump_table_count: u64,
     /// Where their slots start, relative to `code`: whole pages behind all code. A slot has the address to
     /// which the jump leads for one entry of its table: of what looks up, or of the translation that it would find.
+    /// The file has them where it is known where the code will lie, in a program at fixed addresses: what looks up, and
+    /// what asks the runtime for tables that are mapped read-only from the start.
     pub jump_slots: u64,
 }
 

@@ -217,6 +217,7 @@ fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
     // Whole pages: they are written, and the code in front of them is not.
     let start = page_up(u64::from(out.code.here().0));
     let mut count = 0u32;
+    let mut words = Vec::new();
     for mut table in std::mem::take(&mut out.tables) {
         let slots = start + 8 * u64::from(count);
         let address = target.code.wrapping_add(slots);
@@ -226,8 +227,15 @@ fn place_tables(out: &mut Fragment, target: Target, result: &mut Translated) {
         (table.jump.slot, table.jump.how) = (count, table.jump.how | read_only);
         result.jump_tables.push(table.jump);
         count += table.jump.entries;
+        if target.fixed && !target.movable {
+            let leads_to = if read_only == 0 { table.jump.slow } else { table.jump.first };
+            let word = (target.code + u64::from(leads_to)).to_le_bytes();
+            words.extend(std::iter::repeat_n(word, index(table.jump.entries.into())));
+        }
     }
     result.jump_slots = start;
+    out.code.bytes.resize(index(start), 0xcc);
+    out.code.bytes.extend_from_slice(words.as_flattened());
     out.code.bytes.resize(index(page_up(start + 8 * u64::from(count))), 0xcc);
 }
 

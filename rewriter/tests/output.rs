@@ -3,6 +3,7 @@
 mod common;
 
 use abi::image::ImageHeader;
+use abi::tables::JumpTable;
 use common::{compile, deprewrite, run, text};
 use object::{Object as _, ObjectSection as _};
 use rewriter::elf::{FileHeader, ProgramHeader, LE};
@@ -141,6 +142,57 @@ fn both_translations_have_the_slots_of_one() {
     assert!(both.plain.code >= both.tables.code + both.tables.code_len);
     assert_eq!(both.plain.code % 4096, 0);
     assert!(works(&output));
+}
+
+/// Where the slots of the program's jump tables lead, relative to the window, each beside where it may.
+fn jump_slots(output: &Path) -> Vec<(u64, [u64; 2])> {
+    let bytes = std::fs::read(output).expect("output");
+    let headers = program_headers(&bytes);
+    let at = |address: u64, len: u64| {
+        let holds = |p: &&ProgramHeader| {
+            p.is_load() && p.address <= address && address + len <= p.address + p.file_size
+        };
+        let segment = headers.iter().find(holds).expect("a segment");
+        let from = (segment.offset.0 + address - segment.address) as usize;
+        &bytes[from..from + len as usize]
+    };
+    let tables = header_of(output).tables;
+    let jumps = at(tables.jump_tables, tables.jump_table_count * JumpTable::SIZE as u64);
+    let mut slots = Vec::new();
+    for jump in jumps.chunks_exact(JumpTable::SIZE) {
+        let word = |i: usize| u32::from_le_bytes(jump[4 * i..][..4].try_into().expect("4 bytes"));
+        let (entries, slot, slow, first, how) = (word(1), word(2), word(3), word(4), word(5));
+        let leads_to = if how & JumpTable::READ_ONLY == 0 { slow } else { first };
+        let place = tables.code + tables.jump_slots + 8 * u64::from(slot);
+        for slot in at(place, 8 * u64::from(entries)).chunks_exact(8) {
+            let found = u64::from_le_bytes(slot.try_into().expect("8 bytes"));
+            slots.push((found, [leads_to, slow].map(|to| tables.code + u64::from(to))));
+        }
+    }
+    slots
+}
+
+#[test]
+fn slots_of_a_program_at_fixed_addresses_are_in_the_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    // (The C library has jumps through tables.)
+    for (kind, flags, is_fixed) in
+        [("static", &["-static"], true), ("static_pie", &["-static-pie"], false)]
+    {
+        let Some(input) = compile(directory.path(), kind, flags) else { continue };
+        let output = directory.path().join(format!("{kind}.out"));
+        let done = deprewrite(&[&input.to_string_lossy(), "-o", &output.to_string_lossy()]);
+        assert!(done.status.success(), "{kind}: {}", text(&done.stderr));
+        let slots = jump_slots(&output);
+        assert!(slots.len() > 100, "{kind}: {}", slots.len());
+        for (found, [leads_to, slow]) in &slots {
+            assert_eq!(found == leads_to, is_fixed, "{kind}: {found:x} {leads_to:x}");
+            assert_eq!(found == slow, is_fixed && leads_to == slow, "{kind}");
+        }
+        // What asks is not what looks up.
+        assert!(slots.iter().any(|(_, [leads_to, slow])| leads_to != slow), "{kind}");
+        assert!(works(&output), "{kind}");
+    }
 }
 
 #[test]

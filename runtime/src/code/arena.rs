@@ -103,19 +103,21 @@ impl Arena {
         self.execute..self.execute + self.len
     }
 
-    /// Gets the pages up to `end` at once, rather than by a fault each.
+    /// Gets the pages up to `end` and as many again at once, rather than by a fault each: many programs have a function
+    /// or two translated when they run, and others thousands.
     fn populate(&mut self, end: u32) {
-        const STEP: u32 = 256 << 10;
+        const STEPS: core::ops::RangeInclusive<u32> = 16 << 10..=256 << 10;
         while self.populated < end {
             let at = u64::from(self.populated);
-            let len = u64::from(STEP).min(self.len - at) as usize;
+            let step = self.populated.clamp(*STEPS.start(), *STEPS.end());
+            let len = u64::from(step).min(self.len - at) as usize;
             for (base, advice) in
                 [(self.write, MADV_POPULATE_WRITE), (self.execute, MADV_POPULATE_READ)]
             {
                 // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
                 let _ = unsafe { sys::call(nr::MADVISE, &[(base + at) as usize, len, advice]) };
             }
-            self.populated += STEP;
+            self.populated += step;
         }
     }
 

@@ -482,7 +482,7 @@ impl<W: World> Jit<W> {
         let what = what.filter(|_| !self.is_watched(target));
         if let Some(code) = self.ways().ahead_of_time(target) {
             if let Some(what) = what {
-                self.fill_page(target, range, what);
+                self.fill_around(target, range, what);
             }
             return Some(code);
         }
@@ -499,15 +499,12 @@ impl<W: World> Jit<W> {
         Some(code)
     }
 
-    /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s: the
-    /// page is written anyway, and what follows is likely to be looked up next.
-    fn fill_page(&self, target: LiveAddr, range: ExecRange, what: For) {
-        let code = self.tables.code_of_page(what);
+    /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s.
+    fn fill_around(&self, target: LiveAddr, range: ExecRange, what: For) {
+        let code = self.tables.code_at_once(what);
         let start = target.0 / code * code;
-        let page = Span::new(start, start + code).common(range.span);
-        for (original, code) in self.world.entries_in(target, page, self.plain) {
-            self.tables.set(what, original, code);
-        }
+        let span = Span::new(start, start + code).common(range.span);
+        self.tables.fill(what, span, self.world.entries_in(target, span, self.plain));
         self.tables.filled(what, target, range.span);
     }
 

@@ -259,20 +259,32 @@ impl Translation {
         }
     }
 
-    /// Makes its slots writable; all of them lead to what looks up. The error is the kernel's.
+    /// Makes its slots writable; all of them lead to what looks up. The error is the kernel's. `is_mapped`: the
+    /// program's memory is as the kernel has mapped it, so what asks the runtime may stay where the file says that a
+    /// table cannot change.
     ///
     /// # Safety
     /// Its code is in place, and nobody runs it yet.
-    unsafe fn make_slots(&self) -> Result<(), i32> {
+    unsafe fn make_slots(&self, is_mapped: bool) -> Result<(), i32> {
         let of_tables = self.jump_tables.last().map_or(0, |last| last.slot + last.entries);
         // SAFETY: the first pages of the code have slots only, and so have whole pages behind all of it.
         unsafe {
             make_writable(self.code.start, self.slots.len() as u64)?;
             make_writable(self.jump_slots, of_tables.into())?;
         }
-        for slot in self.slots_of(0).chain(self.switches_of(0).flat_map(Switch::slots)) {
+        // What is right is not written: there are many, and most pages stay the file's.
+        let lead = |slot: Slot, or: u64| {
             // SAFETY: made writable above.
-            unsafe { (slot.at as *mut u64).write(slot.slow) };
+            let word = unsafe { &mut *(slot.at as *mut u64) };
+            if *word != slot.slow && *word != or {
+                *word = slot.slow;
+            }
+        };
+        self.slots_of(0).for_each(|slot| lead(slot, slot.slow));
+        for switch in self.switches_of(0) {
+            let asks = is_mapped && switch.jump.is(JumpTable::READ_ONLY);
+            let or = if asks { switch.first } else { switch.slow };
+            switch.slots().for_each(|slot| lead(slot, or));
         }
         Ok(())
     }
@@ -387,13 +399,14 @@ pub fn slots_in(start: u64, end: u64, of: Variants) -> impl Iterator<Item = Slot
     slots.filter(move |slot| start <= slot.word && slot.word + 8 <= end)
 }
 
-/// Makes the slots of the code at `code` writable; all of them lead to what looks up. The error is the kernel's.
+/// Makes the slots of the code at `code` writable; all of them lead to what looks up, or, where it is of what has just
+/// been mapped and cannot change, to what asks. The error is the kernel's.
 ///
 /// # Safety
 /// The code has these tables, which are mapped at `at`, and nobody runs it yet.
 pub unsafe fn prepare_slots(tables: &Tables, at: u64, code: u64) -> Result<(), i32> {
     // SAFETY: as promised.
-    unsafe { Translation::new(tables, at, code).make_slots() }
+    unsafe { Translation::new(tables, at, code).make_slots(true) }
 }
 
 /// Makes the pages of `count` slots at `at` writable.
@@ -435,7 +448,7 @@ pub fn plain_is_ready(code: u64) {
             continue;
         };
         // SAFETY: nobody runs it before it is ready. Without slots it is translated when it runs.
-        let has_slots = unsafe { plain.make_slots() }.is_ok();
+        let has_slots = unsafe { plain.make_slots(false) }.is_ok();
         module.plain_is_ready.store(has_slots, Release);
     }
 }

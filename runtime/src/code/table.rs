@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 mod far;
+mod fill;
 mod forks;
 mod slots;
 mod trim;
@@ -263,6 +264,21 @@ impl LookUps {
         has_entry.then(|| table.get(target.0)).filter(|&code| code != table.miss)
     }
 
+    /// Sets the entry of `address` in the window. Returns what it has then, if it may be set.
+    fn set_entry(&self, what: For, address: LiveAddr, code: CodeAddr) -> Option<u64> {
+        if what == For::Return && self.contested.contains(&(address.0 as u32)) {
+            return None;
+        }
+        // What puts the return address back lies in front of the entry.
+        let in_front = match what == For::Return && self.puts_back {
+            true => PUTS_BACK.len() as u64,
+            false => 0,
+        };
+        let code = code.0 - in_front;
+        self.table(what).set(address.0, code);
+        Some(code)
+    }
+
     /// Whether a look-up of either kind looks at `address`.
     pub fn has(&self, address: u64) -> bool {
         let range = |table: &Table| table.shape.base..table.shape.end();
@@ -274,6 +290,10 @@ impl LookUps {
 impl LookUpTables for LookUps {
     fn forks(&mut self, spans: impl Iterator<Item = Span>) {
         self.before_fork(spans);
+    }
+
+    fn fill(&self, what: For, span: Span, entries: impl Iterator<Item = (LiveAddr, CodeAddr)>) {
+        self.set_all(what, span, entries);
     }
 
     fn filled(&self, what: For, address: LiveAddr, span: Span) {
@@ -302,17 +322,10 @@ impl LookUpTables for LookUps {
         if !self.in_window(address) {
             return self.far.set(address, code.0);
         }
-        let is_contested = what == For::Return && self.contested.contains(&(address.0 as u32));
-        if !is_contested {
+        if let Some(code) = self.set_entry(what, address, code) {
             let table = self.table(what);
-            // What puts the return address back lies in front of the entry.
-            let in_front = match what == For::Return && self.puts_back {
-                true => PUTS_BACK.len() as u64,
-                false => 0,
-            };
-            table.set(address.0, code.0 - in_front);
             if core::ptr::eq(table, self.looked_up_by_jumps()) {
-                self.bound.borrow().set(address, code.0 - in_front);
+                self.bound.borrow().set(address, code);
             }
             self.note_written(page_down(table.shape.entry_of(address.0)));
         }
@@ -367,7 +380,7 @@ impl LookUpTables for LookUps {
         self.bound.borrow_mut().remove(span);
     }
 
-    fn code_of_page(&self, what: For) -> u64 {
+    fn code_at_once(&self, what: For) -> u64 {
         PAGE / self.table(what).shape.entry
     }
 }

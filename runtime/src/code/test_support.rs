@@ -202,7 +202,7 @@ impl LookUpTables for FakeTables {
         self.entries.borrow_mut().clear();
     }
 
-    fn code_of_page(&self, _what: For) -> u64 {
+    fn code_at_once(&self, _what: For) -> u64 {
         512
     }
 }

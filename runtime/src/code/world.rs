@@ -48,7 +48,11 @@ pub trait LookUpTables {
     /// The process forks: now is the time to forget entries that nobody may need, and to have few pages.
     /// `spans`: those that have entries.
     fn forks(&mut self, spans: impl Iterator<Item = Span>);
-    /// All entries are set that share a page with `address`'s and have code; `span`, around it, has entries.
+    /// Sets the entries of all ahead-of-time code that begins in `span`, as a look-up has missed there: `entries`.
+    fn fill(&self, what: For, _span: Span, entries: impl Iterator<Item = (LiveAddr, CodeAddr)>) {
+        entries.for_each(|(address, code)| self.set(what, address, code));
+    }
+    /// That was because of `address`; `span`, around it, has entries.
     fn filled(&self, _what: For, _address: LiveAddr, _span: Span) {}
     /// Lets `address`, whose entry `cover` has made, miss again.
     fn clear(&self, address: LiveAddr);
@@ -78,8 +82,8 @@ pub trait LookUpTables {
     fn far_window(&mut self, _address: LiveAddr) -> Option<FarWindow> {
         None
     }
-    /// Bytes of code whose entries share a page of the table for `what`.
-    fn code_of_page(&self, what: For) -> u64;
+    /// Bytes of code whose entries in the table for `what` are set together.
+    fn code_at_once(&self, what: For) -> u64;
 }
 
 /// The rights of the program's pages.

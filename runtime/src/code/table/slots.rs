@@ -100,9 +100,9 @@ impl Bound {
         for switch in switches_in(span.start.0, span.end.0, of) {
             let is_inside = span.start.0 <= switch.table && switch.end() <= span.end.0;
             let may = !mapped || switch.jump.is(JumpTable::READ_ONLY);
-            if is_inside && may && is_private(LiveAddr(switch.table)) {
-                switch.slots().for_each(|slot| lead(slot, switch.first));
-            }
+            let asks = is_inside && may && is_private(LiveAddr(switch.table));
+            let to = if asks { switch.first } else { switch.slow };
+            switch.slots().for_each(|slot| lead(slot, to));
         }
     }
 
@@ -168,7 +168,12 @@ impl Bound {
             }
             stays
         });
-        for switch in switches_in(span.start.0, span.end.0, Variants::Both) {
+        // Slots of other tables look up, or are as the file has them, which is what is going to be known.
+        let is_known = |switch: &Switch| {
+            let table = Span::new(switch.table, switch.end());
+            self.constant.iter().any(|known| known.span.touches(table))
+        };
+        for switch in switches_in(span.start.0, span.end.0, Variants::Both).filter(is_known) {
             switch.slots().for_each(|slot| lead(slot, slot.slow));
         }
         let known = core::mem::take(&mut self.constant);
@@ -181,6 +186,16 @@ impl Bound {
         let span = Span { start: target, end: target.plus(1) };
         let in_use = self.of(span).filter(|slot| slot.is_plain == self.is_plain);
         in_use.for_each(|slot| lead(slot, code));
+    }
+
+    /// Entries of targets in `span` have been set: `entry` says what they have, if it is code.
+    pub fn follow(&self, span: Span, entry: impl Fn(LiveAddr) -> Option<u64>) {
+        let inside = self.slots.range((span.start, 0)..(span.end, 0));
+        for ((target, _), slot) in inside.filter(|(_, slot)| slot.is_plain == self.is_plain) {
+            if let Some(code) = entry(*target) {
+                lead(*slot, code);
+            }
+        }
     }
 
     /// Look-ups of what lies in `span` find nothing.
@@ -223,6 +238,10 @@ fn led(slot: Slot) -> u64 {
 }
 
 fn lead(slot: Slot, code: u64) {
+    // (What is written becomes a page of the process's own.)
+    if led(slot) == code {
+        return;
+    }
     // SAFETY: a module's slots are writable from when it was added on, and stay; other threads read them as one word.
     unsafe { (*(slot.at as *const AtomicU64)).store(code, Release) };
 }

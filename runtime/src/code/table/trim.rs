@@ -13,7 +13,9 @@ use core::ops::Range;
 
 /// What the kernel maps at once of a file that is read (`fault_around_bytes`).
 const AROUND: u64 = 64 << 10;
-/// Places that are remembered before they are looked at: this many times [`AROUND`] is what may be mapped in vain.
+/// Places that are remembered before they are looked at, and how many of them have to be different ones: the former times
+/// [`AROUND`] is what may be mapped in vain.
+const REMEMBERED: usize = 512;
 const PLACES: usize = 256;
 
 impl LookUps {
@@ -33,9 +35,12 @@ impl LookUps {
             return;
         }
         around.push(place);
+        if around.len() < REMEMBERED {
+            return;
+        }
+        around.sort_unstable_by_key(|place| place.start);
+        around.dedup();
         if around.len() >= PLACES {
-            around.sort_unstable_by_key(|place| place.start);
-            around.dedup();
             let written = &mut *self.written.borrow_mut();
             written.sort_unstable();
             written.dedup();
