@@ -51,14 +51,6 @@ pub enum Origin {
     Outside,
 }
 
-/// Where a signal has led.
-pub enum Led {
-    /// To the start of a handler of the program's.
-    ToHandler(State),
-    /// Nowhere: the program goes on.
-    Nowhere(State),
-}
-
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
 /// does not return if the signal ends the process.
 pub fn deliver(
@@ -68,9 +60,9 @@ pub fn deliver(
     origin: Origin,
     state: State,
     kernel: &Kernel,
-) -> Led {
+) -> State {
     if is_replay() {
-        return Led::ToHandler(faulted(thread, signal, info, state));
+        return faulted(thread, signal, info, state);
     }
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
@@ -87,11 +79,11 @@ pub fn deliver(
         let blocked = thread.mailbox.blocks(signal);
         let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
         if (action.handler == SIG_IGN || immortal) && !forced {
-            return Led::Nowhere(state);
+            return state;
         }
         if action.handler <= SIG_IGN || (forced && blocked) {
             if ignored_by_default(signal) && action.handler == SIG_DFL {
-                return Led::Nowhere(state);
+                return state;
             }
             if !arrived {
                 note(thread, origin, &state);
@@ -99,7 +91,7 @@ pub fn deliver(
             if stops_by_default(signal) && !forced {
                 // It comes by way of us although the kernel would stop us.
                 stop();
-                return Led::Nowhere(state);
+                return state;
             }
             fatal(thread, signal, &info, &state, kernel);
         }
@@ -115,7 +107,7 @@ pub fn deliver(
             if origin == Origin::Outside {
                 pressure::delivered(thread, signal, &info, state.rip);
             }
-            return Led::ToHandler(next);
+            return next;
         }
         info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
         if signal == SIGSEGV {
