@@ -189,6 +189,8 @@ pub enum Event<B, R> {
         /// First byte behind the stack.
         stack_end: LiveAddr,
     },
+    /// Inputs: how large the stack of the first thread may become (the soft limit), in bytes.
+    StackLimit(u64),
 
     // --- happen to the process (Events frames of [`crate::trace::PROCESS`]) ---
     /// A file is mapped.
@@ -592,6 +594,7 @@ kinds! {
     EndTime = 9 "END_TIME",
     Layout = 10 "LAYOUT",
     Selection = 12 "SELECTION",
+    StackLimit = 13 "STACK_LIMIT",
     Map = 16 "MAP",
     Unmap = 17 "UNMAP",
     Library = 18 "LIBRARY",
@@ -701,6 +704,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Event::Layout { window, brk, interpreter, stack, stack_end } => {
                 put_words(out, &[window.0, brk.0, interpreter.0, stack.0, stack_end.0]);
             }
+            Event::StackLimit(limit) => put_words(out, &[*limit]),
             Event::Arguments(all) => out.put(all.as_ref()),
             Event::StaticUnits { load, identity: [a, b], first_window, jit_window, count } => {
                 let windows = u64::from(*jit_window) << 32 | u64::from(*first_window);
@@ -890,6 +894,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 stack: f.live()?,
                 stack_end: f.live()?,
             },
+            Kind::StackLimit => Event::StackLimit(f.u64()?),
             Kind::Map => {
                 let (start, len, offset) = (f.live()?, f.u64()?, f.u64()?);
                 let (protection, build_id) = (f.u32()?, f.build_id()?.into());

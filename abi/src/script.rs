@@ -16,7 +16,7 @@ use crate::event::{EventHeader, EVENT_HEADER_SIZE};
 /// First bytes of a script.
 pub const MAGIC: [u8; 8] = *b"DEPSCRIP";
 /// Version of this layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// How a replay begins. All addresses are those of the recorded process.
 #[repr(C)]
@@ -38,6 +38,8 @@ pub struct Header {
     pub stack: u64,
     /// First byte behind the stack.
     pub stack_end: u64,
+    /// Soft limit of the stack's size, or 0 if the recording does not say it.
+    pub stack_limit: u64,
     /// An address range in which the program never had anything: for the runtime's own memory.
     pub free: [u64; 2],
     /// Process id that the program saw, and that of its first thread.
@@ -49,7 +51,7 @@ pub struct Header {
 }
 
 /// Size of [`Header`].
-pub const HEADER_SIZE: usize = 96;
+pub const HEADER_SIZE: usize = 104;
 const _: () = assert!(core::mem::size_of::<Header>() == HEADER_SIZE);
 
 /// Header of an entry; `event.len` bytes of payload follow.
@@ -87,11 +89,12 @@ impl Header {
             return None;
         }
         let alone = u32::from_le_bytes(bytes[12..16].try_into().ok()?);
-        let mut words = [0; 10];
+        let mut words = [0; 11];
         for (word, from) in words.iter_mut().zip(bytes[16..].chunks_exact(8)) {
             *word = u64::from_le_bytes(from.try_into().ok()?);
         }
-        let [window, brk, interpreter, stack, stack_end, free, free_end, pid, len, beside] = words;
+        let [window, brk, interpreter, stack, stack_end, rest @ ..] = words;
+        let [stack_limit, free, free_end, pid, len, beside] = rest;
         Some(Header {
             magic: MAGIC,
             version: VERSION,
@@ -101,6 +104,7 @@ impl Header {
             interpreter,
             stack,
             stack_end,
+            stack_limit,
             free: [free, free_end],
             pid,
             len,
@@ -108,7 +112,7 @@ impl Header {
         })
     }
 
-    fn words(&self) -> [u64; 10] {
+    fn words(&self) -> [u64; 11] {
         let [free, free_end] = self.free;
         [
             self.window,
@@ -116,6 +120,7 @@ impl Header {
             self.interpreter,
             self.stack,
             self.stack_end,
+            self.stack_limit,
             free,
             free_end,
             self.pid,
@@ -235,10 +240,11 @@ mod tests {
             interpreter: 3,
             stack: 4,
             stack_end: 5,
-            free: [6, 7],
-            pid: 8,
-            len: 9,
-            beside: 10,
+            stack_limit: 6,
+            free: [7, 8],
+            pid: 9,
+            len: 10,
+            beside: 11,
         };
         assert_eq!(Header::from_bytes(&header.to_bytes()), Some(header));
         assert_eq!(Header::from_bytes(&[0; HEADER_SIZE]), None);

@@ -107,6 +107,8 @@ pub enum Extent {
     },
     /// An address and a length (16 bytes), and what they say.
     Buffer,
+    /// `struct sock_fprog`: a number of instructions of 8 bytes, and their address; and what they are.
+    Filter,
     /// `struct msghdr` with all that it points to. Read: what is sent. Written: what is received.
     Message,
     /// What is read of a `struct msghdr` to receive: the header and its vector.

@@ -104,6 +104,10 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
     let Some((window, brk, interpreter, stack, stack_end)) = layout else {
         return Err(Error("where its parts lay is missing: the trace is damaged".into()));
     };
+    let stack_limit = first.process_events.iter().find_map(|placed| match placed.event {
+        Some(Event::StackLimit(limit)) => Some(limit),
+        _ => None,
+    });
     let mut used = Used::default();
     // The runtime's tables are there, high or low.
     for tables in [tables(false), tables(true)] {
@@ -128,6 +132,7 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
         interpreter: interpreter.0,
         stack: stack.0,
         stack_end: stack_end.0,
+        stack_limit: stack_limit.unwrap_or(0),
         free: [free.start, free.end],
         pid: first.pid,
         len: 0,

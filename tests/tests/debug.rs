@@ -463,6 +463,8 @@ fn the_end_is_in_the_thread_that_ends() {
     gdb.until("*stopped");
     assert!(gdb.value("$_thread") == "2", "{}", gdb.said);
     assert!(gdb.ask("-stack-info-frame").contains("func=\"work\""), "{}", gdb.said);
+    // gdb has not stopped anywhere since the first instruction, and has the C library.
+    assert!(gdb.value("&abort").contains("abort>"), "{}", gdb.said);
     gdb.tell("-interpreter-exec console \"monitor when\"");
     let said = gdb.until("@\"turn");
     assert!(said.contains(" of ") && !said.contains("input"), "{said}");

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -580,4 +581,41 @@ int main(void) {
     let replay = output(dep(here).args(["replay", "--output", "rec"]));
     is_equal(&replay).expect("as recorded");
     assert_eq!(text(&replay.stdout), "16\n");
+}
+
+/// The stack grows as far as it did, whatever the limit is where it is replayed.
+#[test]
+fn stacks_grow_as_far_as_they_did() {
+    const C: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+__attribute__((noinline)) static int deep(int n) {
+    char frame[4096];
+    memset(frame, n, sizeof frame);
+    __asm__ volatile("" : : "r"(frame) : "memory");
+    return n ? deep(n - 1) + frame[n % 4096] : 0;
+}
+int main(int argc, char **argv) {
+    printf("%d\n", deep(atoi(argv[1])));
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    // The usual limit is 8192: 20 MiB are more, and 4 are less.
+    const SEGV: i32 = 11;
+    for (limit, depth, signal) in [("32768", "5120", None), ("1024", "1024", Some(SEGV))] {
+        let mut record = Command::new("sh");
+        record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+        let script = "ulimit -S -s $1; exec \"$0\" record --replayable -o $1 ./program $2";
+        let recorded =
+            output(record.args(["-c", script]).arg(&Tools::get().dep).args([limit, depth]));
+        assert_eq!(recorded.status.signal(), signal, "{limit}: {}", text(&recorded.stderr));
+        let replay = output(dep(here).args(["replay", "--output", limit]));
+        is_equal(&replay).unwrap_or_else(|why| panic!("{limit}: {why}"));
+        let (line, _) = said(&replay.stderr);
+        assert!(!line.contains("which is replayable"), "{limit}: {line}");
+        assert_eq!(replay.stdout, recorded.stdout, "{limit}");
+    }
 }

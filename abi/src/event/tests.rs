@@ -54,6 +54,7 @@ fn sample(kind: Kind) -> Owned {
             stack: at,
             stack_end: at,
         },
+        Kind::StackLimit => Event::StackLimit(8 << 20),
         Kind::Written => Event::Written { address: at, bytes: vec![1, 2, 0] },
         Kind::Answer => Event::Answer { pc, values: [1, 2, 3, 4] },
         Kind::Arrived => Event::Arrived(registers()),

@@ -106,40 +106,50 @@ macro_rules! at {
 
 /// What a call that depends on a command does; ioctl, clone3 and unknown commands: `None`.
 pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
-    use Extent::{Argument, Buffer, Bytes, LengthAt, ResultUpTo, String};
+    use Extent::{Argument, Buffer, Bytes, Filter, LengthAt, ResultUpTo, String, Unknown};
     const NOTHING: Effects = Some((&[], &[]));
     let command = |argument: usize| args[argument] as u32;
     match number {
-        // shmctl, semctl, msgctl: IPC_RMID, IPC_SET, IPC_STAT
+        // shmctl, semctl, msgctl: IPC_RMID, IPC_SET; IPC_STAT and ..STAT, ..STAT_ANY; IPC_INFO, ..INFO
         31 => match command(1) {
-            0 => NOTHING,
+            // also SHM_LOCK, SHM_UNLOCK
+            0 | 11 | 12 => NOTHING,
             1 => Some((at![2: Bytes(112)], &[])),
-            2 => Some((&[], at![2: Bytes(112)])),
+            2 | 13 | 15 => Some((&[], at![2: Bytes(112)])),
+            3 => Some((&[], at![2: Bytes(72)])),
+            14 => Some((&[], at![2: Bytes(48)])),
             _ => None,
         },
         66 => match command(2) {
             // also GETPID, GETVAL, GETNCNT, GETZCNT, SETVAL
             0 | 11 | 12 | 14 | 15 | 16 => NOTHING,
             1 => Some((at![3: Bytes(104)], &[])),
-            2 => Some((&[], at![3: Bytes(104)])),
+            2 | 18 | 20 => Some((&[], at![3: Bytes(104)])),
+            3 | 19 => Some((&[], at![3: Bytes(40)])),
+            // SETALL: one number for each semaphore of the set, which says how many it has.
+            17 => Some((at![3: Unknown], &[])),
             _ => None,
         },
         71 => match command(1) {
             0 => NOTHING,
             1 => Some((at![2: Bytes(120)], &[])),
-            2 => Some((&[], at![2: Bytes(120)])),
+            2 | 11 | 13 => Some((&[], at![2: Bytes(120)])),
+            3 | 12 => Some((&[], at![2: Bytes(32)])),
             _ => None,
         },
-        // setsockopt. Filters and tables hold addresses.
+        // setsockopt. Filters (SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF) and tables hold addresses.
         54 => match (command(1), command(2)) {
-            (1, 26 | 51) => None,
+            (1, 26 | 51) => Some((at![3: Filter], &[])),
             (1 | 6 | 17 | 270, _) | (0 | 41, 0..64) => Some((at![3: Argument(4)], &[])),
             _ => None,
         },
-        // getsockopt
+        // getsockopt: IP, sockets, TCP, UDP, IPv6, ICMPv6, raw, packets, netlink, MPTCP. The length of a filter
+        // (SO_GET_FILTER) counts instructions, and TCP_ZEROCOPY_RECEIVE holds addresses.
         55 => match (command(1), command(2)) {
             (1, 26) | (6, 35) => None,
-            (1 | 6 | 17, _) | (0 | 41, 0..40) => Some((&[], at![3: LengthAt(4)])),
+            (0 | 1 | 6 | 17 | 41 | 58 | 255 | 263 | 270 | 284, _) => {
+                Some((&[], at![3: LengthAt(4)]))
+            }
             _ => None,
         },
         // clone: CLONE_PIDFD or CLONE_PARENT_SETTID, CLONE_CHILD_SETTID
@@ -206,13 +216,24 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
             | 47
             | 52
             | 53
+            | 57..=59
+            | 65..=68
             | 0x5961_6d61 => NOTHING,
             2 | 25 | 37 => Some((&[], at![1: Bytes(4)])), // GET_PDEATHSIG, TSC, CHILD_SUBREAPER
             15 => Some((at![1: String], &[])),            // PR_SET_NAME
             16 => Some((&[], at![1: Bytes(16)])),         // PR_GET_NAME
             22 if args[1] == 1 => NOTHING,                // PR_SET_SECCOMP, strict
-            40 => Some((&[], at![1: Bytes(8)])),          // PR_GET_TID_ADDRESS
-            0x5356_4d41 => Some((at![4: String], &[])),   // PR_SET_VMA
+            22 if args[1] == 2 => Some((at![2: Filter], &[])), // with a filter
+            // PR_SET_MM: MAP reads a structure, MAP_SIZE writes its size, AUXV reads words.
+            35 if args[1] == 14 || args[1] == 12 => Some((at![2: Argument(3)], &[])),
+            35 if args[1] == 15 => Some((&[], at![2: Bytes(4)])),
+            35 => NOTHING,
+            40 => Some((&[], at![1: Bytes(8)])), // PR_GET_TID_ADDRESS
+            // PR_SCHED_CORE: only PR_SCHED_CORE_GET writes.
+            62 if args[1] == 0 => Some((&[], at![4: Bytes(8)])),
+            62 => NOTHING,
+            0x4155_5856 => Some((&[], at![1: ResultUpTo(2)])), // PR_GET_AUXV
+            0x5356_4d41 => Some((at![4: String], &[])),        // PR_SET_VMA
             _ => None,
         },
         // arch_prctl: ARCH_GET_FS, GET_GS, GET_XCOMP_.., SHSTK_STATUS write a word
@@ -258,9 +279,10 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
             7 => Some((at![4: Bytes(12)], &[])),
             _ => NOTHING,
         },
-        // seccomp: strict; SECCOMP_GET_ACTION_AVAIL, SECCOMP_GET_NOTIF_SIZES
+        // seccomp: strict, with a filter; SECCOMP_GET_ACTION_AVAIL, SECCOMP_GET_NOTIF_SIZES
         317 => match command(0) {
             0 => NOTHING,
+            1 => Some((at![2: Filter], &[])),
             2 => Some((at![2: Bytes(4)], &[])),
             3 => Some((&[], at![2: Bytes(6)])),
             _ => None,

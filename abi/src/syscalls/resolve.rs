@@ -256,6 +256,12 @@ impl Resolver<'_> {
                     (self.number(address, 8), self.number(address.wrapping_add(8), 8));
                 return self.tell(access, at, length);
             }
+            Extent::Filter => {
+                self.tell(access, address, 16);
+                let count = self.number(address, 2);
+                let at = self.number(address.wrapping_add(8), 8);
+                return self.tell(access, at, 8 * count);
+            }
             Extent::Message => return self.message(access, address, self.returned(), 1),
             Extent::MessageHeader => return self.message_header(address),
             Extent::Messages { count } => {

@@ -195,6 +195,28 @@ fn commands_decide() {
 }
 
 #[test]
+fn filters_are_read_with_their_instructions() {
+    let program = words(&[3, 0x500]);
+    let memory: [(u64, &[u8]); 1] = [(0x100, &program)];
+    let expected = (Vec::from([(Read, 0x100, 16), (Read, 0x500, 24)]), true);
+    // SECCOMP_SET_MODE_FILTER, PR_SET_SECCOMP with SECCOMP_MODE_FILTER, SO_ATTACH_FILTER.
+    assert_eq!(resolve("seccomp", &[1, 0, 0x100], 0, &memory), expected);
+    assert_eq!(resolve("prctl", &[22, 2, 0x100], 0, &memory), expected);
+    assert_eq!(resolve("setsockopt", &[3, 1, 26, 0x100, 16], 0, &memory), expected);
+}
+
+#[test]
+fn sets_of_semaphores_say_what_is_written() {
+    // SETALL reads as many numbers as the set has, and writes nothing; IPC_INFO, SEM_STAT.
+    let call = all().iter().find(|call| call.name == "semctl").expect("semctl");
+    let set = [7, 0, 17, 0x100, 0, 0];
+    assert!(may_write(call, &set, &mut |_, _| false, &mut |_| panic!("nothing is written")));
+    assert!(!resolve("semctl", &set, 0, &[]).1);
+    assert_eq!(resolve("semctl", &[7, 0, 3, 0x100], 0, &[]).0, [(Write, 0x100, 40)]);
+    assert_eq!(resolve("semctl", &[7, 0, 18, 0x100], 0, &[]).0, [(Write, 0x100, 104)]);
+}
+
+#[test]
 fn strings_end_where_they_end() {
     let mut page = [b'x'; 4096];
     page[..4].copy_from_slice(b"/a/b");

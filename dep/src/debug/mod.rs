@@ -144,11 +144,12 @@ fn wait_at(
     Ok(Stream::Tcp(listener.accept().map_err(failed)?.0))
 }
 
-/// Commands of ours for gdb.
+/// Commands of ours for gdb. It has not seen how libraries came to be there that the program has where it goes.
 const SCRIPT: &str = "\
 define seek
   monitor ahead $arg0
   stepi
+  sharedlibrary
 end
 document seek
 Go to a place of the recording: seek TURN, seek PERCENT%, seek begin, seek end.

@@ -223,6 +223,14 @@ pub fn hard_limit(resource: usize) -> u64 {
     limits(resource)[1]
 }
 
+/// Sets the soft limit, as far as the hard one allows.
+pub fn set_limit(resource: usize, wanted: u64) {
+    let hard = hard_limit(resource);
+    let new = [wanted.min(hard), hard];
+    // SAFETY: the kernel reads two words.
+    let _ = unsafe { call(nr::PRLIMIT64, &[0, resource, new.as_ptr() as usize, 0]) };
+}
+
 fn limits(resource: usize) -> [u64; 2] {
     let mut limit = [u64::MAX; 2];
     // SAFETY: the kernel writes two words.

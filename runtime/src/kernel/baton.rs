@@ -32,7 +32,7 @@ use crate::base::facts::facts;
 use crate::base::futex::{wait, wake, ETIMEDOUT};
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::kernel::ring;
-use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::unfollowed::unfollowed_unwatched;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{Event, EventRef, WHOLE_UNIT};
@@ -353,7 +353,10 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
         return Lent::No;
     }
     if calls::writes_while_it_waits(number, args) && facts().options.recording.inputs() {
-        unfollowed(thread, "the kernel writes to a lock while threads run (futex with priorities)");
+        unfollowed_unwatched(
+            thread,
+            "the kernel writes to a lock while threads run (futex with priorities)",
+        );
     }
     let others = WAITING.load(Relaxed) != 0;
     let by_chance = others && {

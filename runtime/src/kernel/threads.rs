@@ -14,7 +14,7 @@ use crate::kernel::syscalls::filters;
 use crate::kernel::syscalls::objects;
 use crate::kernel::watched;
 use crate::kernel::{baton, brk, ring};
-use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::unfollowed::unfollowed_unwatched;
 use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::recording::description::process_now;
@@ -319,7 +319,10 @@ fn share(
     let is_seen = view::is_watched();
     let inputs = facts().options.recording.inputs();
     if request.flags & CLONE_CHILD_SETTID != 0 && inputs && !is_seen {
-        unfollowed(thread, "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)");
+        unfollowed_unwatched(
+            thread,
+            "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)",
+        );
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
     let waits = request.flags & CLONE_VFORK != 0;

@@ -220,6 +220,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
             stack: LiveAddr(stack.start),
             stack_end: LiveAddr(stack.end),
         });
+        let limit = sys::limit(sys::RLIMIT_STACK);
+        trace_file::trace().say_of_program(&Event::StackLimit(limit));
     }
     if let Some(ring) = ring.filter(|_| trace_file::trace().phase() == Phase::Open) {
         ring::start(ring::Settings {

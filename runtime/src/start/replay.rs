@@ -158,10 +158,13 @@ impl Given {
         start
     }
 
-    /// The recorded stack, which the kernel makes grow as far as its limit allows.
+    /// The recorded stack, which the kernel makes grow as far as its limit allows, as it did there.
     fn map_stack(&self) {
         const MAP_GROWSDOWN: usize = 0x100;
-        let Header { stack, stack_end, .. } = self.header;
+        let Header { stack, stack_end, stack_limit, .. } = self.header;
+        if stack_limit != 0 {
+            sys::set_limit(sys::RLIMIT_STACK, stack_limit);
+        }
         let from = page_down(stack).saturating_sub(FIRST_STACK);
         let flags =
             sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | MAP_GROWSDOWN | sys::MAP_FIXED_NOREPLACE;

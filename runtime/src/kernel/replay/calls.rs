@@ -304,10 +304,7 @@ fn limit_stack(at: u64, result: usize) -> usize {
     }
     let [soft, _] = wanted;
     // The hard limit is left alone: this process may not be allowed what that one was.
-    let hard = sys::hard_limit(sys::RLIMIT_STACK);
-    let new = [soft.min(hard), hard];
-    // SAFETY: the kernel reads two words.
-    let _ = unsafe { sys::call(nr::PRLIMIT64, &[0, sys::RLIMIT_STACK, new.as_ptr() as usize, 0]) };
+    sys::set_limit(sys::RLIMIT_STACK, soft);
     result
 }
 

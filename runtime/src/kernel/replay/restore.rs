@@ -135,14 +135,15 @@ struct Watch {
 impl Watch {
     /// Regions with fewer bytes are kept whole.
     const LEAST: u64 = 1 << 20;
-    /// So much is kept of the start of each: of a heap, what the dynamic linker and gdb look at.
-    const START: u64 = 128 << 10;
+    /// So much is kept of the start of each, and of its end: what the dynamic linker and gdb look at is at the start of
+    /// a heap, or at the end of what the kernel has made one mapping of, as each new one lies below those before.
+    const MARGIN: u64 = 128 << 10;
 
     fn region(&mut self, range: &Range<u64>, prot: usize, kind: RegionKind) {
         let plain = matches!(kind, RegionKind::Anonymous | RegionKind::Program);
         let large = range.end - range.start >= Self::LEAST;
         let is_one = guards::are_wanted() && plain && large && prot & sys::PROT_EXEC == 0;
-        self.region = is_one.then(|| (range.start + Self::START..range.end, prot));
+        self.region = is_one.then(|| (range.start + Self::MARGIN..range.end - Self::MARGIN, prot));
     }
 
     fn written(&mut self, start: u64, len: u64) {

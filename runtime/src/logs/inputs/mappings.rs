@@ -13,7 +13,7 @@ use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
 use crate::logs::inputs::{view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
@@ -100,7 +100,10 @@ pub fn cannot_be_copied() -> Option<&'static str> {
 /// A child is made that has a copy of all other memory: in both.
 fn shared_with_child(thread: &mut Thread) {
     if has(Kind::Shared) || has(Kind::Through) {
-        unfollowed(thread, "memory is shared between processes (mmap with MAP_SHARED, and fork)");
+        unfollowed_unwatched(
+            thread,
+            "memory is shared between processes (mmap with MAP_SHARED, and fork)",
+        );
     }
 }
 
@@ -129,7 +132,7 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
         nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
         nr::MREMAP => {
             if page_up(a2) > page_up(a1) && is_copied(a0) {
-                unfollowed(thread, "more of a file is mapped than was copied (mremap)");
+                unfollowed_unwatched(thread, "more of a file is mapped than was copied (mremap)");
             }
             moved(a0, page_up(a1), result as u64, page_up(a2));
         }
@@ -138,14 +141,20 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
             let of_file = |s: &Special| s.kind == Kind::File && s.start < end && a0 < s.end;
             let found = SPECIAL.lock().iter().any(of_file);
             if found {
-                unfollowed(thread, "a shared mapping of a file is made writable (mprotect)");
+                unfollowed_unwatched(
+                    thread,
+                    "a shared mapping of a file is made writable (mprotect)",
+                );
             }
         }
         nr::MADVISE => {
             const REMOVE: u64 = 9;
             let end = a0.saturating_add(page_up(a1));
             if a2 == REMOVE && shared(a0, end).any(|_| true) {
-                unfollowed(thread, "shared memory is given back (madvise with MADV_REMOVE)");
+                unfollowed_unwatched(
+                    thread,
+                    "shared memory is given back (madvise with MADV_REMOVE)",
+                );
             }
             advised(a0, end, a2);
         }
@@ -300,7 +309,10 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         };
         let twice = SPECIAL.lock().iter().any(is_twice);
         if twice {
-            unfollowed(thread, "a file is mapped twice, and changed by storing to memory (mmap)");
+            unfollowed_unwatched(
+                thread,
+                "a file is mapped twice, and changed by storing to memory (mmap)",
+            );
         }
     }
     SPECIAL.lock().push(special);
@@ -332,7 +344,7 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
     let found: Vec<_> = SPECIAL.lock().iter().filter(is_mapped).copied().collect();
     for special in found {
         let Some(bytes) = &bytes else {
-            return unfollowed(thread, "a file is changed while it is mapped");
+            return unfollowed_unwatched(thread, "a file is changed while it is mapped");
         };
         let end = special.from.saturating_add(special.end - special.start);
         let (first, last) = (bytes.start.max(special.from), bytes.end.min(end));
@@ -341,7 +353,7 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
         }
         // A replay maps what was copied, and nothing behind it.
         if last - special.from > special.copied {
-            return unfollowed(thread, "a file is changed while it is mapped");
+            return unfollowed_unwatched(thread, "a file is changed while it is mapped");
         }
         // Where the program has stored in a private mapping it goes on to see that.
         written::all(thread, special.start + (first - special.from), last - first);
@@ -405,7 +417,7 @@ fn of_file(
         return None;
     };
     if !stat.is_regular() {
-        unfollowed(thread, "a device is mapped (mmap)");
+        unfollowed_unwatched(thread, "a device is mapped (mmap)");
         return None;
     }
     let len = len.min(stat.size().saturating_sub(offset));
@@ -420,13 +432,19 @@ fn of_file(
     if !stat.has_name() && !complete {
         unfollowed(thread, "a file is mapped that has no name any more (mmap)");
     } else if changes && !complete {
-        unfollowed(thread, "much of a file is mapped, and may be changed (mmap with MAP_SHARED)");
+        unfollowed_unwatched(
+            thread,
+            "much of a file is mapped, and may be changed (mmap with MAP_SHARED)",
+        );
     }
     let mut path = [0u8; 4096];
     let path = path_of(fd, &mut path);
     if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
         // What lies there is made for others.
-        unfollowed(thread, "a file is mapped that others may change (mmap with MAP_SHARED)");
+        unfollowed_unwatched(
+            thread,
+            "a file is mapped that others may change (mmap with MAP_SHARED)",
+        );
     }
     let mapped = Event::Mapped {
         file: stat.identity(),

@@ -1,5 +1,6 @@
 //! What a recording of inputs cannot follow: from there on it is not replayed. The program goes on.
 
+use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::{mappings, view};
@@ -28,12 +29,23 @@ static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Notes that what follows cannot be replayed: `why`. The user is told once.
 pub fn unfollowed(thread: &mut Thread, why: &str) {
+    note(thread, why, "");
+}
+
+/// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
+pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
+    // A program at fixed addresses cannot be watched.
+    let is_way_out = !view::is_watched() && facts().window != 0;
+    note(thread, why, if is_way_out { " (--threads watched may follow it)" } else { "" });
+}
+
+fn note(thread: &mut Thread, why: &str, way_out: &str) {
     if !thread.recorder.to_file() {
         return;
     }
     let pc = thread.syscall_pc;
     if !SAID.swap(true, Relaxed) {
-        crate::say!("{why} (at {pc:#x}): the recording cannot be replayed from there on");
+        crate::say!("{why} (at {pc:#x}): the recording cannot be replayed from there on{way_out}");
     }
     HAPPENED.store(true, Relaxed);
     thread.event(WHOLE_UNIT, &Event::Unfollowed { pc: LiveAddr(pc), why: why.as_bytes() });
@@ -64,7 +76,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
                 }
                 number => write!(why, "what system call {number} ({name}) writes is not known"),
             };
-            unfollowed(thread, core::str::from_utf8(why.text()).unwrap_or(name));
+            unfollowed_unwatched(thread, core::str::from_utf8(why.text()).unwrap_or(name));
         }
         _ if error.is_some() => {}
         PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
