@@ -66,6 +66,9 @@ pub struct Block {
     pub wide: bool,
     /// It can be branched to from outside the region.
     pub open: bool,
+    /// Each branch, jump or call at its end that names a place outside of the region leads to a unit there, which writes
+    /// a tag, and not by way of the runtime.
+    pub is_linked: bool,
 }
 
 impl Block {

@@ -131,6 +131,8 @@ pub struct PlanBlock {
     pub successors: [Option<usize>; 2],
     /// See there.
     pub leaves: bool,
+    /// See [`crate::block::Block::is_linked`].
+    pub is_linked: bool,
 }
 
 /// What a block that is not selected has to tell.

@@ -11,7 +11,39 @@ use abi::thread::{self, CF_LENGTHS, MEM_STEPS};
 use abi::trace::{bits, tags};
 use abi::unit::{Record, What};
 use iced_x86::{Code as Op, EncodingKind, Instruction, Mnemonic, Register};
-use lifter::regs::{GprSet, RAX};
+use lifter::regs::{GprSet, RAX, RSP};
+
+/// Of a unit's first records so many may be written early.
+const MOST_EARLY: usize = 8;
+
+/// Records that are written in the prologue.
+#[derive(Default)]
+struct Early {
+    /// A bit for each, by their numbers.
+    numbers: u32,
+    registers: GprSet,
+}
+
+impl Early {
+    fn add(&mut self, number: usize, register: Gpr) {
+        self.numbers |= 1 << number;
+        self.registers.insert(register);
+    }
+
+    fn has(&self, number: usize) -> bool {
+        number < MOST_EARLY && self.numbers >> number & 1 == 1
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers == 0
+    }
+}
+
+/// Whether there is a register that is none of these.
+fn has_free(mut live: GprSet) -> bool {
+    live.insert(RSP);
+    !GprSet::ALL.minus(live).is_empty()
+}
 
 impl Weaver<'_> {
     /// The control-flow record and the new pointers; begins the recipe.
@@ -26,13 +58,14 @@ impl Weaver<'_> {
             outside: self.unit.plan.outside,
             silent: control.entry == AtEntry::Silent,
         };
-        if header.silent && (memory == 0 || self.manner.claims_vectors()) {
+        let early = self.find_early();
+        if header.silent && early.is_empty() && (memory == 0 || self.manner.claims_vectors()) {
             // No register is needed.
             if memory > 0 {
                 self.bump(RAX, 0, memory);
             }
         } else if control.bytes() > 0 || memory > 0 {
-            let pointer = self.take(live_in, GprSet::EMPTY, Slot::First);
+            let pointer = self.take(live_in, early.registers, Slot::First);
             let second = matches!(control.entry, AtEntry::Address | AtEntry::Target)
                 .then(|| self.take(live_in, GprSet::of(pointer.reg), Slot::Second));
             for (slot, scratch) in header.scratch.iter_mut().zip([Some(pointer), second]) {
@@ -46,9 +79,63 @@ impl Weaver<'_> {
             if let Some(second) = second {
                 self.give_back(second);
             }
+            self.write_early(pointer, &early);
             self.give_back(pointer);
         }
+        self.early = early.numbers;
         self.begin_recipe(header);
+    }
+
+    /// Records that are written in the prologue, because the registers are then what they are later, and a register for
+    /// the pointer is at hand: all that can be if one is dead there. If one is spilled, those for which one would be
+    /// spilled again.
+    fn find_early(&mut self) -> Early {
+        let plan = self.unit.plan;
+        let mut early = Early::default();
+        if plan.registers_together || plan.outside {
+            return early;
+        }
+        let (mut spilling, mut changed) = (Early::default(), GprSet::EMPTY);
+        let mut next = 0;
+        for (n, record) in plan.records.iter().enumerate().take(MOST_EARLY) {
+            while next < usize::from(record.insn) {
+                let effect = self.effect(next);
+                changed = changed.union(effect.written).union(effect.defined);
+                next += 1;
+            }
+            let What::Before(register) = record.what else { continue };
+            if changed.contains(register) {
+                continue;
+            }
+            early.add(n, register);
+            let live = self.unit.live.before(next).union(self.touched(next));
+            if !has_free(live) {
+                spilling.add(n, register);
+            }
+        }
+        let all = early.numbers.count_ones() as usize == plan.records.len();
+        let silent = plan.control.entry == AtEntry::Silent;
+        match has_free(self.unit.live.at_entry()) {
+            true => early,
+            false if all && (!silent || !spilling.is_empty()) => early,
+            false => spilling,
+        }
+    }
+
+    /// Writes them: the pointers have advanced, and `pointer` is free.
+    fn write_early(&mut self, pointer: Scratch, early: &Early) {
+        if early.is_empty() {
+            return;
+        }
+        self.load_memory_pointer(pointer.reg);
+        let mut at = -self.memory_left();
+        for (n, record) in self.unit.plan.records.iter().enumerate() {
+            if let (true, What::Before(register)) = (early.has(n), record.what) {
+                self.code().write(At(pointer.reg, at), register);
+            }
+            at += record.what.size() as i32;
+        }
+        self.keep_pointer(pointer);
     }
 
     /// Writes what the plan has at the unit's entry, at the pointer in `p`. `second`: a register for
@@ -119,7 +206,11 @@ impl Weaver<'_> {
     /// Writes one record of `insn`, at a point where the registers in `live` are the program's. What
     /// a store overwrites, and the order of threads, are written elsewhere.
     pub fn record(&mut self, insn: &Instruction, i: usize, live: GprSet, record: &Record) {
+        let is_early = self.is_early();
         let at = self.place(record.what.size());
+        if is_early {
+            return;
+        }
         let mut avoid = self.touched(i);
         if let What::Before(reg) | What::After(reg) = record.what {
             avoid.insert(reg);

@@ -5,8 +5,9 @@
 //! leads nowhere else, or its other way leads to a unit that is not silent. So behind a unit the reader has
 //! one silent unit to choose at most, and it chooses that unless the next tag in the stream is a unit at the
 //! address of the other way. That is right if no tag that can come first behind the silent unit is of a unit
-//! at that address, which is what [`choose`] sees to: all ways out of a silent unit lead to units of the
-//! region, by instructions that the code names, so these tags are known.
+//! at that address, which is what [`choose`] sees to: all ways out of a silent unit, calls too, lead to places that
+//! the code names, and there is a unit at each of them, which is entered without the runtime: one of the region, or one
+//! beyond it that writes a tag. So these tags are known.
 //!
 //! Silent units in a row do not come back to the first one, and what they add to the memory stream is
 //! limited: only a tag can meet a full buffer.
@@ -17,6 +18,7 @@ use abi::ids::OrigAddr;
 use abi::unit::MAX_SILENT_BYTES;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use iced_x86::Instruction;
 use lifter::flow::Flow;
 
@@ -25,12 +27,16 @@ const MOST: usize = 24;
 
 /// Makes units of a region silent, as many as it finds. Those that record nothing come first: of these
 /// nothing is left but the program's own instructions. Then come those of the fewest branches, as each branch
-/// has one silent way at most.
+/// has one silent way at most, and of these the ones where most ways meet: behind `if (a) b;` is executed more often than
+/// `b`. Those that leave the region come last: of two ways the one that calls is rarely taken.
 pub fn choose(blocks: &[PlanBlock], insns: &[Instruction], plans: &mut [UnitPlan]) {
     let mut region = Region::new(blocks, insns, plans);
     let mut candidates: Vec<usize> =
         (0..blocks.len()).filter(|&i| region.may_be_silent(i)).collect();
-    candidates.sort_by_key(|&i| (region.memory[i] != 0, region.choices(i)));
+    candidates.sort_by_key(|&i| {
+        let ways = region.into[i].as_ref().map_or(0, Vec::len);
+        (region.blocks[i].leaves, region.memory[i] != 0, region.choices(i), Reverse(ways))
+    });
     for i in candidates {
         region.try_silent(i);
     }
@@ -54,6 +60,8 @@ struct Way {
 struct Region<'a> {
     blocks: &'a [PlanBlock],
     starts: Vec<OrigAddr>,
+    /// Places beyond the region to which each unit leads, calls included.
+    beyond: Vec<[Option<OrigAddr>; 2]>,
     /// The ways into each unit; `None` if one of them is not of the kind that a reader can follow.
     into: Vec<Option<Vec<Way>>>,
     /// Whether a unit by itself could be silent.
@@ -68,6 +76,7 @@ impl<'a> Region<'a> {
         let mut region = Region {
             blocks,
             starts: Vec::with_capacity(count),
+            beyond: Vec::with_capacity(count),
             into: vec![Some(Vec::new()); count],
             fit: Vec::with_capacity(count),
             memory: plans.iter().map(UnitPlan::memory_bytes).collect(),
@@ -80,15 +89,21 @@ impl<'a> Region<'a> {
         for (i, (block, plan)) in blocks.iter().zip(plans).enumerate() {
             let code = &insns[block.insns.clone()];
             let followed = code.last().is_some_and(leads_where_it_says);
-            let inside = !block.wide && !block.open && !block.leaves && block.outside.is_none();
+            let known = !block.leaves || block.is_linked;
+            let inside = !block.wide && !block.open && known && block.outside.is_none();
             // What is refused, or logged in front of the unit, has a position of its own.
             let plain = !plan.announces_store && code.iter().all(|insn| refusal(insn).is_none());
             region.fit.push(followed && inside && plain && plan.control.entry == AtEntry::Narrow);
             let next = code
                 .last()
                 .map_or([None; 2], |last| Flow::of(last).successors(OrigAddr(last.next_ip())));
+            let mut beyond = match code.last().map(Flow::of) {
+                Some(Flow::Call(target)) => [Some(target), None],
+                _ => next,
+            };
             for (n, to) in block.successors.into_iter().enumerate() {
                 let Some(to) = to else { continue };
+                beyond[n] = None;
                 let other = next[1 - n];
                 let ways = &mut region.into[to];
                 match (followed, ways.as_mut()) {
@@ -98,6 +113,7 @@ impl<'a> Region<'a> {
                     _ => *ways = None,
                 }
             }
+            region.beyond.push(beyond);
         }
         region
     }
@@ -129,16 +145,14 @@ impl<'a> Region<'a> {
     }
 
     /// Whether the reader can tell the way into silent `unit` from the other one.
-    fn can_tell(&self, unit: usize, way: Way, first: &[usize]) -> bool {
+    fn can_tell(&self, unit: usize, way: Way, first: &[OrigAddr]) -> bool {
         let Some(other) = way.other else { return true };
         let also_silent = self.blocks[way.from]
             .successors
             .into_iter()
             .flatten()
             .any(|next| next != unit && self.silent[next]);
-        !also_silent
-            && self.starts[unit] != other
-            && first.iter().all(|&tag| self.starts[tag] != other)
+        !also_silent && self.starts[unit] != other && !first.contains(&other)
     }
 
     /// `i` and the silent units from which it is reached without a tag.
@@ -159,21 +173,21 @@ impl<'a> Region<'a> {
         Some(found)
     }
 
-    /// The units whose tags may come first behind silent `unit`. `None` if there are silent units in a
+    /// Where the units are whose tags may come first behind silent `unit`. `None` if there are silent units in a
     /// circle, too many, or such that add too much to the memory stream.
-    fn first_tags(&self, unit: usize) -> Option<Vec<usize>> {
+    fn first_tags(&self, unit: usize) -> Option<Vec<OrigAddr>> {
         let (mut silent, mut first) = (vec![unit], Vec::new());
         let (mut at, mut bytes) = (0, 0);
         while let Some(&unit_here) = silent.get(at) {
             at += 1;
             bytes += self.memory[unit_here];
+            first.extend(self.beyond[unit_here].into_iter().flatten());
             for next in self.blocks[unit_here].successors.into_iter().flatten() {
-                if next == unit {
-                    return None;
-                }
-                let list = if self.silent[next] { &mut silent } else { &mut first };
-                if !list.contains(&next) {
-                    list.push(next);
+                match self.silent[next] {
+                    _ if next == unit => return None,
+                    true if !silent.contains(&next) => silent.push(next),
+                    true => {}
+                    false => first.push(self.starts[next]),
                 }
             }
             if silent.len() > MOST || bytes > MAX_SILENT_BYTES {
@@ -188,7 +202,7 @@ impl<'a> Region<'a> {
 /// runtime, and not to a place that only registers or memory tell.
 fn leads_where_it_says(last: &Instruction) -> bool {
     let flow = Flow::of(last);
-    !flow.ends_unit() || matches!(flow, Flow::Jump(_) | Flow::Branch(_))
+    !flow.ends_unit() || matches!(flow, Flow::Jump(_) | Flow::Branch(_) | Flow::Call(_))
 }
 
 #[cfg(test)]

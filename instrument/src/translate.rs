@@ -175,9 +175,10 @@ impl Translator {
                 let leaves = next == [None; 2]
                     || next.iter().zip(&successors).any(|(n, s)| n.is_some() && s.is_none());
                 let (wide, open) = (block.wide, block.open || block.wide);
+                let is_linked = block.is_linked;
                 let outside = is_outside(block)
                     .then(|| outside(&insns[list.clone()], block.behind(), source.selected));
-                PlanBlock { insns: list, wide, open, outside, successors, leaves }
+                PlanBlock { insns: list, wide, open, outside, successors, leaves, is_linked }
             })
             .collect();
         let silently = may_be_silent(self.options, self.placement);

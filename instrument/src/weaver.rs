@@ -82,8 +82,12 @@ pub(crate) struct Weaver<'a> {
     writer: Option<recipe::Writer>,
     /// Register that holds the memory-stream pointer (behind the unit's own bytes).
     cached: Option<Gpr>,
-    /// Bytes of the unit's memory records that are not written yet.
+    /// Bytes of the unit's memory records that have no place yet.
     left: i32,
+    /// Records that have one.
+    placed: usize,
+    /// Records that the prologue has written, a bit for each.
+    pub early: u32,
     /// Where the return at the unit's end is looked up, if that is ahead of it.
     pub ahead: Option<Ahead>,
     /// Behind an instruction that has loaded rcx from the thread block: there it still is.
@@ -116,7 +120,22 @@ impl<'a> Weaver<'a> {
         let entry = out.code.here();
         let left = unit.plan.memory_bytes() as i32;
         let (writer, cached, ahead, rcx_kept) = (None, None, None, None);
-        Weaver { unit, manner, tools, out, ends, entry, writer, cached, left, ahead, rcx_kept }
+        let (placed, early) = (0, 0);
+        Weaver {
+            unit,
+            manner,
+            tools,
+            out,
+            ends,
+            entry,
+            writer,
+            cached,
+            left,
+            placed,
+            early,
+            ahead,
+            rcx_kept,
+        }
     }
 
     pub fn code(&mut self) -> &mut Code {
@@ -156,7 +175,10 @@ impl<'a> Weaver<'a> {
     /// `avoid` is spilled to slot `slot`.
     pub fn take(&mut self, live: GprSet, mut avoid: GprSet, slot: Slot) -> Scratch {
         avoid.insert(RSP);
-        if let Some(reg) = GprSet::ALL.minus(live).minus(avoid).iter().next() {
+        let dead = GprSet::ALL.minus(live).minus(avoid);
+        // Where records follow, it may hold the pointer until then.
+        let lasting = if self.left > 0 { dead.minus(self.unit_touched()) } else { dead };
+        if let Some(reg) = lasting.iter().chain(dead.iter()).next() {
             self.forget_pointer_in(reg);
             return Scratch { reg, spilled: None };
         }
@@ -222,7 +244,7 @@ impl<'a> Weaver<'a> {
             None => {
                 let scratch = self.take(live, avoid, Slot::First);
                 self.load_memory_pointer(scratch.reg);
-                self.cached = scratch.spilled.is_none().then_some(scratch.reg);
+                self.keep_pointer(scratch);
                 scratch
             }
         }
@@ -245,7 +267,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// Bytes of memory records that are to come.
+    /// Bytes of memory records that have no place yet.
     pub fn memory_left(&self) -> i32 {
         self.left
     }
@@ -254,7 +276,18 @@ impl<'a> Weaver<'a> {
     pub fn place(&mut self, bytes: u32) -> i32 {
         let at = -self.left;
         self.left -= bytes as i32;
+        self.placed += 1;
         at
+    }
+
+    /// Whether the prologue has written the record that gets its place next.
+    pub fn is_early(&self) -> bool {
+        self.placed < 32 && self.early >> self.placed & 1 == 1
+    }
+
+    /// The scratch register holds the memory-stream pointer.
+    pub fn keep_pointer(&mut self, scratch: Scratch) {
+        self.cached = scratch.spilled.is_none().then_some(scratch.reg);
     }
 
     // --- recipe ---

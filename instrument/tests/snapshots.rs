@@ -218,6 +218,7 @@ fn blocks(case: &Case, insns: &[Instruction]) -> Vec<Block> {
                 version: 0,
                 wide: !case.narrow.contains(&number),
                 open: true,
+                is_linked: false,
             });
         }
         blocks.last_mut().expect("a block").len += insn.len() as u32;
@@ -380,8 +381,10 @@ fn line(out: &mut String, original: &str, emitted: &str, reason: &str) {
 /// Follows the emitted code of a unit.
 struct Check<'a> {
     originals: &'a [&'a Instruction],
-    /// Records that are not written yet, by place.
-    missing: BTreeMap<i32, What>,
+    /// Records that are not written yet, by place; of which instruction.
+    missing: BTreeMap<i32, (u8, What)>,
+    /// Registers that are recorded as they are before an instruction.
+    written: Vec<(u8, Gpr)>,
     /// Places of the record of old bytes that was begun last.
     old: std::ops::Range<i32>,
     /// Registers that hold the memory-stream pointer.
@@ -398,12 +401,13 @@ impl<'a> Check<'a> {
         let mut missing = BTreeMap::new();
         let mut place = -(body.memory_bytes() as i32);
         for record in &body.records {
-            missing.insert(place, record.what);
+            missing.insert(place, (record.insn, record.what));
             place += record.what.size() as i32;
         }
         Check {
             originals,
             missing,
+            written: Vec::new(),
             old: 0..0,
             pointers: GprSet::EMPTY,
             spilled: GprSet::EMPTY,
@@ -420,6 +424,12 @@ impl<'a> Check<'a> {
             if let Some(entry) = entry.filter(|e| at_boundary && e.kind != Kind::Pointers) {
                 let waiting: GprSet = entry.spilled(0).into_iter().flatten().collect();
                 assert_eq!(self.spilled, waiting, "what waits in the thread block at {insn:?}");
+            }
+            if let Some(entry) = entry.filter(|entry| at_boundary && entry.length > 0) {
+                let changed = use_def(self.originals[entry.insn as usize], &mut self.factory);
+                let too_early =
+                    |&(n, r): &(u8, Gpr)| u32::from(n) > entry.insn && changed.written.contains(r);
+                assert!(!self.written.iter().any(too_early), "recorded too early: {insn:?}");
             }
             if let Some(entry) = entry.filter(|e| at_boundary && e.may_return() && e.saves_rcx()) {
                 // A sequence of its own, the last of the unit.
@@ -519,7 +529,8 @@ impl<'a> Check<'a> {
         if self.old.contains(&place) {
             return;
         }
-        let what = self.missing.remove(&place).unwrap_or_else(|| panic!("no record at {place}"));
+        let (n, what) =
+            self.missing.remove(&place).unwrap_or_else(|| panic!("no record at {place}"));
         let register = insn.op1_register();
         let number = gpr_number(register);
         match what {
@@ -527,6 +538,9 @@ impl<'a> Check<'a> {
                 assert_eq!(number, Some(r));
                 self.read(GprSet::of(r));
                 assert!(!self.spilled.contains(r), "{register:?} is not the program's");
+                if what == What::Before(r) {
+                    self.written.push((n, r));
+                }
             }
             What::Address(_) | What::Order => assert!(number.is_some()),
             What::Old(words) => {

@@ -306,8 +306,8 @@ struct Numbering {
     first_window: u32,
     /// (address, number), ascending.
     numbers: Vec<(u32, u32)>,
-    /// Blocks that a unit of another window branches to, or one that is not selected, behind which no
-    /// window is current.
+    /// Blocks that are reached indirectly, that a unit of another window branches to, or one that is not selected,
+    /// behind which no window is current.
     wide: Addresses,
     /// Blocks that another function branches to.
     open: Addresses,
@@ -351,6 +351,9 @@ impl Numbering {
                 let window = unit_id(first_window, n).window();
                 let is_outside = !selected.contains(block.start.0);
                 n += 1;
+                if block.indirect {
+                    wide.push(block.start.low());
+                }
                 for target in block.end.successors(block.behind()).into_iter().flatten() {
                     let Some(m) = numbering.find(target) else { continue };
                     let comes_back = is_outside && selected.contains(target.0);
@@ -375,9 +378,29 @@ impl Numbering {
             len: block.len,
             id: self.id(block.start),
             version: 0,
-            wide: block.indirect || self.wide.contains(block.start),
+            wide: self.wide.contains(block.start),
             open: self.open.contains(block.start),
+            is_linked: self.is_linked(block, function),
         })
+    }
+
+    /// See [`Block::is_linked`]. Units that are entered from outside their region rely on nothing, and write tags.
+    fn is_linked(&self, block: &lifter::program::Block, function: &Function) -> bool {
+        let inside = |place: &OrigAddr| {
+            function.blocks.binary_search_by_key(place, |block| block.start).is_ok()
+        };
+        let next = block.end.successors(block.behind()).into_iter().flatten();
+        let mut places = next.filter(|place| !inside(place)).chain(match block.end {
+            End::Call(target) => Some(target),
+            _ => None,
+        });
+        let window = self.id(block.start).window();
+        let is_there = |place: OrigAddr| {
+            let same_window = || self.id(place).window() == window;
+            self.find(place).is_some()
+                && (self.wide.contains(place) || self.open.contains(place) && same_window())
+        };
+        !matches!(block.end, End::Stop) && places.all(is_there)
     }
 
     fn find(&self, address: OrigAddr) -> Option<u32> {

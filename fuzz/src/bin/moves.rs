@@ -474,6 +474,7 @@ impl Target for Moves {
             version: 0,
             wide: way.wide,
             open: true,
+            is_linked: false,
         };
         let mut fragment = Fragment::new(TRANSLATED.start);
         let mut translator = Translator::new(way.options, way.placement);

@@ -25,7 +25,8 @@ fn found(narrow: bool, listing: Listing) -> Option<Dispatch> {
         }
         let start = OrigAddr(insns[first].ip());
         let len = u32::try_from(insn.next_ip() - start.0).unwrap();
-        blocks.push(Block { start, len, id: UnitId(0), version: 0, wide: first == 0, open: false });
+        let (id, wide) = (UnitId(0), first == 0);
+        blocks.push(Block { start, len, id, version: 0, wide, open: false, is_linked: false });
         spans.push(Span { start, first, count: i + 1 - first });
         first = i + 1;
     }

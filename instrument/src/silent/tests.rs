@@ -68,9 +68,20 @@ impl Case {
                 outside: None,
                 successors,
                 leaves: next == [None; 2] || !stays,
+                is_linked: false,
             }
         });
-        let blocks: Vec<PlanBlock> = blocks.collect();
+        let mut blocks: Vec<PlanBlock> = blocks.collect();
+        for i in 0..count {
+            let has_unit = |to: OrigAddr| {
+                block_at(to, count).is_none_or(|to| blocks[to].wide || blocks[to].open)
+            };
+            let may_be = match Flow::of(&insns[i]) {
+                Flow::Call(to) => has_unit(to),
+                flow => flow.target().is_some(),
+            };
+            blocks[i].is_linked = may_be && random.below(3) > 0;
+        }
         let plans = blocks.iter().map(|block| {
             let entry = if block.wide { AtEntry::Wide } else { AtEntry::Narrow };
             let records = [0, 0, 1, 2, 40][random.below(5)];
@@ -97,8 +108,11 @@ impl Case {
         let mut way = vec![address(0)];
         loop {
             let here = way[way.len() - 1];
-            let next = block_at(here, count)
-                .map_or([None; 2], |i| Flow::of(&self.insns[i]).successors(address(i + 1)));
+            let next =
+                block_at(here, count).map_or([None; 2], |i| match Flow::of(&self.insns[i]) {
+                    Flow::Call(to) if self.blocks[i].is_linked => [Some(to), None],
+                    flow => flow.successors(address(i + 1)),
+                });
             let next: Vec<OrigAddr> = next.into_iter().flatten().collect();
             let to = match next.len() {
                 0 => address(anywhere[random.below(anywhere.len())]),
@@ -144,11 +158,13 @@ impl Case {
 #[test]
 fn tags_say_which_way_was_taken() {
     let mut random = Random(7);
-    let (mut units, mut silent) = (0, 0);
+    let (mut units, mut silent, mut leaving) = (0, 0, 0);
     for _ in 0..4000 {
         let case = Case::random(&mut random);
         units += case.blocks.len();
         silent += (0..case.blocks.len()).filter(|&i| case.is_silent(i)).count();
+        let leaves = |i: &usize| case.is_silent(*i) && case.blocks[*i].leaves;
+        leaving += (0..case.blocks.len()).filter(leaves).count();
         for _ in 0..4 {
             let way = case.run(&mut random);
             let count = case.blocks.len();
@@ -172,4 +188,5 @@ fn tags_say_which_way_was_taken() {
         }
     }
     assert!(silent > units / 20, "{silent} of {units}");
+    assert!(leaving > units / 100, "{leaving} of {units}");
 }

@@ -260,6 +260,7 @@ impl Translation {
             // What is not announced is the only one at its address that ever was.
             wide: n >= FIRST_WIDE || (first && wide) || link.indirect || outside || is_again,
             open: first || all_open(self.options.recording),
+            is_linked: false,
         }
     }
 
