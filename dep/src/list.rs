@@ -512,7 +512,7 @@ mod tests {
         for number in [u64::MAX, 0, u64::MAX, 0xfff_ffff, 0x1000_0000].into_iter().chain(all) {
             let mut text = [0; MOST];
             let len = line.write(number, &mut text);
-            let expected = format!("{SIZE} {PC:x} R {number:x} 65535\n");
+            let expected = format!("{SIZE} {PC:#x} R {number:#x} 65535\n");
             assert_eq!(String::from_utf8_lossy(&text[..len]), expected);
         }
     }

@@ -32,8 +32,8 @@ const WAYS: usize = 4;
 const SETS: usize = 1 << 14;
 /// How far a number of 16 bits is shifted to be that of a set.
 const SHIFT: u32 = 16 - SETS.trailing_zeros();
-/// Passages that are kept, of about 1 KiB each. With more, all are forgotten and made anew.
-const MOST: usize = 1 << 16;
+/// Passages that are kept, of about 1 KiB each: half of the places. With more, all are forgotten and made anew.
+const MOST: usize = if cfg!(test) { 32 } else { SETS * WAYS / 2 };
 /// Of columns so many rows are side by side: a copy of constant size costs less than one of a few bytes.
 pub const LANES: usize = 8;
 
@@ -493,3 +493,6 @@ fn follow<D: Decoder>(
     }
     (members, ends)
 }
+
+#[cfg(test)]
+mod tests;
