@@ -96,7 +96,8 @@ impl Program {
             // What only a branch or a call leads to.
             let flags = if [0x1208, 0x1500].contains(&address) { 0 } else { flags::WIDE };
             let records = records.iter().map(|&(insn, what)| UnitRecord { insn, what }).collect();
-            let body = UnitBody { code_len: code.len() as u16, flags, records };
+            let code_len = u16::try_from(code.len()).expect("it is short");
+            let body = UnitBody { code_len, flags, records };
             let (id, address, reason) = (UnitId(id), LiveAddr(address), JitReason::Library);
             (JitUnit { id, address, version: 0, reason, body, code: code.to_vec() }, leads)
         };
