@@ -3,18 +3,31 @@
 use crate::row::{Number, Template};
 
 /// No line is longer.
-pub const MOST: usize = 80;
+pub const MOST: usize = 64;
 
-const BEFORE: usize = 48;
+const BEFORE: usize = 40;
 const BEHIND: usize = 8;
+/// Digits that are written each time.
+const LOW: usize = 8;
 
-/// A line with a hole where a number in hexadecimal stands. What is around it is copied with room to spare,
-/// because a copy of constant size costs less than one of a few bytes.
+/// The number that the text has is of fewer digits than are written each time.
+const SHORT: u64 = u64::MAX;
+
+/// A line with a hole where a number in hexadecimal stands. It has the number of last time, because mostly only the
+/// low half is another one. All is copied with room to spare: a copy of constant size costs less than one of a
+/// few bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    before: [u8; BEFORE],
+    text: [u8; MOST],
+    /// Where the last [`LOW`] digits are.
+    low: u8,
+    len: u8,
+    /// Where the first digit is.
+    before: u8,
+    /// The high half of the number that the text has, or [`SHORT`].
+    high: u64,
     behind: [u8; BEHIND],
-    lens: [u8; 2],
+    behind_len: u8,
 }
 
 impl Line {
@@ -29,26 +42,54 @@ impl Line {
         let digit = template.append_noting(numbers, hole, &mut text);
         let (before, rest) = text.split_at(digit);
         let behind = &rest[1..];
-        let mut line = Line { before: [0; BEFORE], behind: [0; BEHIND], lens: [0; 2] };
-        line.before[..before.len()].copy_from_slice(before);
+        let len = |part: &[u8]| u8::try_from(part.len()).unwrap_or(u8::MAX);
+        let mut line = Line {
+            text: [0; MOST],
+            low: 0,
+            len: 0,
+            before: len(before),
+            high: SHORT,
+            behind: [0; BEHIND],
+            behind_len: len(behind),
+        };
+        line.text[..BEFORE][..before.len()].copy_from_slice(before);
         line.behind[..behind.len()].copy_from_slice(behind);
-        line.lens = [before.len(), behind.len()].map(|len| u8::try_from(len).unwrap_or(u8::MAX));
+        line.fill(u64::MAX);
         line
     }
 
     /// Writes the line with this number; its length. `to` has room for [`MOST`] bytes.
     #[inline]
-    pub fn write(&self, number: u64, to: &mut [u8]) -> usize {
+    pub fn write(&mut self, number: u64, to: &mut [u8]) -> usize {
         let Some(to) = to.first_chunk_mut::<MOST>() else { return 0 };
-        let [before, behind] = self.lens.map(usize::from);
-        to[..BEFORE].copy_from_slice(&self.before);
-        let (digits, len) = digits(number);
-        let mut at = before.min(BEFORE);
-        to[at..at + 16].copy_from_slice(&digits);
-        at += len;
-        to[at..at + BEHIND].copy_from_slice(&self.behind);
-        at + behind
+        if number >> 32 != self.high || is_short(number) {
+            self.fill(number);
+        }
+        *to = self.text;
+        if !is_short(number) {
+            let at = usize::from(self.low).min(MOST - LOW);
+            to[at..at + LOW].copy_from_slice(&half(number & 0xffff_ffff).to_le_bytes());
+        }
+        usize::from(self.len)
     }
+
+    /// The text gets this number.
+    fn fill(&mut self, number: u64) {
+        let (digits, len) = digits(number);
+        let at = usize::from(self.before).min(BEFORE);
+        self.text[at..at + 16].copy_from_slice(&digits);
+        let end = at + len;
+        self.text[end..end + BEHIND].copy_from_slice(&self.behind);
+        let [low, len] = [end.saturating_sub(LOW), end + usize::from(self.behind_len)];
+        [self.low, self.len] = [low, len].map(|at| u8::try_from(at).unwrap_or(u8::MAX));
+        self.high = if is_short(number) { SHORT } else { number >> 32 };
+    }
+}
+
+/// Whether it has fewer digits than are written each time.
+#[inline]
+fn is_short(number: u64) -> bool {
+    number >> (4 * (LOW - 1)) == 0
 }
 
 /// The number in hexadecimal, and how many digits that has.

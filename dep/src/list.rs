@@ -9,7 +9,7 @@ use serde::Serialize;
 use trace::compile::CompiledUnit;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::plain::Referred;
-use trace::walk::{MemoryReference, Sink};
+use trace::walk::{MemoryReference, Passed, Sink};
 use trace::{Error, Trace};
 
 use crate::args::Selection;
@@ -125,22 +125,60 @@ impl Style {
     }
 }
 
-/// Where the lines of a unit are that was not met yet.
-const NOWHERE: usize = usize::MAX;
+/// Where the lines of a unit or passage are that was not met yet.
+const NOWHERE: u32 = u32::MAX;
+
+/// Lines that were formatted before, of units and passages by their numbers.
+#[derive(Default)]
+struct Known {
+    /// Index of the thread that they are of.
+    thread: usize,
+    /// Where the first line of a unit is.
+    units: Vec<u32>,
+    lines: Vec<Line>,
+    /// How often all passages were forgotten.
+    forgotten: u32,
+    /// Of each passage where in `places`, or for blocks in `blocks`, that begins and ends which it has.
+    passages: Vec<[u32; 2]>,
+    /// Of each reference the line.
+    places: Vec<u32>,
+    /// Text.
+    blocks: Vec<u8>,
+}
+
+impl Known {
+    #[cold]
+    fn forget_passages(&mut self, forgotten: u32) {
+        self.forgotten = forgotten;
+        self.passages.clear();
+        self.places.clear();
+        self.blocks.clear();
+    }
+}
+
+/// A place, which [`NOWHERE`] is not.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).ok().filter(|&at| at != NOWHERE).expect("lines of some units fit into memory")
+}
+
+/// The entry of a number, which may be new.
+fn entry<T: Clone>(entries: &mut Vec<T>, number: usize, new: T) -> &mut T {
+    if entries.len() <= number {
+        entries.resize(number + 1, new);
+    }
+    &mut entries[number]
+}
 
 /// Buffers that were printed, for what comes next.
 type Spare = Mutex<Vec<Vec<u8>>>;
 
 struct Printer<'a, const REFERENCES: bool> {
     spare: &'a Spare,
-    outlet: Outlet<Lines>,
+    outlet: Outlet<Lines, Known>,
     style: Style,
     lines: Lines,
     /// No unit was executed yet.
     fresh: bool,
-    /// By the unit's number: where its lines are. Of units that were not met yet, [`NOWHERE`].
-    units: Vec<usize>,
-    lines_of_units: Vec<Line>,
     /// For lines, before they are appended.
     room: Box<[u8; ROOM * MOST]>,
 }
@@ -158,20 +196,53 @@ impl<const REFERENCES: bool> Printer<'_, REFERENCES> {
         }
     }
 
+    /// Where the lines of a unit are.
+    #[inline]
+    fn lines_of(&mut self, number: u32, unit: &CompiledUnit, references: &[Referred]) -> u32 {
+        match self.outlet.kept.units.get(number as usize) {
+            Some(&at) if at != NOWHERE => at,
+            _ => self.meet(number, unit, references),
+        }
+    }
+
     /// The lines of a unit that is met for the first time.
     #[cold]
-    fn meet(&mut self, number: usize, unit: &CompiledUnit, references: &[Referred]) {
-        if self.units.len() <= number {
-            self.units.resize(number + 1, NOWHERE);
-        }
+    fn meet(&mut self, number: u32, unit: &CompiledUnit, references: &[Referred]) -> u32 {
         let line = |r: &Referred| {
             let template = if r.write { &self.style.write } else { &self.style.read };
             let pc = unit.address.plus(u64::from(r.offset)).0;
             let numbers = [Number::Hex(pc), Number::Hex(0), Number::Decimal(r.size.into())];
             Line::new(template, numbers, 1)
         };
-        self.units[number] = self.lines_of_units.len();
-        self.lines_of_units.extend(references.iter().map(line));
+        let Known { units, lines, .. } = &mut self.outlet.kept;
+        let at = place(lines.len());
+        lines.extend(references.iter().map(line));
+        *entry(units, number as usize, NOWHERE) = at;
+        at
+    }
+
+    /// What is kept of a passage that is met for the first time.
+    #[cold]
+    fn meet_passage(&mut self, passed: &Passed<'_>) -> [u32; 2] {
+        let ends =
+            |known: &Known| place(if REFERENCES { known.places.len() } else { known.blocks.len() });
+        let start = ends(&self.outlet.kept);
+        if REFERENCES {
+            for (number, unit, references) in passed.units() {
+                let first = self.lines_of(number, unit, references);
+                self.outlet.kept.places.extend((first..).take(references.len()));
+            }
+        } else {
+            let mut text = std::mem::take(&mut self.outlet.kept.blocks);
+            for pc in passed.blocks().filter(|&pc| self.wants(pc)) {
+                self.style.block.append([Number::Hex(pc.0)], &mut text);
+            }
+            self.outlet.kept.blocks = text;
+        }
+        let both = [start, ends(&self.outlet.kept)];
+        let known = &mut self.outlet.kept.passages;
+        *entry(known, passed.number as usize, [NOWHERE; 2]) = both;
+        both
     }
 
     #[inline]
@@ -244,15 +315,46 @@ impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
             }
             return;
         }
-        let number = number as usize;
-        if self.units.get(number).is_none_or(|&at| at == NOWHERE) {
-            self.meet(number, unit, references);
-        }
-        let lines = &self.lines_of_units[self.units[number]..];
-        for (addresses, lines) in addresses.chunks(ROOM).zip(lines.chunks(ROOM)) {
+        let first = self.lines_of(number, unit, references) as usize;
+        let lines = &mut self.outlet.kept.lines[first..];
+        for (addresses, lines) in addresses.chunks(ROOM).zip(lines.chunks_mut(ROOM)) {
             let mut len = 0;
-            for (line, &address) in lines.iter().zip(addresses) {
+            for (line, &address) in lines.iter_mut().zip(addresses) {
                 len += line.write(address, &mut self.room[len..]);
+            }
+            self.lines.text.extend_from_slice(&self.room[..len]);
+        }
+        self.send_if_full();
+    }
+
+    fn passage(&mut self, passed: &Passed<'_>) {
+        if REFERENCES && !self.style.same {
+            return passed.each(self);
+        }
+        self.fresh = false;
+        if self.outlet.kept.forgotten != passed.forgotten {
+            self.outlet.kept.forget_passages(passed.forgotten);
+        }
+        let known = self.outlet.kept.passages.get(passed.number as usize);
+        let ends = match known {
+            Some(&ends) if ends[0] != NOWHERE => ends,
+            _ => self.meet_passage(passed),
+        };
+        let [start, end] = ends.map(|end| end as usize);
+        if !REFERENCES {
+            if passed.begins {
+                self.block(passed.start(), false);
+            }
+            self.lines.text.extend_from_slice(&self.outlet.kept.blocks[start..end]);
+            return self.send_if_full();
+        }
+        let Known { places, lines, .. } = &mut self.outlet.kept;
+        for (places, addresses) in
+            places[start..end].chunks(ROOM).zip(passed.addresses().chunks(ROOM))
+        {
+            let mut len = 0;
+            for (&place, &address) in places.iter().zip(addresses) {
+                len += lines[place as usize].write(address, &mut self.room[len..]);
             }
             self.lines.text.extend_from_slice(&self.room[..len]);
         }
@@ -266,8 +368,9 @@ impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
 
 impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
     type Batch = Lines;
+    type Kept = Known;
 
-    fn finish(mut self) -> Outlet<Lines> {
+    fn finish(mut self) -> Outlet<Lines, Known> {
         self.send();
         give_back(self.spare, self.lines.text);
         self.outlet
@@ -312,15 +415,18 @@ fn list<const REFERENCES: bool>(
     let styles: Vec<Style> = trace.threads.iter().map(style).collect();
     let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
     let spare = Spare::default();
-    let make = |job: Job, outlet| Printer::<REFERENCES> {
-        spare: &spare,
-        outlet,
-        style: styles[job.thread].clone(),
-        lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
-        fresh: true,
-        units: Vec::new(),
-        lines_of_units: Vec::new(),
-        room: Box::new([0; ROOM * MOST]),
+    let make = |job: Job, mut outlet: Outlet<Lines, Known>| {
+        if outlet.kept.thread != job.thread {
+            outlet.kept = Known { thread: job.thread, ..Known::default() };
+        }
+        Printer::<REFERENCES> {
+            spare: &spare,
+            outlet,
+            style: styles[job.thread].clone(),
+            lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
+            fresh: true,
+            room: Box::new([0; ROOM * MOST]),
+        }
     };
     // The thread whose last chunk ended in code that is not recorded.
     let mut outside_of = None;
@@ -390,6 +496,26 @@ fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_the_number_that_it_is_given_each_time() {
+        let style = Style::new(SIZE, Form::Text, None, false);
+        let numbers = [Number::Hex(PC), Number::Hex(0), Number::Decimal(65_535)];
+        let mut line = Line::new(&style.read, numbers, 1);
+        let mut number = 0x0123_4567_89ab_cdef_u64;
+        let all = (0..4096u32).flat_map(|n| {
+            number = number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            // Many have the same high half.
+            let low = number & 0xffff_ffff;
+            [number >> (n % 64), low, low >> (n % 32), 0x7fff << 32 | low]
+        });
+        for number in [u64::MAX, 0, u64::MAX, 0xfff_ffff, 0x1000_0000].into_iter().chain(all) {
+            let mut text = [0; MOST];
+            let len = line.write(number, &mut text);
+            let expected = format!("{SIZE} {PC:#x} R {number:#x} 65535\n");
+            assert_eq!(String::from_utf8_lossy(&text[..len]), expected);
+        }
+    }
 
     #[test]
     fn templates_write_what_rows_write() {

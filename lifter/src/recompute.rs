@@ -213,9 +213,11 @@ impl Known {
 }
 
 impl Binary {
+    /// The result. A narrow one may have more than 32 bits, which do not count.
     #[inline]
+    #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "narrow effects compute in 32 bits")]
-    fn compute(self, left: u64, right: u64, narrow: bool) -> u64 {
+    pub fn compute(self, left: u64, right: u64, narrow: bool) -> u64 {
         let count = right as u32 & if narrow { 31 } else { 63 };
         match self {
             Binary::Subtract => left.wrapping_sub(right),
@@ -233,9 +235,11 @@ impl Binary {
 }
 
 impl Unary {
+    /// The result. A narrow one may have more than 32 bits, which do not count.
     #[inline]
+    #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "the low parts are asked for")]
-    fn compute(self, from: u64, narrow: bool) -> u64 {
+    pub fn compute(self, from: u64, narrow: bool) -> u64 {
         match self {
             Unary::Negate => from.wrapping_neg(),
             Unary::Not => !from,

@@ -1,56 +1,86 @@
 //! What recovering the references of a trace costs: `recover TRACE OUTPUT`, on one processor.
-//! All that is known of a reference goes into columns.
+//! All that is known of a reference goes into columns. `recover TRACE OUTPUT sum` also looks at each.
 
-use trace::compile::CompiledUnit;
-use trace::plain::Referred;
-use trace::walk::{MemoryReference, Sink, Walker};
+use trace::walk::{Kind, MemoryReference, Passed, Sink, Walker, LANES};
 use trace::Trace;
 
-#[derive(Default)]
+/// Rows that whoever wants columns gets at once.
+const BATCH: usize = 1 << 12;
+/// Further ones for what came last.
+const MORE: usize = 1 << 12;
+
 struct Columns {
-    pcs: Vec<u64>,
-    addresses: Vec<u64>,
-    kinds: Vec<u32>,
+    pcs: Box<[u64]>,
+    addresses: Box<[u64]>,
+    kinds: Box<[Kind]>,
+    rows: usize,
     count: u64,
     sum: u64,
+    /// Each is looked at.
+    summed: bool,
+}
+
+/// Copies lanes to where `column` has room.
+#[inline(always)]
+fn copy<T: Copy>(column: &mut [T], lanes: &[[T; LANES]]) {
+    for (to, from) in column.as_chunks_mut::<LANES>().0.iter_mut().zip(lanes) {
+        *to = *from;
+    }
 }
 
 impl Columns {
-    fn flush(&mut self) {
-        self.count += self.pcs.len() as u64;
-        for (pc, (address, kind)) in self.pcs.iter().zip(self.addresses.iter().zip(&self.kinds)) {
-            let value = pc ^ address.rotate_left(17) ^ u64::from(*kind).rotate_left(40);
-            self.sum = self.sum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ value;
+    fn new(summed: bool) -> Columns {
+        Columns {
+            pcs: vec![0; BATCH + MORE].into(),
+            addresses: vec![0; BATCH + MORE].into(),
+            kinds: vec![Kind::default(); BATCH + MORE].into(),
+            rows: 0,
+            count: 0,
+            sum: 0,
+            summed,
         }
-        self.forget();
     }
-    fn forget(&mut self) {
-        self.pcs.clear();
-        self.addresses.clear();
-        self.kinds.clear();
+
+    fn flush(&mut self) {
+        self.count += self.rows as u64;
+        if self.summed {
+            let rows = self.pcs.iter().zip(&self.addresses).zip(&self.kinds);
+            for ((pc, address), kind) in rows.take(self.rows) {
+                let kind = u64::from(kind.size) << 1 | u64::from(kind.write);
+                let value = pc ^ address.rotate_left(17) ^ kind.rotate_left(40);
+                self.sum = self.sum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ value;
+            }
+        }
+        self.rows = 0;
     }
 }
 
 impl Sink for Columns {
     const REFERENCES: bool = true;
+
     fn reference(&mut self, r: MemoryReference) {
-        self.pcs.push(r.pc.0);
-        self.addresses.push(r.address.0);
-        self.kinds.push(r.size << 1 | u32::from(r.write));
-    }
-    fn plain(&mut self, _: u32, unit: &CompiledUnit, all: &[Referred], addresses: &[u64]) {
-        self.addresses.extend_from_slice(addresses);
-        self.pcs.extend(all.iter().map(|r| unit.address.0 + u64::from(r.offset)));
-        self.kinds.extend(all.iter().map(|r| u32::from(r.size) << 1 | u32::from(r.write)));
-    }
-    fn go_on(&mut self) -> bool {
-        if std::env::args().len() > 3 {
+        self.pcs[self.rows] = r.pc.0;
+        self.addresses[self.rows] = r.address.0;
+        let size = u16::try_from(r.size).unwrap_or(u16::MAX);
+        self.kinds[self.rows] = Kind { size, write: r.write };
+        self.rows += 1;
+        if self.rows >= BATCH {
             self.flush();
-        } else {
-            self.count += self.pcs.len() as u64;
-            self.forget();
         }
-        true
+    }
+
+    fn passage(&mut self, passed: &Passed<'_>) {
+        if passed.references() + LANES > MORE {
+            return passed.each(self);
+        }
+        let (pcs, kinds) = passed.columns();
+        copy(&mut self.pcs[self.rows..], pcs);
+        copy(&mut self.kinds[self.rows..], kinds);
+        copy(&mut self.addresses[self.rows..], &passed.address_column()[..pcs.len()]);
+        self.rows += passed.references();
+        if self.rows >= BATCH {
+            self.flush();
+        }
     }
 }
 
@@ -59,12 +89,12 @@ fn main() {
     let (trace, output) = (arguments.next().expect("TRACE"), arguments.next().expect("OUTPUT"));
     let trace = Trace::open_with(trace.as_ref(), Some(output.as_ref())).expect("a trace");
     let mut walker = Walker::new(&trace);
-    let mut columns = Columns::default();
+    let mut columns = Columns::new(arguments.next().is_some());
     for thread in &trace.threads {
         for chunk in 0..thread.chunks.len() {
             walker.walk(thread, chunk, &mut columns).expect("a valid chunk");
         }
     }
-    columns.go_on();
+    columns.flush();
     println!("{} references, {:x}", columns.count, columns.sum);
 }

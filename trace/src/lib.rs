@@ -8,7 +8,7 @@
 //!
 //! Memory: the index (a frame costs 100 bytes), all events and unit descriptions, compiled units
 //! once per worker, and for each worker one chunk (at most [`file::MAX_FRAME`]) and a few batches
-//! of output. Nothing grows with the number of references.
+//! of output, and at most 32,768 passages of about 1 KiB. Nothing grows with the number of references.
 //!
 //! The file is never trusted: damage is reported with its place, and what is intact is read.
 #![forbid(unsafe_code)]

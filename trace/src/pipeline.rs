@@ -62,12 +62,14 @@ pub fn jobs(trace: &Trace, wanted: impl Fn(&crate::Thread) -> bool) -> Vec<Job> 
 }
 
 /// How a worker's sink passes batches on.
-pub struct Outlet<B> {
+pub struct Outlet<B, K = ()> {
     sender: SyncSender<Message<B>>,
     open: bool,
+    /// What the worker's sinks leave to those that come next: the numbers of units and passages are the same.
+    pub kept: K,
 }
 
-impl<B> Outlet<B> {
+impl<B, K> Outlet<B, K> {
     /// Sends a batch; false if nobody wants more.
     pub fn send(&mut self, batch: B) -> bool {
         self.open = self.open && self.sender.send(Message::Batch(batch)).is_ok();
@@ -84,8 +86,10 @@ impl<B> Outlet<B> {
 pub trait BatchSink: Sink {
     /// What it sends.
     type Batch: Send;
+    /// What it leaves to the next sink of its worker.
+    type Kept: Default;
     /// Sends what is left and returns the outlet.
-    fn finish(self) -> Outlet<Self::Batch>;
+    fn finish(self) -> Outlet<Self::Batch, Self::Kept>;
 }
 
 /// What the consumer gets, in the order of the jobs.
@@ -105,7 +109,7 @@ enum Message<B> {
 pub fn run<S: BatchSink>(
     trace: &Trace,
     jobs: &[Job],
-    make: impl Fn(Job, Outlet<S::Batch>) -> S + Sync,
+    make: impl Fn(Job, Outlet<S::Batch, S::Kept>) -> S + Sync,
     mut consume: impl FnMut(Job, Piece<S::Batch>) -> bool,
 ) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -118,7 +122,7 @@ pub fn run<S: BatchSink>(
             let make = &make;
             scope.spawn(move || {
                 let mut walker = Walker::new(trace);
-                let mut outlet = Outlet { sender, open: true };
+                let mut outlet = Outlet { sender, open: true, kept: S::Kept::default() };
                 for job in jobs.iter().skip(first).step_by(workers) {
                     let mut sink = make(*job, outlet);
                     let end = walker.walk(&trace.threads[job.thread], job.chunk, &mut sink);

@@ -7,7 +7,7 @@
 
 use abi::ids::Gpr;
 use lifter::operands::Segment;
-use lifter::recompute::{Effect, Known};
+use lifter::recompute::{Binary, Effect, Unary};
 use lifter::regs::GprSet;
 
 use crate::compile::{Simple, Step, NO_REGISTER};
@@ -68,13 +68,23 @@ impl Sum {
     }
 }
 
-/// Computes a slot.
+/// What a slot is computed of. `narrow`: only the low half counts.
 #[derive(Clone, Debug)]
-enum Computed {
-    /// The low half of the sum, or all of it.
-    Sum { sum: Sum, narrow: bool },
-    /// What the effect does to register 0 if this is in registers 0 and 1.
-    Effect { effect: Effect, left: u8, right: u8 },
+struct Computed {
+    sum: Sum,
+    narrow: bool,
+    of: Of,
+}
+
+/// What is done with a sum.
+#[derive(Clone, Debug)]
+enum Of {
+    /// It is all.
+    Sum,
+    /// It is what is right of the operation, and the slot is left of it.
+    Binary(Binary, u8),
+    /// The operation has nothing else.
+    Unary(Unary),
 }
 
 /// A unit, as sums.
@@ -97,7 +107,8 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// What one execution with these recorded `words` refers to; the registers change.
+    /// One execution with these recorded `words`: the registers change. If it is `wanted`, `addresses` get what it
+    /// refers to, in front; it grows if that is too short, and has whole lanes.
     #[inline(always)]
     pub(crate) fn execute(
         &self,
@@ -105,6 +116,7 @@ impl Plain {
         slots: &mut Slots,
         known: &mut GprSet,
         addresses: &mut Vec<u64>,
+        wanted: bool,
     ) {
         for (slot, word) in slots[usize::from(FIRST_WORD)..].iter_mut().zip(words.chunks_exact(8)) {
             *slot = word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
@@ -113,8 +125,14 @@ impl Plain {
             slots[usize::from(*to)] = computed.value(slots);
         }
         let (references, registers) = self.sums.split_at(self.references.len());
-        addresses.clear();
-        addresses.extend(references.iter().map(|sum| sum.value(slots)));
+        if wanted {
+            if addresses.len() < references.len() {
+                addresses.resize(references.len().next_multiple_of(64), 0);
+            }
+            for (address, sum) in addresses.iter_mut().zip(references) {
+                *address = sum.value(slots);
+            }
+        }
         for sum in registers {
             slots[usize::from(sum.to)] = sum.value(slots);
         }
@@ -129,24 +147,20 @@ impl Plain {
 }
 
 impl Computed {
-    #[inline]
+    #[inline(always)]
     fn value(&self, slots: &Slots) -> u64 {
-        match self {
-            Computed::Sum { sum, narrow } => {
-                let value = sum.value(slots);
-                if *narrow {
-                    value & 0xffff_ffff
-                } else {
-                    value
-                }
+        let sum = self.sum.value(slots);
+        let value = match self.of {
+            Of::Sum => sum,
+            Of::Binary(operation, left) => {
+                operation.compute(slots[usize::from(left)], sum, self.narrow)
             }
-            Computed::Effect { effect, left, right } => {
-                let mut registers = Known::default();
-                registers.values[0] = slots[usize::from(*left)];
-                registers.values[1] = slots[usize::from(*right)];
-                registers.apply(effect);
-                registers.values[0]
-            }
+            Of::Unary(operation) => operation.compute(sum, self.narrow),
+        };
+        if self.narrow {
+            value & 0xffff_ffff
+        } else {
+            value
         }
     }
 }
@@ -167,8 +181,8 @@ struct Maker {
     references: Vec<Referred>,
 }
 
-/// The unit as sums, if it has that form.
-pub(crate) fn plain(steps: &[Step]) -> Option<Plain> {
+/// The unit as sums, or units one after another, if they have that form.
+pub(crate) fn plain<'s>(steps: impl IntoIterator<Item = &'s Step>) -> Option<Plain> {
     let registers = std::array::from_fn(|n| {
         let n = u8::try_from(n).unwrap_or(ZERO);
         Some((Sum::of(n), GprSet::of(Gpr(n))))
@@ -183,7 +197,7 @@ pub(crate) fn plain(steps: &[Step]) -> Option<Plain> {
         sums: Vec::new(),
         references: Vec::new(),
     };
-    steps.iter().try_for_each(|step| maker.step(step))?;
+    steps.into_iter().try_for_each(|step| maker.step(step))?;
     maker.finish()
 }
 
@@ -195,10 +209,10 @@ impl Maker {
         Some(Sum::of(FIRST_WORD + u8::try_from(number).ok()?))
     }
 
-    fn compute(&mut self, computed: Computed) -> Option<u8> {
+    fn compute(&mut self, of: Of, sum: Sum, narrow: bool) -> Option<u8> {
         let slot = FIRST_COMPUTED + u8::try_from(self.computed.len()).ok()?.min(FIRST_WORD);
         (slot < FIRST_WORD).then_some(())?;
-        self.computed.push((slot, computed));
+        self.computed.push((slot, Computed { sum, narrow, of }));
         Some(slot)
     }
 
@@ -206,12 +220,12 @@ impl Maker {
     fn slot(&mut self, sum: Sum) -> Option<u8> {
         match sum.slot() {
             Some(slot) => Some(slot),
-            None => self.compute(Computed::Sum { sum, narrow: false }),
+            None => self.compute(Of::Sum, sum, false),
         }
     }
 
     fn narrow(&mut self, sum: Sum) -> Option<Sum> {
-        self.compute(Computed::Sum { sum, narrow: true }).map(Sum::of)
+        self.compute(Of::Sum, sum, true).map(Sum::of)
     }
 
     /// `left + right * scale`
@@ -295,8 +309,6 @@ impl Maker {
     }
 
     fn effect(&mut self, effect: &Effect) -> Option<()> {
-        const FIRST: Gpr = Gpr(0);
-        const SECOND: Gpr = Gpr(1);
         match *effect {
             Effect::Forget(set) => {
                 set.iter().for_each(|register| self.registers[register.index()] = None);
@@ -324,17 +336,21 @@ impl Maker {
                 self.registers[to.index()] = value;
             }
             Effect::Binary { to, left, right, operation, narrow } => {
-                let effect =
-                    Effect::Binary { to: FIRST, left: FIRST, right: SECOND, operation, narrow };
-                self.result(to, effect, left, Some(right))?;
+                let right = self.get(right);
+                self.binary((to, narrow), operation, left, right)?;
             }
             Effect::Immediate { to, left, right, operation, narrow } => {
-                let effect = Effect::Immediate { to: FIRST, left: FIRST, right, operation, narrow };
-                self.result(to, effect, left, None)?;
+                let right = (Sum { displacement: right, ..Sum::of(ZERO) }, GprSet::EMPTY);
+                self.binary((to, narrow), operation, left, Some(right))?;
             }
             Effect::Unary { to, from, operation, narrow } => {
-                let effect = Effect::Unary { to: FIRST, from: FIRST, operation, narrow };
-                self.result(to, effect, from, None)?;
+                self.registers[to.index()] = match self.get(from) {
+                    Some((sum, of)) => {
+                        let slot = self.compute(Of::Unary(operation), sum, narrow)?;
+                        Some((Sum::of(slot), of))
+                    }
+                    None => None,
+                };
             }
             Effect::Swap { a, b, narrow } => {
                 let mut both = [self.get(b), self.get(a)];
@@ -347,12 +363,17 @@ impl Maker {
         Some(())
     }
 
-    fn result(&mut self, to: Gpr, effect: Effect, left: Gpr, right: Option<Gpr>) -> Option<()> {
-        let right = right.map_or(Some((Sum::of(ZERO), GprSet::EMPTY)), |right| self.get(right));
+    fn binary(
+        &mut self,
+        (to, narrow): (Gpr, bool),
+        operation: Binary,
+        left: Gpr,
+        right: Value,
+    ) -> Option<()> {
         self.registers[to.index()] = match (self.get(left), right) {
             (Some((left, of)), Some((right, right_of))) => {
-                let (left, right) = (self.slot(left)?, self.slot(right)?);
-                let slot = self.compute(Computed::Effect { effect, left, right })?;
+                let left = self.slot(left)?;
+                let slot = self.compute(Of::Binary(operation, left), right, narrow)?;
                 Some((Sum::of(slot), of.union(right_of)))
             }
             _ => None,
@@ -388,7 +409,7 @@ impl Maker {
                     // They wait for each other: one that still reads registers is computed ahead.
                     let waits = |sum: &&mut Sum| sum.base < ZERO || sum.index < ZERO;
                     let sum = pending.iter_mut().find(waits)?;
-                    let slot = self.compute(Computed::Sum { sum: *sum, narrow: false })?;
+                    let slot = self.compute(Of::Sum, *sum, false)?;
                     *sum = Sum { to: sum.to, ..Sum::of(slot) };
                 }
             }
@@ -414,11 +435,11 @@ fn needed(computed: Vec<(u8, Computed)>, sums: &[Sum]) -> Box<[(u8, Computed)]> 
     let mut kept = Vec::new();
     for (slot, computed) in computed.into_iter().rev() {
         if wanted[usize::from(slot)] {
-            let operands = match &computed {
-                Computed::Sum { sum, .. } => [sum.base, sum.index],
-                Computed::Effect { left, right, .. } => [*left, *right],
+            let left = match computed.of {
+                Of::Binary(_, left) => left,
+                Of::Sum | Of::Unary(_) => ZERO,
             };
-            for slot in operands {
+            for slot in [computed.sum.base, computed.sum.index, left] {
                 wanted[usize::from(slot)] = true;
             }
             kept.push((slot, computed));

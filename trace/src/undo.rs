@@ -176,6 +176,7 @@ impl Sink for Collector {
 
 impl BatchSink for Collector {
     type Batch = Items;
+    type Kept = ();
 
     fn finish(mut self) -> Outlet<Items> {
         self.send();

@@ -8,7 +8,7 @@ use crate::events::Event;
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::{self, BatchSink, Outlet, Piece};
 use crate::plain::Referred;
-use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Sink, Violation};
+use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Passed, Sink, Violation};
 use crate::Error;
 
 /// What a trace that passed amounts to.
@@ -37,6 +37,7 @@ struct Count {
 
 impl Sink for Count {
     const REFERENCES: bool = true;
+    const ADDRESSES: bool = false;
 
     fn block(&mut self, _pc: LiveAddr, _uncertain: bool) {
         self.blocks += 1;
@@ -54,11 +55,16 @@ impl Sink for Count {
         &mut self,
         _number: u32,
         unit: &CompiledUnit,
-        _references: &[Referred],
-        addresses: &[u64],
+        references: &[Referred],
+        _addresses: &[u64],
     ) {
         self.blocks += unit.inner_blocks.len() as u64;
-        self.references += addresses.len() as u64;
+        self.references += references.len() as u64;
+    }
+
+    fn passage(&mut self, passed: &Passed<'_>) {
+        self.blocks += passed.block_count() + u64::from(passed.begins);
+        self.references += passed.references() as u64;
     }
 
     fn store(&mut self, _store: Overwritten<'_>) {
@@ -72,6 +78,7 @@ impl Sink for Count {
 
 impl BatchSink for Count {
     type Batch = (u64, u64);
+    type Kept = ();
 
     fn finish(mut self) -> Outlet<(u64, u64)> {
         self.outlet.send((self.blocks, self.references));

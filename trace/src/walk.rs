@@ -3,7 +3,7 @@
 //!
 //! In reading order: `sink` says what is found, `chunk_end` where it ended; `stream` is the
 //! control-flow stream, `compiled` keeps units, `cursor` runs their steps over the memory stream, `quick`
-//! whole units without looking at steps;
+//! whole units without looking at steps, `passages` many of them at once;
 //! `course` goes from unit to unit and asks a decoder for the next one: `tags`, `full_pc`, `bits`.
 //! This file chooses the decoder. Only a decoder knows its format.
 
@@ -20,12 +20,14 @@ mod compiled;
 mod course;
 mod cursor;
 mod full_pc;
+mod passages;
 mod quick;
 mod sink;
 mod stream;
 mod tags;
 
 pub use chunk_end::{ChunkEnd, Falls, Next, Violation};
+pub use passages::{Kind, Passed, LANES};
 pub use sink::{Entered, MemoryReference, Overwritten, Sink};
 
 use compiled::CompiledUnits;

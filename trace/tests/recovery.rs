@@ -30,6 +30,7 @@ impl Sink for Collect {
 
 impl BatchSink for Collect {
     type Batch = Seen;
+    type Kept = ();
     fn finish(mut self) -> Outlet<Seen> {
         self.0.send(self.1);
         self.0

@@ -296,6 +296,55 @@ fn what_happens_in_a_silent_unit_names_it() {
     assert_eq!(silently(false, &[chunk_of(&[], &[])], &end(1)), Ok(vec![]));
 }
 
+/// The same code, but that the last unit jumps to the first: so many rounds, `around` the silent unit or through
+/// it. What was referenced, and what had to be.
+fn rounds(around: &[bool]) -> (Vec<String>, Vec<String>) {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (output, path) = (directory.path().join("out.elf"), directory.path().join("x.dep"));
+    let (mut code, mut units) = silent(false);
+    code.truncate(7);
+    code.extend_from_slice(&[0xeb, 0xf7]);
+    units[0].1.flags = 0;
+    units[3].1.code_len = 3;
+    std::fs::write(&output, output_file_of(&code, &units)).expect("write");
+    let (mut narrow, mut memory, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rsp = 0x8000u64;
+    let mut push = |pc: u64| {
+        rsp = rsp.wrapping_sub(8);
+        expected.push(format!("{pc:x} W {rsp:x}"));
+    };
+    for (n, &around) in around.iter().enumerate() {
+        if n > 0 {
+            narrow.push(0);
+        }
+        if around {
+            narrow.push(2);
+        } else {
+            memory.push(n as u64);
+        }
+        push(if around { 0x1205 } else { 0x1202 });
+        narrow.push(3);
+        push(0x1206);
+    }
+    let records = [chunk_of(&narrow, &memory)];
+    std::fs::write(&path, trace_with(&output, 4, &records, &[])).expect("write");
+    let trace = Trace::open(&path).expect("a trace");
+    let mut seen = Seen::default();
+    Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen).expect("no violation");
+    assert_eq!(verify(&trace).expect("right").references, expected.len() as u64);
+    (seen.0, expected)
+}
+
+#[test]
+fn a_silent_unit_ran_whatever_runs_again_and_again() {
+    // Each row of ways comes often, and is followed by other ones.
+    let ways: Vec<bool> = (0..6000u32).map(|n| (n / 7).is_multiple_of(3) || n % 5 == 1).collect();
+    for around in [&ways[..], &[true; 500], &[false; 500]] {
+        let (seen, expected) = rounds(around);
+        assert_eq!(seen, expected);
+    }
+}
+
 #[test]
 fn silent_units_do_not_go_round() {
     let wrong = silently(true, &[chunk_of(&[3], &[7; 100])], &[]).expect_err("wrong");

@@ -59,6 +59,7 @@ impl Sink for Finder {
 
 impl BatchSink for Finder {
     type Batch = Vec<MemoryReference>;
+    type Kept = ();
 
     fn finish(mut self) -> Outlet<Self::Batch> {
         self.send();

@@ -91,6 +91,7 @@ fn slot(origin: Origin) -> usize {
 
 impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
     const REFERENCES: bool = REFERENCES;
+    const ADDRESSES: bool = false;
 
     fn unit(&mut self, unit: &CompiledUnit, _partial: bool) {
         self.slot = (self.images.place(unit.address), slot(unit.origin));
@@ -111,10 +112,10 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
         &mut self,
         _number: u32,
         unit: &CompiledUnit,
-        _references: &[Referred],
-        addresses: &[u64],
+        references: &[Referred],
+        _addresses: &[u64],
     ) {
-        self.counts.references += addresses.len() as u64;
+        self.counts.references += references.len() as u64;
         self.counts.shares.blocks[self.slot.0][self.slot.1] += unit.inner_blocks.len() as u64;
     }
 
@@ -125,6 +126,7 @@ impl<const REFERENCES: bool> Sink for Counter<REFERENCES> {
 
 impl<const REFERENCES: bool> BatchSink for Counter<REFERENCES> {
     type Batch = Counts;
+    type Kept = ();
 
     fn finish(mut self) -> Outlet<Counts> {
         let counts = std::mem::take(&mut self.counts);

@@ -48,6 +48,14 @@ pub(super) trait Decoder {
         None
     }
 
+    /// All that [`plain`](Decoder::plain) needs to know besides the stream, if passages can be kept of the format.
+    fn context(&self) -> Option<u32> {
+        None
+    }
+
+    /// Units were passed over, or not, and the next one is behind or in front of them.
+    fn resume(&mut self, _context: u32) {}
+
     /// Bytes of the stream that the unit claims when it starts, but that are read only when it has
     /// come to its end.
     fn claimed(&self, _unit: &CompiledUnit) -> usize {

@@ -3,6 +3,7 @@
 use abi::event::Loss;
 use abi::ids::LiveAddr;
 
+use super::passages::Passed;
 use crate::compile::CompiledUnit;
 use crate::events::Event;
 use crate::plain::Referred;
@@ -46,6 +47,9 @@ pub struct Entered {
 pub trait Sink {
     /// Whether references are wanted at all.
     const REFERENCES: bool;
+    /// Whether it matters where they lead, or only that they are known. If not, [`Sink::plain`] and
+    /// [`Sink::passage`] get no addresses.
+    const ADDRESSES: bool = Self::REFERENCES;
     /// A unit starts to execute. `partial`: it may have stopped anywhere (end of an open chunk).
     fn unit(&mut self, _unit: &CompiledUnit, _partial: bool) {}
     /// So many of the unit's instructions were executed.
@@ -85,6 +89,13 @@ pub trait Sink {
             });
         }
         inner.for_each(|at| self.block(unit.address.plus(u64::from(at)), false));
+    }
+    /// Many whole units, one after another, with nothing in between.
+    fn passage(&mut self, passed: &Passed<'_>)
+    where
+        Self: Sized,
+    {
+        passed.each(self);
     }
     /// Undo log: something is about to be overwritten.
     fn store(&mut self, _store: Overwritten<'_>) {}

@@ -165,6 +165,16 @@ impl Decoder for Tags {
         Some((number, bytes))
     }
 
+    #[inline(always)]
+    fn context(&self) -> Option<u32> {
+        self.window.filter(|&window| window != 0)
+    }
+
+    #[inline(always)]
+    fn resume(&mut self, context: u32) {
+        self.window = Some(context);
+    }
+
     fn begin(&mut self, chunk: &Chunk, _units: &Units) {
         self.window = Some(chunk.frame.header.window).filter(|&window| window != 0);
         self.silently = (0, 0);
