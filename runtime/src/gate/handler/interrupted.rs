@@ -5,7 +5,7 @@ use crate::base::facts::facts;
 use crate::base::processor::Half;
 use crate::base::signal::SYNCHRONOUS;
 use crate::kernel::signals::deliver::Kernel;
-use crate::kernel::signals::frame::{software, UContext};
+use crate::kernel::signals::frame::{software, UContext, DEFAULT_FCW, DEFAULT_MXCSR};
 use crate::thread::claims;
 use core::ops::{Deref, DerefMut};
 
@@ -162,6 +162,28 @@ impl<'a> Interrupted<'a> {
                 let present = self.fpstate.add(512).cast::<u64>();
                 present.write_unaligned(present.read_unaligned() | SSE);
             }
+        }
+    }
+
+    /// Floating-point and vector registers as the kernel gives them to a handler: what is in them at the start of
+    /// a program. Protection keys stay.
+    pub fn begin_anew(&mut self) {
+        const KEYS: u64 = 1 << 9;
+        // Of FXSAVE, in front of what the kernel says of the frame itself.
+        const REGISTERS: usize = 416;
+        // SAFETY: the 512 bytes of FXSAVE, and the header behind them where the processor has XSAVE.
+        unsafe {
+            self.fpstate.write_bytes(0, REGISTERS);
+            self.fpstate.cast::<u16>().write_unaligned(DEFAULT_FCW);
+            self.fpstate.add(24).cast::<u32>().write_unaligned(DEFAULT_MXCSR);
+            if facts().xsave.xcr0 != 0 {
+                self.fpstate.add(512).cast::<u64>().write_unaligned(self.present() & KEYS);
+            }
+        }
+        if let Some(zmm30) = self.claimed_vectors() {
+            // The pointers will make the whole component present.
+            // SAFETY: as for `vectors`; the component has zmm16 to zmm31.
+            unsafe { zmm30.wrapping_sub(14).write_bytes(0, 16) };
         }
     }
 

@@ -51,6 +51,14 @@ pub enum Origin {
     Outside,
 }
 
+/// Where a signal has led.
+pub enum Led {
+    /// To the start of a handler of the program's.
+    ToHandler(State),
+    /// Nowhere: the program goes on.
+    Nowhere(State),
+}
+
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
 /// does not return if the signal ends the process.
 pub fn deliver(
@@ -60,9 +68,9 @@ pub fn deliver(
     origin: Origin,
     state: State,
     kernel: &Kernel,
-) -> State {
+) -> Led {
     if is_replay() {
-        return faulted(thread, signal, info, state);
+        return Led::ToHandler(faulted(thread, signal, info, state));
     }
     interrupted(thread, &state);
     let mask = thread.handler_mask.take().unwrap_or(thread.mailbox.mask());
@@ -79,11 +87,11 @@ pub fn deliver(
         let blocked = thread.mailbox.blocks(signal);
         let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
         if (action.handler == SIG_IGN || immortal) && !forced {
-            return state;
+            return Led::Nowhere(state);
         }
         if action.handler <= SIG_IGN || (forced && blocked) {
             if ignored_by_default(signal) && action.handler == SIG_DFL {
-                return state;
+                return Led::Nowhere(state);
             }
             if !arrived {
                 note(thread, origin, &state);
@@ -91,7 +99,7 @@ pub fn deliver(
             if stops_by_default(signal) && !forced {
                 // It comes by way of us although the kernel would stop us.
                 stop();
-                return state;
+                return Led::Nowhere(state);
             }
             fatal(thread, signal, &info, &state, kernel);
         }
@@ -107,7 +115,7 @@ pub fn deliver(
             if origin == Origin::Outside {
                 pressure::delivered(thread, signal, &info, state.rip);
             }
-            return next;
+            return Led::ToHandler(next);
         }
         info = SigInfo::fault(SIGSEGV, SI_KERNEL, 0);
         if signal == SIGSEGV {

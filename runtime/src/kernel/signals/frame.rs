@@ -3,6 +3,11 @@
 use crate::base::program::Plain;
 use crate::base::signal::{AltStack, SigInfo};
 
+/// x87's control word at the start of a program.
+pub const DEFAULT_FCW: u16 = 0x37f;
+/// MXCSR there.
+pub const DEFAULT_MXCSR: u32 = 0x1f80;
+
 /// `struct sigcontext`, in the kernel's order.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

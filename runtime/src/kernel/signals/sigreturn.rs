@@ -3,7 +3,7 @@
 use crate::base::facts::facts;
 use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::AltStack;
-use crate::kernel::signals::frame::{software, Frame, UContext};
+use crate::kernel::signals::frame::{software, Frame, UContext, DEFAULT_FCW, DEFAULT_MXCSR};
 use crate::kernel::signals::pressure;
 use crate::thread::traps::Traps;
 use crate::thread::{claims, Thread};
@@ -38,11 +38,9 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
 
 /// Loads the floating-point state at `fpstate` into the processor, zmm30 and zmm31 into the thread
 /// block. What the frame does not have is as it is at the start of a program; without an `fpstate` that is all.
-fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
+pub fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
     #[repr(C, align(64))]
     struct Area([u8; 16384]);
-    const DEFAULT_FCW: u16 = 0x37f;
-    const DEFAULT_MXCSR: u32 = 0x1f80;
     const FXSAVE: u64 = 3;
     const SSE: u64 = 2;
     const AVX: u64 = 4;
