@@ -29,6 +29,7 @@ const WAYS: [&[&str]; 8] = [
 const NOT_SO_FAR: &str = "which is replayable";
 /// And of a process that a child of vfork has forked.
 const NO_START: &str = "its start is not in the trace, nor that of process";
+const NO_FORK: &str = "the replay did not come to where the process was forked";
 
 /// Lines that are compared: some programs wait for seconds in loops.
 const MOST: &str = "2000000";
@@ -93,7 +94,8 @@ fn compare(lists: &[&str], list: impl Fn(&str, bool) -> Command) -> Result<Compa
         }
         let Output { status, stdout, stderr } = list(what, true).output().expect("it runs");
         let said = text(&stderr);
-        if said.contains(NO_START) {
+        // What its parent did in front of the fork may not be replayable.
+        if said.contains(NO_START) || said.contains(NOT_SO_FAR) && said.contains(NO_FORK) {
             return Ok(Compared::Nothing);
         }
         if said.contains(NOT_SO_FAR) && said.lines().count() == 1 {

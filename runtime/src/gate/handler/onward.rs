@@ -15,7 +15,7 @@ use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::{abort_of, broken_off};
 use crate::kernel::replay::is_replay;
-use crate::kernel::signals::deliver::{deliver, Led, Origin};
+use crate::kernel::signals::deliver::{deliver, handlers_begin_anew, Led, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
@@ -42,8 +42,10 @@ pub fn resume(
     }
     let next = match deliver(thread, signal, info, origin, state, &at.kernel()) {
         Led::ToHandler(next) => {
-            thread.block.program_vectors = Default::default();
-            at.begin_anew();
+            if handlers_begin_anew() {
+                thread.block.program_vectors = Default::default();
+                at.begin_anew();
+            }
             next
         }
         Led::Nowhere(next) => next,

@@ -10,6 +10,7 @@ use crate::kernel::replay::{
     coming, contexts, event_of, next_entry, replay, stepping, take, write,
 };
 use crate::kernel::signals::actions::{self, Which};
+use crate::kernel::signals::deliver::handlers_begin_anew;
 use crate::kernel::signals::sigreturn::restore_floating;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
@@ -227,8 +228,10 @@ fn arrived(thread: &mut Thread, recorded: &RegisterState) {
                 valid: 0xffff,
             };
             let next = handler_starts(thread, &state, None);
-            // The runtime works here: the registers are in the processor and in the thread.
-            let _ = restore_floating(thread, 0);
+            if handlers_begin_anew() {
+                // The runtime works here: the registers are in the processor and in the thread.
+                let _ = restore_floating(thread, 0);
+            }
             thread.block.registers.gpr = next.gpr;
             thread.block.registers.rflags = next.rflags;
             thread.resume_original = next.rip;

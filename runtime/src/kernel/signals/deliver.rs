@@ -2,6 +2,7 @@
 
 use crate::base::facts::facts;
 use crate::base::program::read_program_value;
+use crate::base::replaying::is_alone;
 use crate::base::signal::{
     bit, block_all, die_of, set_default_action, Action, AltStack, PendingSignal, SigInfo,
     SA_NODEFER, SA_ONSTACK, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN, SI_KERNEL, SS_AUTODISARM,
@@ -57,6 +58,12 @@ pub enum Led {
     ToHandler(State),
     /// Nowhere: the program goes on.
     Nowhere(State),
+}
+
+/// Whether a handler's floating-point and vector registers are those of a program's start, as they are natively. A
+/// watched thread keeps the interrupted ones: with others its replay alone was seen to differ.
+pub fn handlers_begin_anew() -> bool {
+    !facts().options.recording.watches() && !is_alone()
 }
 
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;
