@@ -14,7 +14,7 @@
 /// Name of the memory file.
 pub const NAME: &str = "deprewrite";
 /// First bytes of the page.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"DEPCTRL1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"DEPCTRL2");
 /// The signal (SIGSTKFLT, which nothing raises) that brings a thread out of generated code.
 pub const KICK: i32 = 16;
 
@@ -46,22 +46,22 @@ pub mod at {
     pub const SLOTS: u64 = 56;
     /// u32 each: process ids of the last ones that have kicked a thread.
     pub const KICKERS: u64 = 64;
+    /// Slots: those of the first threads in the first page, the only one that most processes ever use.
+    pub const FIRST_SLOT: u64 = 512;
     /// Text of a mark.
-    pub const TEXT: u64 = 512;
-    /// Slots.
-    pub const FIRST_SLOT: u64 = 4096;
+    pub const TEXT: u64 = FIRST_SLOT + super::SLOT_SIZE * super::SLOTS_MOST;
 }
 
 /// Number of [`at::KICKERS`].
 pub const KICKERS: u64 = 64;
 /// Longest text of a mark.
-pub const TEXT_MOST: usize = (at::FIRST_SLOT - at::TEXT) as usize;
+pub const TEXT_MOST: usize = 4096 - at::FIRST_SLOT as usize;
 /// Bytes of a slot.
 pub const SLOT_SIZE: u64 = 16;
 /// Most slots.
 pub const SLOTS_MOST: u64 = 1 << 16;
 /// Bytes of the file.
-pub const LEN: u64 = at::FIRST_SLOT + SLOT_SIZE * SLOTS_MOST;
+pub const LEN: u64 = at::TEXT + TEXT_MOST as u64;
 
 /// Where the fields of a slot are. A slot in use stays with its thread.
 pub mod slot {

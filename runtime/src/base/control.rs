@@ -52,7 +52,7 @@ fn long(offset: u64) -> &'static AtomicU64 {
 /// Maps the page. `reachable`: in a file that `dep` can find.
 pub fn start(reachable: bool) {
     let prot = sys::PROT_READ | sys::PROT_WRITE;
-    let fd = if reachable { file().unwrap_or(-1) } else { -1 };
+    let fd = if reachable { file(None).unwrap_or(-1) } else { -1 };
     let mapped = match fd {
         -1 => own(LEN, prot, KEPT_FREE, -1, 0),
         fd => own(LEN, prot, sys::MAP_SHARED | sys::MAP_NORESERVE, fd, 0),
@@ -65,15 +65,16 @@ pub fn start(reachable: bool) {
     long(at::MAGIC).store(MAGIC, Release);
 }
 
-/// An empty file of the right size, whose name `dep` looks for.
-fn file() -> Result<i32, i32> {
+/// An empty file of the right size, whose name `dep` looks for, out of the program's way or in place of
+/// `old`.
+fn file(old: Option<i32>) -> Result<i32, i32> {
     const MFD_CLOEXEC: usize = 1;
     if sys::limit(sys::RLIMIT_FSIZE) < LEN {
         return Err(sys::EFBIG);
     }
     // The program needs what there is itself.
     const FEW: u64 = 32;
-    if sys::limit(sys::RLIMIT_NOFILE) < FEW {
+    if old.is_none() && sys::limit(sys::RLIMIT_NOFILE) < FEW {
         return Err(sys::EMFILE);
     }
     let name = c"deprewrite";
@@ -81,7 +82,7 @@ fn file() -> Result<i32, i32> {
     let fd = unsafe { sys::call(nr::MEMFD_CREATE, &[name.as_ptr() as usize, MFD_CLOEXEC]) }?;
     // SAFETY: no memory involved.
     unsafe { sys::call(nr::FTRUNCATE, &[fd, LEN as usize]) }?;
-    Ok(descriptors::hide(fd as i32))
+    Ok(descriptors::replace(old, fd as i32))
 }
 
 /// In a forked child: it has a page of its own, at the same place. `shares`: descriptors are those of
@@ -93,13 +94,11 @@ pub fn forked(_: &Forked, shares: bool) {
     let fd = match old {
         // Nobody else has ever reached it: it is a copy.
         -1 => return Slot::all().for_each(|slot| slot.set_place(place::GONE)),
-        _ if shares => file().unwrap_or(-1),
-        old => {
-            descriptors::reveal(old);
-            // SAFETY: the child's copy of the descriptor, which nobody else uses.
-            let _ = unsafe { sys::call(nr::CLOSE, &[old as usize]) };
-            file().unwrap_or(-1)
-        }
+        _ if shares => file(None).unwrap_or(-1),
+        old => file(Some(old)).unwrap_or_else(|_| {
+            descriptors::close(old);
+            -1
+        }),
     };
     let prot = sys::PROT_READ | sys::PROT_WRITE;
     let flags = match fd {

@@ -174,6 +174,20 @@ pub fn put_event(out: &mut Vec<u8>, event: &EventRef<'_>) {
     out.resize(end, 0);
 }
 
+/// The frame of this header is complete with this payload.
+pub fn complete(header: &mut FrameHeader, payload: &[u8]) {
+    let mut sum = abi::trace::Checksum::default();
+    let word = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    sum.add_with(payload.chunks(8).map(word), fast_crc);
+    header.used = payload.len() as u64;
+    header.checksum = sum.finish();
+    header.state = SEALED;
+}
+
 /// Appends a frame of `len` bytes with this payload to `out`: complete, or one that goes on.
 pub fn put_frame(
     out: &mut Vec<u8>,
@@ -182,20 +196,11 @@ pub fn put_frame(
     seq: u32,
     len: u64,
     payload: &[u8],
-    complete: bool,
+    is_complete: bool,
 ) {
     let mut header = new_header(kind, thread, seq, len);
-    if complete {
-        let mut sum = abi::trace::Checksum::default();
-        let word = |bytes: &[u8]| {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u64::from_le_bytes(word)
-        };
-        sum.add_with(payload.chunks(8).map(word), fast_crc);
-        header.used = payload.len() as u64;
-        header.checksum = sum.finish();
-        header.state = SEALED;
+    if is_complete {
+        complete(&mut header, payload);
     }
     let end = out.len() + len as usize;
     out.extend_from_slice(&header.to_bytes());

@@ -90,6 +90,8 @@ pub struct Recorder {
     /// The memory stream has met its overflow area: the control-flow pointer while it points to
     /// the guard.
     parked: Option<u64>,
+    /// The overflow area can be written.
+    overflow_is_open: bool,
     events: Option<Appender>,
     events_seq: u32,
     /// Where the current chunk is in the file.
@@ -149,7 +151,9 @@ impl Recorder {
 
     /// Opens the overflow area and parks the control-flow pointer at the guard.
     pub fn overflow(&mut self, pointers: &mut Pointers) {
-        self.protect_overflow(sys::PROT_READ | sys::PROT_WRITE);
+        if !self.overflow_is_open {
+            self.open_overflow();
+        }
         if self.parked.is_none() {
             self.park(pointers);
         }
@@ -174,9 +178,31 @@ impl Recorder {
         self.parked
     }
 
-    fn protect_overflow(&mut self, prot: usize) {
+    /// Maps the end of the chunk's memory stream. (Most chunks of a process that soon ends never come to
+    /// it.)
+    fn open_overflow(&mut self) {
         let at = self.region.start() + MEMORY_MAX - OVERFLOW;
-        let _ = self.region.protect(at, OVERFLOW, prot);
+        let opened = match (self.trace, self.place) {
+            (Some(trace), Some(place)) => {
+                let from = at - self.frame;
+                trace.map_into(&mut self.region, at, place, from, OVERFLOW)
+            }
+            _ => self.region.put_anonymous(at, OVERFLOW, sys::PROT_READ | sys::PROT_WRITE),
+        };
+        if opened.is_err() {
+            crate::die!("no memory for a thread's buffers");
+        }
+        self.overflow_is_open = true;
+    }
+
+    /// The next chunk has not come to its overflow area.
+    fn close_overflow(&mut self) {
+        if core::mem::take(&mut self.overflow_is_open) {
+            let at = self.region.start() + MEMORY_MAX - OVERFLOW;
+            if self.region.put_anonymous(at, OVERFLOW, 0).is_err() {
+                crate::die!("no memory for a thread's buffers");
+            }
+        }
     }
 
     /// The last words of control flow of the current chunk, if there are any.
@@ -343,7 +369,7 @@ impl Recorder {
         let frame = self.region.start() + MEMORY_MAX - split;
         let flow_at = self.region.start() + REGION - GUARD - flow;
         if !(self.in_slot && self.to_file) {
-            trace.map_into(&mut self.region, frame, place, 0, split)?;
+            trace.map_into(&mut self.region, frame, place, 0, split - OVERFLOW)?;
             trace.map_into(&mut self.region, flow_at, place, split, flow)?;
             self.in_slot = recycles;
         }
@@ -363,7 +389,7 @@ impl Recorder {
         (self.place, self.gap) = (Some(place), None);
         (self.event_bytes, self.ends) = (0, false);
         self.memory_start = frame + RECORD_DATA as u64;
-        self.protect_overflow(0);
+        self.close_overflow();
         self.seq += 1;
         self.to_file = true;
         if !self.tiny {
@@ -387,7 +413,7 @@ impl Recorder {
     /// Fills the region with memory that is written again and again and read by nobody.
     fn discard(&mut self) {
         if !self.to_file && self.memory_start != 0 {
-            return self.protect_overflow(0);
+            return self.close_overflow();
         }
         self.to_file = false;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
@@ -395,15 +421,14 @@ impl Recorder {
             true => (8192, 4096),
             false => ((LARGEST / 5 * 4) & !4095, (LARGEST / 5) & !4095),
         };
-        let memory = memory + OVERFLOW;
-        self.memory_start = self.region.start() + MEMORY_MAX - memory;
+        self.memory_start = self.region.start() + MEMORY_MAX - OVERFLOW - memory;
         self.flow_start = self.region.start() + REGION - GUARD - flow;
         for (at, len) in [(self.memory_start, memory), (self.flow_start, flow)] {
             if self.region.put_anonymous(at, len, prot).is_err() {
                 crate::die!("no memory for a thread's buffers");
             }
         }
-        self.protect_overflow(0);
+        self.close_overflow();
     }
 
     /// Completes the current chunk. An error: the file takes no more, and the chunk, which was to make

@@ -7,18 +7,19 @@
 //! they are full: `slots`.
 
 use crate::base::descriptors;
+use crate::base::heap::is_child;
 use crate::base::lock::{Guard, Lock};
 use crate::base::mapping::Mapping;
 use crate::base::once::Once;
 use crate::base::sys::{self, nr};
-use crate::recording::appender::{put_event, put_frame, Appender, Place};
+use crate::recording::appender::{complete, put_event, put_frame, Appender, Place};
 use crate::recording::description::Description;
 use crate::recording::lifecycle::{Lifecycle, Phase};
 use crate::recording::naming::Naming;
 use abi::event::{Event, EventRef, Loss, Position};
 use abi::layout::page_up;
 use abi::options::Options;
-use abi::trace::{FrameKind, PAYLOAD, PROCESS};
+use abi::trace::{FrameHeader, FrameKind, PAYLOAD, PROCESS};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -150,12 +151,13 @@ static ZEROS: [u8; 4096] = [0; 4096];
 /// In place of an errno: code has changed more often than the format can name.
 const NO_VERSION: i32 = 0x1001;
 const SMALL_FRAME: u64 = 16 << 10;
+/// The first frame of events of a process that has been forked, which may end soon.
+const FIRST_OF_CHILD: u64 = 4 << 10;
 const UNITS_FRAME: u64 = 256 << 10;
 /// Kept free in the File frame: the layout, a loss, the file's length, the end of the process.
 const LAST_WORDS: u64 = 320;
-/// What a thread takes first, its frame of events and its first chunk: reserved with what comes
-/// before it.
-const AHEAD: u64 = SMALL_FRAME + (36 << 10);
+/// What a thread takes behind its first frame of events: reserved with what comes before it.
+const FIRST_CHUNK: u64 = 36 << 10;
 
 #[link_section = ".data.at_fork"]
 static TRACE: Once<TraceFile> = Once::new();
@@ -274,7 +276,8 @@ impl TraceFile {
             state.units_written.push(Place { offset, len: descriptions.len() as u64 });
             state.units_seq += 1;
         }
-        self.reserve(&mut state, first + rest.len() as u64 + AHEAD);
+        let ahead = frame_len(FrameKind::Events, 0, 0) + FIRST_CHUNK;
+        self.reserve(&mut state, first + rest.len() as u64 + ahead);
         self.allocate_locked(&mut state, first + rest.len() as u64)?;
         // The File frame comes last: with it the trace has started.
         self.write_at(first, &rest)?;
@@ -493,8 +496,8 @@ impl TraceFile {
             return Err(sys::EBADF);
         }
         let offset = state.end;
-        within_limit(offset + len)?;
         if offset + len > state.reserved {
+            within_limit(offset + len)?;
             self.get_blocks(offset.max(state.reserved), offset + len)?;
             state.reserved = offset + len;
         }
@@ -619,7 +622,7 @@ impl TraceFile {
         least: u64,
     ) -> Result<Appender, i32> {
         let mut state = self.state.lock();
-        let len = frame_len(kind, least);
+        let len = frame_len(kind, seq, least);
         if thread != PROCESS {
             self.make_room(&mut state, len)?;
         }
@@ -638,7 +641,7 @@ impl TraceFile {
         seq: u32,
         least: u64,
     ) -> Result<Appender, i32> {
-        let len = frame_len(kind, least);
+        let len = frame_len(kind, seq, least);
         let place = self.allocate_locked(state, len)?;
         let mut appender = Appender::map(self.fd.load(Relaxed), place, 0)?;
         appender.begin(kind, thread, seq);
@@ -760,18 +763,68 @@ impl TraceFile {
     /// is complete then.
     fn last_words(&self, state: &mut Frames, events: &[EventRef<'_>], last: bool) {
         let Some((place, used)) = state.file.take() else { return };
-        // Mapped rather than written: a limit of the file's size does not matter then.
-        let Ok(mut file) = Appender::map(self.fd.load(Relaxed), place, used) else { return };
+        // A mapping has no limit, and needs no blocks.
+        let written = match within_limit(place.offset + place.len) {
+            Ok(()) => self.write_last_words(place, used, events, last),
+            Err(_) => None,
+        };
+        let used = written.or_else(|| self.map_last_words(place, used, events, last));
+        state.file = used.filter(|_| !last).map(|used| (place, used));
+    }
+
+    /// As [`TraceFile::last_words`], by calls: a mapping that is used once costs several times as much.
+    /// Returns the bytes of payload.
+    fn write_last_words(
+        &self,
+        place: Place,
+        used: u64,
+        events: &[EventRef<'_>],
+        last: bool,
+    ) -> Option<u64> {
+        let from = PAYLOAD as u64 + used;
+        let mut more = Vec::with_capacity(LAST_WORDS as usize);
+        for event in events {
+            if from + (more.len() + event.size() + 8) as u64 <= place.len {
+                put_event(&mut more, event);
+            }
+        }
+        // The first kind comes last, and then the state: whoever reads meanwhile, or when the process has been
+        // killed, finds all of it or nothing.
+        if let Some((kind, rest)) = more.split_at_checked(4) {
+            self.write_at(place.offset + from + 4, rest).ok()?;
+            self.write_at(place.offset + from, kind).ok()?;
+        }
+        let used = used + more.len() as u64;
+        if last {
+            let frame =
+                read_at(self.fd.load(Relaxed), Place { len: PAYLOAD as u64 + used, ..place })?;
+            let (header, payload) = frame.split_at_checked(PAYLOAD)?;
+            let mut header = FrameHeader::from_bytes(header)?;
+            complete(&mut header, payload);
+            self.write_at(place.offset, &header.to_bytes()).ok()?;
+        }
+        Some(used)
+    }
+
+    fn map_last_words(
+        &self,
+        place: Place,
+        used: u64,
+        events: &[EventRef<'_>],
+        last: bool,
+    ) -> Option<u64> {
+        let mut file = Appender::map(self.fd.load(Relaxed), place, used).ok()?;
         for event in events {
             if file.has_room(event.size()) {
                 file.event(Position::NONE, event);
             }
         }
-        if last {
-            return file.seal();
+        let used = file.written().len;
+        match last {
+            true => file.seal(),
+            false => file.unmap(),
         }
-        state.file = Some((place, file.written().len));
-        file.unmap();
+        Some(used)
     }
 }
 
@@ -784,7 +837,12 @@ fn within_limit(end: u64) -> Result<(), i32> {
     }
 }
 
-fn frame_len(kind: FrameKind, least: u64) -> u64 {
-    let usual = if kind == FrameKind::Units { UNITS_FRAME } else { SMALL_FRAME };
+/// Bytes of frame number `seq` of a list of small items, of which the next takes `least`.
+fn frame_len(kind: FrameKind, seq: u32, least: u64) -> u64 {
+    let usual = match kind {
+        FrameKind::Units => UNITS_FRAME,
+        _ if seq == 0 && is_child() => FIRST_OF_CHILD,
+        _ => SMALL_FRAME,
+    };
     page_up((least + PAYLOAD as u64 + 8).max(usual))
 }
