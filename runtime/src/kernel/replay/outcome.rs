@@ -131,7 +131,7 @@ impl Display for Call<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> core::fmt::Result {
         let Call { number, arguments } = self;
         let name = find(*number).map_or("system call", |call| call.name);
-        let [a, b, c, d, ..] = arguments;
-        write!(f, "{name} ({number}) with {a:#x}, {b:#x}, {c:#x}, {d:#x}")
+        let [a, b, c, d, g, h] = arguments;
+        write!(f, "{name} ({number}) with {a:#x}, {b:#x}, {c:#x}, {d:#x}, {g:#x}, {h:#x}")
     }
 }
