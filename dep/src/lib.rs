@@ -40,7 +40,7 @@ use clap::CommandFactory;
 use recording::Recording;
 use serde::Serialize;
 use trace::verify::Summary;
-use trace::{Error, Trace};
+use trace::{Error, Trace, NOT_STARTED};
 
 use args::{Args, Command, Common, Quick};
 use row::{Form, Row};
@@ -179,7 +179,7 @@ fn show_with(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     if trace.not_started {
-        eprintln!("dep: warning: nothing was recorded: the process ended before its first unit");
+        eprintln!("dep: warning: {NOT_STARTED}");
     }
     let mut warnings = Warnings::default();
     if !matches!(args.command, Command::Verify(_)) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use recording::{Recording, TraceName};
 use trace::events::Event;
-use trace::{Error, Trace};
+use trace::{Error, Trace, NOT_STARTED};
 
 /// The trace of a process, behind those of the processes that forked it, the first of which began with an
 /// exec.
@@ -79,6 +79,9 @@ impl Lineage {
         trace: Trace,
         mut parent: impl FnMut(&Trace) -> Option<Arc<Trace>>,
     ) -> Result<Lineage, Error> {
+        if trace.not_started {
+            return Err(Error(NOT_STARTED.into()));
+        }
         if !trace.options.recording.inputs() {
             return Err(Error(
                 "it is no recording of inputs: record with `dep record --replayable`".into(),

@@ -32,7 +32,7 @@ pub mod units;
 pub mod verify;
 pub mod walk;
 
-pub use open::{Chunk, Thread, Trace};
+pub use open::{Chunk, Thread, Trace, NOT_STARTED};
 
 /// What can go wrong before recovery starts. One line, no trailing period.
 #[derive(Debug)]

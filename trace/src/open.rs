@@ -85,6 +85,9 @@ pub struct Xsave {
     pub components: Vec<XsaveComponent>,
 }
 
+/// What is said of a trace in which there is nothing ([`Trace::not_started`]).
+pub const NOT_STARTED: &str = "nothing was recorded: the process ended before its first unit";
+
 /// A trace whose frames, events and units have been read.
 #[derive(Debug)]
 pub struct Trace {

@@ -16,7 +16,7 @@ use replay::order::{Child, MAKERS};
 use replay::{Lineage, Script};
 use serde::Serialize;
 use trace::events::Event;
-use trace::{Error, Trace};
+use trace::{Error, Trace, NOT_STARTED};
 
 use crate::args::{which, Args, Command, Common, Which};
 use crate::cleanup::Guard;
@@ -133,11 +133,15 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
             if arguments.thread.is_some() {
                 return Err(Error("--thread needs the process, too (-p PID)".into()));
             }
-            let is_watched = |name: &TraceName| {
-                let trace = Trace::open_alone(&recording.path(*name));
-                trace.is_ok_and(|trace| trace.options.recording.watches())
-            };
-            let (alone, together): (Vec<_>, Vec<_>) = names.into_iter().partition(is_watched);
+            let (mut alone, mut together) = (Vec::new(), Vec::new());
+            for name in names {
+                match Trace::open_alone(&recording.path(name)) {
+                    // Killed as it began, maybe. Nothing stands in the way: there is nothing.
+                    Ok(trace) if trace.not_started => eprintln!("dep: {name}: {NOT_STARTED}"),
+                    Ok(trace) if trace.options.recording.watches() => alone.push(name),
+                    _ => together.push(name),
+                }
+            }
             if !together.is_empty() {
                 tree::replay(arguments, recording, &together, |status| statuses.push(status))?;
             }

@@ -153,13 +153,18 @@ pub fn placed(at: u64) {
 static IN_FRONT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Keeps the kernel from placing anything between `from` and the area: a replay of this run has more code
-/// of its own there.
-pub fn keep_free_in_front(from: u64, area: &Area) {
-    if from < area.start && reserve(from, area.start - from) {
+/// of its own there. False if something lies there already.
+pub fn keep_free_in_front(from: u64, area: &Area) -> bool {
+    if from >= area.start {
+        return true;
+    }
+    let is_free = reserve(from, area.start - from);
+    if is_free {
         let [start, end] = &IN_FRONT;
         start.store(from, Relaxed);
         end.store(area.start, Relaxed);
     }
+    is_free
 }
 
 /// What is reserved and holds nothing of the program's.

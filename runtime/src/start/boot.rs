@@ -104,8 +104,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
-    if options.recording.inputs() {
-        keep_free_in_front(page_up(window + header.runtime_end), &area);
+    let keep_free = || keep_free_in_front(page_up(window + header.runtime_end), &area);
+    // (The kernel's vdso may be in the midst of it, and the program's memory would follow.)
+    if options.recording.inputs() && !keep_free() && vdso::move_away(&start) {
+        keep_free();
     }
     let Ok(mut arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
