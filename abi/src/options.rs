@@ -222,7 +222,9 @@ impl Options {
     /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer.
     /// Otherwise a return leaves a translated address where the return address was.
     pub fn leaves_memory_alone(self) -> bool {
-        self.recording.undo() || self.turns() != Turns::NotCounted
+        self.recording.undo()
+            || self.turns() != Turns::NotCounted
+            || self.process.dead_registers == DeadRegisters::Preserve
     }
 
     /// Whether what a return that merges has put on the stack is put right where it returns to: each unit
@@ -264,7 +266,7 @@ impl Options {
     pub fn return_table(self) -> Option<TableShape> {
         let jumps = self.recording.undo() || self.recording.watches();
         let in_claimed = self.process.pointers == Pointers::Vector;
-        let merges = !jumps && (in_claimed || self.turns() == Turns::NotCounted);
+        let merges = !jumps && (in_claimed || !self.leaves_memory_alone());
         let table = if self.process.high_tables { HIGH_RETURN_TABLE } else { RETURN_TABLE };
         merges.then_some(table)
     }

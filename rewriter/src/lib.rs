@@ -17,6 +17,7 @@ pub mod learn;
 pub mod library;
 pub mod main_function;
 pub mod options;
+pub mod returned;
 pub mod rewrite;
 pub mod roots;
 pub mod runtime_blob;

@@ -13,8 +13,8 @@ use crate::shared::{Pack, SharedLibraries};
 use crate::summary::{Stages, Summary};
 use crate::translate::{inspect, Inspection, Target, FIRST_WINDOW};
 use crate::variants::{Blocks, Variants};
-use crate::{dump, library, roots, write};
-use abi::options::Pointers;
+use crate::{dump, library, returned, roots, write};
+use abi::options::{DeadRegisters, Pointers};
 use abi::start::Start;
 use lifter::discover::discover;
 use lifter::image::Image;
@@ -78,9 +78,21 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     image.code_pointers.extend(&learned.program);
     stages.done("read");
     let program = discover_with_bar(&image, input.bytes.len(), arguments.quiet);
+    let mut options = arguments.options();
+    if !options.leaves_memory_alone() {
+        if let Some(at) = returned::looks_below(&program, &image) {
+            options.process.dead_registers = DeadRegisters::Preserve;
+            if !arguments.for_several {
+                say!(
+                    "the code at {:#x} reads the word that a return leaves below the stack pointer: rewritten with --dead-registers preserve",
+                    at.0
+                );
+            }
+        }
+    }
     let selection = Selection::new(arguments.how.rules().map_err(Error::File)?);
     let choice = selection.of_program(&arguments.input, &input);
-    let mut blocks = Blocks::new(program, &image, arguments.options(), choice.selected());
+    let mut blocks = Blocks::new(program, &image, options, choice.selected());
     let program = &blocks.recorded;
     let changing = writable_code(&input, program)?;
     stages.done("discover");
@@ -102,7 +114,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
                 functions,
                 &image,
                 choice.selected(),
-                arguments.options(),
+                options,
                 |function, inspection| {
                     if done.is_ok() {
                         done = dump::print(&show(function, &inspection));
@@ -117,7 +129,6 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     }
 
     let runtime = Runtime::embedded()?;
-    let options = arguments.options();
     if options.recording.watches() && !input.pie {
         return Err(unsupported!(
             "a program at fixed addresses, whose threads cannot be watched: use --threads serial"

@@ -122,6 +122,64 @@ fn formats_agree() {
     tally.finish();
 }
 
+/// On request nothing is left below the stack pointer that is not there natively: not even where a return has read its
+/// address.
+#[test]
+fn what_a_return_has_read_stays_if_it_is_asked_for() {
+    let mut tally = Tally::start("what_a_return_has_read_stays_if_it_is_asked_for");
+    let tools = Tools::get();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/returned/below.c");
+    let mut programs = programs(&mut tally);
+    for (name, flags) in
+        [("below", &["-O2"][..]), ("below at fixed addresses", &["-O2", "-no-pie"])]
+    {
+        let program = dir.path().join(name);
+        let mut compile = Command::new("cc");
+        compile.args(flags).arg(&source).arg("-o").arg(&program);
+        assert!(compile.status().unwrap().success(), "{}", source.display());
+        programs.push((name.to_owned(), RunSpec::new(program.to_str().unwrap())));
+    }
+    let mut ways = Vec::new();
+    for instrument in ["dep", "none"] {
+        for pointers in ["vector", "xmm15", "thread-block"] {
+            ways.extend(["static", "dynamic"].map(|translate| [instrument, pointers, translate]));
+        }
+    }
+    tally.side_by_side(&programs, |outcomes, (name, spec)| {
+        let dir = tempfile::tempdir().unwrap();
+        let native = spec.run(None, dir.path()).map_err(|e| e.to_string());
+        for [instrument, pointers, translate] in &ways {
+            let flags = ["--dead-registers", "preserve", "--instrument", instrument];
+            let flags = [&flags[..], &["--pointers", pointers, "--translate", translate]].concat();
+            let check = || -> Result<(), String> {
+                let rewritten = dir.path().join("rewritten");
+                tools.rewrite(&spec.program, &rewritten, &flags)?;
+                let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
+                for trace in &run.traces {
+                    tools.verify(trace, &rewritten)?;
+                    std::fs::remove_file(trace).map_err(|e| e.to_string())?;
+                }
+                difference(native.as_ref().map_err(Clone::clone)?, &run)
+            };
+            outcomes.record(&format!("{name} {instrument} {pointers} {translate}"), check());
+        }
+    });
+    // Code that looks there is seen when it is rewritten.
+    let seen = programs.iter().filter(|(name, _)| name.starts_with("below"));
+    for (name, spec) in seen {
+        let check = || -> Result<(), String> {
+            let rewritten = dir.path().join("rewritten");
+            tools.rewrite(&spec.program, &rewritten, &[])?;
+            let native = spec.run(None, dir.path()).map_err(|e| e.to_string())?;
+            let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
+            difference(&native, &run)
+        };
+        tally.record(&format!("{name} as it is"), check());
+    }
+    tally.finish();
+}
+
 /// What a program pays for again and again is in its trace, with places of the program.
 #[test]
 fn what_costs_is_counted() {
