@@ -11,7 +11,7 @@ use abi::trace::{tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 
 use crate::test_support::{event, Record, TraceWriter};
-use crate::walk::{ChunkEnd, MemoryReference, Passed, Sink, Walker};
+use crate::walk::{unit_by_unit, ChunkEnd, MemoryReference, Passed, Sink, Walker};
 use crate::Trace;
 
 struct Random(u64);
@@ -207,7 +207,7 @@ impl<const REFERENCES: bool> Sink for Seen<REFERENCES> {
         self.1 += units.len();
         let known = self.2.entry((passed.forgotten, passed.number));
         assert_eq!(*known.or_insert_with(|| units.clone()), units);
-        passed.each(self);
+        unit_by_unit(passed, self);
         let mut told = self.0[before..].to_vec();
         if passed.begins {
             assert_eq!(told.remove(0), Err(passed.start()));
