@@ -158,11 +158,7 @@ impl Passages {
         if !self.list.is_empty() {
             self.forgotten += 1;
             let paid = self.list.iter().filter(|passage| passage.uses.get() >= WORTH).count();
-            if paid < self.list.len() / 2 {
-                self.patience = (self.patience + 1).min(MOST_PATIENCE);
-            } else if paid > self.list.len() / 4 * 3 {
-                self.patience = self.patience.saturating_sub(1);
-            }
+            self.patience = patience_behind(self.patience, paid, self.list.len());
         }
         self.list.clear();
         self.slots = vec![Slot::default(); SETS * WAYS].into();
@@ -229,6 +225,17 @@ impl Passages {
         self.slots[at].state = FOUND + number;
         self.list.push(passage);
         Known::Passage(number)
+    }
+}
+
+/// How often the limits are to be doubled, where that was so and `paid` of `all` passages were worth their making.
+fn patience_behind(patience: u32, paid: usize, all: usize) -> u32 {
+    if paid < all / 2 {
+        (patience + 1).min(MOST_PATIENCE)
+    } else if paid > all / 4 * 3 {
+        patience.saturating_sub(1)
+    } else {
+        patience
     }
 }
 

@@ -301,3 +301,18 @@ fn passages_are_what_their_units_are() {
     assert!(passed > units / 4, "{passed} of {units} units");
     assert!(wrong > 10 && wrong < 50 && forgotten > 10, "{wrong} wrong traces, {forgotten}");
 }
+
+#[test]
+fn limits_rise_where_little_comes_again_and_fall_where_it_does() {
+    let behind = super::patience_behind;
+    let mut patience = 0;
+    for _ in 0..9 {
+        patience = behind(patience, 10, 100);
+    }
+    assert_eq!(patience, super::MOST_PATIENCE);
+    assert_eq!(behind(patience, 60, 100), patience);
+    for _ in 0..9 {
+        patience = behind(patience, 80, 100);
+    }
+    assert_eq!(patience, 0);
+}
