@@ -9,7 +9,7 @@ use serde::Serialize;
 use trace::compile::CompiledUnit;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
 use trace::plain::Referred;
-use trace::walk::{MemoryReference, Passed, Sink};
+use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 use trace::{Error, Trace};
 
 use crate::args::Selection;
@@ -329,7 +329,7 @@ impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
 
     fn passage(&mut self, passed: &Passed<'_>) {
         if REFERENCES && !self.style.same {
-            return passed.each(self);
+            return unit_by_unit(passed, self);
         }
         self.fresh = false;
         if self.outlet.kept.forgotten != passed.forgotten {

@@ -1,7 +1,7 @@
 //! What recovering the references of a trace costs: `recover TRACE OUTPUT`, on one processor.
 //! All that is known of a reference goes into columns. `recover TRACE OUTPUT sum` also looks at each.
 
-use trace::walk::{Kind, MemoryReference, Passed, Sink, Walker, LANES};
+use trace::walk::{unit_by_unit, Kind, MemoryReference, Passed, Sink, Walker, LANES};
 use trace::Trace;
 
 /// Rows that whoever wants columns gets at once.
@@ -71,7 +71,7 @@ impl Sink for Columns {
 
     fn passage(&mut self, passed: &Passed<'_>) {
         if passed.references() + LANES > MORE {
-            return passed.each(self);
+            return unit_by_unit(passed, self);
         }
         let (pcs, kinds) = passed.columns();
         copy(&mut self.pcs[self.rows..], pcs);

@@ -1,9 +1,9 @@
 //! Follows one chunk: from its two streams, the events in between and the compiled units back to
 //! units, blocks and memory references.
 //!
-//! In reading order: `sink` says what is found, `chunk_end` where it ended; `stream` is the
+//! In reading order: `passage` is many units as one, `sink` says what is found, `chunk_end` where it ended; `stream` is the
 //! control-flow stream, `compiled` keeps units, `cursor` runs their steps over the memory stream, `quick`
-//! whole units without looking at steps, `passages` many of them at once;
+//! whole units without looking at steps, `passages` makes and finds passages;
 //! `course` goes from unit to unit and asks a decoder for the next one: `tags`, `full_pc`, `bits`.
 //! This file chooses the decoder. Only a decoder knows its format.
 
@@ -20,6 +20,7 @@ mod compiled;
 mod course;
 mod cursor;
 mod full_pc;
+mod passage;
 mod passages;
 mod quick;
 mod sink;
@@ -27,8 +28,8 @@ mod stream;
 mod tags;
 
 pub use chunk_end::{ChunkEnd, Falls, Next, Violation};
-pub use passages::{Kind, Passed, LANES};
-pub use sink::{Entered, MemoryReference, Overwritten, Sink};
+pub use passage::{Kind, Passed, LANES};
+pub use sink::{unit_by_unit, Entered, MemoryReference, Overwritten, Sink};
 
 use compiled::CompiledUnits;
 use course::{Course, Decoder};

@@ -8,25 +8,27 @@
 
 use std::cell::Cell;
 
-use abi::ids::LiveAddr;
 use abi::unit::MAX_SILENT;
 
 use super::compiled::{CompiledUnits, Leads, UnitNumber};
 use super::course::Decoder;
-use super::sink::Sink;
+use super::passage::{column, words, Kind, Member, Passage, LONG};
 use super::stream::Stream;
-use crate::compile::CompiledUnit;
-use crate::plain::{plain, Plain, Referred};
+use crate::plain::plain;
 
-/// Words of the longest key.
-const LONG: usize = 4;
-/// Words of the keys that passages have, the longest one first.
-const KEYS: [usize; 3] = [LONG, 2, 1];
+/// Words of the keys that passages have.
+const KEYS: [usize; 3] = [1, 2, LONG];
 /// A key was met so often when its passage is made, which costs what dozens of units do.
 const OFTEN: u32 = 12;
-/// The same of the longest key, for which only one time in [`ROUNDS`] is looked if there is a shorter one.
-const LONG_OFTEN: u32 = 3;
+/// The same of the longest key. Its passage saves little beside those that there are by then, and where the way of
+/// a program is hard to foretell there are so many that they push each other out of the processor's caches.
+const LONG_OFTEN: u32 = if cfg!(test) { 48 } else { 1000 };
+/// Where a passage is guessed, one time in so many it is looked if there is a longer one, which counts for all.
 const ROUNDS: u32 = 16;
+/// A passage that was met so often was worth its making.
+const WORTH: u32 = 64;
+/// How often the limits may be doubled: where little comes again keys have to be met more often.
+const MOST_PATIENCE: u32 = 4;
 /// Places that a key may have, side by side.
 const WAYS: usize = 4;
 const SETS: usize = 1 << 14;
@@ -34,191 +36,6 @@ const SETS: usize = 1 << 14;
 const SHIFT: u32 = 16 - SETS.trailing_zeros();
 /// Passages that are kept, of about 1 KiB each: half of the places. With more, all are forgotten and made anew.
 const MOST: usize = if cfg!(test) { 32 } else { SETS * WAYS / 2 };
-/// Of columns so many rows are side by side: a copy of constant size costs less than one of a few bytes.
-pub const LANES: usize = 8;
-
-/// A unit of a passage.
-struct Member {
-    unit: UnitNumber,
-    /// A block begins with it. Of the first unit that is not known.
-    begins: bool,
-}
-
-/// Units one after another.
-pub(super) struct Passage {
-    /// The next words of the stream, as far as they count.
-    key: [u64; LONG],
-    mask: [u64; LONG],
-    /// What the decoder has to say in front of it, and says behind it.
-    context: u32,
-    pub behind: u32,
-    /// What came behind it last time.
-    next: Cell<u32>,
-    /// How often it was guessed since it was last looked for a longer one; of the longest, never.
-    rounds: Cell<u32>,
-    /// Bytes of the control-flow stream.
-    pub bytes: usize,
-    pub memory_bytes: usize,
-    /// Instructions.
-    pub count: u64,
-    /// Where the first unit is.
-    pub address: LiveAddr,
-    pub leads: Leads,
-    /// No unit without a tag follows.
-    pub settled: bool,
-    members: Box<[Member]>,
-    /// Blocks that begin behind the first unit's start.
-    blocks: u64,
-    /// `None` if no references are wanted.
-    pub plain: Option<Plain>,
-    /// Of each reference.
-    pcs: Box<[[u64; LANES]]>,
-    kinds: Box<[[Kind; LANES]]>,
-}
-
-impl Passage {
-    /// Units.
-    pub fn len(&self) -> u64 {
-        self.members.len() as u64
-    }
-
-    pub fn last(&self) -> UnitNumber {
-        self.members[self.members.len() - 1].unit
-    }
-
-    /// References.
-    fn references(&self) -> usize {
-        self.plain.as_ref().map_or(0, |plain| plain.references.len())
-    }
-
-    #[inline(always)]
-    fn is_next(&self, rest: &[u8], context: u32) -> bool {
-        let Some(words) = words::<LONG>(rest) else { return false };
-        let differs = |n: usize| (words[n] ^ self.key[n]) & self.mask[n];
-        differs(0) | differs(1) | differs(2) | differs(3) == 0 && self.context == context
-    }
-}
-
-/// Units that were executed one after another, and what they referred to.
-pub struct Passed<'a> {
-    /// The number of the passage, dense. It has the same units each time, until all passages are forgotten.
-    pub number: u32,
-    /// How often that was so.
-    pub forgotten: u32,
-    /// A block begins with the first unit.
-    pub begins: bool,
-    /// Addresses, and behind them anything, so that it is whole lanes.
-    pub(super) room: &'a [u64],
-    pub(super) passage: &'a Passage,
-    pub(super) units: &'a CompiledUnits<'a>,
-}
-
-impl Passed<'_> {
-    /// References, if the sink wants them: rows of [`Passed::columns`].
-    #[inline]
-    pub fn references(&self) -> usize {
-        self.passage.references()
-    }
-
-    /// Columns of all references, in their order: the instructions, and what does not change. Rows behind the last
-    /// one mean nothing.
-    #[inline]
-    pub fn columns(&self) -> (&[[u64; LANES]], &[[Kind; LANES]]) {
-        (&self.passage.pcs, &self.passage.kinds)
-    }
-
-    /// The addresses in the same form, if the sink wants them.
-    #[inline]
-    pub fn address_column(&self) -> &[[u64; LANES]] {
-        self.room.as_chunks::<LANES>().0
-    }
-
-    /// The addresses.
-    #[inline]
-    pub fn addresses(&self) -> &[u64] {
-        self.room.get(..self.references()).unwrap_or_default()
-    }
-
-    /// Where the first unit is.
-    #[inline]
-    pub fn start(&self) -> LiveAddr {
-        self.passage.address
-    }
-
-    /// The units, with their numbers, and their references.
-    pub fn units(&self) -> impl Iterator<Item = (u32, &CompiledUnit, &[Referred])> + '_ {
-        self.passage.members.iter().map(|member| {
-            let plain = self.units.quick(member.unit).plain.as_ref();
-            let references = plain.map_or(&[][..], |plain| &plain.references);
-            (member.unit.0, self.units.get(member.unit), references)
-        })
-    }
-
-    /// How many blocks begin behind the first unit's start.
-    #[inline]
-    pub fn block_count(&self) -> u64 {
-        self.passage.blocks
-    }
-
-    /// Those blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = LiveAddr> + '_ {
-        self.passage.members.iter().enumerate().flat_map(|(n, member)| {
-            let unit = self.units.get(member.unit);
-            let own = (n > 0 && member.begins).then_some(unit.address);
-            let inner = unit.inner_blocks.iter().map(|&at| unit.address.plus(u64::from(at)));
-            own.into_iter().chain(inner)
-        })
-    }
-
-    /// Tells the units one by one.
-    pub fn each<S: Sink>(&self, sink: &mut S) {
-        let mut addresses = self.addresses();
-        for (n, member) in self.passage.members.iter().enumerate() {
-            let (unit, quick) = (self.units.get(member.unit), self.units.quick(member.unit));
-            let begins = if n == 0 { self.begins } else { member.begins };
-            sink.unit(unit, false);
-            if begins {
-                sink.block(unit.address, false);
-            }
-            match &quick.plain {
-                Some(plain) if S::REFERENCES => {
-                    let these = plain.references.len().min(addresses.len());
-                    let (these, rest) = addresses.split_at(these);
-                    addresses = rest;
-                    sink.plain(member.unit.0, unit, &plain.references, these);
-                }
-                _ => {
-                    for &at in &unit.inner_blocks {
-                        sink.block(unit.address.plus(u64::from(at)), false);
-                    }
-                }
-            }
-            sink.executed(unit, quick.count as usize);
-        }
-    }
-}
-
-/// What a reference is every time, but for its place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kind {
-    /// Bytes.
-    pub size: u16,
-    /// It writes.
-    pub write: bool,
-}
-
-impl Kind {
-    fn of(referred: &Referred) -> Kind {
-        Kind { size: referred.size, write: referred.write }
-    }
-}
-
-/// In lanes, of which the last is filled up.
-fn column<T: Copy + Default>(rows: impl Iterator<Item = T>) -> Box<[[T; LANES]]> {
-    let mut rows: Vec<T> = rows.collect();
-    rows.resize(rows.len().next_multiple_of(LANES), T::default());
-    rows.as_chunks::<LANES>().0.into()
-}
 
 /// What is known of a key.
 #[derive(Clone, Copy, Default)]
@@ -227,6 +44,16 @@ struct Slot {
     check: u32,
     /// How often it was met; or [`NEVER`]; or the number of its passage, and [`FOUND`].
     state: u32,
+}
+
+/// What a key is when it is looked up.
+enum Known {
+    /// It has this passage.
+    Passage(u32),
+    /// It never has one, but a longer key may.
+    Nothing,
+    /// It was not met often, and so no longer one was.
+    Seldom,
 }
 
 /// No passage starts so.
@@ -239,15 +66,12 @@ pub(super) struct Passages {
     list: Vec<Passage>,
     /// How often they were forgotten.
     pub forgotten: u32,
+    /// How often the limits are doubled.
+    patience: u32,
+    /// The last one that was looked up has the longest key.
+    long: bool,
     /// By the hashes of their keys.
     slots: Box<[Slot]>,
-}
-
-/// The next words of the stream, if there are so many.
-#[inline(always)]
-fn words<const WORDS: usize>(rest: &[u8]) -> Option<[u64; WORDS]> {
-    let (words, _) = rest.as_chunks::<8>();
-    words.first_chunk::<WORDS>().map(|words| words.map(u64::from_le_bytes))
 }
 
 /// The set of a key, and the part of the hash that its slot has.
@@ -283,9 +107,9 @@ impl Passages {
         if !passage.is_next(rest, context) {
             return None;
         }
-        let rounds = passage.rounds.get() + u32::from(passage.mask[LONG - 1] == 0);
-        passage.rounds.set(rounds);
-        (rounds < ROUNDS).then_some(number)
+        let uses = passage.used();
+        let looks = uses.is_multiple_of(ROUNDS) && passage.mask[LONG - 1] == 0;
+        (!looks).then_some(number)
     }
 
     /// The passage that the stream goes on with, the longest. One that is missed often is made.
@@ -299,78 +123,119 @@ impl Passages {
         references: bool,
     ) -> Option<u32> {
         if self.slots.is_empty() || self.list.len() >= MOST {
-            self.forgotten += u32::from(!self.list.is_empty());
-            self.list.clear();
-            self.slots = vec![Slot::default(); SETS * WAYS].into();
+            self.forget();
         }
         let words: [u64; LONG] = words(rest)?;
-        let find = |length| self.find(&words[..length], context);
-        let mut found = KEYS.iter().find_map(|&length| find(length).map(|at| (length, at)));
-        let shorter = found.map_or(0, |(length, _)| length);
-        // A long key is counted where what it begins with comes often.
-        let counts = |length: usize| length > shorter && (length < LONG || shorter > 0);
-        for length in KEYS.into_iter().filter(|&length| counts(length)) {
-            let made = self.miss(&words[..length], context, decoder, units, references);
-            found = found.or(made.map(|at| (length, at)));
+        // Often the longest key follows the longest. Where none has a passage the shortest one tells soonest.
+        let mut found = if self.long { self.find(&words, context) } else { None };
+        self.long = found.is_some();
+        if found.is_none() {
+            let guessed = self.get(before).map(|before| before.next.get());
+            for length in KEYS {
+                let weight = if found.is_some() && found == guessed { ROUNDS } else { 1 };
+                match self.look(&words[..length], weight, context, decoder, units, references) {
+                    Known::Passage(number) => {
+                        found = Some(number);
+                        self.long = length == LONG;
+                    }
+                    Known::Nothing => {}
+                    Known::Seldom => break,
+                }
+            }
         }
-        let (_, number) = found?;
+        let number = found?;
         if let Some(before) = self.get(before) {
             before.next.set(number);
         }
-        self.list[number as usize].rounds.set(0);
+        self.get(number)?.used();
         Some(number)
+    }
+
+    /// All passages. Where most of them were not worth their making the next ones have to be met more often, until
+    /// the program does what makes them worth it.
+    #[cold]
+    fn forget(&mut self) {
+        if !self.list.is_empty() {
+            self.forgotten += 1;
+            let paid = self.list.iter().filter(|passage| passage.uses.get() >= WORTH).count();
+            self.patience = patience_behind(self.patience, paid, self.list.len());
+        }
+        self.list.clear();
+        self.slots = vec![Slot::default(); SETS * WAYS].into();
     }
 
     fn find(&self, key: &[u64], context: u32) -> Option<u32> {
         let (set, check) = place(key, context);
         let found = self.slots[set..set + WAYS].iter().find(|slot| {
-            slot.check == check && slot.state >= FOUND && {
-                let passage = &self.list[(slot.state - FOUND) as usize];
-                let ends = passage.mask.get(key.len()).is_none_or(|&mask| mask == 0);
-                passage.key[..key.len()] == *key && ends && passage.context == context
-            }
+            slot.check == check && slot.state >= FOUND && self.has(slot, key, context)
         });
         found.map(|slot| slot.state - FOUND)
     }
 
-    /// Counts a key that has no passage. If it was met often it gets one, or none for ever.
-    fn miss<D: Decoder>(
+    /// Whether the passage of the slot has this key.
+    fn has(&self, slot: &Slot, key: &[u64], context: u32) -> bool {
+        let Some(passage) = self.get(slot.state - FOUND) else { return false };
+        let ends = passage.mask.get(key.len()).is_none_or(|&mask| mask == 0);
+        passage.key[..key.len()] == *key && ends && passage.context == context
+    }
+
+    /// Looks a key up. If it has no passage it is counted, as so many; met often it gets one, or none for ever.
+    fn look<D: Decoder>(
         &mut self,
         key: &[u64],
+        weight: u32,
         context: u32,
         decoder: &mut D,
         units: &CompiledUnits<'_>,
         references: bool,
-    ) -> Option<u32> {
+    ) -> Known {
         let (set, check) = place(key, context);
-        let slots = &mut self.slots[set..set + WAYS];
-        let Some(slot) = slots.iter_mut().find(|slot| slot.check == check) else {
+        let at = (set..set + WAYS).find(|&at| self.slots[at].check == check);
+        let Some(at) = at else {
             // The one that was met least gives way, but no passage.
-            let least = slots.iter_mut().min_by_key(|slot| slot.state);
+            let least = self.slots[set..set + WAYS].iter_mut().min_by_key(|slot| slot.state);
             if let Some(slot) = least.filter(|slot| slot.state < NEVER) {
-                *slot = Slot { check, state: 1 };
+                *slot = Slot { check, state: weight };
             }
-            return None;
+            return Known::Seldom;
         };
+        let slot = self.slots[at];
+        if slot.state >= FOUND {
+            return match self.has(&slot, key, context) {
+                true => Known::Passage(slot.state - FOUND),
+                false => Known::Seldom,
+            };
+        }
+        if slot.state == NEVER {
+            return Known::Nothing;
+        }
         let often = if key.len() == LONG { LONG_OFTEN } else { OFTEN };
-        if slot.state >= often {
-            return None;
+        self.slots[at].state += weight;
+        if slot.state + weight < often << self.patience {
+            return Known::Seldom;
         }
-        slot.state += 1;
-        if slot.state < often {
-            return None;
-        }
-        slot.state = NEVER;
-        let number = u32::try_from(self.list.len()).ok()?;
+        self.slots[at].state = NEVER;
+        let Ok(number) = u32::try_from(self.list.len()) else { return Known::Seldom };
         let bytes: Vec<u8> = key.iter().flat_map(|word| word.to_le_bytes()).collect();
         let made = make(&bytes, decoder, units, references);
         decoder.resume(context);
-        let mut passage = made?;
+        let Some(mut passage) = made else { return Known::Nothing };
         passage.key[..key.len()].copy_from_slice(key);
         passage.mask[..key.len()].fill(u64::MAX);
-        slot.state = FOUND + number;
+        self.slots[at].state = FOUND + number;
         self.list.push(passage);
-        Some(number)
+        Known::Passage(number)
+    }
+}
+
+/// How often the limits are to be doubled, where that was so and `paid` of `all` passages were worth their making.
+fn patience_behind(patience: u32, paid: usize, all: usize) -> u32 {
+    if paid < all / 2 {
+        (patience + 1).min(MOST_PATIENCE)
+    } else if paid > all / 4 * 3 {
+        patience.saturating_sub(1)
+    } else {
+        patience
     }
 }
 
@@ -423,7 +288,7 @@ fn make<D: Decoder>(
             key: [0; LONG],
             mask: [0; LONG],
             next: Cell::new(NEVER),
-            rounds: Cell::new(0),
+            uses: Cell::new(0),
             context,
             behind: end.behind,
             bytes: end.bytes,

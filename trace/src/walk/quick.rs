@@ -5,7 +5,8 @@
 
 use super::compiled::{CompiledUnits, Leads, QuickSilent};
 use super::course::{Course, Decoder};
-use super::passages::{Passages, Passed};
+use super::passage::Passed;
+use super::passages::Passages;
 use super::sink::Sink;
 use crate::plain::{Slots, FS, GS};
 use abi::unit::MAX_SILENT;

@@ -3,7 +3,7 @@
 use abi::event::Loss;
 use abi::ids::LiveAddr;
 
-use super::passages::Passed;
+use super::passage::Passed;
 use crate::compile::CompiledUnit;
 use crate::events::Event;
 use crate::plain::Referred;
@@ -95,7 +95,7 @@ pub trait Sink {
     where
         Self: Sized,
     {
-        passed.each(self);
+        unit_by_unit(passed, self);
     }
     /// Undo log: something is about to be overwritten.
     fn store(&mut self, _store: Overwritten<'_>) {}
@@ -113,6 +113,25 @@ pub trait Sink {
     /// Asked now and then: whether to go on.
     fn go_on(&mut self) -> bool {
         true
+    }
+}
+
+/// Tells the units one by one.
+pub fn unit_by_unit<S: Sink>(passed: &Passed<'_>, sink: &mut S) {
+    for one in passed.each() {
+        let unit = one.unit;
+        sink.unit(unit, false);
+        if one.begins {
+            sink.block(unit.address, false);
+        }
+        if S::REFERENCES {
+            sink.plain(one.number, unit, one.references, one.addresses);
+        } else {
+            for &at in &unit.inner_blocks {
+                sink.block(unit.address.plus(u64::from(at)), false);
+            }
+        }
+        sink.executed(unit, unit.starts.len() - 1);
     }
 }
 

@@ -11,7 +11,7 @@ use abi::trace::{tags, FrameKind, RegisterState, PROCESS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 
 use crate::test_support::{event, Record, TraceWriter};
-use crate::walk::{ChunkEnd, MemoryReference, Passed, Sink, Walker};
+use crate::walk::{unit_by_unit, ChunkEnd, MemoryReference, Passed, Sink, Walker};
 use crate::Trace;
 
 struct Random(u64);
@@ -207,7 +207,7 @@ impl<const REFERENCES: bool> Sink for Seen<REFERENCES> {
         self.1 += units.len();
         let known = self.2.entry((passed.forgotten, passed.number));
         assert_eq!(*known.or_insert_with(|| units.clone()), units);
-        passed.each(self);
+        unit_by_unit(passed, self);
         let mut told = self.0[before..].to_vec();
         if passed.begins {
             assert_eq!(told.remove(0), Err(passed.start()));
@@ -300,4 +300,19 @@ fn passages_are_what_their_units_are() {
     // The test is of what it is meant to be of.
     assert!(passed > units / 4, "{passed} of {units} units");
     assert!(wrong > 10 && wrong < 50 && forgotten > 10, "{wrong} wrong traces, {forgotten}");
+}
+
+#[test]
+fn limits_rise_where_little_comes_again_and_fall_where_it_does() {
+    let behind = super::patience_behind;
+    let mut patience = 0;
+    for _ in 0..9 {
+        patience = behind(patience, 10, 100);
+    }
+    assert_eq!(patience, super::MOST_PATIENCE);
+    assert_eq!(behind(patience, 60, 100), patience);
+    for _ in 0..9 {
+        patience = behind(patience, 80, 100);
+    }
+    assert_eq!(patience, 0);
 }
