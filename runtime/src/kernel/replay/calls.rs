@@ -99,6 +99,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, 
             result
         }
         Found::Interrupted => {
+            write(thread, pc, &coming.written);
             thread.block.registers.gpr[1] = next;
             if matches!(&coming.event, Event::Arrived(recorded) if recorded.gpr[11] == r11) {
                 // It had not begun: rcx is from the call before, which was made here, too.
@@ -212,7 +213,10 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
         {
             Found::Result(*result as usize)
         }
-        Event::Arrived(registers) if here && registers.rip == pc && coming.written.is_empty() => {
+        // (What a watched thread had seen for the call, it has seen.)
+        Event::Arrived(registers)
+            if here && registers.rip == pc && (coming.written.is_empty() || is_alone()) =>
+        {
             Found::Interrupted
         }
         // A filter of the program's (seccomp) may do that, too.
