@@ -129,16 +129,19 @@ fn what_a_return_has_read_stays_if_it_is_asked_for() {
     let mut tally = Tally::start("what_a_return_has_read_stays_if_it_is_asked_for");
     let tools = Tools::get();
     let dir = tempfile::tempdir().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/returned/below.c");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/returned");
     let mut programs = programs(&mut tally);
-    for (name, flags) in
-        [("below", &["-O2"][..]), ("below at fixed addresses", &["-O2", "-no-pie"])]
-    {
-        let program = dir.path().join(name);
-        let mut compile = Command::new("cc");
-        compile.args(flags).arg(&source).arg("-o").arg(&program);
-        assert!(compile.status().unwrap().success(), "{}", source.display());
-        programs.push((name.to_owned(), RunSpec::new(program.to_str().unwrap())));
+    let mut made = Vec::new();
+    for source in ["below", "chain"] {
+        for flag in ["-pie", "-no-pie"] {
+            let program = dir.path().join(format!("{source}{flag}"));
+            let mut compile = Command::new("cc");
+            compile.args(["-O2", flag]).arg(folder.join(format!("{source}.c")));
+            assert!(compile.arg("-o").arg(&program).status().unwrap().success(), "{source}.c");
+            let spec = || RunSpec::new(program.to_str().unwrap());
+            programs.push((format!("{source} {flag}"), spec().args(&["all"])));
+            made.push((format!("{source} {flag}"), spec()));
+        }
     }
     let mut ways = Vec::new();
     for instrument in ["dep", "none"] {
@@ -165,17 +168,22 @@ fn what_a_return_has_read_stays_if_it_is_asked_for() {
             outcomes.record(&format!("{name} {instrument} {pointers} {translate}"), check());
         }
     });
-    // Code that looks there is seen when it is rewritten.
-    let seen = programs.iter().filter(|(name, _)| name.starts_with("below"));
-    for (name, spec) in seen {
-        let check = || -> Result<(), String> {
-            let rewritten = dir.path().join("rewritten");
-            tools.rewrite(&spec.program, &rewritten, &[])?;
-            let native = spec.run(None, dir.path()).map_err(|e| e.to_string())?;
-            let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
-            difference(&native, &run)
-        };
-        tally.record(&format!("{name} as it is"), check());
+    // Code that looks there is seen when it is rewritten, and what a return has left leads where it stands for.
+    for (name, spec) in made {
+        for translate in ["static", "dynamic"] {
+            let check = || -> Result<(), String> {
+                let rewritten = dir.path().join("rewritten");
+                tools.rewrite(&spec.program, &rewritten, &["--translate", translate])?;
+                let native = spec.run(None, dir.path()).map_err(|e| e.to_string())?;
+                let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
+                tools.verify(first_trace(&run.traces)?, &rewritten)?;
+                for trace in &run.traces {
+                    std::fs::remove_file(trace).map_err(|e| e.to_string())?;
+                }
+                difference(&native, &run)
+            };
+            tally.record(&format!("{name} as it is, {translate}"), check());
+        }
     }
     tally.finish();
 }

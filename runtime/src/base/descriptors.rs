@@ -61,10 +61,18 @@ fn move_up(fd: i32) -> Option<i32> {
     let top = sys::limit(sys::RLIMIT_NOFILE).min(MOST) as usize;
     for from in (3..top).rev() {
         // SAFETY: no memory involved.
-        if let Ok(new) = unsafe { sys::call(nr::FCNTL, &[fd as usize, F_DUPFD_CLOEXEC, from]) } {
-            // SAFETY: the old number is ours.
-            let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
-            return Some(new as i32);
+        match unsafe { sys::call(nr::FCNTL, &[fd as usize, F_DUPFD_CLOEXEC, from]) } {
+            Ok(new) if new < top => {
+                // SAFETY: the old number is ours.
+                let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
+                return Some(new as i32);
+            }
+            // All from here on are in use.
+            Ok(above) => {
+                // SAFETY: made just now.
+                let _ = unsafe { sys::call(nr::CLOSE, &[above]) };
+            }
+            Err(_) => {}
         }
     }
     None

@@ -3,6 +3,9 @@
 use abi::ids::{CodeAddr, LiveAddr};
 use instrument::recipe::Recipe;
 
+/// Longest recipe that is copied.
+pub const MAX_RECIPE: usize = 1024;
+
 /// Where a host pc lies.
 pub struct Found<'a> {
     /// Original start of the unit.

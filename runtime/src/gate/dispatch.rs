@@ -7,8 +7,10 @@ use crate::base::facts::facts;
 use crate::base::own::own_range;
 use crate::base::signal::{self, SigInfo};
 use crate::base::{program, sys};
+use crate::code::found::{Found, MAX_RECIPE};
 use crate::code::jit::jit;
 use crate::code::links::ExitId;
+use crate::code::statics;
 use crate::code::world::For;
 use crate::code::writing;
 use crate::gate::stubs::{ARRIVE, ASK, EXIT, FILL, MISS, RETURN_MISS, STORE, SYSCALL, TURN, WATCH};
@@ -30,7 +32,7 @@ use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::control::place;
 use abi::event::Cost;
-use abi::ids::LiveAddr;
+use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::page_down;
 use abi::options::Turns;
 use abi::thread::refuse;
@@ -49,9 +51,10 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     }
     match kind {
         MISS | RETURN_MISS => {
-            let target = thread.block.target;
+            let mut target = thread.block.target;
             thread.block.target = facts().window;
             if kind == RETURN_MISS {
+                target = left_by_return(target).unwrap_or(target);
                 put_back(thread.block.registers.gpr[4], target);
             }
             costs::count(Cost::Missed, target);
@@ -160,11 +163,17 @@ pub extern "C" fn once_more(thread: &mut Thread) {
 }
 
 /// A return that merges the halves of an address has left one of ours below `sp`; the program's was
-/// `target`.
+/// `target`. Where others stay as they are, the address of a miss does not: it stands for nothing.
 pub fn put_back(sp: u64, target: u64) {
-    if facts().options.puts_back() {
+    let at = sp.wrapping_sub(8);
+    let is_of_a_miss = || {
+        let mut left = 0u64;
+        program::read_program_value(at, &mut left)
+            && left as u32 == facts().entries.return_miss as u32
+    };
+    if facts().options.puts_back() || is_of_a_miss() {
         // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
-        let _ = unsafe { writing::write_program_value(sp.wrapping_sub(8), &target) };
+        let _ = unsafe { writing::write_program_value(at, &target) };
     }
 }
 
@@ -208,6 +217,20 @@ fn not_executable(thread: &mut Thread, target: u64) {
     let (signal, info) = fetch_fault(target, None);
     thread.fault.note(PAGE_FAULT, BY_FETCH, target);
     pending::raise_fault(thread, signal, info);
+}
+
+/// The original address in whose place a return has left `target`, where nothing puts it back: the program returns there
+/// once more, as threaded code does that walks the same row of addresses twice.
+fn left_by_return(target: u64) -> Option<u64> {
+    if facts().options.puts_back() || jit().executable(target).is_some() {
+        return None;
+    }
+    let at_start = |found: Found| (found.entry.0 == target).then_some(found.start.0);
+    let mut room = [0; MAX_RECIPE];
+    if let Some(found) = statics::find(target, &mut room) {
+        return at_start(found);
+    }
+    jit().find(CodeAddr(target)).and_then(at_start)
 }
 
 /// The program has called what the kernel has at `target`.

@@ -1,14 +1,11 @@
 //! The unit that a host pc lies in.
 
-use crate::code::found::Found;
+use crate::code::found::{Found, MAX_RECIPE};
 use crate::code::jit::jit;
 use crate::code::statics;
 use abi::event::{in_silent_unit, WHOLE_UNIT};
 use abi::ids::CodeAddr;
 use instrument::recipe::{Entry, Recipe};
-
-/// Longest recipe that is copied.
-const MAX_RECIPE: usize = 1024;
 
 /// A unit that was interrupted at `pc`, with the recipe copied out of the lock.
 pub struct Place {
