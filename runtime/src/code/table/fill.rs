@@ -65,7 +65,7 @@ mod tests {
         };
         let process = ProcessOptions { high_tables: true, ..ProcessOptions::default() };
         let options = Options { process, ..Options::default() };
-        LookUps::new(WINDOW, options, entries, 0)
+        LookUps::new(WINDOW, options, entries, 0, None)
     }
 
     #[test]
