@@ -4,7 +4,7 @@
 //! output: made at each start, they would cost it half a millisecond, and each process a copy.
 //!
 //! ```text
-//! a page of code      jmp gs:[STUB_MISS], for a window that is not at 0
+//! a page of code      jmp gs:[TABLE_MISS], for a window that is not at 0
 //! table of jumps      entries of 8 bytes: the stub in a window at 0, else that code, mapped at [`MISS_CODE`]
 //! table of returns    entries of 4 bytes: the low half of the stub, if returns have a table
 //! ```
@@ -12,7 +12,7 @@
 use crate::image::ImageHeader;
 use crate::layout::{HIGH_RETURN_TABLE, PAGE, WINDOW_SIZE};
 use crate::options::Options;
-use crate::thread::STUB_MISS;
+use crate::thread::TABLE_MISS;
 use alloc::vec::Vec;
 
 /// Where the page of code is mapped: behind the high table of returns, where nothing else is. A window that is
@@ -86,9 +86,9 @@ impl Misses {
     #[allow(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
     pub fn bytes(self, stubs: Stubs) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len() as usize);
-        // jmp gs:[STUB_MISS]
+        // jmp gs:[TABLE_MISS]
         bytes.extend_from_slice(&[0x65, 0xff, 0x24, 0x25]);
-        bytes.extend_from_slice(&STUB_MISS.to_le_bytes());
+        bytes.extend_from_slice(&TABLE_MISS.to_le_bytes());
         // Breakpoints.
         bytes.resize(self.jumps() as usize, 0xcc);
         for _ in 0..self.entries {
@@ -118,7 +118,7 @@ mod tests {
             let bytes = misses.bytes(Stubs { jumps: MISS_CODE, returns: 0x7f12_6063_5598 });
             assert_eq!(bytes.len() as u64, misses.len());
             let at = |at: u64, len: usize| &bytes[at as usize..][..len];
-            assert_eq!(at(0, 8), [0x65, 0xff, 0x24, 0x25, 8, 0, 0, 0]);
+            assert_eq!(at(0, 8), [0x65, 0xff, 0x24, 0x25, 0x10, 0x17, 0, 0]);
             for entry in [misses.jumps(), misses.returns() - 8] {
                 assert_eq!(at(entry, 8), MISS_CODE.to_le_bytes());
             }

@@ -99,7 +99,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
     let behind =
         replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
-    let area = || Area::reserve(window, behind, area_end);
+    // The kernel likes to place the vdso there.
+    let area = || Area::reserve(window, behind, area_end, start.get(at::SYSINFO_EHDR));
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
