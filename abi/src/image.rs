@@ -11,7 +11,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -90,6 +90,10 @@ pub struct ImageHeader {
     pub pieces: u64,
     /// Number of the entries.
     pub piece_count: u64,
+    /// What the look-up tables are mapped from ([`crate::misses`]), a segment of its own; 0: nothing.
+    pub misses: u64,
+    /// Entries of each table there.
+    pub miss_entries: u64,
     /// Hash of everything above that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
     /// The runtime: start, end, entry.
@@ -106,7 +110,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 69);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 71);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 
@@ -162,6 +166,8 @@ impl ImageHeader {
             &mut self.jit_window,
             &mut self.pieces,
             &mut self.piece_count,
+            &mut self.misses,
+            &mut self.miss_entries,
         ];
         let runtime = [&mut self.runtime, &mut self.runtime_end, &mut self.start, &mut self.main];
         front

@@ -20,6 +20,7 @@ pub mod ids;
 pub mod image;
 pub mod layout;
 pub mod library;
+pub mod misses;
 pub mod options;
 pub mod ring;
 pub mod script;

@@ -114,6 +114,9 @@ pub struct ThreadBlock {
     pub program_fs: u64,
     /// The program's gs base: the processor's leads here.
     pub program_gs: u64,
+    /// Entry where a look-up of a jump has found nothing ([`crate::misses::MISS_CODE`]): as `stub_miss`, which
+    /// looks further where the target may lie outside of the window.
+    pub table_miss: u64,
 }
 
 macro_rules! offsets {
@@ -159,6 +162,7 @@ offsets! {
     STUB_FILL = stub_fill => 0x16f8;
     PROGRAM_FS = program_fs => 0x1700;
     PROGRAM_GS = program_gs => 0x1708;
+    TABLE_MISS = table_miss => 0x1710;
 }
 
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
@@ -221,6 +225,7 @@ impl ThreadBlock {
             stub_fill: 0,
             program_fs: 0,
             program_gs: 0,
+            table_miss: 0,
         }
     }
 }

@@ -235,6 +235,8 @@ pub fn tables(
         jit_window: libraries.next_window.into(),
         pieces: at(pieces_at),
         piece_count: (pieces.len() / PIECE_SIZE) as u64,
+        misses: 0,
+        miss_entries: 0,
         identity: [0; 2],
         runtime: 0,
         runtime_end: 0,

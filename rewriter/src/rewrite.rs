@@ -14,6 +14,7 @@ use crate::summary::{Stages, Summary};
 use crate::translate::{inspect, Inspection, Target, FIRST_WINDOW};
 use crate::variants::{Blocks, Variants};
 use crate::{dump, library, returned, roots, write};
+use abi::misses::Misses;
 use abi::options::{DeadRegisters, Pointers};
 use abi::start::Start;
 use lifter::discover::discover;
@@ -128,7 +129,11 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         return Ok(None);
     }
 
-    let runtime = Runtime::embedded()?;
+    let mut runtime = Runtime::embedded()?;
+    let text = roots::executable_ranges(&input).iter().map(|[start, end, _]| end - start).sum();
+    if let Some(misses) = Misses::new(text, !input.pie, options) {
+        runtime.add_misses(misses);
+    }
     if options.recording.watches() && !input.pie {
         return Err(unsupported!(
             "a program at fixed addresses, whose threads cannot be watched: use --threads serial"

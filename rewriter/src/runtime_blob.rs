@@ -6,18 +6,26 @@
 use crate::convert::index;
 use crate::elf::{FileHeader, ProgramHeader, LE};
 use crate::error::{Error, Result};
+use abi::layout::page_up;
+use abi::misses::{Misses, Stubs, MISS_CODE};
 use object::read::elf::{FileHeader as _, Sym};
 
 static BLOB: &[u8] = include_bytes!(env!("DEPREWRITE_RUNTIME"));
 
 /// The symbol of the four words of parameters.
 const PARAMETERS: &str = "DEPREWRITE_PARAMS";
+/// Those of the stubs where look-ups lead that find nothing: of jumps, and of returns.
+const MISSES: [&str; 2] = ["DEPREWRITE_MISS", "DEPREWRITE_RETURN_MISS"];
 
 pub struct Runtime {
     /// Ascending; addresses relative to the runtime's start.
     pub segments: Vec<RuntimeSegment>,
     pub entry: u64,
     parameters: u64,
+    /// The miss stubs, of jumps and of returns.
+    stubs: [u64; 2],
+    /// What the look-up tables are mapped from, in a segment of its own: where, and what.
+    pub misses: Option<(u64, Misses)>,
 }
 
 pub struct RuntimeSegment {
@@ -49,12 +57,43 @@ impl Runtime {
         }
         let sections = header.sections(LE, blob).map_err(broken)?;
         let symbols = sections.symbols(LE, blob, object::elf::SHT_SYMTAB).map_err(broken)?;
-        let parameters = symbols
-            .iter()
-            .find(|s| s.name(LE, symbols.strings()) == Ok(PARAMETERS.as_bytes()))
-            .map(|s| s.st_value(LE))
-            .ok_or_else(|| Error::Internal(format!("embedded runtime: no {PARAMETERS}")))?;
-        Ok(Runtime { segments, entry: header.e_entry.get(LE), parameters })
+        let value_of = |name: &str| {
+            symbols
+                .iter()
+                .find(|s| s.name(LE, symbols.strings()) == Ok(name.as_bytes()))
+                .map(|s| s.st_value(LE))
+                .ok_or_else(|| Error::Internal(format!("embedded runtime: no {name}")))
+        };
+        let [jumps, returns] = MISSES;
+        Ok(Runtime {
+            segments,
+            entry: header.e_entry.get(LE),
+            parameters: value_of(PARAMETERS)?,
+            stubs: [value_of(jumps)?, value_of(returns)?],
+            misses: None,
+        })
+    }
+
+    /// Leaves room for what the look-up tables are mapped from.
+    pub fn add_misses(&mut self, misses: Misses) {
+        let address = page_up(self.end());
+        self.misses = Some((address, misses));
+        self.segments.push(RuntimeSegment {
+            address,
+            flags: object::elf::PF_R.0,
+            bytes: vec![0; index(misses.len())],
+            memory_size: misses.len(),
+        });
+    }
+
+    /// Fills it, for a runtime at `base`. `fixed`: that is an address, not a distance from the window.
+    pub fn fill_misses(&mut self, base: u64, fixed: bool) {
+        let Some((address, misses)) = self.misses else { return };
+        let [jumps, returns] = self.stubs.map(|stub| base + stub);
+        let stubs = Stubs { jumps: if fixed { jumps } else { MISS_CODE }, returns };
+        for segment in self.segments.iter_mut().filter(|s| s.address == address) {
+            segment.bytes = misses.bytes(stubs);
+        }
     }
 
     /// First address behind the runtime, relative to its start.

@@ -79,6 +79,7 @@ pub fn assemble(
     places.check(input, end)?;
     let header_at = places.tables + tables.front as u64;
     runtime.set_parameters([base, header_at, u64::from(input.pie), 0])?;
+    runtime.fill_misses(base, !input.pie);
 
     let mut out = Output { bytes: input.bytes.clone(), headers: Vec::new(), sections: Vec::new() };
     out.headers = original_headers(input);
@@ -111,6 +112,7 @@ pub fn assemble(
         let at = out.segment(base + s.address, s.flags, &s.bytes, s.memory_size);
         let len = s.bytes.len() as u64;
         let name = match s.flags & (elf::PF_X.0 | elf::PF_W.0) {
+            _ if runtime.misses.is_some_and(|(at, _)| at == s.address) => abi::misses::SECTION,
             0 => ".deprewrite.runtime.rodata",
             f if f & elf::PF_X.0 != 0 => ".deprewrite.runtime",
             _ => ".deprewrite.runtime.data",
@@ -135,6 +137,10 @@ pub fn assemble(
 
     tables.header.runtime = base;
     tables.header.runtime_end = end;
+    if let Some((at, misses)) = runtime.misses {
+        tables.header.misses = base + at;
+        tables.header.miss_entries = misses.entries;
+    }
     tables.header.identity = identity(input, &tables);
     let header = tables.header.to_bytes();
     let at = tables_at + tables.front;

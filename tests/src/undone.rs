@@ -97,7 +97,10 @@ fn own_ranges(pid: Pid, program: &Path, image: &Image) -> Result<Vec<Range<u64>>
     let lines = maps(pid)?;
     let interpreter = std::fs::canonicalize(&image.interpreter).unwrap_or_default();
     let program = program.to_string_lossy();
-    let lowest = lines.iter().find(|l| l.name == program).map_or(0, |l| l.range.start);
+    // The look-up tables, which lie there, are mapped from the file, too.
+    let tables = 0x7ec0_0000_0000..0x7ed0_0000_0000;
+    let of_program = |l: &&Line| l.name == program && !tables.contains(&l.range.start);
+    let lowest = lines.iter().find(of_program).map_or(0, |l| l.range.start);
     let load = if image.fixed { 0 } else { lowest - image.range.start };
     let own = image.range.start + load..image.range.end + load;
     let mut ranges = Vec::new();

@@ -503,8 +503,11 @@ impl Image {
         let maps =
             std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|e| e.to_string())?;
         let path = std::fs::canonicalize(rewritten).map_err(|e| e.to_string())?;
-        let first = maps.lines().find(|line| line.ends_with(&path.display().to_string()));
-        let first = first.and_then(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+        let lines = maps.lines().filter(|line| line.ends_with(&path.display().to_string()));
+        let mut starts =
+            lines.filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok());
+        // The look-up tables are mapped from the file, too.
+        let first = starts.find(|start| !abi::layout::tables(true).contains(start));
         let window = first.ok_or("the program is not mapped")? >> 32 << 32;
         let memory = std::fs::File::open(format!("/proc/{pid}/mem")).map_err(|e| e.to_string())?;
         Ok(Image { header, window, memory })

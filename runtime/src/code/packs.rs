@@ -307,6 +307,7 @@ impl Packs {
             let at = (base + header.segment) as *const u8;
             core::slice::from_raw_parts(at, header.segment_len as usize)
         };
+        populate(span.whole_pages(), POPULATE_READ);
         if key(bytes) != header.content {
             return Err(Left::Content);
         }
@@ -489,6 +490,17 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
     Ok(())
 }
 
+/// Pages that are all read, or all written.
+const POPULATE_READ: usize = 22;
+const POPULATE_WRITE: usize = 23;
+
+/// Has the kernel map all pages of `span` at once: a page fault each would cost more.
+fn populate(span: Span, how: usize) {
+    let args = [span.start.0 as usize, span.len() as usize, how];
+    // SAFETY: what is mapped stays as it is. Linux before 5.14 refuses.
+    let _ = unsafe { sys::call(nr::MADVISE, &args) };
+}
+
 /// Puts the return addresses of the code at `code` into its thunks, for the library at `base`.
 ///
 /// # Safety
@@ -502,6 +514,7 @@ unsafe fn relocate(code: u64, thunks: &Thunks, base: u64) -> Result<(), i32> {
         unsafe { sys::call(nr::MPROTECT, &[args[0], args[1], prot]) }
     };
     protect(sys::PROT_READ | sys::PROT_WRITE)?;
+    populate(Span::new(first, first + args[1] as u64), POPULATE_WRITE);
     // SAFETY: as promised; the header is consistent.
     unsafe {
         add_to_each(code + thunks.start, thunks.direct, DIRECT_THUNK, base as u32);

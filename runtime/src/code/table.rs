@@ -1,8 +1,9 @@
 //! The look-up tables: from the low half of an original code address to its translation.
 //!
 //! The pieces that belong to executable memory of the program in the window are mapped, privately,
-//! from a small file that is filled with the addresses of the miss stubs: an entry that was never
-//! set leads there without a compare. Others are mapped when a look-up first meets them.
+//! from a file that is filled with the addresses of the miss stubs: an entry that was never
+//! set leads there without a compare. That is part of the output, or else made. Others are mapped when a look-up
+//! first meets them.
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
@@ -22,6 +23,7 @@ use crate::code::span::Span;
 use crate::code::world::{For, LookUpTables};
 use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::{page_down, page_up, TableShape, PAGE, WINDOW_SIZE};
+use abi::misses::{Misses, MISS_CODE};
 use abi::options::Options;
 use abi::thread::{STUB_MISS, TARGET};
 use alloc::vec::Vec;
@@ -31,7 +33,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use instrument::block::FarWindow;
 use instrument::emit::{Found, PUTS_BACK};
 
-/// Entries of a table that the file holds, all alike.
+/// Entries of a table that a file holds which is made, all alike.
 const FILE_ENTRIES: u64 = 1 << 17;
 /// It is written in pieces of this many bytes.
 const PIECE: u64 = 64 << 10;
@@ -55,6 +57,15 @@ pub fn keep_tables(tables: core::ops::Range<u64>) -> bool {
     }
     reserve_gaps(tables);
     true
+}
+
+/// The part of the output that the tables are mapped from ([`abi::misses`]).
+#[derive(Clone, Copy)]
+pub struct Prepared {
+    pub fd: i32,
+    /// Where it starts in the file.
+    pub offset: u64,
+    pub misses: Misses,
 }
 
 /// All tables of the process.
@@ -92,14 +103,28 @@ pub struct LookUps {
 }
 
 impl LookUps {
-    pub fn new(window: u64, options: Options, entries: Entries, stack: u64) -> LookUps {
-        let shape = options.jump_table();
-        let jumps = Table { shape, place: 0, miss: entries.miss, is_filled: Cell::default() };
-        let returns = options.return_table().map(|shape| Table {
-            shape,
-            place: jumps.file_len(),
-            miss: entries.return_miss,
-            is_filled: Cell::default(),
+    pub fn new(
+        window: u64,
+        options: Options,
+        entries: Entries,
+        stack: u64,
+        prepared: Option<Prepared>,
+    ) -> LookUps {
+        // This processor may have another table than the output was made for.
+        let prepared = prepared
+            .filter(|prepared| prepared.misses.has_returns || options.return_table().is_none());
+        let (count, miss) = match prepared {
+            Some(Prepared { misses, .. }) if window == 0 => (misses.entries, entries.miss),
+            Some(Prepared { misses, .. }) => (misses.entries, MISS_CODE),
+            None => (FILE_ENTRIES, entries.miss),
+        };
+        let table =
+            |shape, place, miss| Table { shape, count, place, miss, is_filled: Cell::default() };
+        let place = |of: fn(Misses) -> u64| prepared.map(|p| p.offset + of(p.misses));
+        let jumps = table(options.jump_table(), place(Misses::jumps).unwrap_or(0), miss);
+        let returns = options.return_table().map(|shape| {
+            let place = place(Misses::returns).unwrap_or(jumps.file_len());
+            table(shape, place, entries.return_miss)
         });
         let mut tables = LookUps {
             jumps,
@@ -119,7 +144,10 @@ impl LookUps {
             far: FarTables::new(window, options, entries),
             contested: Vec::new(),
         };
-        tables.fd = tables.file().unwrap_or(-1);
+        tables.fd = match prepared {
+            Some(prepared) => prepared.fd,
+            None => tables.file().unwrap_or(-1),
+        };
         tables
     }
 
@@ -439,8 +467,20 @@ fn write_file(parts: &[[u64; 2]]) -> Result<i32, i32> {
 
 /// Maps `start..start + len`, readable and writable, where nothing is.
 fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<(), i32> {
-    const FIXED_NOREPLACE: usize = 0x10_0000;
     let prot = sys::PROT_READ | sys::PROT_WRITE;
+    map_free_with(start, len, prot, flags, fd, offset)
+}
+
+/// The same with other rights.
+pub fn map_free_with(
+    start: u64,
+    len: u64,
+    prot: usize,
+    flags: usize,
+    fd: i32,
+    offset: u64,
+) -> Result<(), i32> {
+    const FIXED_NOREPLACE: usize = 0x10_0000;
     // SAFETY: replaces nothing.
     let mapped = unsafe { sys::mmap(start, len, prot, flags | FIXED_NOREPLACE, fd, offset) }?;
     if mapped != start {
@@ -454,6 +494,8 @@ fn map_free(start: u64, len: u64, flags: usize, fd: i32, offset: u64) -> Result<
 
 struct Table {
     shape: TableShape,
+    /// Entries that the file has for it.
+    count: u64,
     /// Where its part of the file starts.
     place: u64,
     /// Where an entry leads that was never set.
@@ -464,7 +506,7 @@ struct Table {
 
 impl Table {
     fn file_len(&self) -> u64 {
-        FILE_ENTRIES * self.shape.entry
+        self.count * self.shape.entry
     }
 
     /// Makes entries for `start..end`: all of them miss.

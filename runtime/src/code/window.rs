@@ -19,8 +19,8 @@ pub struct Area {
 
 impl Area {
     /// Reserves the largest free piece that lies behind `from` and in which the code cache is in
-    /// reach of the whole program.
-    pub fn reserve(window: u64, from: u64, end: u64) -> Option<Area> {
+    /// reach of the whole program. `taken`: something is there, so the kernel need not be asked for that.
+    pub fn reserve(window: u64, from: u64, end: u64, taken: Option<u64>) -> Option<Area> {
         let first = from.next_multiple_of(AREA_STEP);
         let last = window + ARENA_END - ARENA_LEN;
         // Everything in the area is within reach of the code cache at its start.
@@ -28,7 +28,8 @@ impl Area {
         while size >= ARENA_LEN + AREA_STEP {
             let mut start = first;
             while start <= last && start + size <= window + end {
-                if reserve(start, size) {
+                let is_taken = taken.is_some_and(|at| (start..start + size).contains(&at));
+                if !is_taken && reserve(start, size) {
                     return Some(Area { start, end: start + size });
                 }
                 start += AREA_STEP;

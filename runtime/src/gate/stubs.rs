@@ -41,9 +41,10 @@ pub const WATCH: u32 = 9;
 pub const FILL: u32 = 10;
 
 macro_rules! stub {
-    ($name:ident, $kind:expr) => {
+    ($name:ident, $kind:expr $(, $symbol:literal)?) => {
         /// # Safety
         /// Entered from translated code only, with gs pointing to the thread block.
+        $(#[unsafe(export_name = $symbol)])?
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> ! {
             naked_asm!(
@@ -58,12 +59,13 @@ macro_rules! stub {
     };
 }
 
-stub!(stub_miss, MISS);
+// The rewriter asks for those of the look-up tables by name.
+stub!(stub_miss, MISS, "DEPREWRITE_MISS");
 stub!(stub_syscall, SYSCALL);
 stub!(stub_exit, EXIT);
 stub!(stub_refuse, REFUSE);
 stub!(stub_store, STORE);
-stub!(stub_return_miss, RETURN_MISS);
+stub!(stub_return_miss, RETURN_MISS, "DEPREWRITE_RETURN_MISS");
 stub!(stub_arrive, ARRIVE);
 stub!(stub_turn, TURN);
 stub!(stub_ask, ASK);

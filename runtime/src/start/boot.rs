@@ -36,7 +36,7 @@ use crate::recording::trace_file;
 use crate::start::replay::Given;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
-use crate::start::{hidden, loader, place, replay, selection, vdso};
+use crate::start::{hidden, loader, misses, place, replay, selection, vdso};
 use crate::thread::Thread;
 use abi::event::Event;
 use abi::ids::LiveAddr;
@@ -99,7 +99,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
     let behind =
         replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
-    let area = || Area::reserve(window, behind, area_end);
+    // The kernel likes to place the vdso there.
+    let area = || Area::reserve(window, behind, area_end, start.get(at::SYSINFO_EHDR));
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
@@ -141,7 +142,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         false => far(&mut arena, window, &mut entries),
     };
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
-    let tables = LookUps::new(window, options, entries, stack);
+    // SAFETY: the header is the rewriter's, of this file.
+    let prepared = unsafe { misses::find(&header, window, options) };
+    let tables = LookUps::new(window, options, entries, stack, prepared);
     let image = Image::new(&header, window, selected.reselected);
     let all_code = Jit::new(options, image, packs, selected.selection, arena, tables, far, top);
     if let Err(why) = log_of(options).start() {

@@ -197,6 +197,7 @@ impl Thread {
         let mut block = ThreadBlock::new();
         block.runtime_stack = runtime_stack;
         block.stub_miss = entries.far;
+        block.table_miss = entries.miss;
         block.stub_syscall = entries.syscall;
         block.stub_exit = entries.exit;
         block.stub_refuse = entries.refuse;

@@ -38,6 +38,8 @@ impl LookUps {
 mod tests {
     use super::*;
     use crate::base::facts::Entries;
+    use crate::code::table::{write_file, Prepared};
+    use abi::misses::{Misses, Stubs, MISS_CODE};
     use abi::options::{Options, ProcessOptions};
     use std::vec::Vec;
 
@@ -45,7 +47,8 @@ mod tests {
     const MISS: u64 = WINDOW + 0x123_4560;
     const RETURN_MISS: u64 = WINDOW + 0x765_4320;
 
-    fn tables() -> LookUps {
+    /// `prepared`: mapped from what an output has, behind a page of something else.
+    fn tables(prepared: bool) -> LookUps {
         let entries = Entries {
             miss: MISS,
             far: 0,
@@ -65,15 +68,26 @@ mod tests {
         };
         let process = ProcessOptions { high_tables: true, ..ProcessOptions::default() };
         let options = Options { process, ..Options::default() };
-        LookUps::new(WINDOW, options, entries, 0)
+        let prepared = prepared.then(|| {
+            let misses = Misses::new(0, false, options).unwrap();
+            let bytes = misses.bytes(Stubs { jumps: MISS_CODE, returns: RETURN_MISS });
+            let start = bytes.as_ptr() as u64;
+            let fd = write_file(&[[start, PAGE], [start, bytes.len() as u64]]).unwrap();
+            Prepared { fd, offset: PAGE, misses }
+        });
+        LookUps::new(WINDOW, options, entries, 0, prepared)
     }
 
     #[test]
     fn what_begins_there_is_found_and_all_else_misses() {
-        let mut tables = tables();
+        finds(tables(false), MISS);
+        finds(tables(true), MISS_CODE);
+    }
+
+    fn finds(mut tables: LookUps, miss: u64) {
         let code = Span::new(WINDOW + 0x40_0000, WINDOW + 0x40_4000);
         tables.cover(code);
-        for (what, miss) in [(For::Return, RETURN_MISS & 0xffff_ffff), (For::Jump, MISS)] {
+        for (what, miss) in [(For::Return, RETURN_MISS & 0xffff_ffff), (For::Jump, miss)] {
             let at_once = tables.code_at_once(what);
             let span = Span::new(code.start.0 + at_once, code.start.0 + 2 * at_once);
             // Of each page, and at both ends.

@@ -15,8 +15,8 @@ use core::ops::Range;
 const AROUND: u64 = 64 << 10;
 /// Places that are remembered before they are looked at, and how many of them have to be different ones: the former times
 /// [`AROUND`] is what may be mapped in vain.
-const REMEMBERED: usize = 512;
-const PLACES: usize = 256;
+const REMEMBERED: usize = 1024;
+const PLACES: usize = 512;
 
 impl LookUps {
     /// A look-up has read the entry of `address`, which has missed; `span` has entries.
