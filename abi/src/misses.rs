@@ -28,7 +28,7 @@ const ENTRIES: [u64; 2] = [1 << 17, 1 << 19];
 /// Which entries an output has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misses {
-    /// Of each table, a power of two.
+    /// Of the table of returns, a power of two. Of the other one half as many: both have the same size.
     pub entries: u64,
     /// There is a table for returns.
     pub has_returns: bool,
@@ -67,9 +67,14 @@ impl Misses {
         PAGE
     }
 
+    /// How many entries for jumps there are.
+    pub const fn jump_entries(self) -> u64 {
+        self.entries / 2
+    }
+
     /// Where those for returns start, if there are any.
     pub const fn returns(self) -> u64 {
-        self.jumps() + 8 * self.entries
+        self.jumps() + 8 * self.jump_entries()
     }
 
     /// Bytes of all.
@@ -91,7 +96,7 @@ impl Misses {
         bytes.extend_from_slice(&TABLE_MISS.to_le_bytes());
         // Breakpoints.
         bytes.resize(self.jumps() as usize, 0xcc);
-        for _ in 0..self.entries {
+        for _ in 0..self.jump_entries() {
             bytes.extend_from_slice(&stubs.jumps.to_le_bytes());
         }
         for _ in 0..if self.has_returns { self.entries } else { 0 } {

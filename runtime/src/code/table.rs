@@ -113,18 +113,18 @@ impl LookUps {
         // This processor may have another table than the output was made for.
         let prepared = prepared
             .filter(|prepared| prepared.misses.has_returns || options.return_table().is_none());
-        let (count, miss) = match prepared {
-            Some(Prepared { misses, .. }) if window == 0 => (misses.entries, entries.miss),
-            Some(Prepared { misses, .. }) => (misses.entries, MISS_CODE),
-            None => (FILE_ENTRIES, entries.miss),
+        let miss = if prepared.is_some() && window != 0 { MISS_CODE } else { entries.miss };
+        let count = |of: fn(Misses) -> u64| prepared.map_or(FILE_ENTRIES, |p| of(p.misses));
+        let table = |shape, count, place, miss| {
+            let is_filled = Cell::default();
+            Table { shape, count, place, miss, is_filled }
         };
-        let table =
-            |shape, place, miss| Table { shape, count, place, miss, is_filled: Cell::default() };
         let place = |of: fn(Misses) -> u64| prepared.map(|p| p.offset + of(p.misses));
-        let jumps = table(options.jump_table(), place(Misses::jumps).unwrap_or(0), miss);
+        let in_front = place(Misses::jumps).unwrap_or(0);
+        let jumps = table(options.jump_table(), count(Misses::jump_entries), in_front, miss);
         let returns = options.return_table().map(|shape| {
             let place = place(Misses::returns).unwrap_or(jumps.file_len());
-            table(shape, place, entries.return_miss)
+            table(shape, count(|misses| misses.entries), place, entries.return_miss)
         });
         let mut tables = LookUps {
             jumps,
