@@ -90,7 +90,7 @@ pub struct ImageHeader {
     pub pieces: u64,
     /// Number of the entries.
     pub piece_count: u64,
-    /// What the look-up tables are mapped from ([`crate::misses`]), a segment of its own; 0: nothing.
+    /// What the look-up tables are mapped from ([`crate::misses`]), at the start of a segment; 0: nothing.
     pub misses: u64,
     /// Entries of each table there.
     pub miss_entries: u64,

@@ -131,9 +131,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
 
     let mut runtime = Runtime::embedded()?;
     let text = roots::executable_ranges(&input).iter().map(|[start, end, _]| end - start).sum();
-    if let Some(misses) = Misses::new(text, !input.pie, options) {
-        runtime.add_misses(misses);
-    }
+    runtime.misses = Misses::new(text, !input.pie, options);
     if options.recording.watches() && !input.pie {
         return Err(unsupported!(
             "a program at fixed addresses, whose threads cannot be watched: use --threads serial"
@@ -157,7 +155,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
                 constant: input.constant(),
                 read_only: &input.read_only(),
             };
-            coverage::translate(&input, &image, &mut blocks, target, &learned, runtime.end())
+            coverage::translate(&input, &image, &mut blocks, target, &learned, runtime.size())
         }
     };
     let program = &blocks.recorded;
@@ -180,7 +178,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         &selection,
         !input.pie,
         FIRST_WINDOW + translated.recorded.windows(),
-        places.room_for_libraries(&input, code.len(), runtime.end()),
+        places.room_for_libraries(&input, code.len(), runtime.size()),
         &learned.libraries,
     );
     libraries.reports.extend(reports);

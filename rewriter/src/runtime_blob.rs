@@ -6,7 +6,6 @@
 use crate::convert::index;
 use crate::elf::{FileHeader, ProgramHeader, LE};
 use crate::error::{Error, Result};
-use abi::layout::page_up;
 use abi::misses::{Misses, Stubs, MISS_CODE};
 use object::read::elf::{FileHeader as _, Sym};
 
@@ -24,8 +23,8 @@ pub struct Runtime {
     parameters: u64,
     /// The miss stubs, of jumps and of returns.
     stubs: [u64; 2],
-    /// What the look-up tables are mapped from, in a segment of its own: where, and what.
-    pub misses: Option<(u64, Misses)>,
+    /// What the look-up tables are mapped from: in front of the first segment, and part of it.
+    pub misses: Option<Misses>,
 }
 
 pub struct RuntimeSegment {
@@ -74,26 +73,22 @@ impl Runtime {
         })
     }
 
-    /// Leaves room for what the look-up tables are mapped from.
-    pub fn add_misses(&mut self, misses: Misses) {
-        let address = page_up(self.end());
-        self.misses = Some((address, misses));
-        self.segments.push(RuntimeSegment {
-            address,
-            flags: object::elf::PF_R.0,
-            bytes: vec![0; index(misses.len())],
-            memory_size: misses.len(),
-        });
+    /// The bytes in front of the runtime at `base`: what the look-up tables are mapped from. `fixed`: that is an
+    /// address, not a distance from the window.
+    pub fn front(&self, base: u64, fixed: bool) -> Vec<u8> {
+        let Some(misses) = self.misses else { return Vec::new() };
+        let [jumps, returns] = self.stubs.map(|stub| base + stub);
+        misses.bytes(Stubs { jumps: if fixed { jumps } else { MISS_CODE }, returns })
     }
 
-    /// Fills it, for a runtime at `base`. `fixed`: that is an address, not a distance from the window.
-    pub fn fill_misses(&mut self, base: u64, fixed: bool) {
-        let Some((address, misses)) = self.misses else { return };
-        let [jumps, returns] = self.stubs.map(|stub| base + stub);
-        let stubs = Stubs { jumps: if fixed { jumps } else { MISS_CODE }, returns };
-        for segment in self.segments.iter_mut().filter(|s| s.address == address) {
-            segment.bytes = misses.bytes(stubs);
-        }
+    /// How many they are.
+    pub fn front_len(&self) -> u64 {
+        self.misses.map_or(0, Misses::len)
+    }
+
+    /// Bytes from what lies in front of it to its end.
+    pub fn size(&self) -> u64 {
+        self.front_len() + self.end()
     }
 
     /// First address behind the runtime, relative to its start.

@@ -74,12 +74,13 @@ pub fn assemble(
     places: Places,
     options: Options,
 ) -> Result<(Vec<u8>, [u64; 2])> {
-    let base = places.runtime(code.len(), libraries.len());
+    let in_front = places.runtime(code.len(), libraries.len());
+    let base = in_front + runtime.front_len();
     let end = base + runtime.end();
     places.check(input, end)?;
     let header_at = places.tables + tables.front as u64;
     runtime.set_parameters([base, header_at, u64::from(input.pie), 0])?;
-    runtime.fill_misses(base, !input.pie);
+    let front = runtime.front(base, !input.pie);
 
     let mut out = Output { bytes: input.bytes.clone(), headers: Vec::new(), sections: Vec::new() };
     out.headers = original_headers(input);
@@ -108,11 +109,18 @@ pub fn assemble(
         let at = out.segment(address, r, libraries, len);
         out.section(abi::library::SECTION, address, file_off(at), len, r);
     }
-    for s in &runtime.segments {
-        let at = out.segment(base + s.address, s.flags, &s.bytes, s.memory_size);
+    for (i, s) in runtime.segments.iter().enumerate() {
+        // Not a segment of its own: there is room for few.
+        let before = if i == 0 { front.as_slice() } else { &[] };
+        let (skipped, all) = (before.len() as u64, [before, &s.bytes].concat());
+        let address = base + s.address - skipped;
+        let at = out.segment(address, s.flags, &all, skipped + s.memory_size);
+        if skipped > 0 {
+            out.section(abi::misses::SECTION, address, file_off(at), skipped, s.flags);
+        }
+        let at = at + before.len();
         let len = s.bytes.len() as u64;
         let name = match s.flags & (elf::PF_X.0 | elf::PF_W.0) {
-            _ if runtime.misses.is_some_and(|(at, _)| at == s.address) => abi::misses::SECTION,
             0 => ".deprewrite.runtime.rodata",
             f if f & elf::PF_X.0 != 0 => ".deprewrite.runtime",
             _ => ".deprewrite.runtime.data",
@@ -137,8 +145,8 @@ pub fn assemble(
 
     tables.header.runtime = base;
     tables.header.runtime_end = end;
-    if let Some((at, misses)) = runtime.misses {
-        tables.header.misses = base + at;
+    if let Some(misses) = runtime.misses {
+        tables.header.misses = in_front;
         tables.header.miss_entries = misses.entries;
     }
     tables.header.identity = identity(input, &tables);

@@ -45,7 +45,7 @@ pub unsafe fn find(header: &ImageHeader, window: u64, options: Options) -> Optio
     Some(Prepared { offset: offset?, fd: descriptors::hide(fd), misses })
 }
 
-/// Where the segment at `address` lies in the file. (Where the kernel has put the program headers in memory is
+/// Where the segment that starts at `address` lies in the file. (Where the kernel has put the program headers in memory is
 /// not known any more when the program has been moved.)
 fn offset_of(fd: i32, address: u64) -> Option<u64> {
     let mut first = [Header::default()];
