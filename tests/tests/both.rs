@@ -159,7 +159,7 @@ fn replays_of_the_corpus_are_what_the_profile_says() {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join("rewritten");
                 let all = [&["--instrument", "inputs,dep"], *flags].concat();
-                Tools::get().rewrite(&case.path, &rewritten, &all)?;
+                Tools::get().rewrite_sharing(&case.path, &rewritten, &all)?;
                 let run =
                     spec(case).run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
                 verify_all(&run.traces, Tools::get(), &rewritten)?;

@@ -221,7 +221,7 @@ fn record(
     listings: &[&str],
 ) -> Result<(Run, serde_json::Value), String> {
     let rewritten = dir.join(name);
-    Tools::get().rewrite(&spec.program, &rewritten, flags)?;
+    Tools::get().rewrite_sharing(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     look_at(run, &rewritten, dir, name, listings)
 }

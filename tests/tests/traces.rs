@@ -57,7 +57,7 @@ fn record(
 ) -> Result<Run, String> {
     let tools = Tools::get();
     let rewritten = dir.join(name);
-    tools.rewrite(&spec.program, &rewritten, flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let trace = first_trace(&run.traces)?;
     tools.verify(trace, &rewritten)?;
@@ -157,7 +157,7 @@ fn what_a_return_has_read_stays_if_it_is_asked_for() {
             let flags = [&flags[..], &["--pointers", pointers, "--translate", translate]].concat();
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join("rewritten");
-                tools.rewrite(&spec.program, &rewritten, &flags)?;
+                tools.rewrite_sharing(&spec.program, &rewritten, &flags)?;
                 let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
                 for trace in &run.traces {
                     tools.verify(trace, &rewritten)?;

@@ -60,7 +60,7 @@ fn unordered_word(line: &str) -> Option<u64> {
 fn undo_once(spec: &RunSpec, flags: &[&str], dir: &Path) -> Result<Outcome, String> {
     let tools = Tools::get();
     let rewritten = dir.join("rewritten");
-    tools.rewrite(&spec.program, &rewritten, flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, flags)?;
     let image = Image::read(&spec.program).map_err(|e| e.to_string())?;
     let (mut launch, run) = spec.launch(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     launch.env.extend(WITHOUT_RACES.map(|(name, value)| (name.into(), value.into())));
@@ -230,7 +230,7 @@ fn listing(
 ) -> Result<(String, std::path::PathBuf, Vec<String>), String> {
     let tools = Tools::get();
     let rewritten = dir.join("rewritten");
-    tools.rewrite(&spec.program, &rewritten, flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     if run.status != Status::Exited(0) {
         return Err(format!("ended with {:?}", run.status));

@@ -53,6 +53,25 @@ impl Tools {
         run(command).map(drop)
     }
 
+    /// As [`Tools::rewrite`], but what is made of a library is made once for all outputs (`--libraries cache`), unless
+    /// the flags say something else: an output that carries libc takes ten times as long.
+    pub fn rewrite_sharing(
+        &self,
+        program: &Path,
+        output: &Path,
+        flags: &[&str],
+    ) -> Result<(), String> {
+        if flags.iter().any(|&flag| flag == "--libraries" || flag == "dynamic") {
+            return self.rewrite(program, output, flags);
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
+        let mut command = Command::new(&self.deprewrite);
+        command.env("XDG_CACHE_HOME", root.join("target/tmp/libraries"));
+        command.arg(program).arg("-o").arg(output).args(["--quiet", "--libraries", "cache"]);
+        command.args(flags);
+        run(command).map(drop)
+    }
+
     /// The text of `dep WHAT TRACE`, written to `to`. `output` is the rewritten program, which
     /// the trace knows by the path of the original.
     pub fn list(&self, what: &str, trace: &Path, output: &Path, to: &Path) -> Result<(), String> {
