@@ -182,7 +182,10 @@ impl Recorder {
     /// it.)
     fn open_overflow(&mut self) {
         let at = self.region.start() + MEMORY_MAX - OVERFLOW;
-        let opened = match (self.trace, self.place) {
+        // (A file that has ended may be closed, or another one be open: what comes now is kept in neither.)
+        let is_there =
+            |trace: &TraceFile| trace.epoch() == self.epoch && trace.phase() != Phase::Ended;
+        let opened = match (self.trace.filter(|trace| is_there(trace)), self.place) {
             (Some(trace), Some(place)) => {
                 let from = at - self.frame;
                 trace.map_into(&mut self.region, at, place, from, OVERFLOW)
