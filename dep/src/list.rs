@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use abi::ids::LiveAddr;
 use serde::Serialize;
 use trace::compile::CompiledUnit;
-use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam};
+use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam, Task};
 use trace::plain::Referred;
 use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 use trace::{Error, Trace};
@@ -406,14 +406,41 @@ fn list<const REFERENCES: bool>(
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
+    let tasks = pipeline::tasks(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
-        return Err(Error(format!("the trace has no thread {tid}")).into());
+        return Err(no_thread(tid).into());
     }
+    list_tasks::<REFERENCES>(trace, tasks, &Nobody, what, outside, warnings, out).map(drop)
+}
+
+pub fn no_thread(tid: u32) -> Error {
+    Error(format!("the trace has no thread {tid}"))
+}
+
+/// Who is told how far a listing has come.
+pub trait Progress: Sync {
+    /// This chunk need not be read again.
+    fn read(&self, _task: &Task<'_>) {}
+    /// No more chunks are wanted.
+    fn enough(&self) {}
+}
+
+struct Nobody;
+
+impl Progress for Nobody {}
+
+/// Lists what these chunks have.
+pub fn list_tasks<'t, const REFERENCES: bool>(
+    trace: &Trace,
+    tasks: impl Iterator<Item = Task<'t>> + Send,
+    progress: &impl Progress,
+    what: &Selection,
+    outside: bool,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<Listed, Stop> {
     let form = Form::new(what.common.json);
     let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
-    let style = |thread: &trace::Thread| Style::new(thread.name(), form, range.clone(), outside);
-    let styles: Vec<Style> = trace.threads.iter().map(style).collect();
-    let jobs = pipeline::jobs(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
     let spare = Spare::default();
     let make = |job: Job, mut outlet: Outlet<Lines, Known>| {
         if outlet.kept.thread != job.thread {
@@ -422,7 +449,7 @@ fn list<const REFERENCES: bool>(
         Printer::<REFERENCES> {
             spare: &spare,
             outlet,
-            style: styles[job.thread].clone(),
+            style: Style::new(job.name, form, range.clone(), outside),
             lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
             fresh: true,
             room: Box::new([0; ROOM * MOST]),
@@ -433,36 +460,55 @@ fn list<const REFERENCES: bool>(
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut seam = Seam::default();
     let mut result = Ok(());
-    pipeline::run(trace, &jobs, make, |job, piece| {
-        result = match piece {
-            Piece::Batch(lines) => {
-                let begins = |pc| seam.begins_block(trace, &job, pc);
-                let skip = lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
-                let goes_on = outside_of == Some(job.thread);
-                let skip = if goes_on { skip.max(lines.outside) } else { skip };
-                let printed = print(&lines.text[skip..], &mut left, out);
-                give_back(&spare, lines.text);
-                printed
-            }
-            Piece::End(end) => match *end {
-                Ok(end) => {
-                    seam.ended(trace, &job, Some(end.falls));
-                    if end.units > 0 || end.stays > 0 {
-                        outside_of = end.ends_outside.then_some(job.thread);
+    pipeline::run_and_tell(
+        trace,
+        tasks,
+        make,
+        |task| progress.read(task),
+        |job, piece| {
+            result = match piece {
+                Piece::Batch(lines) => {
+                    let begins = |pc| seam.begins_block(&job, pc);
+                    let skip =
+                        lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
+                    let goes_on = outside_of == Some(job.thread);
+                    let skip = if goes_on { skip.max(lines.outside) } else { skip };
+                    let printed = print(&lines.text[skip..], &mut left, out);
+                    give_back(&spare, lines.text);
+                    printed
+                }
+                Piece::End(end) => match *end {
+                    Ok(end) => {
+                        seam.ended(&job, Some(end.falls));
+                        if end.units > 0 || end.stays > 0 {
+                            outside_of = end.ends_outside.then_some(job.thread);
+                        }
+                        Ok(())
                     }
-                    Ok(())
-                }
-                Err(violation) => {
-                    // The chunks behind it are decoded on their own.
-                    warnings.add(&format!("{violation}: the rest of this chunk is missing"));
-                    seam.ended(trace, &job, None);
-                    Ok(())
-                }
-            },
-        };
-        result.is_ok() && left > 0
-    });
-    result
+                    Err(violation) => {
+                        // The chunks behind it are decoded on their own.
+                        warnings.add(&format!("{violation}: the rest of this chunk is missing"));
+                        seam.ended(&job, None);
+                        Ok(())
+                    }
+                },
+            };
+            let goes_on = result.is_ok() && left > 0;
+            if !goes_on {
+                progress.enough();
+            }
+            goes_on
+        },
+    );
+    result.map(|()| if left > 0 { Listed::All } else { Listed::Enough })
+}
+
+/// How much was listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Listed {
+    All,
+    /// As many lines as were asked for.
+    Enough,
 }
 
 /// An empty buffer for a batch.

@@ -49,7 +49,7 @@ impl Learned {
         check_program(&trace, build_id, &image)
             .map_err(|why| Error::File(format!("cannot learn from {}: {why}", path.display())))?;
         let files = files(&trace);
-        for unit in trace.units.jit() {
+        trace.units.each_jit(|unit| {
             let is_wide = unit.body.flags & flags::WIDE != 0;
             if image.contains(&unit.address.0) {
                 // The program may have changed its code, or the trace may be of another one.
@@ -57,16 +57,16 @@ impl Learned {
                     self.ran.push(unit.address.0 - load);
                     self.program.extend(is_wide.then_some(unit.address.0 - load));
                 }
-                continue;
+                return;
             }
             if !is_wide {
-                continue;
+                return;
             }
             if let Some((range, file)) = find(&files, unit.address.0) {
                 let addresses = self.libraries.entry(file.clone()).or_default();
                 addresses.push(unit.address.0 - range.start);
             }
-        }
+        });
         Ok(())
     }
 }

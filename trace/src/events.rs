@@ -46,24 +46,31 @@ impl Placed {
 /// Reads the events of a payload up to its end mark. The flag says whether it ended properly.
 #[must_use]
 pub fn parse(payload: &[u8]) -> (Vec<Placed>, bool) {
+    let (events, _, whole) = parse_some(payload);
+    (events, whole)
+}
+
+/// The same, and how many bytes they take.
+#[must_use]
+pub(crate) fn parse_some(payload: &[u8]) -> (Vec<Placed>, usize, bool) {
     let mut events = Vec::new();
+    let len = |rest: &[u8]| payload.len() - rest.len();
     let mut rest = payload;
     while !rest.is_empty() {
         let Some(header) = EventHeader::from_bytes(rest) else {
             // Less than a header is left: fine if that is padding.
-            return (events, rest.iter().all(|&b| b == 0));
+            return (events, len(rest), rest.iter().all(|&b| b == 0));
         };
         if header.kind == 0 {
             break;
         }
-        rest = &rest[EVENT_HEADER_SIZE..];
-        let Some((event, behind)) = split(&header, rest) else {
-            return (events, false);
+        let Some((event, behind)) = split(&header, &rest[EVENT_HEADER_SIZE..]) else {
+            return (events, len(rest), false);
         };
         events.push(Placed { position: header.position, event });
         rest = behind;
     }
-    (events, true)
+    (events, len(rest), true)
 }
 
 /// The event whose payload is at the start of `rest`, and what is behind it.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use abi::trace::{
     Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PAYLOAD,
@@ -67,7 +68,7 @@ pub struct TraceFile {
     pub damage: Vec<Damage>,
     /// What open Record frames held when they were found: a thread that still runs records its next
     /// chunk there. By offset.
-    held: BTreeMap<u64, Vec<u8>>,
+    held: RwLock<BTreeMap<u64, Vec<u8>>>,
 }
 
 /// The two streams of a Record frame.
@@ -125,6 +126,47 @@ fn add_padded(sum: &mut Checksum, bytes: &[u8]) {
     }
 }
 
+/// What is at a place of a file that grows.
+pub(crate) enum Place {
+    /// Nothing, or nothing yet.
+    Zeros,
+    /// No frame, or one that is just being written.
+    NoFrame,
+    /// A frame of so many bytes that holds nothing, for now or for good.
+    Empty(u64),
+    /// A frame, and what is wrong with it.
+    Frame(Frame, Vec<String>),
+}
+
+/// The frame at `offset` of a file with `file_len` bytes, if its lengths make sense, and what is wrong with it: lengths
+/// of contents are clamped.
+fn judged(offset: u64, mut header: FrameHeader, file_len: u64) -> Option<(Frame, Vec<String>)> {
+    let mut wrong = Vec::new();
+    let kind = FrameKind::from_u16(header.kind)?;
+    let len = header.frame_len;
+    let record = kind == FrameKind::Record;
+    let start = if record { header.split } else { PAYLOAD as u64 };
+    if record && !(RECORD_DATA as u64..=len).contains(&start) {
+        return None;
+    }
+    if header.state == SEALED {
+        let memory_room = if record { start - RECORD_DATA as u64 } else { 0 };
+        if header.used > len - start || header.used_memory > memory_room {
+            wrong.push("a sealed frame claims more bytes than it has".into());
+            header.used = header.used.min(len - start);
+            header.used_memory = header.used_memory.min(memory_room);
+        }
+    } else if header.state != abi::trace::OPEN {
+        wrong.push(format!("unknown frame state {}", header.state));
+        header.state = abi::trace::OPEN;
+    }
+    let present = len.min(file_len - offset);
+    if present < len {
+        wrong.push(format!("the file ends {} bytes before this frame", len - present));
+    }
+    Some((Frame { offset, kind, header, present }, wrong))
+}
+
 impl TraceFile {
     /// Whether the process was killed before it recorded anything: the file is there, and holds at
     /// most its first frame and zeros.
@@ -164,7 +206,7 @@ impl TraceFile {
             source,
             frames: Vec::new(),
             damage: Vec::new(),
-            held: BTreeMap::new(),
+            held: RwLock::default(),
         };
         trace.scan_all().map_err(fail)?;
         if let Some(what) = trace.source.missing().map_err(fail)? {
@@ -183,7 +225,7 @@ impl TraceFile {
         const EACH: std::time::Duration = std::time::Duration::from_millis(1);
         for tries in 1.. {
             (self.len, self.frames, self.damage) = (self.source.length()?, vec![], vec![]);
-            self.held.clear();
+            self.held_mut().clear();
             self.scan()?;
             let is_whole = self.choose_chunks() && !self.has_gaps() && self.damage.is_empty();
             let is_still = !self.source.look()?;
@@ -239,7 +281,7 @@ impl TraceFile {
             if at >= self.len {
                 // What an open frame held may have been written behind the end meanwhile.
                 let grown = self.source.length()?;
-                if self.held.is_empty() || grown <= self.len {
+                if self.held().is_empty() || grown <= self.len {
                     break;
                 }
                 self.len = grown;
@@ -308,7 +350,7 @@ impl TraceFile {
 
     /// Keeps what an open Record frame holds. False if that chunk has been written behind the other
     /// frames meanwhile, where it will be found.
-    fn hold(&mut self, frame: &Frame) -> std::io::Result<bool> {
+    fn hold(&self, frame: &Frame) -> std::io::Result<bool> {
         let mut bytes = vec![0; size(frame.present)];
         // Control flow first: a unit writes to it in front of its records in the memory stream, so of all units that
         // are found there, but the last one, these are written by then.
@@ -323,35 +365,62 @@ impl TraceFile {
         let is_same = now.is_none_or(|now| {
             now.state != EMPTY && now.thread == frame.header.thread && now.seq == frame.header.seq
         });
-        self.held.insert(frame.offset, bytes);
+        self.held_mut().insert(frame.offset, bytes);
         Ok(is_same)
     }
 
+    fn held(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Vec<u8>>> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Vec<u8>>> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file that grows while it is read. Nothing is looked for yet, and nobody knows how long it will be.
+    pub(crate) fn growing(path: &Path) -> std::io::Result<TraceFile> {
+        Ok(TraceFile {
+            source: Source::open(path)?,
+            len: u64::MAX / 2,
+            frames: Vec::new(),
+            damage: Vec::new(),
+            held: RwLock::default(),
+        })
+    }
+
+    /// Bytes of the file now.
+    pub(crate) fn length_now(&self) -> std::io::Result<u64> {
+        self.source.length()
+    }
+
+    /// What is at `offset` of a file that grows.
+    pub(crate) fn look_at(&self, offset: u64) -> std::io::Result<Place> {
+        let bytes = self.header_at(offset)?;
+        let Some(header) = FrameHeader::from_bytes(&bytes).filter(has_length) else {
+            return Ok(match bytes.iter().any(|&byte| byte != 0) {
+                true => Place::NoFrame,
+                false => Place::Zeros,
+            });
+        };
+        if header.state == EMPTY {
+            return Ok(Place::Empty(header.frame_len));
+        }
+        Ok(match judged(offset, header, self.len) {
+            Some((frame, wrong)) => Place::Frame(frame, wrong),
+            None => Place::NoFrame,
+        })
+    }
+
+    /// Keeps what an open Record frame of a file holds that does not grow any more.
+    pub(crate) fn keep_open(&self, frame: &Frame) -> std::io::Result<()> {
+        self.hold(frame).map(drop)
+    }
+
     /// A frame whose lengths make sense; lengths of contents are clamped and reported.
-    fn judge(&mut self, offset: u64, mut header: FrameHeader) -> Option<Frame> {
-        let kind = FrameKind::from_u16(header.kind)?;
-        let len = header.frame_len;
-        let record = kind == FrameKind::Record;
-        let start = if record { header.split } else { PAYLOAD as u64 };
-        if record && !(RECORD_DATA as u64..=len).contains(&start) {
-            return None;
-        }
-        if header.state == SEALED {
-            let memory_room = if record { start - RECORD_DATA as u64 } else { 0 };
-            if header.used > len - start || header.used_memory > memory_room {
-                self.report(offset, "a sealed frame claims more bytes than it has".into());
-                header.used = header.used.min(len - start);
-                header.used_memory = header.used_memory.min(memory_room);
-            }
-        } else if header.state != abi::trace::OPEN {
-            self.report(offset, format!("unknown frame state {}", header.state));
-            header.state = abi::trace::OPEN;
-        }
-        let present = len.min(self.len - offset);
-        if present < len {
-            self.report(offset, format!("the file ends {} bytes before this frame", len - present));
-        }
-        Some(Frame { offset, kind, header, present })
+    fn judge(&mut self, offset: u64, header: FrameHeader) -> Option<Frame> {
+        let (frame, wrong) = judged(offset, header, self.len)?;
+        wrong.into_iter().for_each(|what| self.report(offset, what));
+        Some(frame)
     }
 
     fn report(&mut self, offset: u64, what: String) {
@@ -395,7 +464,8 @@ impl TraceFile {
 
     /// Part of a frame as it was when it was found.
     fn read_frame(&self, frame: &Frame, from: u64, len: u64) -> Result<Vec<u8>, Error> {
-        let Some(held) = self.held.get(&frame.offset) else {
+        let all = self.held();
+        let Some(held) = all.get(&frame.offset) else {
             return self.read(frame.offset + from, len);
         };
         let start = size(from).min(held.len());
@@ -412,7 +482,7 @@ impl TraceFile {
         bytes: &mut Vec<u8>,
         start: usize,
     ) -> Result<usize, Error> {
-        if self.held.contains_key(&frame.offset) {
+        if self.held().contains_key(&frame.offset) {
             let held = self.read_frame(frame, from, len)?;
             bytes.truncate(start);
             bytes.extend_from_slice(&held);

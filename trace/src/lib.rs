@@ -4,7 +4,7 @@
 //! payloads, [`open`] puts them together into a [`Trace`]; [`compile`] turns a unit into
 //! the few steps that an execution costs, [`plain`] those into sums, [`walk`] follows one chunk, [`pipeline`] follows all of
 //! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
-//! what the format promises, [`trim`] writes a trace again.
+//! what the format promises, [`trim`] writes a trace again, [`growing`] is one that is read while it is written.
 //!
 //! Memory: the index (a frame costs 100 bytes), all events and unit descriptions, compiled units
 //! once per worker, and for each worker one chunk (at most [`file::MAX_FRAME`]) and a few batches
@@ -17,6 +17,7 @@
 pub mod compile;
 pub mod events;
 pub mod file;
+pub mod growing;
 pub mod inputs;
 mod lanes;
 pub mod open;

@@ -53,6 +53,12 @@ impl Thread {
         })
     }
 
+    /// The chunk with this number.
+    pub fn chunk(&self, seq: u32) -> Option<&Chunk> {
+        let at = self.chunks.binary_search_by_key(&seq, |chunk| chunk.frame.header.seq).ok()?;
+        self.chunks.get(at)
+    }
+
     /// Events that happened in chunk `seq`.
     pub fn events_of(&self, seq: u32) -> &[Placed] {
         let start = self.events.partition_point(|e| e.position.chunk < seq);
@@ -151,7 +157,7 @@ pub enum Reading {
 }
 
 /// What the frames with this thread number belong to.
-fn owner(thread: u32) -> String {
+pub(crate) fn owner(thread: u32) -> String {
     match thread {
         PROCESS => "the process".into(),
         thread => format!("thread {thread}"),
@@ -201,7 +207,23 @@ impl Trace {
         if file.frames.is_empty() && !not_started {
             return Err(in_file("not a trace: it has no valid frame"));
         }
-        let mut trace = Trace {
+        let mut trace = Trace::blank(path, file);
+        let described = trace.read_frames(reading)?;
+        if not_started && described.is_none() {
+            trace.damage.clear();
+            trace.not_started = true;
+            return Ok((trace, false));
+        }
+        trace.take_options(described, reading)?;
+        if trace.options.recording.ring {
+            trace.forget_what_gave_way();
+        }
+        Ok((trace, true))
+    }
+
+    /// Nothing has been read yet.
+    pub(crate) fn blank(path: &Path, file: TraceFile) -> Trace {
+        Trace {
             options: Options::default(),
             pid: 0,
             parent: None,
@@ -225,13 +247,18 @@ impl Trace {
             both: false,
             path: path.to_owned(),
             file,
-        };
-        let described = trace.read_frames(reading)?;
-        if not_started && described.is_none() {
-            trace.damage.clear();
-            trace.not_started = true;
-            return Ok((trace, false));
         }
+    }
+
+    /// Format version and options, as the trace says them.
+    pub(crate) fn take_options(
+        &mut self,
+        described: Option<(u32, u64)>,
+        reading: Reading,
+    ) -> Result<(), Error> {
+        let path = self.path.clone();
+        let in_file = |what: &str| Error(format!("{}: {what}", path.display()));
+        let trace = self;
         let Some((version, options)) = described else {
             return Err(in_file("the frame that describes the process is missing or damaged"));
         };
@@ -248,10 +275,7 @@ impl Trace {
                 Reading::Inputs => Instrument::Inputs,
             };
         }
-        if trace.options.recording.ring {
-            trace.forget_what_gave_way();
-        }
-        Ok((trace, true))
+        Ok(())
     }
 
     /// Reads all that is not a stream. Returns format version and options.
@@ -453,7 +477,7 @@ impl Trace {
         }
     }
 
-    fn process_event(&mut self, placed: Placed) {
+    pub(crate) fn process_event(&mut self, placed: Placed) {
         match placed.event {
             Some(Event::Program(path)) => self.program = PathBuf::from(OsStr::from_bytes(&path)),
             Some(Event::Arguments(all)) => {
@@ -509,7 +533,6 @@ impl Trace {
 
     /// Adds the ahead-of-time units of the program and of the libraries that it mapped.
     fn open_output(&mut self, places: &Places) -> Result<(), Error> {
-        let by_address = self.options.recording.control_flow != ControlFlow::Tags;
         let mut libraries = BTreeMap::new();
         for event in self.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
             if let Event::Library { first_window, .. } = event {
@@ -532,20 +555,40 @@ impl Trace {
             Some(s) => Some(OutputFile::open(&self.output, s.identity)?),
             None => None,
         };
-        if let (Some(output), Some(s)) = (&output, statics.filter(|s| s.count > 0)) {
-            let program = output.program()?;
-            self.units.add_static(program, s.load, s.first_window, s.count, by_address)?;
+        if let Some(output) = &output {
+            self.add_program(output)?;
         }
-        for (window, event) in libraries {
-            let Event::Library { load, identity, count, address, path, .. } = event else {
-                continue;
-            };
-            let translation = match &output {
-                Some(output) if address != OrigAddr(0) => output.library(address, identity)?,
-                _ => places.library(&path, identity)?,
-            };
-            self.units.add_static(translation, load, window, count, by_address)?;
+        for event in libraries.values() {
+            self.add_library(event, output.as_ref(), places)?;
         }
         Ok(())
+    }
+
+    /// Adds the ahead-of-time units of the program.
+    pub(crate) fn add_program(&self, output: &OutputFile) -> Result<(), Error> {
+        let Some(s) = self.statics.filter(|s| s.count > 0) else { return Ok(()) };
+        let by_address = self.options.recording.control_flow != ControlFlow::Tags;
+        let program = output.program()?;
+        self.units.add_static(program, s.load, s.first_window, s.count, by_address)
+    }
+
+    /// Adds those of the library that an event names.
+    pub(crate) fn add_library(
+        &self,
+        event: &Event,
+        output: Option<&OutputFile>,
+        places: &Places,
+    ) -> Result<(), Error> {
+        let Event::Library { load, identity, count, address, path, first_window, .. } = event
+        else {
+            return Ok(());
+        };
+        let Ok(window) = u32::try_from(*first_window) else { return Ok(()) };
+        let translation = match output {
+            Some(output) if *address != OrigAddr(0) => output.library(*address, *identity)?,
+            _ => places.library(path, *identity)?,
+        };
+        let by_address = self.options.recording.control_flow != ControlFlow::Tags;
+        self.units.add_static(translation, *load, window, *count, by_address)
     }
 }

@@ -1,25 +1,49 @@
 //! Recovers chunks in parallel and hands the results over in order.
 //!
-//! Worker w takes jobs w, w + n, w + 2n, ...; each has a bounded queue, so that the memory in use
-//! does not depend on how far the slowest worker is behind.
+//! Each worker takes the next chunk that nobody has, and sends what it finds to a bounded queue of that
+//! chunk's; no more than a few chunks are ahead of the one that is listened to. So the memory in use does not depend
+//! on how far the slowest worker is behind.
 
+use std::borrow::Cow;
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::{Mutex, PoisonError};
 
 use abi::ids::LiveAddr;
 
-use crate::open::Trace;
-use crate::walk::{ChunkEnd, Falls, Sink, Violation, Walker};
+use crate::events::Placed;
+use crate::open::{Chunk, Trace};
+use crate::walk::{ChunkEnd, Falls, Part, Sink, Violation, Walker};
 
-/// Batches that may wait in one queue.
-const QUEUE: usize = 4;
+/// Batches that may wait, of all chunks together and at least and at most of one: a worker should come to the end of
+/// its chunk while another one is listened to.
+const BATCHES: usize = 512;
+const FEWEST: usize = 4;
+const MOST: usize = 128;
 
-/// A chunk to recover: positions in [`Trace::threads`] and in its chunks.
+/// A chunk to recover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// In [`Trace::threads`].
+    /// The thread: equal for its chunks alone.
     pub thread: usize,
-    /// In the thread's chunks.
-    pub chunk: usize,
+    /// What the thread is called.
+    pub name: u32,
+    /// Number of the chunk in its thread.
+    pub seq: u32,
+}
+
+/// A job with all that it takes.
+#[derive(Debug)]
+pub struct Task<'t> {
+    /// Which chunk it is.
+    pub job: Job,
+    /// The chunk.
+    pub chunk: Chunk,
+    /// The one behind it, if it is known.
+    pub following: Option<Chunk>,
+    /// What happened in it.
+    pub events: Cow<'t, [Placed]>,
+    /// The recording ended before the process.
+    pub is_lossy: bool,
 }
 
 /// How the chunk that is being read follows the one before.
@@ -32,11 +56,10 @@ pub struct Seam {
 impl Seam {
     /// Whether a block starts at `pc`, where the chunk of `job` starts: not if the block before goes
     /// on there; and nobody knows if the chunk before is missing or damaged.
-    pub fn begins_block(&self, trace: &Trace, job: &Job, pc: LiveAddr) -> bool {
-        let seq = seq(trace, job);
+    pub fn begins_block(&self, job: &Job, pc: LiveAddr) -> bool {
         match self.last {
-            _ if seq == 0 => true,
-            Some((thread, last, falls)) if thread == job.thread && last + 1 == seq => {
+            _ if job.seq == 0 => true,
+            Some((thread, last, falls)) if thread == job.thread && last + 1 == job.seq => {
                 !falls.reaches(pc)
             }
             _ => false,
@@ -44,21 +67,30 @@ impl Seam {
     }
 
     /// The chunk of `job` has been read, and its last block `falls` there; `None`: it is damaged.
-    pub fn ended(&mut self, trace: &Trace, job: &Job, falls: Option<Falls>) {
-        self.last = falls.map(|falls| (job.thread, seq(trace, job), falls));
+    pub fn ended(&mut self, job: &Job, falls: Option<Falls>) {
+        self.last = falls.map(|falls| (job.thread, job.seq, falls));
     }
 }
 
-fn seq(trace: &Trace, job: &Job) -> u32 {
-    trace.threads[job.thread].chunks[job.chunk].frame.header.seq
-}
-
 /// All chunks of the threads that `wanted` names, thread by thread.
-pub fn jobs(trace: &Trace, wanted: impl Fn(&crate::Thread) -> bool) -> Vec<Job> {
-    let threads = trace.threads.iter().enumerate().filter(|(_, t)| wanted(t));
-    threads
-        .flat_map(|(thread, t)| (0..t.chunks.len()).map(move |chunk| Job { thread, chunk }))
-        .collect()
+pub fn tasks<'t>(
+    trace: &'t Trace,
+    wanted: impl Fn(&crate::Thread) -> bool,
+) -> impl Iterator<Item = Task<'t>> + Send {
+    let all = trace.threads.iter().enumerate();
+    let threads: Vec<_> = all.filter(|(_, t)| wanted(t)).collect();
+    threads.into_iter().flat_map(move |(thread, t)| {
+        t.chunks.iter().enumerate().map(move |(number, chunk)| {
+            let seq = chunk.frame.header.seq;
+            Task {
+                job: Job { thread, name: t.name(), seq },
+                chunk: *chunk,
+                following: t.chunks.get(number + 1).copied(),
+                events: Cow::Borrowed(t.events_of(seq)),
+                is_lossy: trace.is_lossy,
+            }
+        })
+    })
 }
 
 /// How a worker's sink passes batches on.
@@ -105,38 +137,59 @@ enum Message<B> {
     End(Box<Result<ChunkEnd, Violation>>),
 }
 
-/// Runs all `jobs`, with a fresh sink for each. `consume` returns false to stop.
-pub fn run<S: BatchSink>(
+/// Carries all `tasks` out, with a fresh sink for each. `consume` returns false to stop.
+pub fn run<'t, S: BatchSink>(
     trace: &Trace,
-    jobs: &[Job],
+    tasks: impl Iterator<Item = Task<'t>> + Send,
     make: impl Fn(Job, Outlet<S::Batch, S::Kept>) -> S + Sync,
+    consume: impl FnMut(Job, Piece<S::Batch>) -> bool,
+) {
+    run_and_tell(trace, tasks, make, |_| {}, consume);
+}
+
+/// The same; `done` is told of each chunk that need not be read again.
+pub fn run_and_tell<'t, S: BatchSink>(
+    trace: &Trace,
+    tasks: impl Iterator<Item = Task<'t>> + Send,
+    make: impl Fn(Job, Outlet<S::Batch, S::Kept>) -> S + Sync,
+    done: impl Fn(&Task<'t>) + Sync,
     mut consume: impl FnMut(Job, Piece<S::Batch>) -> bool,
 ) {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let workers = cores.min(jobs.len());
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let room = (BATCHES / workers).clamp(FEWEST, MOST);
+    // Whoever takes a task says so before somebody else can take the next one.
+    let (taken, order) = sync_channel::<(Job, Receiver<Message<S::Batch>>)>(workers);
+    let tasks = Mutex::new(tasks.fuse());
     std::thread::scope(|scope| {
-        let mut queues: Vec<Receiver<Message<S::Batch>>> = Vec::new();
-        for first in 0..workers {
-            let (sender, receiver) = sync_channel(QUEUE);
-            queues.push(receiver);
-            let make = &make;
+        for _ in 0..workers {
+            let (make, done, taken, tasks) = (&make, &done, taken.clone(), &tasks);
             scope.spawn(move || {
                 let mut walker = Walker::new(trace);
-                let mut outlet = Outlet { sender, open: true, kept: S::Kept::default() };
-                for job in jobs.iter().skip(first).step_by(workers) {
-                    let mut sink = make(*job, outlet);
-                    let end = walker.walk(&trace.threads[job.thread], job.chunk, &mut sink);
-                    outlet = sink.finish();
+                let mut kept = S::Kept::default();
+                let next = || {
+                    let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+                    let task = tasks.next()?;
+                    let (sender, receiver) = sync_channel(room);
+                    taken.send((task.job, receiver)).is_ok().then_some((task, sender))
+                };
+                while let Some((task, sender)) = next() {
+                    let mut sink = make(task.job, Outlet { sender, open: true, kept });
+                    let end = walker.walk_part(&Part::of(&task), &mut sink);
+                    done(&task);
+                    let outlet = sink.finish();
                     if !outlet.open || outlet.sender.send(Message::End(Box::new(end))).is_err() {
                         return;
                     }
+                    kept = outlet.kept;
                 }
             });
         }
-        for (number, &job) in jobs.iter().enumerate() {
+        drop(taken);
+        // What is not received any more keeps nobody.
+        for (job, messages) in order {
             loop {
                 // A worker that is gone has panicked; the scope reports that.
-                let Ok(message) = queues[number % workers].recv() else { return };
+                let Ok(message) = messages.recv() else { return };
                 let (piece, ended) = match message {
                     Message::Batch(batch) => (Piece::Batch(batch), false),
                     Message::End(end) => (Piece::End(end), true),

@@ -212,7 +212,7 @@ pub fn read(
     }
     // Chunks are recovered alone: what a thread passed last in the one before.
     let (mut thread, mut passed) = (usize::MAX, 0);
-    pipeline::run(trace, &pipeline::jobs(trace, &wanted), make, |job, piece| {
+    pipeline::run(trace, pipeline::tasks(trace, &wanted), make, |job, piece| {
         let begins = job.thread != thread;
         if job.thread != thread {
             (thread, passed) = (job.thread, 0);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use abi::ids::{LiveAddr, OrigAddr, UnitId};
 use abi::trace::full_pc::ADDRESS_BITS;
@@ -48,9 +49,14 @@ struct Statics {
     silent: Vec<(OrigAddr, u32)>,
 }
 
-/// All units that a trace can name.
+/// All units that a trace can name. Of one that is being written they become more while others read.
 #[derive(Debug, Default)]
 pub struct Units {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     jit: HashMap<UnitId, JitUnit>,
     /// The program's first, if it has any, then those of libraries; by their windows.
     statics: BTreeMap<u32, Statics>,
@@ -89,10 +95,98 @@ pub fn split_word(word: u64) -> (LiveAddr, u16) {
 
 impl Units {
     /// Adds the units of a Units frame; an error if its list does not end properly.
-    pub fn add_jit(&mut self, payload: &[u8]) -> Result<(), &'static str> {
-        let mut at = 0;
+    pub fn add_jit(&self, payload: &[u8]) -> Result<(), &'static str> {
+        self.known_mut().add_jit(payload, &mut 0)
+    }
+
+    /// The same, of those from `at` on, which goes on behind them.
+    pub(crate) fn add_more_jit(&self, payload: &[u8], at: &mut usize) -> Result<(), &'static str> {
+        self.known_mut().add_jit(payload, at)
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the ahead-of-time units of an image that ran at `load`. `by_address`: they will be
+    /// looked up by address too.
+    pub fn add_static(
+        &self,
+        translation: Translation,
+        load: LiveAddr,
+        first_window: u32,
+        count: u64,
+        by_address: bool,
+    ) -> Result<(), Error> {
+        self.known_mut().add_static(translation, load, first_window, count, by_address)
+    }
+
+    /// Tells the units of the JIT, in no particular order.
+    pub fn each_jit(&self, tell: impl FnMut(&JitUnit)) {
+        self.known().jit.values().for_each(tell);
+    }
+
+    /// Number of units of the JIT.
+    pub fn jit_count(&self) -> usize {
+        self.known().jit.len()
+    }
+
+    /// Number of ahead-of-time units.
+    pub fn static_count(&self) -> usize {
+        self.known().statics.values().map(|s| s.entries.len()).sum()
+    }
+
+    /// Live ranges of the images that have ahead-of-time units, by the window of their first unit.
+    pub fn images(&self) -> Vec<(u32, Range<LiveAddr>)> {
+        let known = self.known();
+        let all = known.statics.values().map(|s| {
+            let image = &s.translation.image;
+            (s.first_window, s.load.plus(image.start.0)..s.load.plus(image.end.0))
+        });
+        all.collect()
+    }
+
+    /// Id of the unit at a live address.
+    pub fn at(&self, address: LiveAddr, version: u16) -> Option<UnitId> {
+        self.known().places.get(&word(address, version)).copied()
+    }
+
+    /// Id of the unit that runs at a live address without being announced.
+    ///
+    /// # Errors
+    /// Several do.
+    pub fn narrow_at(
+        &self,
+        address: LiveAddr,
+        behind: Predecessor,
+    ) -> Result<Option<UnitId>, String> {
+        self.known().narrow_at(address, behind)
+    }
+
+    /// The unit that writes no tag at a live address, where an ahead-of-time unit `from` leads directly.
+    pub fn silent_at(&self, address: LiveAddr, from: UnitId) -> Option<UnitId> {
+        self.known().silent_at(address, from)
+    }
+
+    /// Whether ahead-of-time units have numbers in this window, or units of the JIT.
+    pub fn kind_of_window(&self, window: u32) -> Predecessor {
+        self.known().kind_of_window(window)
+    }
+
+    /// The unit with this id.
+    pub fn get(&self, id: UnitId) -> Option<DescribedUnit> {
+        self.known().get(id)
+    }
+}
+
+impl Known {
+    fn add_jit(&mut self, payload: &[u8], at: &mut usize) -> Result<(), &'static str> {
         while let Some(unit) =
-            JitUnit::decode(payload, &mut at).map_err(|_| "a unit description is damaged")?
+            JitUnit::decode(payload, at).map_err(|_| "a unit description is damaged")?
         {
             self.places.insert(word(unit.address, unit.version), unit.id);
             let narrow = unit.body.flags & flags::WIDE == 0;
@@ -106,9 +200,7 @@ impl Units {
         Ok(())
     }
 
-    /// Adds the ahead-of-time units of an image that ran at `load`. `by_address`: they will be
-    /// looked up by address too.
-    pub fn add_static(
+    fn add_static(
         &mut self,
         translation: Translation,
         load: LiveAddr,
@@ -144,43 +236,7 @@ impl Units {
         Ok(())
     }
 
-    /// The units of the JIT, in no particular order.
-    pub fn jit(&self) -> impl Iterator<Item = &JitUnit> {
-        self.jit.values()
-    }
-
-    /// Number of units of the JIT.
-    pub fn jit_count(&self) -> usize {
-        self.jit.len()
-    }
-
-    /// Number of ahead-of-time units.
-    pub fn static_count(&self) -> usize {
-        self.statics.values().map(|s| s.entries.len()).sum()
-    }
-
-    /// Live ranges of the images that have ahead-of-time units, by the window of their first unit.
-    pub fn images(&self) -> impl Iterator<Item = (u32, Range<LiveAddr>)> + '_ {
-        self.statics.values().map(|s| {
-            let image = &s.translation.image;
-            (s.first_window, s.load.plus(image.start.0)..s.load.plus(image.end.0))
-        })
-    }
-
-    /// Id of the unit at a live address.
-    pub fn at(&self, address: LiveAddr, version: u16) -> Option<UnitId> {
-        self.places.get(&word(address, version)).copied()
-    }
-
-    /// Id of the unit that runs at a live address without being announced.
-    ///
-    /// # Errors
-    /// Several do.
-    pub fn narrow_at(
-        &self,
-        address: LiveAddr,
-        behind: Predecessor,
-    ) -> Result<Option<UnitId>, String> {
+    fn narrow_at(&self, address: LiveAddr, behind: Predecessor) -> Result<Option<UnitId>, String> {
         if behind != Predecessor::Static && self.ambiguous.contains(&address) {
             return Err(format!("two units at {address} announce themselves by nothing"));
         }
@@ -193,16 +249,14 @@ impl Units {
         })
     }
 
-    /// The unit that writes no tag at a live address, where an ahead-of-time unit `from` leads directly.
-    pub fn silent_at(&self, address: LiveAddr, from: UnitId) -> Option<UnitId> {
+    fn silent_at(&self, address: LiveAddr, from: UnitId) -> Option<UnitId> {
         let (_, statics) = self.statics.range(..=from.window()).next_back()?;
         let address = OrigAddr(address.0.wrapping_sub(statics.load.0));
         let i = statics.silent.binary_search_by_key(&address, |s| s.0).ok()?;
         Some(unit_id(statics.first_window, statics.silent[i].1))
     }
 
-    /// Whether ahead-of-time units have numbers in this window, or units of the JIT.
-    pub fn kind_of_window(&self, window: u32) -> Predecessor {
+    fn kind_of_window(&self, window: u32) -> Predecessor {
         let before = self.statics.range(..=window).next_back();
         let is_static = before.is_some_and(|(first, statics)| {
             u64::from(window - first)
@@ -214,8 +268,7 @@ impl Units {
         }
     }
 
-    /// The unit with this id.
-    pub fn get(&self, id: UnitId) -> Option<DescribedUnit> {
+    fn get(&self, id: UnitId) -> Option<DescribedUnit> {
         if let Some(unit) = self.jit.get(&id) {
             return Some(DescribedUnit {
                 id,

@@ -5,8 +5,8 @@ use abi::ids::LiveAddr;
 
 use crate::compile::CompiledUnit;
 use crate::events::Event;
-use crate::open::{Chunk, Thread, Trace};
-use crate::pipeline::{self, BatchSink, Outlet, Piece};
+use crate::open::{Chunk, Trace};
+use crate::pipeline::{self, BatchSink, Job, Outlet, Piece};
 use crate::plain::Referred;
 use crate::walk::{ChunkEnd, MemoryReference, Overwritten, Passed, Sink, Violation};
 use crate::Error;
@@ -103,9 +103,8 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
     let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
     let mut previous: Option<(usize, ChunkEnd)> = None;
     let mut wrong = None;
-    let jobs = pipeline::jobs(trace, |_| true);
     let make = |_, outlet| Count { outlet, blocks: 0, references: 0 };
-    pipeline::run(trace, &jobs, make, |job, piece| {
+    pipeline::run(trace, pipeline::tasks(trace, |_| true), make, |job, piece| {
         let end = match piece {
             Piece::Batch((blocks, references)) => {
                 summary.blocks += blocks;
@@ -130,10 +129,12 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
             .zip(end.first_unit)
             .is_some_and(|(before, first)| before.falls.reaches(first));
         summary.blocks -= u64::from(end.uncertain && continues);
-        let checked = used_up(&thread.chunks[job.chunk], &end)
+        let checked = thread
+            .chunk(job.seq)
+            .map_or(Ok(()), |chunk| used_up(chunk, &end))
             .and_then(|()| before.map_or(Ok(()), |before| fits(&before, &end)));
         if let Err(what) = checked {
-            wrong = Some(at(thread, job.chunk, &end, what));
+            wrong = Some(at(&job, &end, what));
             return false;
         }
         previous = Some((job.thread, end));
@@ -160,14 +161,10 @@ fn switches_alternate(trace: &Trace) -> Result<(), Error> {
     Ok(())
 }
 
-fn at(thread: &Thread, chunk: usize, end: &ChunkEnd, what: String) -> Violation {
+fn at(job: &Job, end: &ChunkEnd, what: String) -> Violation {
     Violation {
-        thread: thread.name(),
-        position: Position {
-            chunk: thread.chunks[chunk].frame.header.seq,
-            control_flow: end.control_flow,
-            insn: WHOLE_UNIT,
-        },
+        thread: job.name,
+        position: Position { chunk: job.seq, control_flow: end.control_flow, insn: WHOLE_UNIT },
         what,
     }
 }

@@ -11,8 +11,10 @@ use abi::event::{Position, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::options::ControlFlow;
 
+use crate::events::Placed;
 use crate::file::Streams;
 use crate::open::{Chunk, Thread, Trace};
+use crate::pipeline::Task;
 
 mod bits;
 mod chunk_end;
@@ -45,6 +47,35 @@ pub struct Walker<'t> {
     desk: Desk,
 }
 
+/// A chunk, and what is known of it besides its streams.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    /// What its thread is called.
+    pub name: u32,
+    /// The chunk.
+    pub chunk: &'a Chunk,
+    /// The one behind it, if it is known.
+    pub following: Option<&'a Chunk>,
+    /// What happened in it, in its order.
+    pub events: &'a [Placed],
+    /// The recording ended before the process: what was translated later is not described.
+    pub is_lossy: bool,
+}
+
+impl<'a> Part<'a> {
+    /// Of a task.
+    #[must_use]
+    pub fn of(task: &'a Task<'_>) -> Part<'a> {
+        Part {
+            name: task.job.name,
+            chunk: &task.chunk,
+            following: task.following.as_ref(),
+            events: &task.events,
+            is_lossy: task.is_lossy,
+        }
+    }
+}
+
 /// One of each format; only that of the trace is used.
 #[derive(Default)]
 struct Decoders {
@@ -72,28 +103,44 @@ impl<'t> Walker<'t> {
         number: usize,
         sink: &mut S,
     ) -> Result<ChunkEnd, Violation> {
+        let chunk = &thread.chunks[number];
+        let part = Part {
+            name: thread.name(),
+            chunk,
+            following: thread.chunks.get(number + 1),
+            events: thread.events_of(chunk.frame.header.seq),
+            is_lossy: self.trace.is_lossy,
+        };
+        self.walk_part(&part, sink)
+    }
+
+    /// Walks a chunk and tells `sink`.
+    pub fn walk_part<S: Sink>(
+        &mut self,
+        part: &Part<'_>,
+        sink: &mut S,
+    ) -> Result<ChunkEnd, Violation> {
         let (trace, units, desk) = (self.trace, &mut self.units, &mut self.desk);
         let Decoders { tags, full_pc, bits } = &mut self.decoders;
         match trace.options.recording.control_flow {
-            ControlFlow::Tags => walk(trace, thread, number, tags, units, desk, sink),
-            ControlFlow::FullPc => walk(trace, thread, number, full_pc, units, desk, sink),
-            ControlFlow::Bits => walk(trace, thread, number, bits, units, desk, sink),
+            ControlFlow::Tags => walk(trace, part, tags, units, desk, sink),
+            ControlFlow::FullPc => walk(trace, part, full_pc, units, desk, sink),
+            ControlFlow::Bits => walk(trace, part, bits, units, desk, sink),
         }
     }
 }
 
 fn walk<S: Sink, D: Decoder>(
     trace: &Trace,
-    thread: &Thread,
-    number: usize,
+    part: &Part<'_>,
     decoder: &mut D,
     units: &mut CompiledUnits<'_>,
     desk: &mut Desk,
     sink: &mut S,
 ) -> Result<ChunkEnd, Violation> {
-    let chunk = &thread.chunks[number];
+    let &Part { name, chunk, following, events, is_lossy } = part;
     let violation = |control_flow, what| Violation {
-        thread: thread.name(),
+        thread: name,
         position: Position { chunk: chunk.frame.header.seq, control_flow, insn: WHOLE_UNIT },
         what,
     };
@@ -102,13 +149,11 @@ fn walk<S: Sink, D: Decoder>(
         .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.bytes))
         .map_err(|error| violation(StreamOff(0), error.0))?;
     decoder.begin(chunk, &trace.units);
-    let following: Option<&Chunk> = thread.chunks.get(number + 1);
     let stream = Stream::new(streams.control_flow(), chunk.frame.is_sealed());
-    let events = thread.events_of(chunk.frame.header.seq);
     let cursor = Cursor::new(&chunk.registers, streams.memory(), trace.xsave.as_ref());
     let selective = trace.options.recording.selective;
     let mut course = Course::new(chunk, following, stream, events, cursor, selective);
-    let end = match course.run(decoder, units, desk, trace.is_lossy, sink) {
+    let end = match course.run(decoder, units, desk, is_lossy, sink) {
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),
     };

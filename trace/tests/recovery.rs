@@ -46,10 +46,9 @@ fn open(bytes: &[u8]) -> Trace {
 fn recover(trace: &Trace) -> (Vec<u64>, Vec<String>) {
     let (mut blocks, mut references) = (Vec::new(), Vec::new());
     let mut falls = trace::walk::Falls::Nowhere;
-    let jobs = pipeline::jobs(trace, |_| true);
     pipeline::run(
         trace,
-        &jobs,
+        pipeline::tasks(trace, |_| true),
         |_, o| Collect(o, Seen::default()),
         |_, piece| {
             match piece {

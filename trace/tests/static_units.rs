@@ -172,10 +172,7 @@ fn units_come_from_the_output_file() {
     let files = files();
     let trace = Trace::open(&files.trace).expect("a trace");
     assert_eq!(trace.units.static_count(), 2);
-    assert_eq!(
-        trace.units.images().collect::<Vec<_>>(),
-        [(3, LiveAddr(LOAD + 0x1000)..LiveAddr(LOAD + 0x2000))]
-    );
+    assert_eq!(trace.units.images(), [(3, LiveAddr(LOAD + 0x1000)..LiveAddr(LOAD + 0x2000))]);
     let mut seen = Seen::default();
     Walker::new(&trace).walk(&trace.threads[0], 0, &mut seen).expect("no violation");
     assert_eq!(seen.0, ["1200 R 508", "1206 R 600", "1206 W 7ff8", "1208 R 7ff8"]);

@@ -69,10 +69,9 @@ impl BatchSink for Finder {
 
 /// All references of the trace that touch the range.
 pub fn find(trace: &Trace, range: &Range<u64>, warnings: &mut Warnings) -> Found {
-    let jobs = pipeline::jobs(trace, |_| true);
     let make = |_: Job, outlet| Finder { outlet, range: range.clone(), batch: Vec::new() };
     let mut found = Found::default();
-    pipeline::run(trace, &jobs, make, |job, piece| {
+    pipeline::run(trace, pipeline::tasks(trace, |_| true), make, |job, piece| {
         match piece {
             Piece::Batch(batch) => {
                 found.pcs.extend(batch.iter().map(|reference| reference.pc.0));

@@ -193,7 +193,7 @@ pub fn count<const REFERENCES: bool>(
         counts: Counts::default(),
     };
     let mut seam = Seam::default();
-    pipeline::run(trace, &pipeline::jobs(trace, |_| true), make, |job, piece| {
+    pipeline::run(trace, pipeline::tasks(trace, |_| true), make, |job, piece| {
         let thread = &mut threads[job.thread];
         match piece {
             Piece::Batch(counts) => {
@@ -201,7 +201,7 @@ pub fn count<const REFERENCES: bool>(
                 mine.shares.add(&counts.shares);
                 mine.references += counts.references;
                 if let Some((pc, (place, origin))) = counts.uncertain {
-                    if !seam.begins_block(trace, &job, pc) {
+                    if !seam.begins_block(&job, pc) {
                         mine.shares.blocks[place][origin] -= 1;
                     }
                 }
@@ -227,7 +227,7 @@ pub fn count<const REFERENCES: bool>(
                         None
                     }
                 };
-                seam.ended(trace, &job, falls);
+                seam.ended(&job, falls);
             }
         }
         true

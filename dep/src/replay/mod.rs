@@ -1,5 +1,6 @@
 //! `dep replay`, and replays for the commands that list what a recording of inputs does not have.
 
+mod overlap;
 mod process;
 mod ready;
 mod tree;
@@ -344,6 +345,9 @@ fn replayed(
         None => Ready::new(&named)?,
     };
     warn_of_damage(&ready);
+    if let (None, Some(listing)) = (&ready.script.child, overlap::Listing::of(&args.command)) {
+        return overlap::show(&listing, &ready, common, out);
+    }
     let (trace, equal) = leave_trace(&ready, instrument, &file)?;
     match &args.command {
         Command::Races(what) => crate::races::list(&trace, &ready, what, out)?,

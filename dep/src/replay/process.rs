@@ -1,10 +1,12 @@
 //! The process that replays.
 
-use std::io::Read;
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 use abi::script::{Outcome, Verdict, OUTCOME_SIZE};
 use replay::Script;
@@ -19,6 +21,8 @@ pub struct Besides {
     pub output: bool,
     /// The trace that it leaves.
     pub trace: Option<PathBuf>,
+    /// Chunks of the trace that are written before the first one has been read; then one for each that was. None: all.
+    pub ahead: Option<usize>,
     /// The processes that it forks are replayed with it: the descriptor of the pipe with the tokens.
     pub tree: Option<RawFd>,
     /// The pages of the snapshot that it never touches go to this descriptor, which it inherits.
@@ -35,8 +39,7 @@ pub struct Finished {
 
 /// Runs `output` under the script.
 pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, Error> {
-    let (all, status) = run_all(ready, output, besides)?;
-    all.into_iter().find(|finished| finished.outcome.pid == 0).ok_or_else(|| unsaid(status))
+    start(ready, output, besides)?.finish()
 }
 
 /// Runs `output` under the script, and what it forks under theirs: how each ended that said so.
@@ -45,8 +48,22 @@ pub fn run_all(
     output: &Path,
     besides: &Besides,
 ) -> Result<(Vec<Finished>, ExitStatus), Error> {
+    start(ready, output, besides)?.wait()
+}
+
+/// A replay on its way.
+pub struct Running {
+    child: Mutex<Child>,
+    says: Mutex<PipeReader>,
+    over: AtomicBool,
+    /// It writes a chunk for each byte in it.
+    pace: Option<PipeWriter>,
+}
+
+/// Starts `output` under the script.
+pub fn start(ready: &Ready, output: &Path, besides: &Besides) -> Result<Running, Error> {
     let failed = |what: &str, e: std::io::Error| Error(format!("{what}: {e}"));
-    let (mut read, write) = std::io::pipe().map_err(|e| failed("cannot make a pipe", e))?;
+    let (read, write) = std::io::pipe().map_err(|e| failed("cannot make a pipe", e))?;
     let mut command = Command::new(output);
     // Nothing is read, so the place of the standard input is free: nobody else inherits the pipe.
     command
@@ -66,27 +83,74 @@ pub fn run_all(
         true => command.env("DEP_REPLAY_OUTPUT", ready.lineage.traces().len().to_string()),
         false => command.stdout(Stdio::null()),
     };
+    // Nothing is written there, either.
+    let pace = match besides.ahead {
+        Some(ahead) if !besides.output => {
+            let (paced, mut pace) = std::io::pipe().map_err(|e| failed("cannot make a pipe", e))?;
+            pace.write_all(&vec![b'+'; ahead]).map_err(|e| failed("cannot fill a pipe", e))?;
+            command.env("DEP_REPLAY_PACE", "1").stdout(Stdio::from(paced));
+            Some(pace)
+        }
+        _ => None,
+    };
     match &besides.trace {
         Some(trace) => command.env("DEP_FILE", escaped(trace)),
         None => command.env("DEP_FILE", "null:"),
     };
     let child = command.spawn();
     drop(command);
-    let mut child = child.map_err(|e| failed(&format!("cannot run {}", output.display()), e))?;
-    let mut said = Vec::new();
-    let heard = read.read_to_end(&mut said);
-    let status = child.wait().map_err(|e| failed("cannot wait for the replay", e))?;
-    heard.map_err(|e| failed("cannot hear how the replay ended", e))?;
-    let mut all = Vec::new();
-    let mut rest = &said[..];
-    while let Some(outcome) = Outcome::from_bytes(rest) {
-        let text = usize::try_from(outcome.text).ok();
-        let Some(text) = text.and_then(|len| rest[OUTCOME_SIZE..].get(..len)) else { break };
-        rest = &rest[OUTCOME_SIZE + text.len()..];
-        let text = String::from_utf8_lossy(text).trim_end().replace('\n', " ");
-        all.push(Finished { outcome, text });
+    let child = child.map_err(|e| failed(&format!("cannot run {}", output.display()), e))?;
+    let (child, says, over) = (Mutex::new(child), Mutex::new(read), AtomicBool::new(false));
+    Ok(Running { child, says, over, pace })
+}
+
+impl Running {
+    /// Waits for its end: what it says of itself.
+    pub fn finish(&self) -> Result<Finished, Error> {
+        let (all, status) = self.wait()?;
+        all.into_iter().find(|finished| finished.outcome.pid == 0).ok_or_else(|| unsaid(status))
     }
-    Ok((all, status))
+
+    /// Waits for its end: what it and the processes that it forked say of themselves.
+    fn wait(&self) -> Result<(Vec<Finished>, ExitStatus), Error> {
+        let failed = |what: &str, e: std::io::Error| Error(format!("{what}: {e}"));
+        let mut said = Vec::new();
+        let heard = {
+            let mut says = self.says.lock().unwrap_or_else(PoisonError::into_inner);
+            says.read_to_end(&mut said)
+        };
+        let status = self.child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        self.over.store(true, SeqCst);
+        let status = status.map_err(|e| failed("cannot wait for the replay", e))?;
+        heard.map_err(|e| failed("cannot hear how the replay ended", e))?;
+        let mut all = Vec::new();
+        let mut rest = &said[..];
+        while let Some(outcome) = Outcome::from_bytes(rest) {
+            let text = usize::try_from(outcome.text).ok();
+            let Some(text) = text.and_then(|len| rest[OUTCOME_SIZE..].get(..len)) else { break };
+            rest = &rest[OUTCOME_SIZE + text.len()..];
+            let text = String::from_utf8_lossy(text).trim_end().replace('\n', " ");
+            all.push(Finished { outcome, text });
+        }
+        Ok((all, status))
+    }
+
+    /// Whether it has ended, and somebody who waited knows it.
+    pub fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    /// It may write one more chunk.
+    pub fn may_go_on(&self) {
+        // It may have ended.
+        let _ = self.pace.as_ref().map(|mut pace| pace.write_all(b"+"));
+    }
+
+    /// Nobody wants more of it.
+    pub fn kill(&self) {
+        // (Once it was waited for, this does nothing.)
+        let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+    }
 }
 
 /// The replay ended without a word.

@@ -11,6 +11,7 @@ use crate::kernel::replay::outcome::{self, impossible_at_start};
 use crate::kernel::replay::output::Output;
 use crate::kernel::replay::script::{self, Input, Next, Script};
 use crate::kernel::replay::{install, restore, steer, tree, Replay};
+use crate::recording::trace_file;
 use crate::start::stack::{at, Start};
 use crate::start::{place, vdso};
 use crate::thread::Thread;
@@ -39,6 +40,7 @@ const OUTPUT: &str = "DEP_REPLAY_OUTPUT";
 const STEER: &str = "DEP_STEER";
 const TREE: &str = "DEP_REPLAY_TREE";
 const UNTOUCHED: &str = "DEP_REPLAY_UNTOUCHED";
+const PACE: &str = "DEP_REPLAY_PACE";
 
 /// Room of the stack that is mapped from the start; the kernel adds to it, as to a program's.
 const FIRST_STACK: u64 = 128 << 10;
@@ -78,6 +80,9 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     let (entries, beside) = all.split_at(header.len as usize);
     if let Some(fd) = number(start, UNTOUCHED) {
         guards::goes_to(fd);
+    }
+    if let Some(fd) = number(start, PACE) {
+        trace_file::paced_by(fd);
     }
     if let Some(tokens) = number(start, TREE) {
         tree::begins(path, tokens);

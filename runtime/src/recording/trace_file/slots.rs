@@ -9,10 +9,37 @@
 //! is in the slot, or in its frame, or the same in both.
 
 use super::{within_limit, Frames, TraceFile, ZEROS};
+use crate::base::sys::{self, nr};
 use crate::recording::appender::Place;
 use abi::layout::page_up;
 use abi::trace::{FrameHeader, EMPTY, HEADER_SIZE, RECORD_DATA, SEALED};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// The pipe that says how far the trace was read, or -1.
+static PACE: AtomicI32 = AtomicI32::new(-1);
+
+/// Whoever reads the trace while it is written lets one chunk be written for each byte that it puts into this
+/// pipe: so the file need not have room for all of them. Without a reader there is nothing to write for.
+pub fn paced_by(fd: i32) {
+    PACE.store(fd, Relaxed);
+}
+
+/// Waits until the next chunk may be written.
+fn keep_pace() {
+    let fd = PACE.load(Relaxed);
+    if fd < 0 {
+        return;
+    }
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: the kernel writes at most one byte.
+        match unsafe { sys::call(nr::READ, &[fd as usize, &raw mut byte as usize, 1]) } {
+            Err(sys::EINTR) => {}
+            Ok(0) => sys::exit_group(1),
+            _ => return,
+        }
+    }
+}
 
 /// A chunk that is complete.
 pub struct Full<'a> {
@@ -64,6 +91,7 @@ impl TraceFile {
     /// Writes a chunk of recording number `epoch` behind the other frames; none if that recording has
     /// ended.
     pub fn write_out(&self, epoch: u32, chunk: &Full<'_>) -> Result<Option<Place>, i32> {
+        keep_pace();
         // Held all the time: neither does another recording begin meanwhile, nor a forked child.
         let mut state = self.state.lock();
         if self.life.epoch() != epoch || !self.phase().describes() {

@@ -1,0 +1,245 @@
+//! Listings of a recording of inputs, which are read while its replay is still on its way: they are what a complete
+//! profile has, they need no room for it, and they end with the line that was asked for last.
+
+use std::ffi::CString;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{ChildStdout, Command, Output, Stdio};
+
+use tests::command::{dep, folder, text};
+use tests::harness::Tally;
+use tests::sys;
+
+fn compile(here: &Path, source: &str, name: &str) {
+    let file = here.join(name).with_extension("c");
+    fs::write(&file, source).expect("written");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-pthread", "-o"]).arg(here.join(name)).arg(&file);
+    assert!(gcc.status().expect("gcc").success(), "{name}");
+}
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("it runs")
+}
+
+/// Some hundred chunks of profile.
+const LONG: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+static unsigned table[4096];
+int main(int argc, char **argv) {
+    unsigned x = 1, sum = 0;
+    for (long n = atol(argv[1]); n > 0; n--) {
+        x = x * 1103515245 + 12345;
+        if (x & 0x10000) sum += table[x >> 20];
+        else table[x >> 20] += sum;
+    }
+    printf("%u\n", sum);
+}
+"#;
+
+/// Reads as much as there is room for.
+fn fill(from: &mut ChildStdout, room: &mut [u8]) -> usize {
+    let mut len = 0;
+    while len < room.len() {
+        match from.read(&mut room[len..]).expect("it is read") {
+            0 => break,
+            more => len += more,
+        }
+    }
+    len
+}
+
+/// What two commands write is the same; its length.
+fn same(commands: [&mut Command; 2]) -> u64 {
+    let mut children = commands.map(|command| {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs")
+    });
+    let mut pipes = children.each_mut().map(|child| child.stdout.take().expect("a pipe"));
+    let mut rooms = [vec![0; 1 << 20], vec![0; 1 << 20]];
+    let mut all = 0;
+    loop {
+        let [one, other] = [0, 1].map(|i| fill(&mut pipes[i], &mut rooms[i]));
+        assert!(rooms[0][..one] == rooms[1][..other], "they differ behind {all} bytes");
+        all += one as u64;
+        if one == 0 {
+            break;
+        }
+    }
+    children.iter_mut().for_each(|child| assert!(child.wait().expect("it ends").success()));
+    all
+}
+
+#[test]
+fn a_long_listing_is_what_the_profile_has() {
+    let here = folder();
+    let here = here.path();
+    compile(here, LONG, "long");
+    let record = ["record", "--instrument", "inputs,dep", "-o", "rec", "./long", "3000000"];
+    assert!(output(&mut dep(here, &record)).status.success());
+    for list in ["blocks", "memrefs"] {
+        let bytes =
+            same([&mut dep(here, &[list, "rec"]), &mut dep(here, &[list, "--replayed", "rec"])]);
+        assert!(bytes > 50 << 20, "{list}: {bytes}");
+    }
+    // As the whole list has them.
+    let range = ["--range", "0x0..0xffffffffffff", "rec"];
+    same([
+        &mut dep(here, &[&["memrefs"], &range[..]].concat()),
+        &mut dep(here, &[&["memrefs", "--replayed"], &range[..]].concat()),
+    ]);
+}
+
+#[test]
+fn a_long_listing_needs_little_room() {
+    const ROOM: u64 = 72 << 20;
+    let here = folder();
+    let here = here.path();
+    compile(here, LONG, "long");
+    assert!(output(&mut dep(here, &["record", "--replayable", "-o", "rec", "./long", "20000000"]))
+        .status
+        .success());
+    let small = here.join("small");
+    fs::create_dir(&small).expect("a folder");
+    let place = CString::new(small.as_os_str().as_bytes()).expect("a path");
+    if let Err(e) = sys::own_mounts().and_then(|()| sys::mount_small(&place, ROOM)) {
+        let mut tally = Tally::start("a_long_listing_needs_little_room");
+        tally.skip("all", &format!("no mounts of its own: {e}"));
+        return tally.finish();
+    }
+    let listed = output(dep(here, &["blocks", "--range", "0x0..0x1", "rec"]).env("TMPDIR", &small));
+    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+    let kept = fs::read_dir(&small).expect("a folder").count();
+    // The trace as a whole does not fit in, so what is needed whole is cut short, and says so.
+    let undo = dep(here, &["undo", "rec"]).env("TMPDIR", &small).stdout(Stdio::null()).output();
+    let undo = undo.expect("it runs");
+    sys::unmount(&place).expect("unmounted");
+    assert!(listed.status.success() && said.is_empty(), "{said}");
+    assert!(listed.stdout.is_empty() && kept == 0);
+    let said = String::from_utf8_lossy(&undo.stderr).into_owned();
+    assert!(
+        !undo.status.success() && said.contains("no room for the trace of the replay"),
+        "{said}"
+    );
+}
+
+/// What comes first in three threads, of which the last one that starts has most to do.
+const THREADS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static unsigned long table[512];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *work(void *n) {
+    for (long i = 0; i < (long)n; i++) {
+        pthread_mutex_lock(&lock);
+        table[i & 511] += i;
+        pthread_mutex_unlock(&lock);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t one, other;
+    pthread_create(&one, 0, work, (void *)20000);
+    pthread_create(&other, 0, work, (void *)200000);
+    work((void *)50000);
+    pthread_join(one, 0);
+    pthread_join(other, 0);
+    printf("%lu\n", table[7]);
+}
+"#;
+
+#[test]
+fn threads_come_one_after_another() {
+    let here = folder();
+    let here = here.path();
+    compile(here, THREADS, "threads");
+    let record = ["record", "--instrument", "inputs,dep", "-o", "rec", "./threads"];
+    assert!(output(&mut dep(here, &record)).status.success());
+    let whole = text(here, &["memrefs", "--replayed", "rec"]);
+    assert!(whole == text(here, &["memrefs", "rec"]), "they differ");
+    let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    let mut names: Vec<String> = whole.lines().map(name).collect();
+    names.dedup();
+    assert_eq!(names.len(), 3, "{names:?}");
+    for tid in &names {
+        let one = text(here, &["memrefs", "--replayed", "--thread", tid, "rec"]);
+        let wanted: Vec<&str> = whole.lines().filter(|line| name(line) == *tid).collect();
+        assert!(one.lines().eq(wanted), "{tid}");
+    }
+    let none = output(&mut dep(here, &["memrefs", "--replayed", "--thread", "1", "rec"]));
+    assert_eq!(none.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&none.stderr), "dep: the trace has no thread 1\n");
+}
+
+/// It hands on what it was given, behind some work.
+const HANDS_ON: &str = r#"
+#include <string.h>
+#include <unistd.h>
+static char text[300], copy[300];
+static volatile unsigned long sum;
+int main(void) {
+    read(0, text, sizeof text);
+    memcpy(copy, text, sizeof copy);
+    for (int i = 0; i < 3000000; i++) sum += i;
+    write(1, copy, sizeof copy);
+}
+"#;
+
+/// A replay that does something else at its end: the lines before it are there, and what is wrong is said. Nobody
+/// who asks for the first lines comes to that.
+#[test]
+fn what_was_listed_before_a_difference_stays() {
+    const GIVEN: [u8; 300] = [b'a'; 300];
+    let here = folder();
+    let here = here.path();
+    compile(here, HANDS_ON, "program");
+    fs::write(here.join("given"), GIVEN).expect("written");
+    let mut record = dep(here, &["record", "--replayable", "-o", "rec", "./program"]);
+    record.stdin(fs::File::open(here.join("given")).expect("written just now"));
+    assert!(record.output().expect("it runs").status.success());
+    let right = output(&mut dep(here, &["memrefs", "rec"]));
+    assert!(right.status.success() && right.stderr.is_empty());
+    let before = output(&mut dep(here, &["memrefs", "--limit", "1000000", "rec"]));
+    assert!(before.status.success() && before.stderr.is_empty());
+    assert_eq!(before.stdout.split_inclusive(|&b| b == b'\n').count(), 1_000_000);
+    assert!(right.stdout.starts_with(&before.stdout));
+
+    let traces = fs::read_dir(here.join("rec/traces")).expect("a folder");
+    let traces: Vec<_> = traces.map(|entry| entry.expect("an entry").path()).collect();
+    let [trace] = &traces[..] else { panic!("{traces:?}") };
+    let mut bytes = fs::read(trace).expect("a trace");
+    let places: Vec<usize> =
+        (0..bytes.len() - GIVEN.len()).filter(|&at| bytes[at..].starts_with(&GIVEN)).collect();
+    let [at] = places[..] else { panic!("{places:?}") };
+    bytes[at + 299] ^= 1;
+    fs::File::create(trace).expect("a trace").write_all(&bytes).expect("written");
+    let wrong = output(&mut dep(here, &["memrefs", "rec"]));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(1), "{said}");
+    assert!(said.contains("differs from the recording at turn"), "{said}");
+    let shared = wrong.stdout.iter().zip(&right.stdout).take_while(|(a, b)| a == b).count();
+    assert!(shared == wrong.stdout.len() && shared > before.stdout.len(), "{shared}");
+}
+
+/// Whoever has seen enough does not wait for a replay that would go on for minutes.
+#[test]
+fn a_command_that_nobody_listens_to_any_more_ends() {
+    let here = folder();
+    let here = here.path();
+    compile(here, LONG, "long");
+    let record = ["record", "--replayable", "-o", "rec", "./long", "300000000"];
+    assert!(output(&mut dep(here, &record)).status.success());
+    let limited = output(&mut dep(here, &["memrefs", "--limit", "100000", "rec"]));
+    assert!(limited.status.success() && limited.stderr.is_empty());
+    let mut left = dep(here, &["memrefs", "rec"]);
+    let mut child = left.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut pipe = child.stdout.take().expect("a pipe");
+    let mut first = vec![0; 1 << 20];
+    assert_eq!(fill(&mut pipe, &mut first), first.len());
+    drop(pipe);
+    let Output { status, stderr, .. } = child.wait_with_output().expect("it ends");
+    assert!(status.success() && stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    assert!(limited.stdout.starts_with(&first) || first.starts_with(&limited.stdout));
+}
