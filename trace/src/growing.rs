@@ -92,6 +92,8 @@ pub struct Reader<'t> {
     /// Frames of chunks that were not complete.
     waiting: Vec<u64>,
     lists: Vec<List>,
+    /// How many frames of a kind and thread were found that are no chunks, and the number of the last.
+    numbers: BTreeMap<(u16, u32), (u32, u32)>,
     threads: BTreeMap<u32, Growth>,
     /// The threads of complete chunks that were found and not asked for.
     found: Vec<u32>,
@@ -117,6 +119,7 @@ impl<'t> Reader<'t> {
             at: 0,
             waiting: Vec::new(),
             lists: Vec::new(),
+            numbers: BTreeMap::new(),
             threads: BTreeMap::new(),
             found: Vec::new(),
             ended: false,
@@ -142,7 +145,25 @@ impl<'t> Reader<'t> {
             }
         }
         self.find_frames(ended).map_err(failed)??;
-        self.read_lists()
+        self.read_lists()?;
+        if ended {
+            self.find_gaps();
+        }
+        Ok(())
+    }
+
+    /// Whether events or descriptions of units are missing.
+    fn find_gaps(&mut self) {
+        let gaps = self.numbers.iter().filter(|(_, &(count, last))| count != last.wrapping_add(1));
+        let gaps: Vec<_> = gaps.map(|(&key, &numbers)| (key, numbers)).collect();
+        for ((kind, thread), (count, last)) in gaps {
+            let owner = crate::open::owner(thread);
+            let kind =
+                FrameKind::from_u16(kind).map_or_else(String::new, |kind| format!("{kind:?}"));
+            let what = format!("{kind} frames of {owner} are missing: {count} were found, the last is number {last}");
+            self.report(self.at, what);
+        }
+        self.numbers.clear();
     }
 
     fn find_frames(&mut self, ended: bool) -> std::io::Result<Result<(), Error>> {
@@ -195,6 +216,9 @@ impl<'t> Reader<'t> {
         if frame.kind != FrameKind::Record {
             wrong.into_iter().for_each(|what| self.report(frame.offset, what));
             self.lists.push(List { frame, taken: 0 });
+            let numbers = self.numbers.entry((frame.kind as u16, frame.header.thread));
+            let (count, last) = numbers.or_default();
+            (*count, *last) = (*count + 1, frame.header.seq.max(*last));
             return Ok(());
         }
         let seq = frame.header.seq;
@@ -345,7 +369,8 @@ impl<'t> Reader<'t> {
         // (Where one is missing the next look may find it.)
         let is_next = seq == thread.next;
         let is_followed = following.is_some_and(|chunk| chunk.frame.header.seq == seq + 1);
-        if !ended && !(is_next && is_followed) {
+        let is_settled = is_next && is_followed;
+        if !ended && !is_settled {
             return None;
         }
         let expected = std::mem::replace(&mut thread.next, seq + 1);
