@@ -12,9 +12,9 @@ use abi::ids::StreamOff;
 use abi::options::ControlFlow;
 
 use crate::events::Placed;
-use crate::file::Streams;
 use crate::open::{Chunk, Thread, Trace};
 use crate::pipeline::Task;
+use crate::streams::Streams;
 
 mod bits;
 mod chunk_end;
@@ -146,7 +146,7 @@ fn walk<S: Sink, D: Decoder>(
     };
     let streams: Streams = trace
         .file
-        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.bytes))
+        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.buffer))
         .map_err(|error| violation(StreamOff(0), error.0))?;
     decoder.begin(chunk, &trace.units);
     let stream = Stream::new(streams.control_flow(), chunk.frame.is_sealed());
@@ -157,6 +157,6 @@ fn walk<S: Sink, D: Decoder>(
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),
     };
-    desk.bytes = streams.into_buffer();
+    desk.buffer = streams.into_buffer();
     end
 }
