@@ -63,7 +63,7 @@ impl Manner {
         Manner {
             placement,
             far,
-            pointers: options.process.pointers,
+            pointers: options.pointers(),
             returns,
             puts_back,
             comes_back: placement.patchable && is_expected && !all_open(options.recording),
@@ -74,7 +74,7 @@ impl Manner {
                 && turns != Turns::Down
                 && !options.recording.undo()
                 // It is kept until the return.
-                && options.process.pointers == Pointers::Vector,
+                && options.pointers() == Pointers::Vector,
             keeps_used_up,
             turns,
             watches: options.recording.watches(),

@@ -53,7 +53,7 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = match facts().options.process.pointers {
+    thread.vector = match view::options().pointers() {
         Pointers::Vector => claims::XMM31,
         Pointers::Xmm15 => claims::XMM15,
         Pointers::ThreadBlock => 0,
@@ -280,6 +280,7 @@ fn fork(
     // Its files may be those of its parent: what is closed here would be closed there.
     let shares = request.flags & CLONE_FILES != 0;
     switch::forked(thread, forked, shares);
+    watched::start::changes_code(thread);
     let units = units.unwrap_or_default();
     trace().open_again(&inherited, shares, parent, &units, &process_now(facts().options));
     switch::note_start();
