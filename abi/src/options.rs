@@ -237,14 +237,6 @@ impl Options {
         }
     }
 
-    /// Where the buffer pointers live: what is watched runs on another place of memory with all its registers.
-    pub fn pointers(self) -> Pointers {
-        match self.recording.watches() {
-            true => Pointers::ThreadBlock,
-            false => self.process.pointers,
-        }
-    }
-
     /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer.
     /// Otherwise a return leaves a translated address where the return address was.
     pub fn leaves_memory_alone(self) -> bool {

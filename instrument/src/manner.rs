@@ -63,7 +63,7 @@ impl Manner {
         Manner {
             placement,
             far,
-            pointers: options.pointers(),
+            pointers: options.process.pointers,
             returns,
             puts_back,
             comes_back: placement.patchable && is_expected && !all_open(options.recording),
@@ -73,8 +73,10 @@ impl Manner {
                 // A turn that is counted down may lead to the runtime, which uses xmm30.
                 && turns != Turns::Down
                 && !options.recording.undo()
+                // A watched thread compares what it returns to first.
+                && !options.recording.watches()
                 // It is kept until the return.
-                && options.pointers() == Pointers::Vector,
+                && options.process.pointers == Pointers::Vector,
             keeps_used_up,
             turns,
             watches: options.recording.watches(),

@@ -53,7 +53,7 @@ pub fn next_index() -> u32 {
 /// Gives the thread its buffers and writes its first event.
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
-    thread.vector = match view::options().pointers() {
+    thread.vector = match facts().options.process.pointers {
         Pointers::Vector => claims::XMM31,
         Pointers::Xmm15 => claims::XMM15,
         Pointers::ThreadBlock => 0,

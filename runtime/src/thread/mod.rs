@@ -52,23 +52,6 @@ pub mod claims {
     /// While translated code runs, xmm15 holds the buffer pointers, and the program's ymm15 is in the thread block.
     /// While the runtime works, it is where the other fifteen are.
     pub const XMM15: u32 = 2;
-
-    /// The thread, which is in the runtime, runs code that claims no vector register any more.
-    pub fn give_back(thread: &mut super::Thread) {
-        if thread.vector == XMM31 {
-            let at = &raw const thread.block.program_vectors;
-            // SAFETY: the processor has them, as they were claimed; no code of ours uses them.
-            unsafe {
-                core::arch::asm!(
-                    "vmovdqu64 zmm30, [{at}]",
-                    "vmovdqu64 zmm31, [{at} + 64]",
-                    at = in(reg) at,
-                    options(nostack, readonly, preserves_flags)
-                );
-            }
-        }
-        thread.vector = 0;
-    }
 }
 
 /// The block first: gs points to it.

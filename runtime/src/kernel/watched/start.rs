@@ -2,7 +2,7 @@
 
 use crate::base::own::anonymous;
 use crate::base::sys::{self, nr};
-use crate::base::vectors::{put_low_halves, save_vectors, vectors_len};
+use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::logs::inputs::{mappings, view};
@@ -31,7 +31,6 @@ pub fn changes_code(thread: &mut Thread) {
     view::begin(thread);
     mappings::watched();
     switch::watches(thread);
-    claims::give_back(thread);
 }
 
 /// The thread, with its registers in its block, is about to begin at `pc`.
@@ -62,5 +61,6 @@ fn vectors(thread: &Thread) -> Vec<u8> {
     // SAFETY: mapped here.
     let _ = unsafe { sys::call(nr::MUNMAP, &[area as usize, len as usize]) };
     put_low_halves(&mut saved, &thread.xmm);
+    put_claimed(&mut saved, thread.vector == claims::XMM31, &thread.block.program_vectors);
     saved
 }
