@@ -164,6 +164,11 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
                 }
                 false => not_covered(at as u64),
             }
+            // (Memory without a file is shared with a child that is forked, which is looked at there.)
+            let is_of_others = fourth & sys::MAP_SHARED != 0 && fourth & sys::MAP_ANONYMOUS == 0;
+            if waits() && call.number == nr::MMAP && is_of_others && third & sys::PROT_WRITE != 0 {
+                want();
+            }
             // What can be written may be made, too, of a file.
             let made = fourth & sys::MAP_ANONYMOUS != 0 || third & sys::PROT_WRITE != 0;
             if call.number == nr::MMAP && executable(third) && made {
