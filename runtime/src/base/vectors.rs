@@ -29,6 +29,32 @@ pub fn put_low_halves(saved: &mut [u8], registers: &[[u64; 2]; 16]) {
     }
 }
 
+/// Puts the program's zmm30 and zmm31 into a stored state, if translated code claims them (`claimed`).
+pub fn put_claimed(saved: &mut [u8], claimed: bool, registers: &[[u64; 8]; 2]) {
+    const STATE: usize = 512;
+    const HIGH_SIXTEEN: u8 = 0x80;
+    let Some(at) = facts().xsave.zmm30().filter(|_| claimed) else { return };
+    let words = registers.iter().flatten().flat_map(|word| word.to_le_bytes());
+    let there = saved.iter_mut().skip(at as usize);
+    there.zip(words).for_each(|(to, from)| *to = from);
+    if let Some(byte) = saved.get_mut(STATE) {
+        *byte |= HIGH_SIXTEEN;
+    }
+}
+
+/// zmm30 and zmm31 of a stored state.
+pub fn claimed(saved: &[u8]) -> Option<[[u64; 8]; 2]> {
+    const STATE: usize = 512;
+    const HIGH_SIXTEEN: u8 = 0x80;
+    let mut registers = [[0; 8]; 2];
+    if saved.get(STATE)? & HIGH_SIXTEEN != 0 {
+        let bytes = saved.get(facts().xsave.zmm30()? as usize..)?.chunks_exact(8);
+        let words = bytes.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        registers.iter_mut().flatten().zip(words).for_each(|(to, from)| *to = from);
+    }
+    Some(registers)
+}
+
 /// Stores the processor's vector and floating-point state.
 ///
 /// # Safety
