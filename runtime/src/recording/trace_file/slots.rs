@@ -76,13 +76,15 @@ impl TraceFile {
     }
 
     /// A thread of recording number `epoch` ends: its slot, which holds nothing, is there for others.
-    /// Until then it takes no room.
+    /// Until then it takes no room but for its header: whoever reads meanwhile finds what is behind it.
     pub fn give_slot_back(&self, epoch: u32, slot: Place) {
         let mut state = self.state.lock();
         if self.life.epoch() != epoch || self.fd.load(Relaxed) < 0 {
             return;
         }
-        if self.punch(slot).is_ok() {
+        let Place { offset, len } = slot;
+        let header = page_up(HEADER_SIZE as u64);
+        if self.punch(Place { offset: offset + header, len: len - header }).is_ok() {
             state.log -= slot.len;
             state.slots.push(slot);
         }
