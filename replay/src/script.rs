@@ -1,6 +1,7 @@
 //! Writes the script.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,8 @@ pub struct Script {
     pub end: End,
     /// Kernel thread ids by the threads' indexes.
     pub threads: Vec<Option<u32>>,
+    /// Indexes of the threads that run in it.
+    pub running: BTreeSet<u32>,
     /// Of a forked process: where it begins.
     pub child: Option<Child>,
     /// The files of which code was mapped.
@@ -219,6 +222,7 @@ fn write_ordered(
     // Those that are not replayed.
     let mut before = 0u64;
     let mut threads: Vec<Option<u32>> = Vec::new();
+    let mut running = BTreeSet::new();
     let mut code = Code::default();
     code.add(interpreter);
     let mut passed_over = 0u64;
@@ -245,6 +249,7 @@ fn write_ordered(
             }
             _ => {}
         }
+        running.insert(item.thread);
         if item.position != Position::NONE {
             turns[thread] = item.position.control_flow.0;
         }
@@ -292,7 +297,8 @@ fn write_ordered(
         let name = usize::try_from(thread).ok().and_then(|thread| threads.get_mut(thread));
         name.into_iter().for_each(|name| *name = tid);
     }
-    Ok(Script { header, events, turns, before, end: ordered.end, threads, child, code: code.files })
+    let (end, code) = (ordered.end, code.files);
+    Ok(Script { header, events, turns, before, end, threads, running, child, code })
 }
 
 /// Which files the program had mapped code of.

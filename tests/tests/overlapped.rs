@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Output, Stdio};
@@ -242,4 +242,136 @@ fn a_command_that_nobody_listens_to_any_more_ends() {
     let Output { status, stderr, .. } = child.wait_with_output().expect("it ends");
     assert!(status.success() && stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
     assert!(limited.stdout.starts_with(&first) || first.starts_with(&limited.stdout));
+}
+
+/// The first thread works, starts another one that soon ends, and works on for much longer.
+const SHORT: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static unsigned table[4096];
+static void *work(void *n) {
+    unsigned x = 1;
+    for (long i = 0; i < (long)n; i++) {
+        x = x * 1103515245 + 12345;
+        table[x >> 20] += i;
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t one;
+    work((void *)2000000);
+    pthread_create(&one, 0, work, (void *)600000);
+    pthread_join(one, 0);
+    work((void *)8000000);
+    printf("%u\n", table[7]);
+}
+"#;
+
+/// What nobody has read yet holds the replay up. Meanwhile a thread has come and gone, and its buffer with it.
+#[test]
+fn a_thread_that_has_ended_when_it_is_found_hides_nothing() {
+    let here = folder();
+    let here = here.path();
+    compile(here, SHORT, "short");
+    let record = ["record", "--replayable", "--threads", "serial", "-o", "rec", "./short"];
+    assert!(output(&mut dep(here, &record)).status.success());
+    let mut list = dep(here, &["memrefs", "rec"]);
+    let mut child = list.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut pipe = child.stdout.take().expect("a pipe");
+    // (Too short a time would find nothing wrong.)
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let mut room = vec![0; 1 << 20];
+    let (mut lines, mut writes) = (0, 0);
+    loop {
+        let len = fill(&mut pipe, &mut room);
+        lines += room[..len].iter().filter(|&&b| b == b'\n').count();
+        writes += room[..len].iter().filter(|&&b| b == b'W').count();
+        if len == 0 {
+            break;
+        }
+    }
+    assert!(child.wait().expect("it ends").success());
+    // Each turn of a loop reads and writes the table.
+    const TURNS: usize = 2_000_000 + 600_000 + 8_000_000;
+    assert!((TURNS..TURNS + 100_000).contains(&writes), "{writes}");
+    assert!((2 * TURNS..2 * TURNS + 200_000).contains(&lines), "{lines}");
+}
+
+/// The first thread waits for two others, and works when they have ended.
+const WAITS: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+static int ends[2];
+static volatile unsigned long kept;
+static void *work(void *p) {
+    unsigned long s = (unsigned long)p;
+    for (int k = p ? 0 : 9900; k < 10000; k++) {
+        char c = 0;
+        for (int i = 0; i < 20000; i++) {
+            s = s * 6364136223846793005UL + 1;
+            if (i % 64 == 0) kept += s;
+        }
+        if (write(ends[1], &c, 1) != 1) return (void *)1;
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t threads[2];
+    if (pipe(ends)) return 1;
+    for (long i = 0; i < 2; i++) pthread_create(&threads[i], 0, work, (void *)(i + 1));
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    work(0);
+    return 0;
+}
+"#;
+
+/// A part that begins while other threads run is listed in the order of all threads, whoever runs first in it.
+#[test]
+fn the_first_thread_comes_first_though_it_starts_last() {
+    let here = folder();
+    let here = here.path();
+    compile(here, WAITS, "waits");
+    let record = ["record", "--replayable", "--threads", "serial", "--keep-last", "2M"];
+    assert!(output(&mut dep(here, &[&record[..], &["-o", "rec", "./waits"]].concat()))
+        .status
+        .success());
+    let mut list = dep(here, &["memrefs", "rec"]);
+    let mut child = list.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let tid = |line: String| line.split(' ').next().and_then(|tid| tid.parse::<u32>().ok());
+    let mut tids: Vec<Option<u32>> = Vec::new();
+    for tid in lines.map(|line| tid(line.expect("a line"))) {
+        if tids.last() != Some(&tid) {
+            tids.push(tid);
+        }
+    }
+    assert!(child.wait().expect("it ends").success());
+    // (How much is kept depends on the time that it takes: one of the others may have ended before.)
+    assert!((2..=3).contains(&tids.len()) && tids.is_sorted(), "{tids:?}");
+}
+
+/// A replay that finds no room for its trace lists nothing, and says so.
+#[test]
+fn a_list_for_which_there_is_no_room_at_all_is_not_just_empty() {
+    const ROOM: u64 = 100 << 10;
+    let here = folder();
+    let here = here.path();
+    compile(here, "int main(void) { return 0; }", "nothing");
+    let record = ["record", "--replayable", "-o", "rec", "./nothing"];
+    assert!(output(&mut dep(here, &record)).status.success());
+    let small = here.join("small");
+    fs::create_dir(&small).expect("a folder");
+    let place = CString::new(small.as_os_str().as_bytes()).expect("a path");
+    // The output of the rewriter is made where there is room.
+    assert!(output(&mut dep(here, &["memrefs", "--limit", "1", "rec"])).status.success());
+    if let Err(e) = sys::own_mounts().and_then(|()| sys::mount_small(&place, ROOM)) {
+        let mut tally = Tally::start("a_list_for_which_there_is_no_room_at_all_is_not_just_empty");
+        tally.skip("all", &format!("no mounts of its own: {e}"));
+        return tally.finish();
+    }
+    let listed = output(dep(here, &["memrefs", "rec"]).env("TMPDIR", &small));
+    sys::unmount(&place).expect("unmounted");
+    let said = String::from_utf8_lossy(&listed.stderr).into_owned();
+    assert_eq!(listed.status.code(), Some(1), "{said}");
+    assert!(said.contains("no room for the trace of the replay"), "{said}");
 }

@@ -35,6 +35,16 @@ impl Frame {
         self.header.is_complete()
     }
 
+    /// Whether this is a complete chunk that was recorded in its thread's buffer, and written here as a whole.
+    #[must_use]
+    pub fn was_written_out(&self) -> bool {
+        let header = &self.header;
+        // (Where a chunk was recorded in place there is room behind its memory stream.)
+        let memory_end =
+            (RECORD_DATA as u64).saturating_add(header.used_memory.next_multiple_of(8));
+        header.is_packed() || self.is_sealed() && header.split == memory_end
+    }
+
     /// Whether the file ends inside of it.
     pub fn is_truncated(&self) -> bool {
         self.present < self.header.frame_len
@@ -355,8 +365,14 @@ impl TraceFile {
 
     /// What is at `offset` of a file that grows.
     pub(crate) fn look_at(&self, offset: u64) -> std::io::Result<Place> {
-        let bytes = self.header_at(offset)?;
-        let Some(header) = FrameHeader::from_bytes(&bytes).filter(has_length) else {
+        let mut bytes = self.header_at(offset)?;
+        let mut header = FrameHeader::from_bytes(&bytes).filter(has_length);
+        if header.is_some_and(|header| header.is_complete()) {
+            // All of it was written before its state was, which may have been copied last.
+            bytes = self.header_at(offset)?;
+            header = FrameHeader::from_bytes(&bytes).filter(has_length);
+        }
+        let Some(header) = header else {
             return Ok(match bytes.iter().any(|&byte| byte != 0) {
                 true => Place::NoFrame,
                 false => Place::Zeros,

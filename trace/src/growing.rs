@@ -95,8 +95,8 @@ pub struct Reader<'t> {
     /// How many frames of a kind and thread were found that are no chunks, and the number of the last.
     numbers: BTreeMap<(u16, u32), (u32, u32)>,
     threads: BTreeMap<u32, Growth>,
-    /// The threads of complete chunks that were found and not asked for.
-    found: Vec<u32>,
+    /// The threads of complete chunks that were found and not asked for, and whether each was written out.
+    found: Vec<(u32, bool)>,
     /// Nothing comes any more.
     ended: bool,
     /// The recording ended before the process.
@@ -240,7 +240,7 @@ impl<'t> Reader<'t> {
         // In its thread's buffer and where it was written to it is the same.
         if seq >= thread.next && (frame.is_sealed() || !thread.chunks.contains_key(&seq)) {
             thread.chunks.insert(seq, Chunk { frame, registers });
-            self.found.push(frame.header.thread);
+            self.found.push((frame.header.thread, frame.was_written_out()));
         }
         Ok(())
     }
@@ -349,8 +349,9 @@ impl<'t> Reader<'t> {
         self.trace.add_library(event, self.output.as_ref(), &self.places)
     }
 
-    /// The thread of each chunk that was found since this was asked for.
-    pub fn found(&mut self) -> Vec<u32> {
+    /// The thread of each chunk that was found since this was asked for, and whether it came from the thread's buffer
+    /// ([`Frame::was_written_out`]).
+    pub fn found(&mut self) -> Vec<(u32, bool)> {
         std::mem::take(&mut self.found)
     }
 

@@ -57,18 +57,28 @@ pub fn show(
     let running = process::start(ready, &output, &besides)?;
     std::thread::scope(|scope| {
         let ending = scope.spawn(|| running.finish());
+        let killer = Killer(&running);
         let listed = listed(listing, ready, &running, &path, &output, out);
-        // Whatever keeps us from reading on, nobody else does.
-        if !matches!(listed, Ok(Found { listed: Listed::All, .. })) {
-            running.kill();
-        }
+        // Whatever keeps us from reading on, nobody else does. (What has ended is past that.)
+        drop(killer);
         let finished = ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        conclude(listed?, finished, listing, ready, common, out)
+        conclude(listed?, finished, listing, ready, (&path, &output), common, out)
     })
+}
+
+/// The replay does not outlive this.
+struct Killer<'a>(&'a Running);
+
+impl Drop for Killer<'_> {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
 }
 
 /// What was found in the trace.
 struct Found {
+    /// There were chunks.
+    has_begun: bool,
     listed: Listed,
     warnings: Warnings,
     damage: Vec<trace::file::Damage>,
@@ -83,11 +93,12 @@ fn conclude(
     finished: Result<Finished, Error>,
     listing: &Listing<'_>,
     ready: &Ready,
+    (path, output): (&Path, &Path),
     common: &Common,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let file = common.file.display();
-    let Found { listed, mut warnings, damage, is_lossy, has_thread } = found;
+    let Found { has_begun, listed, mut warnings, mut damage, mut is_lossy, mut has_thread } = found;
     let is_right = match listed {
         // What would have come is not known.
         Listed::Enough => true,
@@ -105,6 +116,13 @@ fn conclude(
             equal
         }
     };
+    if !has_begun {
+        // It may say why there are none.
+        let trace = Trace::open_with(path, Some(output))?;
+        (damage, is_lossy) = (trace.damage, trace.is_lossy);
+        let mut names = trace.threads.iter().map(|thread| ready.thread_name(thread.index));
+        has_thread = listing.what.thread.is_none_or(|tid| names.any(|name| name == tid));
+    }
     damage.iter().for_each(|damage| warnings.add(damage));
     if let (false, Some(tid)) = (has_thread, listing.what.thread) {
         return Err(no_thread(tid).into());
@@ -134,10 +152,14 @@ fn listed(
     out: &mut impl Write,
 ) -> Result<Found, Stop> {
     let Some(trace) = opened(running, path, output)? else {
-        // It ended before it recorded anything; it says itself why.
-        let warnings = Warnings::default();
-        let (damage, has_thread) = (Vec::new(), true);
-        return Ok(Found { listed: Listed::All, warnings, damage, is_lossy: false, has_thread });
+        return Ok(Found {
+            has_begun: false,
+            listed: Listed::All,
+            warnings: Warnings::default(),
+            damage: Vec::new(),
+            is_lossy: false,
+            has_thread: false,
+        });
     };
     let reader = Reader::new(&trace, output.to_owned());
     let (wanted, stop) = (listing.what.thread, AtomicBool::new(false));
@@ -159,7 +181,7 @@ fn listed(
     }
     let has_thread = listed == Listed::Enough || feed.reader.threads().any(|t| feed.wants(t));
     let Reader { damage, is_lossy, .. } = feed.reader;
-    Ok(Found { listed, warnings, damage, is_lossy, has_thread })
+    Ok(Found { has_begun: true, listed, warnings, damage, is_lossy, has_thread })
 }
 
 /// The trace, as soon as something is recorded in it. `None`: nothing ever was.
@@ -198,7 +220,9 @@ impl Giver<'_> {
 impl Progress for Giver<'_> {
     fn read(&self, task: &Task<'_>) {
         self.drop_chunk(&task.chunk);
-        self.running.may_go_on();
+        if task.chunk.frame.was_written_out() {
+            self.running.may_go_on();
+        }
     }
 
     fn enough(&self) {
@@ -223,9 +247,15 @@ impl Feed<'_> {
         self.wanted.is_none_or(|tid| tid == self.ready.thread_name(index))
     }
 
-    /// The thread that is listed now. (Those that start later have larger indexes.)
+    /// The thread that is listed now. (One with a smaller index may start later, where a replay begins with a
+    /// snapshot: the script says which there will be.)
     fn front(&self) -> Option<u32> {
-        self.reader.threads().find(|&index| index >= self.from && self.wants(index))
+        let wanted = |&index: &u32| index >= self.from && self.wants(index);
+        let to_come = self.ready.script.running.iter().copied().find(wanted);
+        match self.ended {
+            true => self.reader.threads().find(wanted).into_iter().chain(to_come).min(),
+            false => to_come,
+        }
     }
 
     /// Looks for more. Whether there is any, or none comes any more.
@@ -241,7 +271,8 @@ impl Feed<'_> {
             }
         }
         // Nobody reads these soon: they wait in the file until their thread's turn comes.
-        let behind = found.iter().filter(|&&index| Some(index) != front);
+        let is_behind = |&&(index, was_written): &&(u32, bool)| was_written && Some(index) != front;
+        let behind = found.iter().filter(is_behind);
         behind.for_each(|_| self.giver.running.may_go_on());
         Ok(!found.is_empty() || self.ended)
     }
