@@ -304,8 +304,8 @@ mod tests {
         let mut words = Words::default();
         let there = |at: u64| (at < hole).then_some(LiveAddr(!at));
         // In their order, from the last one back, and between.
-        let all = || (start..span.end.0).step_by(8);
-        for at in all().chain(all().rev()).chain(all().step_by(7)) {
+        let all: Vec<u64> = (start..span.end.0).step_by(8).collect();
+        for &at in all.iter().chain(all.iter().rev()).chain(all.iter().step_by(7)) {
             assert_eq!(words.read(at, span), there(at), "{at:#x}");
         }
         // Not of a multiple of 8 bytes from what has been read.
