@@ -90,11 +90,12 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
 
 /// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that is made by others or
 /// changes itself, programs that start others, other languages.
-const CASES: [&str; 27] = [
+const CASES: [&str; 28] = [
     "asm/",
     "c/faults.",
     "c/store_faults.",
     "c/signals.",
+    "c/signals_again.",
     "c/timer.",
     "c/threads.",
     "c/many_threads.",

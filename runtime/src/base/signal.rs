@@ -20,7 +20,9 @@ pub const SI_KERNEL: i32 = 0x80;
 pub const SEGV_MAPERR: i32 = 1;
 pub const SEGV_ACCERR: i32 = 2;
 
-/// si_code of SIGTRAP: a step.
+/// si_code of SIGTRAP: `int1`, or a step whose reason got lost.
+pub const TRAP_BRKPT: i32 = 1;
+/// A step.
 pub const TRAP_TRACE: i32 = 2;
 pub const TRAP_HWBKPT: i32 = 4;
 

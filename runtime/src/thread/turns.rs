@@ -36,6 +36,18 @@ impl Thread {
         self.turns_end = made.wrapping_add(left);
     }
 
+    /// The runtime has carried out an instruction that is a turn.
+    pub fn count_turn(&mut self) {
+        match facts().options.turns() {
+            Turns::NotCounted => {}
+            Turns::Up => {
+                let [turns, _] = &mut self.block.pointers;
+                *turns = turns.wrapping_add(1);
+            }
+            Turns::Down => self.block.turns_left = self.block.turns_left.wrapping_sub(1),
+        }
+    }
+
     /// The turn that was counted last has not been made: its instruction has faulted, and may start
     /// again.
     pub fn take_back_turn(&mut self) {

@@ -5,7 +5,7 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{
     bit, SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGFPE, SIGILL, SIGSEGV, SIGTRAP, SI_KERNEL,
-    SYNCHRONOUS,
+    SYNCHRONOUS, TRAP_BRKPT,
 };
 use crate::code::jit::jit;
 use crate::code::span::Span;
@@ -34,7 +34,33 @@ use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Kind};
 use lifter::flow::Flow;
 
-const TRAP_BRKPT: i32 = 1;
+/// The numbers of traps.
+const DEBUG: u64 = 1;
+const BREAKPOINT: u64 = 3;
+const OVERFLOW: u64 = 4;
+const INT1: u8 = 0xf1;
+
+/// Whether this is a step that does not say so. Where a virtual machine is interrupted between the trap and the
+/// kernel's look at the debug registers, they may say nothing, and the kernel takes the trap for an `int1`.
+pub fn is_unnamed_step(info: &SigInfo, at: &Interrupted, is_stepping: bool) -> bool {
+    let steps = is_stepping || at.context.rflags & TRAP_FLAG != 0;
+    let pc = at.pc();
+    // A trap has pc as its address; what somebody has sent, the sender there.
+    steps
+        && at.context.trap == DEBUG
+        && info.code() == TRAP_BRKPT
+        && info.address() == pc
+        && (facts().runtime.contains(&pc) || !is_at_int1(pc))
+}
+
+/// Whether an instruction of the program's at `pc` is an `int1`, or the one in front of it.
+fn is_at_int1(pc: u64) -> bool {
+    let is_int1 = |pc| {
+        let place = locate(pc);
+        place.is_some_and(|place| place.code::<1>() == [INT1] && place.boundary(pc).is_some())
+    };
+    is_int1(pc.wrapping_sub(1)) || is_int1(pc)
+}
 
 /// Whether the instruction at `pc` (or in front of it, for a trap) has raised the signal, and nobody
 /// has sent it.
@@ -63,10 +89,6 @@ fn is_behind_call(pc: u64) -> bool {
 /// Whether the processor reports the instruction behind the one that raised the signal: `int3` and
 /// `int 3`, `int 4`, `int1`.
 pub fn is_behind(signal: i32, info: &SigInfo, at: &Interrupted) -> bool {
-    const DEBUG: u64 = 1;
-    const BREAKPOINT: u64 = 3;
-    const OVERFLOW: u64 = 4;
-    const INT1: u8 = 0xf1;
     if info.code() <= 0 || !matches!(signal, SIGTRAP | SIGSEGV) {
         return false;
     }

@@ -32,7 +32,7 @@ use crate::base::signal::{
     bit, PendingSignal, SigInfo, SEGV_ACCERR, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
 };
 use crate::gate::handler::buffers::take_pointers;
-use crate::gate::handler::faults::{fault, is_behind, is_fault};
+use crate::gate::handler::faults::{fault, is_behind, is_fault, is_unnamed_step};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{
     after_step_unaligned, at_fetch, deliver_in_tail, in_runtime, kicked_in_runtime, lost, resume,
@@ -69,6 +69,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     let pc = at.pc();
     if info.registration().is_none() {
         info.set_registration(actions::registration(at.restorer()));
+    }
+    if signal == SIGTRAP && is_unnamed_step(info, at, mailbox.is_stepping()) {
+        info.set_code(TRAP_TRACE);
     }
     let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
     if trace && !after_step_unaligned(mailbox, at) {

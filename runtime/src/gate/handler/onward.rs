@@ -302,9 +302,9 @@ pub fn after_step_unaligned(mailbox: &Mailbox, at: &mut Interrupted) -> bool {
 pub fn lost(signal: i32, info: &SigInfo, at: &Interrupted) {
     let (pc, runtime) = (at.pc(), &facts().runtime);
     let relative = pc.wrapping_sub(runtime.start);
-    let address = info.address();
+    let (code, address) = (info.code(), info.address());
     crate::say!(
-        "internal error: signal {signal} at {pc:#x} (runtime+{relative:#x}), address {address:#x}"
+        "internal error: signal {signal} (code {code}) at {pc:#x} (runtime+{relative:#x}), address {address:#x}"
     );
     // What follows is to find the cause from a report alone.
     let gpr = at.context.gpr();

@@ -33,6 +33,8 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     }
     let registers = thread.register_state(uc.context.rip, 0xffff);
     thread.event(WHOLE_UNIT, &Event::Resume(&registers));
+    // What is interrupted may be the way here.
+    thread.count_turn();
     Some(uc.context.rip)
 }
 
