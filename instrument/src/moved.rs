@@ -2,12 +2,13 @@
 //! is pc-relative, re-encoded only where that is out of reach.
 
 use crate::emit::At;
-use crate::manner::Manner;
+use crate::manner::claims;
 use crate::operand::{displacement_offset, register64, uses_gs};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
+use abi::options::Pointers;
 use abi::thread::{self, refuse};
 use iced_x86::{Instruction, OpKind, Register};
 use lifter::regs::{GprSet, RAX, RSP};
@@ -142,9 +143,14 @@ impl Weaver<'_> {
         self.forget_pointer_in(reg);
     }
 
-    /// Runs an instruction with the program's own vector registers in place of those that translated code claims;
-    /// `record_at`: where they are recorded before, the even one and the odd one.
-    pub fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
+    /// Runs an instruction with the program's own vector registers in place of those that it uses and translated code
+    /// claims; `record_at`: which of them are recorded before, and where.
+    pub fn with_own_vectors(
+        &mut self,
+        insn: &Instruction,
+        i: usize,
+        record_at: [Option<(u8, i32)>; 2],
+    ) {
         let far = self.far_register(insn, i);
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
         match far {
@@ -159,32 +165,39 @@ impl Weaver<'_> {
             scratch
         });
         let Some(holder) = self.manner.pointer_vector() else { return };
-        let other = self.manner.has_scratch_vector().then_some(holder - 1);
+        let exchanged = exchanged(insn, self.manner.pointers, self.manner.increments_in_memory);
+        let numbers = (0..32u8).rev().filter(|n| exchanged >> n & 1 == 1);
+        let own = |number: u8| match number {
+            15 => thread::PROGRAM_YMM15,
+            _ => thread::program_vector(number.into()),
+        };
         self.code().save_pointers(thread::POINTERS, holder);
-        self.code().load_vector(thread::PROGRAM_ZMM31, holder);
-        if let Some(other) = other {
-            self.code().load_vector(thread::PROGRAM_ZMM30, other);
+        for number in numbers.clone() {
+            self.code().load_vector(own(number), number);
         }
         if let Some(pointer) = pointer {
-            for (vector, at) in [other, Some(holder)].into_iter().zip(record_at) {
-                if let (Some(vector), Some(at)) = (vector, at) {
-                    self.code().write_vector(At(pointer.reg, at), vector, vector < 16);
-                }
+            for (vector, at) in record_at.into_iter().flatten() {
+                self.code().write_vector(At(pointer.reg, at), vector, vector < 16);
             }
             self.give_back(pointer);
             self.forget_pointer();
         }
         self.copy_or_reach(insn, far);
-        if let Some(other) = other {
-            self.code().save_vector(thread::PROGRAM_ZMM30, other);
+        for number in numbers.clone() {
+            self.code().save_vector(own(number), number);
         }
-        self.code().save_vector(thread::PROGRAM_ZMM31, holder);
+        for number in numbers {
+            let held = usize::from(number).checked_sub(thread::FIRST_VECTOR);
+            if let Some(&offset) = held.and_then(|held| thread::HELD_OFFSETS.get(held)) {
+                self.code().load_pointers(offset, number);
+            }
+        }
         self.code().load_pointers(thread::POINTERS, holder);
     }
 
     /// Whether the instruction uses the vector registers that translated code claims.
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
-        self.manner.claims_vectors() && uses_claimed_vector(insn, &self.manner)
+        exchanged(insn, self.manner.pointers, self.manner.increments_in_memory) != 0
     }
 }
 
@@ -197,24 +210,29 @@ pub fn loads_flags(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Popf | Popfd | Popfq)
 }
 
-/// Whether the instruction reads or writes a vector register that translated code claims, or all of them.
-fn uses_claimed_vector(insn: &Instruction, manner: &Manner) -> bool {
+/// The vector registers, a bit for each, that the instruction reads or writes and that are not the program's in code
+/// of this kind: around it they are exchanged.
+pub fn exchanged(insn: &Instruction, pointers: Pointers, increments_in_memory: bool) -> u32 {
     use iced_x86::Mnemonic::{
         Fxrstor, Fxrstor64, Fxsave, Fxsave64, Vzeroall, Vzeroupper, Xrstor, Xrstor64, Xsave,
         Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
     };
-    let claimed = |r: Register| r.is_vector_register() && manner.claims(r.number());
-    // These know the first 16 only.
-    let knows_first =
-        matches!(insn.mnemonic(), Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper);
-    if knows_first && manner.claims(15) {
-        return true;
+    let claimed = (0..32).filter(|&n| claims(pointers, increments_in_memory, n));
+    let claimed = claimed.fold(0u32, |bits, n| bits | 1 << n);
+    if claimed == 0 {
+        return 0;
     }
-    (0..insn.op_count())
-        .any(|i| insn.op_kind(i) == OpKind::Register && claimed(insn.op_register(i)))
-        || claimed(insn.memory_index())
-        || matches!(
-            insn.mnemonic(),
-            Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
-        )
+    let bit = |r: Register| match r.is_vector_register() {
+        true => 1u32 << (r.number() & 31),
+        false => 0,
+    };
+    let operands = (0..insn.op_count()).filter(|&i| insn.op_kind(i) == OpKind::Register);
+    let named = operands.fold(bit(insn.memory_index()), |bits, i| bits | bit(insn.op_register(i)));
+    let meant = match insn.mnemonic() {
+        Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64 => u32::MAX,
+        // These know the first 16 only.
+        Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper => 0xffff,
+        _ => 0,
+    };
+    claimed & (named | meant)
 }

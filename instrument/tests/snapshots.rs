@@ -101,8 +101,10 @@ fn field(offset: i32) -> Option<String> {
         thread::JUMP => "jump",
         thread::WINDOW_HIGH => "window_high",
         thread::EXIT_ID => "exit_id",
-        thread::PROGRAM_ZMM30 => "program_zmm30",
-        thread::PROGRAM_ZMM31 => "program_zmm31",
+        offset if (thread::PROGRAM_VECTORS..thread::REGISTERS).contains(&offset) => {
+            let number = thread::FIRST_VECTOR as i32 + (offset - thread::PROGRAM_VECTORS) / 64;
+            return Some(format!("program_zmm{number}"));
+        }
         thread::RESUME => "resume",
         thread::STUB_STORE => "stub_store",
         thread::ORDER => "order",

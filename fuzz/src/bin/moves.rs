@@ -154,6 +154,7 @@ fn way(byte: u8, state: u64) -> Way {
                 },
                 replays,
                 switchable: false,
+                increments_in_memory: counts || state.is_multiple_of(11),
                 high_tables: state.is_multiple_of(7),
             },
         },
@@ -553,6 +554,7 @@ impl Target for Moves {
             put_back(
                 &mut got,
                 entry,
+                entry.and_then(|entry| list.get(entry.insn as usize)).unwrap_or(last),
                 inside.wrapping_sub(entry.map_or(0, |entry| entry.code)),
                 &way,
             );
@@ -761,28 +763,30 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
 /// A register that is not the program's in some way, or half of one: where it lies in the extended state, and where the
 /// program's is kept in the thread block.
 struct Claimed {
+    number: usize,
     place: std::ops::Range<usize>,
     own: usize,
 }
 
 /// What is not the program's in this `way`. The pointers are in the last one.
 fn claimed(state: &State, way: &Way) -> Vec<Claimed> {
-    let at = |start: usize, len: usize, own: i32| Claimed {
+    let at = |number: usize, start: usize, len: usize, own: i32| Claimed {
+        number,
         place: start..start + len,
         own: own as usize,
     };
     let all = match way.options.process.pointers {
         Pointers::ThreadBlock => None,
         Pointers::Vector => component(7).map(|part| {
-            vec![
-                at(part.end - 128, 64, thread::PROGRAM_ZMM30),
-                at(part.end - 64, 64, thread::PROGRAM_ZMM31),
-            ]
+            let first = way.options.first_claimed().unwrap_or(32);
+            let register =
+                |n: usize| at(n, part.end - 64 * (32 - n), 64, thread::program_vector(n));
+            (first..32).map(register).collect::<Vec<_>>()
         }),
         Pointers::Xmm15 => component(2).map(|part| {
             vec![
-                at(part.end - 16, 16, thread::PROGRAM_YMM15 + 16),
-                at(FIRST_VECTORS.end - 16, 16, thread::PROGRAM_YMM15),
+                at(15, part.end - 16, 16, thread::PROGRAM_YMM15 + 16),
+                at(15, FIRST_VECTORS.end - 16, 16, thread::PROGRAM_YMM15),
             ]
         }),
     };
@@ -793,9 +797,8 @@ fn claimed(state: &State, way: &Way) -> Vec<Claimed> {
 
 /// Where zmm30 lies, which holds where a return goes.
 fn zmm30(state: &State, way: &Way) -> Result<std::ops::Range<usize>, String> {
-    let is_there = way.options.process.pointers == Pointers::Vector;
-    let first = claimed(state, way).into_iter().next().filter(|_| is_there);
-    first.map(|claimed| claimed.place).ok_or_else(|| "no zmm30".into())
+    let found = claimed(state, way).into_iter().find(|claimed| claimed.number == 30);
+    found.map(|claimed| claimed.place).ok_or_else(|| "no zmm30".into())
 }
 
 /// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
@@ -876,12 +879,17 @@ fn thread_block(state: &mut State, way: &Way) {
         std::slice::from_raw_parts((&raw const block).cast::<u8>(), size_of::<ThreadBlock>())
     };
     BLOCK.bytes()[..bytes.len()].copy_from_slice(bytes);
-    for Claimed { place, own } in claimed(state, way) {
+    for Claimed { number, place, own } in claimed(state, way) {
         BLOCK.bytes()[own..own + place.len()].copy_from_slice(&state.vectors[place.clone()]);
         let register = &mut state.vectors[place];
         register.fill(0);
-        register[..8].copy_from_slice(&pointers[0].to_le_bytes());
-        register[8..16].copy_from_slice(&pointers[1].to_le_bytes());
+        let held = number.checked_sub(thread::FIRST_VECTOR).and_then(|n| thread::HELD.get(n));
+        let [low, high] = match held {
+            Some(&(control_flow, words)) => [control_flow.into(), 8 * words as u64],
+            None => pointers,
+        };
+        register[..8].copy_from_slice(&low.to_le_bytes());
+        register[8..16].copy_from_slice(&high.to_le_bytes());
     }
 }
 
@@ -905,7 +913,7 @@ fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
 }
 
 /// Undoes what the interrupted instruction had borrowed.
-fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
+fn put_back(state: &mut State, entry: Option<Entry>, insn: &Instruction, inside: u32, way: &Way) {
     let kind = entry.map_or(Kind::Plain, |entry| entry.kind);
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     if let (Kind::Scratch | Kind::PointersScratch, Some(entry)) = (kind, entry) {
@@ -927,8 +935,13 @@ fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
         state.vectors[XMM7].copy_from_slice(&BLOCK.bytes()[at..at + XMM7.len()]);
         state.vectors[512] |= 2;
     }
-    for Claimed { place, own } in claimed(state, way) {
-        if !kind.exchanges_pointers() {
+    let ProcessOptions { pointers, increments_in_memory, .. } = way.options.process;
+    let exchanged = match kind.exchanges_pointers() {
+        true => instrument::moved::exchanged(insn, pointers, increments_in_memory),
+        false => 0,
+    };
+    for Claimed { number, place, own } in claimed(state, way) {
+        if exchanged >> number & 1 == 0 {
             let own = &BLOCK.bytes()[own..own + place.len()];
             state.vectors[place].copy_from_slice(own);
         }

@@ -23,8 +23,9 @@ pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
     }
 }
 
-/// The other way round.
+/// The other way round. The thread goes on in translated code, and not in the midst of an exchange.
 pub fn give_pointers(thread: &Thread, at: &mut Interrupted) {
+    at.set_increments(thread.vector);
     at.set_pointers(thread.vector, thread.block.pointers);
 }
 
@@ -44,7 +45,7 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
         thread.recorder.overflow(&mut pointers);
         thread.block.pointers = pointers;
         if are_there {
-            give_pointers(thread, at);
+            at.set_pointers(thread.vector, pointers);
         }
         return true;
     }

@@ -5,7 +5,8 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::{claims, Thread};
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+use abi::thread::{program_vector, FIRST_VECTOR, VECTORS};
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
 
@@ -24,16 +25,17 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
             gpr[RCX.index()] = thread.block.saved_rcx;
         }
         if entry.saves_vector(place.offset(at.pc()) - entry.code) {
-            let [low, high, ..] = thread.block.program_vectors[0];
+            let [.., [low, high, ..], _] = thread.block.program_vectors;
             at.set_xmm(7, [low, high]);
         }
         if entry.kind.exchanges_pointers() {
             // The exchange was interrupted: the program's values go to the block, the pointers are there
             // already.
             if thread.vector == claims::XMM15 {
-                thread.block.program_vectors[1][..4].copy_from_slice(&at.ymm15());
-            } else if let Some(vectors) = at.vectors() {
-                thread.block.program_vectors = vectors;
+                let [.., own] = &mut thread.block.program_vectors;
+                own[..4].copy_from_slice(&at.ymm15());
+            } else {
+                take_vectors(thread, at, place, entry);
             }
         }
     }
@@ -44,6 +46,31 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
         rflags: program_flags(thread, at),
         insn: place.position(entry.insn),
         valid,
+    }
+}
+
+/// Copies to the thread block what the sequence of `entry`, which exchanges vector registers around an instruction, has
+/// loaded from there until now: the instruction may have done a part of its work. In the others there is what translated
+/// code has there.
+fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) {
+    let mut exchanged = [false; VECTORS];
+    let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
+    for insn in done {
+        let from_block = insn.mnemonic() == Mnemonic::Vmovdqu64
+            && insn.segment_prefix() == Register::GS
+            && insn.op0_register().is_vector_register()
+            && insn.op1_kind() == OpKind::Memory;
+        let number = insn.op0_register().number();
+        if let Some(which) = number.checked_sub(FIRST_VECTOR).filter(|_| from_block) {
+            let own = i64::from(program_vector(number)).cast_unsigned();
+            exchanged[which] = insn.memory_displacement64() == own;
+        }
+    }
+    let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
+    for ((number, own), _) in own.zip(exchanged).filter(|(_, exchanged)| *exchanged) {
+        if let Some(value) = at.vector(number) {
+            *own = value;
+        }
     }
 }
 
