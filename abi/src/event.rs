@@ -524,6 +524,9 @@ pub enum Event<B, R> {
     /// until the next of these events. (Positions are those of the profile there.) Right behind
     /// [`Event::ThreadStart`] it holds for that, too.
     Turns(u64),
+    /// Watched inputs: until here the process had one thread, whose memory nobody else wrote to. From here on it is
+    /// watched as a thread that begins.
+    Watched,
     /// Snapshot, behind the region that it lies in: the part that is kept touches none of these pages, and what
     /// they held is not kept.
     Untouched {
@@ -638,6 +641,7 @@ kinds! {
     Untouched = 64 "UNTOUCHED",
     GsBase = 65 "GS_BASE",
     Turns = 66 "TURNS",
+    Watched = 67 "WATCHED",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -806,7 +810,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0]);
                 put_words(out, values);
             }
-            Event::Yields => {}
+            Event::Yields | Event::Watched => {}
             Event::Mapped { file, size, changed_ns, contents, path } => {
                 put_words(out, file);
                 put_words(out, &[*size, *changed_ns, contents.as_ref().len() as u64]);
@@ -978,6 +982,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Answer => Event::Answer { pc: f.live()?, values: f.words()? },
             Kind::Arrived => Event::Arrived(f.registers()?),
             Kind::Yields => Event::Yields,
+            Kind::Watched => Event::Watched,
             Kind::Runs => Event::Runs(f.u64()?),
             Kind::Turns => Event::Turns(f.u64()?),
             Kind::Checked => Event::Checked(f.registers()?),

@@ -4,7 +4,7 @@
 //! the address-space layout of a running output ([`layout`]), the per-thread block that `gs`
 //! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
 //! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace
-//! file ([`trace`]) and what happens in it ([`event`]), what a system call does to memory
+//! file ([`trace`], [`packing`]) and what happens in it ([`event`]), what a system call does to memory
 //! ([`syscalls`]), and how a running program is reached from outside ([`control`]).
 #![no_std]
 #![forbid(unsafe_code)]
@@ -22,6 +22,7 @@ pub mod layout;
 pub mod library;
 pub mod misses;
 pub mod options;
+pub mod packing;
 pub mod ring;
 pub mod script;
 pub mod selection;

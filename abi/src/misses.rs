@@ -51,12 +51,15 @@ impl Misses {
         let pieces = (text / 32).clamp(least, most);
         let entries = 1 << pieces.ilog2();
         let reaches = fixed || options.process.high_tables;
-        reaches.then_some(Misses { entries, has_returns: options.return_table().is_some() })
+        reaches.then_some(Misses {
+            entries,
+            has_returns: options.of_tables().return_table().is_some(),
+        })
     }
 
     /// Those of an output.
     pub fn of(header: &ImageHeader) -> Option<Misses> {
-        let has_returns = Options::from_word(header.options)?.return_table().is_some();
+        let has_returns = Options::from_word(header.options)?.of_tables().return_table().is_some();
         let entries = header.miss_entries;
         let is_valid = header.misses != 0 && entries.is_power_of_two() && entries <= ENTRIES[1];
         is_valid.then_some(Misses { entries, has_returns })

@@ -217,10 +217,28 @@ impl RecordingOptions {
 }
 
 impl Options {
-    /// Those of code that records nothing, beside code that does.
+    /// Those of the other code of a process: that records nothing, beside code that does; or whose only thread
+    /// has no view yet, beside code that watches.
     pub fn plain(self) -> Options {
-        let recording = RecordingOptions { instrument: Instrument::None, ..self.recording };
+        let recording = match self.recording.watches() {
+            true => RecordingOptions { watched: false, ..self.recording },
+            false => RecordingOptions { instrument: Instrument::None, ..self.recording },
+        };
         Options { recording, ..self }
+    }
+
+    /// Whether a process runs code that does not watch as long as it has one thread.
+    pub fn watches_later(self) -> bool {
+        self.recording.watches() && self.process.switchable
+    }
+
+    /// Those that the look-up tables are made for: of two kinds of code, the one that has more of them.
+    pub fn of_tables(self) -> Options {
+        if self.watches_later() {
+            self.plain()
+        } else {
+            self
+        }
     }
 
     /// Whether code leaves nothing of its own behind in memory, not even below the stack pointer.
@@ -277,7 +295,7 @@ impl Options {
 
     /// The table for indirect calls and jumps, and for all that have none of their own.
     pub fn jump_table(self) -> TableShape {
-        match self.return_table() {
+        match self.of_tables().return_table() {
             _ if self.process.high_tables => HIGH_JUMP_TABLE,
             Some(_) => JUMP_TABLE,
             None => ONLY_TABLE,

@@ -1,4 +1,4 @@
-//! The trace file, version 1: frames, streams, register states. `docs/format.md` says the same in
+//! The trace file: frames, streams, register states. `docs/format.md` says the same in
 //! words. What the payload of events is, [`crate::event`] says.
 //!
 //! A trace is a sequence of *frames*, each at a multiple of 4096 bytes and a multiple of 4096
@@ -8,7 +8,7 @@
 /// First bytes of each frame.
 pub const FRAME_MAGIC: u32 = 0x4650_4544; // "DEPF"
 /// Version of the format, in the payload of the FILE frame.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// `thread` of frames that belong to the whole process.
 pub const PROCESS: u32 = u32::MAX;
@@ -47,6 +47,11 @@ impl FrameKind {
 pub const OPEN: u16 = 0;
 /// A frame that is complete: `used`, `used_memory` and `checksum` are valid.
 pub const SEALED: u16 = 1;
+/// A Record frame that is complete, with its streams as [`crate::packing`] has them: `used` and `used_memory` are
+/// their lengths when they are unpacked, the packed memory stream starts at [`crate::packing::STREAMS`] and the packed
+/// control flow at `split`, and [`PACKED_FLOW`] has its length. The checksum is that of all from the
+/// register state on to the end of it.
+pub const PACKED: u16 = 2;
 /// A frame that holds nothing: a chunk is being written there, or a thread's buffer is between two
 /// chunks. (Not what a damaged bit makes of another state.)
 pub const EMPTY: u16 = 0x5a5a;
@@ -59,7 +64,7 @@ pub struct FrameHeader {
     pub magic: u32,
     /// A [`FrameKind`].
     pub kind: u16,
-    /// [`OPEN`] or [`SEALED`].
+    /// [`OPEN`], [`SEALED`], [`PACKED`] or [`EMPTY`].
     pub state: u16,
     /// Dense thread index (0: the first thread) or [`PROCESS`].
     pub thread: u32,
@@ -93,8 +98,11 @@ const _: () = assert!(core::mem::size_of::<FrameHeader>() == HEADER_SIZE);
 pub const PAYLOAD: usize = HEADER_SIZE;
 /// Where the [`RegisterState`] of a Record frame lies.
 pub const RECORD_REGISTERS: usize = HEADER_SIZE;
-/// Where the memory stream of a Record frame starts.
+/// Where the memory stream of a Record frame starts, if it is not packed.
 pub const RECORD_DATA: usize = 4096;
+/// Where a packed Record frame says how many bytes its packed control flow has (8 bytes).
+pub const PACKED_FLOW: usize = RECORD_REGISTERS + REGISTER_STATE_SIZE;
+const _: () = assert!(PACKED_FLOW + 8 <= crate::packing::STREAMS);
 
 /// Registers of the program at a point of its execution.
 #[repr(C)]
@@ -278,6 +286,16 @@ impl Checksum {
 }
 
 impl FrameHeader {
+    /// Whether nothing is written to the frame any more.
+    pub fn is_complete(&self) -> bool {
+        self.state == SEALED || self.is_packed()
+    }
+
+    /// Whether it is a Record frame with packed streams.
+    pub fn is_packed(&self) -> bool {
+        self.state == PACKED && self.kind == FrameKind::Record as u16
+    }
+
     /// Checksum of the fields that never change once the frame exists.
     pub fn fixed_checksum(&self) -> u32 {
         let mut crc = crc32c(!0, &self.magic.to_le_bytes());

@@ -18,7 +18,13 @@ fn dep(arguments: &[&str], trace: &[u8]) -> Output {
 }
 
 fn good() -> Vec<u8> {
-    sample(&Sample { options: Options::default(), split: 2, carry_window: false, open: false })
+    sample(&Sample {
+        options: Options::default(),
+        split: 2,
+        carry_window: false,
+        open: false,
+        packed: false,
+    })
 }
 
 fn text(arguments: &[&str]) -> String {

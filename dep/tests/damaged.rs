@@ -32,9 +32,10 @@ fn dep(command: &str, trace: &Path) -> Seen {
     }
 }
 
-/// File, Units, three chunks, Events.
-fn whole() -> Vec<u8> {
-    sample(&Sample { options: Options::default(), split: 2, carry_window: false, open: false })
+/// File, Units, two chunks, Events.
+fn whole(packed: bool) -> Vec<u8> {
+    let options = Options::default();
+    sample(&Sample { options, split: 2, carry_window: false, open: false, packed })
 }
 
 /// Offsets of all frames.
@@ -47,10 +48,15 @@ fn frames(trace: &[u8]) -> Vec<usize> {
     out
 }
 
+fn is_record(trace: &[u8], at: usize) -> bool {
+    kind(trace, at).starts_with("Record")
+}
+
 fn kind(trace: &[u8], at: usize) -> String {
     let header = FrameHeader::from_bytes(&trace[at..]).expect("a frame");
     let kind = FrameKind::from_u16(header.kind).expect("a kind");
-    format!("{kind:?} {}", header.seq)
+    let packed = if header.is_packed() { ", packed" } else { "" };
+    format!("{kind:?} {}{packed}", header.seq)
 }
 
 /// Changes the header of the frame at `at` so that it is believed.
@@ -72,15 +78,17 @@ fn with_payload(trace: &[u8], at: usize, offset: usize, bytes: &[u8]) -> Vec<u8>
 }
 
 fn cases() -> Vec<(String, Vec<u8>)> {
-    let good = whole();
+    let (good, packed) = (whole(false), whole(true));
     let frames = frames(&good);
     let mut cases: Vec<(String, Vec<u8>)> = vec![
         ("text".into(), b"#!/bin/sh\necho no trace\n".to_vec()),
         ("an ELF header".into(), b"\x7fELF\x02\x01\x01\0".repeat(1000)),
     ];
     let mut add = |name: String, bytes: Vec<u8>| cases.push((name, bytes));
-    for &at in &frames {
-        let name = kind(&good, at);
+    let packed_records = crate::frames(&packed).into_iter().filter(|&at| is_record(&packed, at));
+    let all = frames.iter().map(|&at| (&good, at)).chain(packed_records.map(|at| (&packed, at)));
+    for (good, at) in all {
+        let name = kind(good, at);
         if at > 0 {
             add(format!("ends before {name}"), good[..at].to_vec());
         }
@@ -92,7 +100,7 @@ fn cases() -> Vec<(String, Vec<u8>)> {
         let mut unreadable = good.clone();
         unreadable[at + 5] ^= 0x40;
         add(format!("a flipped bit in the header of {name}"), unreadable);
-        if name.starts_with("Record") {
+        if is_record(good, at) {
             let mut elsewhere = good.clone();
             elsewhere[at + 56] ^= 1;
             add(format!("a flipped bit in the window of {name}"), elsewhere);
@@ -108,13 +116,12 @@ fn cases() -> Vec<(String, Vec<u8>)> {
             ("thread of 2^31", |h| h.thread = 1 << 31),
             ("state of 7", |h| h.state = 7),
         ];
-        let is_record = name.starts_with("Record");
         for (what, change) in fields {
             // Means nothing in the others.
-            if !is_record && (what.contains("split") || what.contains("thread")) {
+            if !is_record(good, at) && (what.contains("split") || what.contains("thread")) {
                 continue;
             }
-            add(format!("{name} with a {what}"), with_header(&good, at, change));
+            add(format!("{name} with a {what}"), with_header(good, at, change));
         }
     }
     let (file, units, events) = (frames[0], frames[1], *frames.last().expect("frames"));
@@ -189,18 +196,22 @@ fn each_damage_has_its_line() {
 
 #[test]
 fn what_lies_around_the_damage_is_listed() {
+    for packed in [false, true] {
+        is_listed(&whole(packed));
+    }
+}
+
+fn is_listed(good: &[u8]) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("trace");
-    let good = whole();
-    std::fs::write(&file, &good).expect("written");
+    std::fs::write(&file, good).expect("written");
     let lists = |command: &str| dep(command, &file).stdout;
     let (blocks, memrefs) = (lists("blocks"), lists("memrefs"));
-    let chunks: Vec<usize> =
-        frames(&good).into_iter().filter(|&at| kind(&good, at).starts_with("Record")).collect();
+    let chunks: Vec<usize> = frames(good).into_iter().filter(|&at| is_record(good, at)).collect();
     assert_eq!(chunks.len(), 2);
     let mut parts = Vec::new();
     for &at in &chunks {
-        let mut bad = good.clone();
+        let mut bad = good.to_vec();
         let header = FrameHeader::from_bytes(&good[at..]).expect("a frame");
         bad[at + header.split as usize] ^= 0xff;
         std::fs::write(&file, &bad).expect("written");

@@ -77,6 +77,8 @@ impl Manner {
                 // A turn that is counted down may lead to the runtime, which uses xmm30.
                 && turns != Turns::Down
                 && !options.recording.undo()
+                // A watched thread compares what it returns to first.
+                && !options.recording.watches()
                 // It is kept until the return.
                 && options.process.pointers == Pointers::Vector,
             keeps_used_up,

@@ -56,6 +56,9 @@ impl Weaver<'_> {
                 return;
             }
             self.copy(insn);
+            if self.manner.watches && is_prefetch(insn) {
+                self.prefetch_view(insn);
+            }
             if loads_flags(insn) {
                 // Two places that belong to no instruction: see `loads_flags`.
                 self.code().nop(1);
@@ -122,7 +125,7 @@ impl Weaver<'_> {
 
     /// Emits an instruction whose operand is addressed through `reg`, whose value waits in the thread block
     /// meanwhile.
-    fn reach(&mut self, insn: &Instruction, reg: Gpr) {
+    pub fn reach(&mut self, insn: &Instruction, reg: Gpr) {
         self.code().store(Slot::Second.offset(), reg);
         let through = match uses_gs(insn) {
             true => self.through_gs(insn, reg),
@@ -199,6 +202,14 @@ impl Weaver<'_> {
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
         exchanged(insn, self.manner.pointers, self.manner.increments_in_memory) != 0
     }
+}
+
+/// Whether the instruction tells the processor what will be loaded.
+fn is_prefetch(insn: &Instruction) -> bool {
+    use iced_x86::Mnemonic::{Prefetchnta, Prefetcht0, Prefetcht1, Prefetcht2, Prefetchw};
+    let is_one =
+        matches!(insn.mnemonic(), Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchw);
+    is_one && insn.segment_prefix() == Register::None
 }
 
 /// Whether the instruction may set or clear the trap flag. Two instructions that do nothing stand behind its

@@ -11,12 +11,13 @@
 
 use crate::emit::At;
 use crate::loose::{Cold, Mend};
-use crate::operand::{displacement, memory_operand, sized};
+use crate::operand::{displacement, memory_operand, sized, uses_gs};
 use crate::recipe::{pair, Kind, NOT_BORROWED};
-use crate::watched::Watch;
+use crate::watched::{watch_of, Watch};
 use crate::weaver::{Slot, Weaver};
 use abi::ids::{CodeOff, Gpr, OrigAddr};
-use abi::thread::{self, watch};
+use abi::thread::{self, refuse, watch};
+use alloc::vec::Vec;
 use iced_x86::{Code as Op, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
 use lifter::operands::Reference;
 use lifter::regs::{gpr_number, GprSet, RBP, RCX, RSP};
@@ -321,7 +322,9 @@ impl Weaver<'_> {
         let Some((load, compare)) = masked(insn) else { return false };
         let is_free = |r: Register| (0..insn.op_count()).all(|n| insn.op_register(n) != r);
         let width = insn.memory_size().size();
-        let vector = [31, 30, 29].into_iter().find(|&n| {
+        let is_scratch = self.manner.has_scratch_vector();
+        let some = if is_scratch { [30; 3] } else { [31, 30, 29] };
+        let vector = some.into_iter().find(|&n| {
             [Register::XMM0, Register::YMM0, Register::ZMM0].into_iter().all(|r| is_free(r + n))
         });
         let mask = [Register::K7, Register::K6, Register::K5]
@@ -339,7 +342,9 @@ impl Weaver<'_> {
         self.boundary(insn, Kind::Watched, &[pair(NOT_BORROWED, NOT_BORROWED)]);
         self.code().store(thread::SAVED_RCX, RCX);
         let whole = Register::ZMM0 + vector;
-        self.store_from(Op::EVEX_Vmovups_zmmm512_k1z_zmm, &kept, whole);
+        if !is_scratch {
+            self.store_from(Op::EVEX_Vmovups_zmmm512_k1z_zmm, &kept, whole);
+        }
         if let Ok(mut load) = Instruction::with2(load, narrow, operand.memory) {
             load.set_op_mask(insn.op_mask());
             load.set_zeroing_masking(true);
@@ -356,13 +361,95 @@ impl Weaver<'_> {
             self.encode_or_trap(&take);
         }
         self.with_register(Op::VEX_Kmovq_kr_km64, mask, &kept_mask);
-        self.with_register(Op::EVEX_Vmovups_zmm_k1z_zmmm512, whole, &kept);
+        if !is_scratch {
+            self.with_register(Op::EVEX_Vmovups_zmm_k1z_zmmm512, whole, &kept);
+        }
         let at = self.unless_equal();
         self.code().load(RCX, thread::SAVED_RCX);
         self.with_operand(insn, &operand.on_view());
         let how = How { spilled: [None; 2], rcx_is_saved: true, why: watch::MEND };
         self.mends(insn, at, start, how);
         true
+    }
+
+    /// What will be loaded from memory will be compared with the view.
+    pub fn prefetch_view(&mut self, insn: &Instruction) {
+        let operand = Operand { memory: plain(insn), base: None };
+        self.with_operand(insn, &operand.on_view());
+    }
+
+    /// Instruction `i`, which uses vector registers that translated code claims.
+    pub fn watched_with_own_vectors(&mut self, insn: &Instruction, i: usize) {
+        let mut all = Vec::new();
+        let watch = watch_of(insn, self.factory(), &mut all);
+        if uses_gs(insn) {
+            return self.refuse(insn, refuse::GS);
+        }
+        match watch {
+            Watch::Plain => self.with_own_vectors(insn, i, [None; 2]),
+            Watch::Load(reference) if insn.memory_segment() != Register::FS => {
+                self.compare_operand(insn, i, &reference);
+                self.exchanged(insn, i, false);
+            }
+            Watch::Store(_) if insn.memory_segment() != Register::FS => {
+                self.exchanged(insn, i, true);
+            }
+            Watch::Copied { .. } | Watch::Around { .. }
+                if insn.memory_segment() != Register::FS =>
+            {
+                let here = self.code().here();
+                let none = [pair(NOT_BORROWED, NOT_BORROWED)];
+                self.boundary_at(here, 0, Kind::Watched, &none);
+                self.code().watch(insn.ip(), watch::BEFORE);
+                self.exchanged(insn, i, false);
+                if all.iter().any(|reference| reference.write) {
+                    self.code().watch(insn.ip(), watch::AFTER);
+                }
+            }
+            _ => {
+                let here = self.code().here();
+                self.boundary_at(here, 0, Kind::SavedRcx, &[]);
+                let behind = self.code().carry_out(insn.ip());
+                self.with_own_vectors(insn, i, [None; 2]);
+                self.code().bind_here(behind);
+            }
+        }
+        self.forget_pointer();
+    }
+
+    /// The instruction on the view, with the program's own vector registers; before that on memory, if it `stores`.
+    fn exchanged(&mut self, insn: &Instruction, i: usize, stores: bool) {
+        let far = self.far_register(insn, i);
+        match far {
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
+        }
+        let Some(holder) = self.manner.pointer_vector() else { return };
+        let other = self.manner.has_scratch_vector().then_some(holder - 1);
+        self.code().save_pointers(thread::POINTERS, holder);
+        self.code().load_vector(thread::PROGRAM_ZMM31, holder);
+        if let Some(other) = other {
+            self.code().load_vector(thread::PROGRAM_ZMM30, other);
+        }
+        if stores {
+            self.copy_or_reach(insn, far);
+        }
+        match far {
+            None => {
+                let operand = Operand { memory: plain(insn), base: None };
+                self.with_operand(insn, &operand.on_view());
+            }
+            Some(reg) => {
+                let mut on_view = *insn;
+                on_view.set_segment_prefix(Register::FS);
+                self.reach(&on_view, reg);
+            }
+        }
+        if let Some(other) = other {
+            self.code().save_vector(thread::PROGRAM_ZMM30, other);
+        }
+        self.code().save_vector(thread::PROGRAM_ZMM31, holder);
+        self.code().load_pointers(thread::POINTERS, holder);
     }
 
     /// Goes on if rcx is zero; the jump whose distance is returned is taken otherwise.

@@ -308,6 +308,12 @@ impl Weaver<'_> {
         borrowed
     }
 
+    /// Compares what instruction `i` loads: a snippet in front of it, which leaves all registers as they were.
+    pub fn compare_operand(&mut self, insn: &Instruction, i: usize, reference: &Reference) {
+        let borrowed = self.compared(insn, i, Some(reference), 0);
+        self.code().load(borrowed.address, Slot::First.offset());
+    }
+
     /// As [`Weaver::compared`], of an instruction that only stores: memory is touched, so that it faults if
     /// it cannot be read.
     fn addressed(&mut self, insn: &Instruction, i: usize) -> Borrowed {

@@ -78,7 +78,9 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     if weaver.ahead.is_some_and(|ahead| ahead.at == i) {
         weaver.look_ahead();
     }
-    if needs_own {
+    if needs_own && weaver.manner.watches {
+        weaver.watched_with_own_vectors(insn, i);
+    } else if needs_own {
         weaver.with_own_vectors(insn, i, own_vectors);
     } else {
         weaver.moved(insn, i);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use abi::trace::{FrameHeader, FrameKind, HEADER_SIZE, SEALED};
+use abi::trace::{FrameHeader, FrameKind, HEADER_SIZE};
 use nix::fcntl::{fallocate, FallocateFlags};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use trace::file::{has_length, TraceFile};
@@ -113,7 +113,7 @@ impl Growing {
             let at = self.next;
             self.next += header.frame_len;
             // Others may still be written to.
-            if header.kind == FrameKind::Record as u16 && header.state == SEALED {
+            if header.kind == FrameKind::Record as u16 && header.is_complete() {
                 self.run = Some((start, self.next));
                 continue;
             }

@@ -125,6 +125,23 @@ pub fn threads(trace: &Trace) -> Vec<u32> {
     trace.threads.iter().filter(|thread| begins(thread)).map(|thread| thread.index).collect()
 }
 
+/// Whether threads of the process were watched. Else it had one, and is replayed as with serial threads.
+#[must_use]
+pub fn is_watched(trace: &Trace) -> bool {
+    trace.options.recording.watches() && trace.threads.iter().any(begins)
+}
+
+/// Whether there is something in front of where its first thread was watched.
+#[must_use]
+pub fn has_beginning(trace: &Trace) -> bool {
+    trace.threads.iter().any(|thread| thread.index == 0 && is_later(thread))
+}
+
+/// Whether the thread had no view at first.
+fn is_later(thread: &Thread) -> bool {
+    thread.events.iter().any(|placed| matches!(placed.event, Some(Event::Watched)))
+}
+
 /// How far the replays of watched threads go, one by one.
 #[must_use]
 pub fn ends(trace: &Trace) -> Vec<End> {
@@ -133,7 +150,9 @@ pub fn ends(trace: &Trace) -> Vec<End> {
     // What the threads did that this ended is known to its end.
     let has_ended = trace.threads.iter().any(|thread| thread.events.iter().any(ends_process));
     let of = |thread: &Thread| {
-        let events = thread.events.iter().filter_map(|placed| placed.event.as_ref());
+        let start = thread.events.iter().position(|placed| placed.event == Some(Event::Watched));
+        let events = thread.events.iter().skip(start.unwrap_or(0));
+        let events = events.filter_map(|placed| placed.event.as_ref());
         let mut cut = events.filter_map(|event| match event {
             Event::Unfollowed { pc, why } => {
                 Some(End::Unfollowed { pc: *pc, why: String::from_utf8_lossy(why).into_owned() })
@@ -169,10 +188,14 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
     let first = |event| Item { thread: index, position: Position::NONE, event };
     let mut items = Vec::new();
     let mut events = thread.events.iter().peekable();
+    let later = is_later(thread);
+    if later {
+        events.by_ref().find(|placed| matches!(placed.event, Some(Event::Watched)));
+    }
     // What the kernel has written by then: of a program's first thread the stack, of a forked process what it alone
     // was given. It comes behind the memory that it lies in.
     let mut written = Vec::new();
-    let is_programs_first = index == 0 && !lineage.is_forked();
+    let is_programs_first = index == 0 && !lineage.is_forked() && !later;
     let mut has_state = false;
     let is_start = |event: &Option<Event>, has_state: bool| match event {
         Some(Event::ThreadStart { .. } | Event::OwnProcess { .. }) => true,

@@ -17,6 +17,8 @@ pub enum End {
         /// What it was.
         why: String,
     },
+    /// Up to where its threads are watched, and are replayed one by one.
+    Watched,
     /// Up to where the recording stopped.
     Lost(Loss),
     /// Up to a stretch of a thread that is not in the trace.
@@ -30,6 +32,7 @@ impl std::fmt::Display for End {
             End::Whole => f.write_str("to its end"),
             End::None => f.write_str("to its last event: it was killed, or still runs"),
             End::Unfollowed { pc, why } => write!(f, "up to{}: {why}", place(*pc)),
+            End::Watched => f.write_str("up to where its threads are watched"),
             End::Lost(reason) => {
                 write!(f, "up to where the recording stopped: {}", loss(*reason))
             }

@@ -106,6 +106,16 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
     Ok(ordered)
 }
 
+/// What the only thread of the process did until it was watched.
+pub(crate) fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
+    let first = trace.threads.iter().find(|thread| thread.index == 0);
+    let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
+    let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));
+    let mut ordered = Ordered { items: items.collect(), end: End::None, child: None };
+    ordered.cut();
+    Ok(ordered)
+}
+
 fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> {
     let (pieces, whole) = pieces(trace)?;
     let mut items = snapshot(trace);
@@ -380,6 +390,7 @@ impl Ordered<'_> {
                     End::Unfollowed { pc: *pc, why: String::from_utf8_lossy(why).into_owned() }
                 }
                 Event::Loss { reason, .. } => End::Lost(*reason),
+                Event::Watched => End::Watched,
                 Event::ProcessEnd { .. } => {
                     self.end = End::Whole;
                     continue;

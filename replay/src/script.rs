@@ -161,7 +161,18 @@ pub fn write_thread(
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
     let alone = crate::alone::order(lineage, thread)?;
-    write_ordered(lineage, Part::Alone, Some(alone), interpreter, resolve, out)
+    write_ordered(lineage, Part::Alone, Some((alone, true)), interpreter, resolve, out)
+}
+
+/// The same, of what the only thread did until it was watched.
+pub fn write_beginning(
+    lineage: &Lineage,
+    interpreter: Option<&Path>,
+    resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
+    out: &mut (impl Write + Seek),
+) -> Result<Script, Error> {
+    let ordered = crate::order::beginning(lineage.last())?;
+    write_ordered(lineage, Part::Alone, Some((ordered, false)), interpreter, resolve, out)
 }
 
 /// The same, for a tree.
@@ -178,15 +189,14 @@ pub fn write_part(
 fn write_ordered(
     lineage: &Lineage,
     part: Part<'_>,
-    thread: Option<Ordered<'_>>,
+    given: Option<(Ordered<'_>, bool)>,
     interpreter: Option<&Path>,
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
-    let watched = thread.is_some();
-    let mut ordered = match thread {
-        Some(alone) => alone,
-        None => order(&lineage.traces())?,
+    let (mut ordered, watched) = match given {
+        Some(given) => given,
+        None => (order(&lineage.traces())?, false),
     };
     // Items that are left out.
     let mut hole = match (part, ordered.child) {

@@ -386,6 +386,7 @@ fn what_is_no_recording_of_inputs_is_refused() {
         split: 99,
         carry_window: false,
         open: false,
+        packed: false,
     };
     std::fs::write(&path, trace::test_support::sample(&sample)).expect("written");
     let why = Lineage::of_file(&path).expect_err("refused").to_string();

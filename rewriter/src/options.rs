@@ -411,10 +411,9 @@ impl How {
     pub fn options(&self) -> Options {
         let process = ProcessOptions {
             pointers: match self.pointers {
-                // What is watched runs on another place of memory with all its registers.
-                PointersArg::Vector if !self.is_watched() => Pointers::Vector,
-                PointersArg::Xmm15 if !self.is_watched() => Pointers::Xmm15,
-                _ => Pointers::ThreadBlock,
+                PointersArg::Vector => Pointers::Vector,
+                PointersArg::Xmm15 => Pointers::Xmm15,
+                PointersArg::ThreadBlock => Pointers::ThreadBlock,
             },
             torture: self.torture.iter().fold(0, |bits, t| {
                 bits | match t {
@@ -434,8 +433,8 @@ impl How {
                 DeadRegistersArg::Preserve => DeadRegisters::Preserve,
                 DeadRegistersArg::Reuse => DeadRegisters::Reuse,
             },
-            // Where nothing is recorded there is nothing to switch.
-            switchable: (self.switchable || self.start != Start::Entry)
+            // Where nothing is recorded there is nothing to switch. One thread alone is not watched.
+            switchable: (self.switchable || self.start != Start::Entry || self.is_watched())
                 && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
             increments_in_memory: false,

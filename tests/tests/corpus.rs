@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::*;
 use corpus::Case;
 use tests::harness::{difference, is_refused, Mode, Tally, Tools};
@@ -64,8 +66,24 @@ fn oracle_is_repeatable() {
             if first.summary.cut_short {
                 outcomes.prefix_only(&case.name);
             }
-            same_listing(&first.blocks, &second.blocks, None, false)?;
-            same_listing(&first.memrefs, &second.memrefs, Some(&first.maps), false).map(drop)
+            // A call that a signal keeps from starting is stepped twice. So listings that end behind the same number of
+            // steps need not end at the same place.
+            let cut = first.summary.cut_short && second.summary.cut_short;
+            let by_lines = |a: &Truth, b: &Truth, list: fn(&Truth) -> (&Path, Option<&Path>)| {
+                let lines = |path: &Path| -> Result<usize, String> {
+                    let text = std::fs::read(path).map_err(|e| e.to_string())?;
+                    Ok(text.iter().filter(|&&byte| byte == b'\n').count())
+                };
+                let ((in_a, maps_of_a), (in_b, maps_of_b)) = (list(a), list(b));
+                let [of_a, of_b] = [lines(in_a)?, lines(in_b)?];
+                match of_a.abs_diff(of_b) {
+                    more if cut && more > 16 => Err(format!("{more} lines more in one of them")),
+                    _ if cut && of_a > of_b => same_listing(in_b, in_a, maps_of_b, true),
+                    _ => same_listing(in_a, in_b, maps_of_a, cut),
+                }
+            };
+            by_lines(&first, &second, |truth| (&truth.blocks, None))?;
+            by_lines(&first, &second, |truth| (&truth.memrefs, Some(&truth.maps))).map(drop)
         };
         let outcome = check();
         outcomes.record(&case.name, outcome);

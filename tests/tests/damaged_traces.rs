@@ -148,7 +148,7 @@ fn damaged_recordings_are_read_around_the_damage() {
 }
 
 fn is_sealed(trace: &[u8], frame: usize) -> bool {
-    trace[frame + 6] == 1
+    matches!(trace[frame + 6], 1 | 2)
 }
 
 /// Whether a byte of a sealed frame is among those that its checksum covers.
@@ -159,6 +159,8 @@ fn in_use(trace: &[u8], frame: usize, at: usize) -> bool {
     let (split, used, used_memory, at) = (word(24), word(32), word(40), at - frame);
     let parts = match split {
         0 => vec![64..64 + used, 0..0],
+        // Packed: all of it.
+        _ if trace[frame + 6] == 2 => vec![64..split + word(232), 0..0],
         _ => vec![64..64 + 168, 4096..4096 + used_memory, split..split + used],
     };
     parts.iter().any(|part| part.contains(&at))

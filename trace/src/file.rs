@@ -5,12 +5,12 @@ use std::path::Path;
 
 use abi::trace::{
     Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PAYLOAD,
-    RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
+    RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE,
 };
 
-use crate::lanes::Lanes;
 pub use crate::pieces::MAX_FRAME;
 use crate::source::Source;
+use crate::streams::{checksum_holds, room, size, Buffer, Streams};
 use crate::Error;
 
 const STEP: u64 = 4096;
@@ -31,7 +31,7 @@ pub struct Frame {
 impl Frame {
     /// Whether it is complete.
     pub fn is_sealed(&self) -> bool {
-        self.header.state == SEALED
+        self.header.is_complete()
     }
 
     /// Whether the file ends inside of it.
@@ -70,48 +70,10 @@ pub struct TraceFile {
     held: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The two streams of a Record frame.
-pub struct Streams {
-    bytes: Vec<u8>,
-    control_flow: (usize, usize),
-    memory: (usize, usize),
-}
-
-impl Streams {
-    /// The control-flow stream.
-    pub fn control_flow(&self) -> &[u8] {
-        &self.bytes[self.control_flow.0..self.control_flow.1]
-    }
-
-    /// The buffer, for other streams.
-    pub fn into_buffer(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    /// The memory stream.
-    pub fn memory(&self) -> &[u8] {
-        &self.bytes[self.memory.0..self.memory.1]
-    }
-
-    /// The checksum of a Record frame that starts with `registers`.
-    fn checksum(&self, registers: &RegisterState) -> u32 {
-        let mut sum = Lanes::default();
-        sum.add(&registers.to_bytes());
-        sum.add(self.memory());
-        sum.add(self.control_flow());
-        sum.finish()
-    }
-}
-
 /// Whether the length makes sense.
 pub fn has_length(header: &FrameHeader) -> bool {
     let len = header.frame_len;
     (STEP..=MAX_FRAME).contains(&len) && len.is_multiple_of(STEP)
-}
-
-/// A number of bytes in memory.
-fn size(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Adds bytes and the zeros that fill the last word.
@@ -331,16 +293,14 @@ impl TraceFile {
     fn judge(&mut self, offset: u64, mut header: FrameHeader) -> Option<Frame> {
         let kind = FrameKind::from_u16(header.kind)?;
         let len = header.frame_len;
-        let record = kind == FrameKind::Record;
-        let start = if record { header.split } else { PAYLOAD as u64 };
-        if record && !(RECORD_DATA as u64..=len).contains(&start) {
-            return None;
-        }
-        if header.state == SEALED {
-            let memory_room = if record { start - RECORD_DATA as u64 } else { 0 };
-            if header.used > len - start || header.used_memory > memory_room {
+        let [memory_room, room] = match kind {
+            FrameKind::Record => room(&header)?,
+            _ => [0, len.checked_sub(PAYLOAD as u64)?],
+        };
+        if header.is_complete() {
+            if header.used > room || header.used_memory > memory_room {
                 self.report(offset, "a sealed frame claims more bytes than it has".into());
-                header.used = header.used.min(len - start);
+                header.used = header.used.min(room);
                 header.used_memory = header.used_memory.min(memory_room);
             }
         } else if header.state != abi::trace::OPEN {
@@ -431,51 +391,44 @@ impl TraceFile {
     }
 
     /// Both streams of a Record frame that starts with `registers`: what is in use, if it is
-    /// sealed, else all there is. They are read into `bytes`, whatever it holds.
+    /// complete, else all there is. They are read into `buffer`, whatever it holds.
     pub fn streams(
         &self,
         frame: &Frame,
         registers: &RegisterState,
-        mut bytes: Vec<u8>,
+        mut buffer: Buffer,
     ) -> Result<Streams, Error> {
         let header = &frame.header;
+        if header.is_packed() {
+            let (from, bytes) = (HEADER_SIZE as u64, &mut buffer.packed);
+            let end = self.read_frame_into(frame, from, header.frame_len - from, bytes, 0)?;
+            bytes.truncate(end);
+            return Streams::unpack(buffer, header)
+                .map_err(|what| Error(format!("{what} of the frame at {:#x}", frame.offset)));
+        }
         let (memory_len, control_flow_len) = if frame.is_sealed() {
             (header.used_memory, header.used)
         } else {
             (header.split - RECORD_DATA as u64, header.frame_len - header.split)
         };
         // One buffer, without the unused room between the streams.
-        let mut end = self.read_frame_into(frame, RECORD_DATA as u64, memory_len, &mut bytes, 0)?;
-        let memory = (0, end);
-        end = self.read_frame_into(frame, header.split, control_flow_len, &mut bytes, end)?;
-        let control_flow = (memory.1, end);
-        let streams = Streams { bytes, control_flow, memory };
+        let bytes = &mut buffer.streams;
+        let memory_end = self.read_frame_into(frame, RECORD_DATA as u64, memory_len, bytes, 0)?;
+        let end = self.read_frame_into(frame, header.split, control_flow_len, bytes, memory_end)?;
+        let streams = Streams::new(buffer, memory_end, end);
         if frame.is_sealed() && streams.checksum(registers) != frame.header.checksum {
             return Err(Error(format!("wrong checksum of the frame at {:#x}", frame.offset)));
         }
         Ok(streams)
     }
 
-    /// Whether `bytes` are a whole sealed Record frame.
+    /// Whether `bytes` are a whole Record frame that is complete.
     pub fn is_whole_record(bytes: &[u8]) -> bool {
         let Some(header) = FrameHeader::from_bytes(bytes).filter(has_length) else { return false };
-        let part = |start: u64, len: u64| bytes.get(size(start)..size(start.checked_add(len)?));
-        let parts = || {
-            let registers = part(RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64)?;
-            Some([
-                registers,
-                part(RECORD_DATA as u64, header.used_memory)?,
-                part(header.split, header.used)?,
-            ])
-        };
-        let is_sealed = header.kind == FrameKind::Record as u16 && header.state == SEALED;
-        let Some(parts) = parts().filter(|_| is_sealed && bytes.len() as u64 == header.frame_len)
-        else {
-            return false;
-        };
-        let mut sum = Lanes::default();
-        parts.iter().for_each(|part| sum.add(part));
-        sum.finish() == header.checksum
+        header.kind == FrameKind::Record as u16
+            && header.is_complete()
+            && bytes.len() as u64 == header.frame_len
+            && checksum_holds(&header, bytes)
     }
 
     /// Whether the checksum of a sealed File, Events or Units frame with this payload is right.

@@ -39,6 +39,7 @@ pub fn without(thread: &mut Thread) {
                     | Event::Seen { .. }
                     | Event::Turns(_)
                     | Event::Unfollowed { .. }
+                    | Event::Watched
                     | Event::Written { .. }
                     | Event::Yields
             )

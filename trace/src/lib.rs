@@ -1,6 +1,7 @@
 //! Reads a trace (`abi::trace`) and recovers what the program did.
 //!
-//! In reading order: [`source`] has the bytes, those of compressed [`pieces`] too, [`file`](mod@file) finds the frames, [`events`] and [`units`] give meaning to their
+//! In reading order: [`source`] has the bytes, those of compressed [`pieces`] too, [`file`](mod@file) finds the frames, [`streams`] has
+//! what a chunk's frame holds, [`events`] and [`units`] give meaning to their
 //! payloads, [`open`] puts them together into a [`Trace`]; [`compile`] turns a unit into
 //! the few steps that an execution costs, [`plain`] those into sums, [`walk`] follows one chunk, [`pipeline`] follows all of
 //! them in parallel and in order, [`undo`] reads the undo log and applies it backwards, [`verify`] checks
@@ -25,6 +26,7 @@ pub mod pieces;
 pub mod pipeline;
 pub mod plain;
 pub mod source;
+pub mod streams;
 pub mod test_support;
 pub mod trim;
 pub mod undo;

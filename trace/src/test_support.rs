@@ -2,9 +2,10 @@
 
 use abi::event::{EventHeader, Kind, Position, WHOLE_UNIT};
 use abi::ids::{Gpr, LiveAddr, StreamOff, UnitId};
+use abi::packing;
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, HEADER_SIZE, PAYLOAD, PROCESS,
-    RECORD_DATA, RECORD_REGISTERS, SEALED,
+    Checksum, FrameHeader, FrameKind, RegisterState, FRAME_MAGIC, HEADER_SIZE, PACKED, PAYLOAD,
+    PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED,
 };
 use abi::unit::{JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 
@@ -32,6 +33,8 @@ pub struct Record {
     pub window: u32,
     /// It is not complete.
     pub open: bool,
+    /// If it is complete, its streams are packed.
+    pub packed: bool,
 }
 
 /// A number that is small in a test.
@@ -86,6 +89,9 @@ impl TraceWriter {
     /// Adds a Record frame.
     pub fn record(&mut self, record: &Record) {
         let registers = record.registers.to_bytes();
+        if record.packed && !record.open {
+            return self.packed(record, &registers);
+        }
         let split = RECORD_DATA + (record.memory.len() + 8).next_multiple_of(4096);
         let mut header = FrameHeader {
             kind: FrameKind::Record as u16,
@@ -108,6 +114,52 @@ impl TraceWriter {
         body.extend_from_slice(&record.control_flow);
         self.frame(header, RECORD_REGISTERS, &body);
     }
+
+    fn packed(&mut self, record: &Record, registers: &[u8]) {
+        let words = |bytes: &[u8]| -> Vec<u64> {
+            let word = |bytes: &[u8]| {
+                bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+            };
+            bytes.chunks(8).map(word).collect()
+        };
+        let (memory, flow) = (words(&record.memory), words(&record.control_flow));
+        let mut codes = vec![0; packing::codes(memory.len())];
+        let mut differences = vec![0; memory.len() * 8];
+        let put = |out: &mut Vec<u8>, at: usize, word: u64| {
+            out[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        };
+        let len =
+            packing::pack_memory(&memory, &mut codes, |at, word| put(&mut differences, at, word));
+        differences.truncate(len);
+        differences.resize(len.next_multiple_of(8), 0);
+        let mut bits = vec![0; packing::bits(flow.len())];
+        let mut others = vec![0; flow.len() * 8];
+        let mut followers = vec![0; size_of::<packing::Followers>() / 8];
+        let Some(followers) = followers.first_chunk_mut() else { unreachable!("it is as long") };
+        let len = packing::pack_flow(&flow, followers, &mut bits, |at, word| {
+            put(&mut others, at, word);
+        });
+        others.truncate(len);
+        let flow_len = ((bits.len() + others.len()) as u64).to_le_bytes();
+        let mut body = [registers, &flow_len].concat();
+        body.resize(packing::STREAMS - RECORD_REGISTERS, 0);
+        body.extend([codes, differences].concat());
+        let split = RECORD_REGISTERS + body.len();
+        body.extend([bits, others].concat());
+        let header = FrameHeader {
+            kind: FrameKind::Record as u16,
+            state: PACKED,
+            thread: record.thread,
+            seq: record.seq,
+            split: split as u64,
+            window: record.window,
+            used: record.control_flow.len() as u64,
+            used_memory: record.memory.len() as u64,
+            checksum: checksum(&[&body]),
+            ..FrameHeader::default()
+        };
+        self.frame(header, RECORD_REGISTERS, &body);
+    }
 }
 
 /// What [`sample`] varies.
@@ -120,6 +172,8 @@ pub struct Sample {
     pub carry_window: bool,
     /// The last chunk is not complete.
     pub open: bool,
+    /// Chunks that are complete are packed.
+    pub packed: bool,
 }
 
 /// System calls that [`sample`] claims to have made at its end: number, arguments, result.
@@ -221,7 +275,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
     let all = sample_units();
     let runs: [(usize, &[u64]); 6] =
         [(0, &[0x500, 0x600]), (1, &[0x700, 0x502]), (2, &[]), (2, &[]), (3, &[]), (4, &[])];
-    let mut record = Record { registers, ..Default::default() };
+    let mut record = Record { registers, packed: what.packed, ..Default::default() };
     let mut window = None;
     for (number, &(index, memory)) in runs.iter().enumerate() {
         if number == what.split {
@@ -234,7 +288,7 @@ fn sample_of_length(what: &Sample, length: Option<usize>) -> Vec<u8> {
             registers.gpr[7] = if index == 1 { 0x500 } else { 0x502 };
             registers.gpr[4] += if index == 0 { 24 } else { 0 };
             registers.valid = 1 << 4 | 1 << 7;
-            record = Record { seq: seq + 1, registers, ..Default::default() };
+            record = Record { seq: seq + 1, registers, packed: what.packed, ..Default::default() };
             if what.carry_window {
                 record.window = window.unwrap_or(0);
             } else {

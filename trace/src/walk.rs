@@ -11,8 +11,8 @@ use abi::event::{Position, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::options::ControlFlow;
 
-use crate::file::Streams;
 use crate::open::{Chunk, Thread, Trace};
+use crate::streams::Streams;
 
 mod bits;
 mod chunk_end;
@@ -99,7 +99,7 @@ fn walk<S: Sink, D: Decoder>(
     };
     let streams: Streams = trace
         .file
-        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.bytes))
+        .streams(&chunk.frame, &chunk.registers, std::mem::take(&mut desk.buffer))
         .map_err(|error| violation(StreamOff(0), error.0))?;
     decoder.begin(chunk, &trace.units);
     let following: Option<&Chunk> = thread.chunks.get(number + 1);
@@ -112,6 +112,6 @@ fn walk<S: Sink, D: Decoder>(
         Ok(()) => Ok(course.finish()),
         Err(what) => Err(violation(course.stream.at(), what)),
     };
-    desk.bytes = streams.into_buffer();
+    desk.buffer = streams.into_buffer();
     end
 }

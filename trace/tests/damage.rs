@@ -3,13 +3,13 @@
 use std::io::Write;
 
 use abi::options::{ControlFlow, Options, RecordingOptions};
-use abi::trace::FrameHeader;
+use abi::trace::{Checksum, FrameHeader};
 use trace::test_support::{sample, Sample};
 use trace::{verify, Trace};
 
-fn whole(control_flow: ControlFlow) -> Vec<u8> {
+fn whole(control_flow: ControlFlow, packed: bool) -> Vec<u8> {
     let options: Options = RecordingOptions { control_flow, ..RecordingOptions::default() }.into();
-    sample(&Sample { options, split: 2, carry_window: false, open: false })
+    sample(&Sample { options, split: 2, carry_window: false, open: false, packed })
 }
 
 /// Opens and recovers; returns whether everything was right.
@@ -35,7 +35,7 @@ const FORMATS: [ControlFlow; 3] = [ControlFlow::Tags, ControlFlow::FullPc, Contr
 
 #[test]
 fn truncation_anywhere_is_survived() {
-    let bytes = whole(ControlFlow::Tags);
+    let bytes = whole(ControlFlow::Tags, true);
     assert!(survive(&bytes));
     let mut noise = Noise(1);
     for at in (0..bytes.len()).step_by(4096) {
@@ -48,8 +48,9 @@ fn truncation_anywhere_is_survived() {
 
 #[test]
 fn flipped_bytes_are_survived_and_found_by_checksums() {
-    for format in FORMATS {
-        let bytes = whole(format);
+    for (format, packed) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)])
+    {
+        let bytes = whole(format, packed);
         let mut noise = Noise(7);
         let used: Vec<usize> = (0..bytes.len()).filter(|&i| bytes[i] != 0).collect();
         for _ in 0..300 {
@@ -66,8 +67,9 @@ fn flipped_bytes_are_survived_and_found_by_checksums() {
 /// With right checksums, so that what is behind them is reached.
 #[test]
 fn nonsense_in_streams_and_lengths_is_survived() {
-    for format in FORMATS {
-        let bytes = whole(format);
+    for (format, packed) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)])
+    {
+        let bytes = whole(format, packed);
         let frames: Vec<usize> = (0..bytes.len())
             .step_by(4096)
             .filter(|&at| FrameHeader::from_bytes(&bytes[at..]).is_some())
@@ -83,12 +85,25 @@ fn nonsense_in_streams_and_lengths_is_survived() {
                 2 => 4096 * (noise.next() % 9),
                 _ => noise.next() % 9000,
             };
-            match round % 6 {
+            match round % 7 {
                 0 => header.frame_len = word,
                 1 => header.split = word,
                 2 => header.used = word,
                 3 => header.used_memory = word,
                 4 => header.seq = word as u32,
+                5 if header.is_packed() => {
+                    // Noise in a packed frame, whose checksum is right.
+                    let frame = at + 64..at + header.frame_len as usize;
+                    let start = frame.start + 168 + (noise.next() % 140) as usize;
+                    for byte in &mut bad[start..start + 1 + word as usize % 9] {
+                        *byte = noise.next() as u8;
+                    }
+                    let len = u64::from_le_bytes(bad[at + 232..at + 240].try_into().expect("8"));
+                    let end = header.split.saturating_add(len).min(header.frame_len);
+                    let mut sum = Checksum::default();
+                    sum.add(&bad[frame.start..at + (end as usize & !7).max(64)]);
+                    header.checksum = sum.finish();
+                }
                 _ => {
                     // Noise in the payload of a frame that claims to be open.
                     header.state = 0;

@@ -98,14 +98,19 @@ const REFERENCES: [&str; 15] = [
 #[test]
 fn all_formats_and_splits_say_the_same() {
     for control_flow in [ControlFlow::Tags, ControlFlow::FullPc, ControlFlow::Bits] {
-        for (split, carry_window) in
-            [99, 1, 2, 3, 4, 5].iter().flat_map(|&s| [(s, false), (s, true)])
+        for (split, carry_window, packed) in [99, 1, 2, 3, 4, 5]
+            .iter()
+            .flat_map(|&s| [(s, false), (s, true)])
+            .flat_map(|(split, carry)| [(split, carry, false), (split, carry, true)])
         {
             let options = options(control_flow);
-            let trace = open(&sample(&Sample { options, split, carry_window, open: false }));
+            let sample = Sample { options, split, carry_window, open: false, packed };
+            let trace = open(&crate::sample(&sample));
             assert_eq!(trace.damage, []);
             let (blocks, references) = recover(&trace);
-            let at = format!("{control_flow:?} split {split} carry {carry_window}");
+            let at = format!("{control_flow:?} {split} carry {carry_window} packed {packed}");
+            let is_packed = |chunk: &trace::Chunk| chunk.frame.header.is_packed() == packed;
+            assert!(trace.threads[0].chunks.iter().all(is_packed), "{at}");
             assert_eq!(blocks, [A, B, C, C + 5, A + 13], "{at}");
             assert_eq!(references[..15], REFERENCES, "{at}");
             assert_eq!(references[15..], ["402011 R 7fe8 8"], "{at}");
@@ -123,6 +128,7 @@ fn the_last_unit_of_an_open_chunk_is_only_a_block() {
         split: 1,
         carry_window: false,
         open: true,
+        packed: false,
     }));
     let (blocks, references) = recover(&trace);
     assert_eq!(blocks, [A, B, C, C + 5, A + 13]);
@@ -137,6 +143,7 @@ fn the_process_is_described() {
         split: 1,
         carry_window: false,
         open: false,
+        packed: false,
     }));
     assert_eq!(trace.program.to_str(), Some("/bin/sample"));
     assert_eq!(trace.arguments, [b"sample".to_vec(), b"-x".to_vec()]);

@@ -59,6 +59,7 @@ fn sample(kind: Kind) -> Owned {
         Kind::Answer => Event::Answer { pc, values: [1, 2, 3, 4] },
         Kind::Arrived => Event::Arrived(registers()),
         Kind::Yields => Event::Yields,
+        Kind::Watched => Event::Watched,
         Kind::Runs => Event::Runs(12),
         Kind::Checked => Event::Checked(registers()),
         Kind::Mapped => {

@@ -3,7 +3,7 @@
 #include "common.h"
         .bss
         .balign 64
-area:   .skip 8192
+area:   .skip 16384
         .text
 _start: lea rbx, [rip + area]
         mov eax, 0x1234

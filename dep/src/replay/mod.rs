@@ -24,7 +24,7 @@ use crate::row::{Form, Hex, Row};
 use crate::Stop;
 
 pub use process::{run as run_process, Besides, Finished};
-pub use ready::{obstacles, Named, Ready};
+pub use ready::{obstacles, Named, Ready, Watched};
 
 /// The replay did something else than the recording.
 const DIFFERS: u8 = 1;
@@ -138,7 +138,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
                 match Trace::open_alone(&recording.path(name)) {
                     // Killed as it began, maybe. Nothing stands in the way: there is nothing.
                     Ok(trace) if trace.not_started => eprintln!("dep: {name}: {NOT_STARTED}"),
-                    Ok(trace) if trace.options.recording.watches() => alone.push(name),
+                    Ok(trace) if replay::alone::is_watched(&trace) => alone.push(name),
                     _ => together.push(name),
                 }
             }
@@ -170,8 +170,12 @@ fn each(
 ) -> Result<(), Error> {
     for thread in watched(arguments, recording, process)? {
         let mut named = named(arguments, process);
-        named.thread = thread.map(|(index, _)| index);
-        let thread = thread.map_or(String::new(), |(_, tid)| format!("thread {tid} "));
+        named.thread = thread.map(|(what, _)| what);
+        let thread = match thread {
+            Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
+            Some((Watched::Beginning, tid)) => format!("thread {tid} alone "),
+            None => String::new(),
+        };
         let ready = match recording {
             Some(recording) => Ready::in_recording(&named, recording),
             None => Ready::new(&named),
@@ -182,13 +186,13 @@ fn each(
     Ok(())
 }
 
-/// The threads of a recording whose threads were watched, each with its index and its name: those that are
-/// asked for. Else nothing, once.
+/// The threads of a recording whose threads were watched, each with its name: those that are asked for, in front of
+/// them what the first one did alone. Else nothing, once.
 fn watched(
     arguments: &Arguments,
     recording: Option<&Recording>,
     process: Option<Which>,
-) -> Result<Vec<Option<(u32, u32)>>, Error> {
+) -> Result<Vec<Option<(Watched, u32)>>, Error> {
     let trace = match recording {
         Some(recording) => {
             let name = crate::folder::select_one(recording, &arguments.file, process)?;
@@ -196,20 +200,22 @@ fn watched(
         }
         None => Trace::open_alone(&arguments.file)?,
     };
-    if !trace.options.recording.watches() {
+    if !replay::alone::is_watched(&trace) {
         return match arguments.thread {
             None => Ok(vec![None]),
             Some(_) => Err(Error("--thread needs a recording of watched threads".into())),
         };
     }
     let indexes = replay::alone::threads(&trace);
-    if indexes.is_empty() {
-        let why = "damaged: it does not say how its watched threads began";
-        return Err(Error(format!("{}: {why}", arguments.file.display())));
-    }
     let threads = trace.threads.iter().filter(|thread| indexes.contains(&thread.index));
-    let named = threads.map(|thread| (thread.index, thread.tid.unwrap_or(thread.index)));
-    let wanted = |&(_, tid): &(u32, u32)| arguments.thread.is_none_or(|wanted| wanted == tid);
+    let has_beginning = replay::alone::has_beginning(&trace);
+    let named = threads.flat_map(|thread| {
+        let tid = thread.tid.unwrap_or(thread.index);
+        let beginning = has_beginning && thread.index == 0;
+        let beginning = beginning.then_some((Watched::Beginning, tid));
+        beginning.into_iter().chain([(Watched::Thread(thread.index), tid)])
+    });
+    let wanted = |&(_, tid): &(Watched, u32)| arguments.thread.is_none_or(|wanted| wanted == tid);
     let chosen: Vec<_> = named.filter(wanted).map(Some).collect();
     match chosen.is_empty() {
         true => Err(Error(format!("{}: it has no such thread", arguments.file.display()))),
@@ -454,7 +460,7 @@ pub fn completeness(
         Ok(lineage) => lineage,
         Err(error) => return Some(format!("no: {error}")),
     };
-    let watched = trace.options.recording.watches().then(|| of_watched(trace));
+    let watched = replay::alone::is_watched(trace).then(|| of_watched(trace));
     let end = match watched.map_or_else(|| of_order(&lineage), Ok) {
         Ok(end) => end,
         Err(error) => return Some(format!("no: {error}")),

@@ -132,7 +132,8 @@ impl Finished {
                 script.thread_name(thread),
                 self.text
             ),
-            (_, true) if script.end == replay::End::Whole => equal,
+            // (What comes behind is replayed by itself.)
+            (_, true) if matches!(script.end, replay::End::Whole | replay::End::Watched) => equal,
             (_, true) => format!("{equal}, which is replayable {}", script.end),
         }
     }

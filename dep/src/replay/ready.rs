@@ -29,8 +29,17 @@ pub struct Named<'a> {
     pub program: Option<&'a Path>,
     /// The output that ran.
     pub output: Option<&'a Path>,
-    /// Of watched threads, the one with this index.
-    pub thread: Option<u32>,
+    /// Of a process whose threads were watched: what of it.
+    pub thread: Option<Watched>,
+}
+
+/// What is replayed of a process whose threads were watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watched {
+    /// What its only thread did until it was watched.
+    Beginning,
+    /// The thread with this index, from where it was watched on.
+    Thread(u32),
 }
 
 /// A replay that can be run.
@@ -174,11 +183,14 @@ impl Ready {
             Ok(path)
         };
         let interpreter = interpreter.as_deref();
-        let watched = lineage.last().options.recording.watches();
+        let watched = replay::alone::is_watched(lineage.last());
         let script = match named.thread {
-            Some(thread) if watched => {
+            Some(Watched::Thread(thread)) if watched => {
                 let resolve = &mut resolve;
                 replay::script::write_thread(&lineage, thread, interpreter, resolve, &mut file)
+            }
+            Some(Watched::Beginning) if watched => {
+                replay::script::write_beginning(&lineage, interpreter, &mut resolve, &mut file)
             }
             _ if watched => Err(Error(
                 "its threads are watched, and each is replayed alone (dep replay -p PID): for all else record with --threads serial".into(),

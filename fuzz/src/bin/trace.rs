@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use abi::event::{Kind, WHOLE_UNIT};
 use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
+use abi::packing::STREAMS;
 use abi::trace::{tags, FrameHeader, FrameKind, RegisterState, HEADER_SIZE};
-use abi::trace::{PROCESS, RECORD_DATA, RECORD_REGISTERS, SEALED};
+use abi::trace::{PACKED_FLOW, PROCESS, RECORD_DATA, RECORD_REGISTERS};
 use abi::unit::{flags, JitReason, JitUnit, Record as UnitRecord, UnitBody, What};
 use clap::Parser;
 use dep::args::Args;
@@ -57,7 +58,10 @@ impl Target for Traces {
             ] {
                 let options: Options =
                     RecordingOptions { control_flow, memory, ..RecordingOptions::default() }.into();
-                seeds.push(sample(&Sample { options, split, carry_window: split == 2, open }));
+                for packed in [false, true] {
+                    let carry_window = split == 2;
+                    seeds.push(sample(&Sample { options, split, carry_window, open, packed }));
+                }
             }
         }
         seeds.extend([rare(false), rare(true), Vec::new(), vec![0; 8192], inputs_sample()]);
@@ -166,8 +170,12 @@ fn in_a_frame(choices: &mut Choices, bytes: &mut [u8]) {
             let start = at + RECORD_REGISTERS;
             mutate::in_place(choices, bytes, start..start + 168);
         }
+        7 if header.is_packed() => {
+            let value = strange(choices, get(bytes, at + PACKED_FLOW, 8), len);
+            set(bytes, at + PACKED_FLOW, 8, value);
+        }
         2..=4 if record => {
-            let start = at + RECORD_DATA;
+            let start = at + if header.is_packed() { STREAMS } else { RECORD_DATA };
             mutate::in_place(
                 choices,
                 bytes,
@@ -209,7 +217,7 @@ fn right_checksums(bytes: &mut [u8]) {
         // The checksum of the header counts only if the header is read as one.
         let mut header = header(&bytes[at..]);
         header.header_checksum = header.fixed_checksum();
-        if header.state == SEALED {
+        if header.is_complete() {
             header.checksum = payload_checksum(&bytes[at..], &header);
         }
         bytes[at..at + HEADER_SIZE].copy_from_slice(&header.to_bytes());
@@ -238,6 +246,10 @@ fn header(bytes: &[u8]) -> FrameHeader {
 fn payload_checksum(frame: &[u8], header: &FrameHeader) -> u32 {
     let mut sum = abi::trace::Checksum::default();
     let parts = match header.kind == FrameKind::Record as u16 {
+        true if header.is_packed() => {
+            let len = header.split.saturating_add(get(frame, PACKED_FLOW, 8));
+            vec![(RECORD_REGISTERS as u64, len.saturating_sub(RECORD_REGISTERS as u64))]
+        }
         true => vec![
             (RECORD_REGISTERS as u64, 168),
             (RECORD_DATA as u64, header.used_memory),

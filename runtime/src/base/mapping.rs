@@ -161,6 +161,13 @@ impl Mapping {
         // SAFETY: inside of memory that is ours, and aligned; any bytes are words.
         unsafe { core::slice::from_raw_parts(from, (len / 8) as usize) }
     }
+
+    /// The same, to write there.
+    pub fn words_mut(&mut self, at: u64, len: u64) -> &mut [u64] {
+        let from = self.place::<u64>(at, len);
+        // SAFETY: as above, and nobody else has a reference to it.
+        unsafe { core::slice::from_raw_parts_mut(from, (len / 8) as usize) }
+    }
 }
 
 #[cfg(test)]

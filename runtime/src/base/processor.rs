@@ -8,6 +8,7 @@ const SSE42: u32 = 1;
 const AVX512VL: u32 = 2;
 const BMI2: u32 = 4;
 const AVX_ALONE: u32 = 8;
+const FAST_COUNTS: u32 = 16;
 
 pub fn has_sse42() -> bool {
     FEATURES.load(Relaxed) & SSE42 != 0
@@ -25,6 +26,11 @@ pub fn has_avx_alone() -> bool {
 /// Whether it exchanges halves of a register without touching a flag: look-ups in high tables do.
 pub fn has_bmi2() -> bool {
     FEATURES.load(Relaxed) & BMI2 != 0
+}
+
+/// Whether it counts leading zeros and shifts by any register (LZCNT, BMI1, BMI2).
+pub fn has_fast_counts() -> bool {
+    FEATURES.load(Relaxed) & FAST_COUNTS != 0
 }
 
 /// Where half a register is in an XSAVE area.
@@ -91,6 +97,10 @@ pub fn detect() -> XsaveLayout {
         // Encoded as AVX is.
         if layout.xcr0 & 6 == 6 && leaf7.ebx & 1 << 8 != 0 {
             features |= BMI2;
+            let abm = __cpuid_count(0x8000_0001, 0).ecx & 1 << 5 != 0;
+            if abm && leaf7.ebx & 1 << 3 != 0 {
+                features |= FAST_COUNTS;
+            }
         }
         if layout.xcr0 & 0xe6 == 6 && leaf1.ecx & 1 << 28 != 0 {
             features |= AVX_ALONE;

@@ -74,6 +74,10 @@ pub struct LookUps {
     returns: Option<Table>,
     /// See [`Options::puts_back`].
     puts_back: bool,
+    /// See [`Options::watches_later`].
+    watches_later: bool,
+    /// The code in use does not look into the table of returns.
+    jumps_alone: Cell<bool>,
     /// Descriptor of the file that they are mapped from, or -1.
     fd: i32,
     window: u64,
@@ -110,6 +114,8 @@ impl LookUps {
         stack: u64,
         prepared: Option<Prepared>,
     ) -> LookUps {
+        let watches_later = options.watches_later();
+        let options = options.of_tables();
         // This processor may have another table than the output was made for.
         let prepared = prepared
             .filter(|prepared| prepared.misses.has_returns || options.return_table().is_none());
@@ -130,6 +136,8 @@ impl LookUps {
             jumps,
             returns,
             puts_back: options.puts_back(),
+            watches_later,
+            jumps_alone: Cell::new(watches_later),
             fd: -1,
             window,
             landings: Vec::new(),
@@ -184,7 +192,7 @@ impl LookUps {
 
     fn table(&self, what: For) -> &Table {
         match (what, &self.returns) {
-            (For::Return, Some(table)) => table,
+            (For::Return, Some(table)) if !self.jumps_alone.get() => table,
             _ => &self.jumps,
         }
     }
@@ -298,7 +306,7 @@ impl LookUps {
             return None;
         }
         // What puts the return address back lies in front of the entry.
-        let in_front = match what == For::Return && self.puts_back {
+        let in_front = match what == For::Return && self.puts_back && !self.jumps_alone.get() {
             true => PUTS_BACK.len() as u64,
             false => 0,
         };
@@ -397,6 +405,7 @@ impl LookUpTables for LookUps {
     }
 
     fn switches(&self, is_plain: bool) {
+        self.jumps_alone.set(self.watches_later && !is_plain);
         self.bound.borrow_mut().switch(is_plain);
     }
 

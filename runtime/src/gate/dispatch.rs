@@ -171,7 +171,7 @@ pub fn put_back(sp: u64, target: u64) {
         program::read_program_value(at, &mut left)
             && left as u32 == facts().entries.return_miss as u32
     };
-    if facts().options.puts_back() || is_of_a_miss() {
+    if view::options().puts_back() || is_of_a_miss() {
         // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
         let _ = unsafe { writing::write_program_value(at, &target) };
     }
@@ -222,7 +222,7 @@ fn not_executable(thread: &mut Thread, target: u64) {
 /// The original address in whose place a return has left `target`, where nothing puts it back: the program returns there
 /// once more, as threaded code does that walks the same row of addresses twice.
 fn left_by_return(target: u64) -> Option<u64> {
-    if facts().options.puts_back() || jit().executable(target).is_some() {
+    if view::options().puts_back() || jit().executable(target).is_some() {
         return None;
     }
     let at_start = |found: Found| (found.entry.0 == target).then_some(found.start.0);

@@ -22,6 +22,7 @@ use crate::code::jit::jit;
 use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::{baton, ring};
+use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file::trace;
@@ -214,6 +215,12 @@ pub fn forked(thread: &Thread, forked: &Forked, shares: bool) {
 
 /// The program starts; `main`: its function of that name, or 0.
 pub fn start(when: Start, main: u64) {
+    if view::may_be_watched() && facts().options.watches_later() {
+        // Until there is a second thread.
+        view::wait();
+        jit().switch();
+        return;
+    }
     let phase = trace().phase();
     // Where nothing is kept, what is asked for is which code runs, and what it costs.
     let discards = phase == Phase::Closed && !facts().options.process.replays;
@@ -291,7 +298,17 @@ pub fn before_handler(signal: i32) {
 
 /// Whether a recording that is switched off waits for something to be switched on by.
 pub fn is_off() -> bool {
-    jit().is_plain()
+    jit().is_plain() && !facts().options.recording.inputs()
+}
+
+/// The only thread, which is in the runtime, goes on in code that watches.
+pub fn watches(thread: &mut Thread) {
+    begin_switch();
+    let mut jit = jit();
+    jit.switch();
+    thread.plain = jit.is_plain();
+    drop(jit);
+    end_switch();
 }
 
 /// Switches the recording, and returns when no thread is recorded any more, or before one is. `since`:

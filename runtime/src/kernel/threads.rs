@@ -281,6 +281,7 @@ fn fork(
     // Its files may be those of its parent: what is closed here would be closed there.
     let shares = request.flags & CLONE_FILES != 0;
     switch::forked(thread, forked, shares);
+    watched::start::changes_code(thread);
     let units = units.unwrap_or_default();
     trace().open_again(&inherited, shares, parent, &units, &process_now(facts().options));
     switch::note_start();

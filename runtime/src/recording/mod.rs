@@ -4,5 +4,6 @@ pub mod appender;
 pub mod description;
 pub mod lifecycle;
 pub mod naming;
+mod packer;
 pub mod recorder;
 pub mod trace_file;

@@ -25,12 +25,13 @@ use crate::base::mapping::Mapping;
 use crate::base::sys;
 use crate::recording::appender::{add_words, seal_header, Appender, Place};
 use crate::recording::lifecycle::Phase;
+use crate::recording::packer::Packer;
 use crate::recording::trace_file::{Full, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, RECORD_DATA,
-    RECORD_REGISTERS, REGISTER_STATE_SIZE,
+    Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PACKED,
+    RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE, SEALED,
 };
 use core::mem::offset_of;
 
@@ -100,6 +101,8 @@ pub struct Recorder {
     slot: Option<Place>,
     /// What is mapped is the slot.
     in_slot: bool,
+    /// Where full chunks are packed.
+    packer: Packer,
     /// The unit's window where the current chunk starts.
     window: u32,
     /// Bytes of control flow of the last chunk that was kept, behind which nothing is for now. Without
@@ -115,6 +118,12 @@ pub struct Recorder {
 
 /// Buffer pointers as generated code holds them: control flow, memory.
 pub type Pointers = [u64; 2];
+
+fn checksum(parts: &[&[u64]]) -> u32 {
+    let mut sum = Checksum::default();
+    parts.iter().for_each(|part| add_words(&mut sum, part));
+    sum.finish()
+}
 
 impl Recorder {
     pub fn active(&self) -> bool {
@@ -366,7 +375,10 @@ impl Recorder {
         let recycles = self.tiny || size == LARGEST.min(trace.largest_chunk()).max(least);
         let place: Place = match self.slot.filter(|slot| slot.len == len) {
             Some(slot) => slot,
-            None if recycles => *self.slot.insert(trace.take_slot(len)?),
+            None if recycles => {
+                self.packer.prepare(len);
+                *self.slot.insert(trace.take_slot(len)?)
+            }
             None => trace.allocate(len)?,
         };
         let frame = self.region.start() + MEMORY_MAX - split;
@@ -449,19 +461,10 @@ impl Recorder {
         // What fills the last word of the memory stream may be of a chunk before.
         let memory_end = self.memory_start + memory;
         self.region.clear(memory_end, memory_end.next_multiple_of(8) - memory_end);
-        let registers = self.frame + RECORD_REGISTERS as u64;
-        let mut sum = Checksum::default();
-        for (at, len) in [
-            (registers, REGISTER_STATE_SIZE as u64),
-            (self.memory_start, memory.next_multiple_of(8)),
-            (self.flow_start, flow.next_multiple_of(8)),
-        ] {
-            add_words(&mut sum, self.region.words(at, len));
-        }
-        let checksum = sum.finish();
-        let written = self.write_out(flow, memory, checksum);
+        let written = self.write_out(flow, memory);
         if written != Ok(true) {
             (self.slot, self.in_slot) = (None, false);
+            let checksum = checksum(&self.parts(flow, memory));
             seal_header(&mut self.region, self.frame, flow, memory, checksum);
         }
         self.frame = 0;
@@ -474,21 +477,48 @@ impl Recorder {
         written.map(drop)
     }
 
+    /// Register state, memory stream and control flow of the current chunk, of which so many bytes are in
+    /// use.
+    fn parts(&self, flow: u64, memory: u64) -> [&[u64]; 3] {
+        [
+            (self.frame + RECORD_REGISTERS as u64, REGISTER_STATE_SIZE as u64),
+            (self.memory_start, memory.next_multiple_of(8)),
+            (self.flow_start, flow.next_multiple_of(8)),
+        ]
+        .map(|(at, len)| self.region.words(at, len))
+    }
+
     /// Writes the current chunk, if it is in the slot, behind the other frames. Otherwise it stays where
     /// it is, for good.
-    fn write_out(&mut self, flow: u64, memory: u64, checksum: u32) -> Result<bool, i32> {
+    fn write_out(&mut self, flow: u64, memory: u64) -> Result<bool, i32> {
         let Some(trace) = self.trace.filter(|_| self.in_slot) else { return Ok(false) };
         let seq = self.seq.saturating_sub(1);
-        let header =
-            FrameHeader { used: flow, used_memory: memory, checksum, seq, ..self.header() };
-        let behind_header = self.frame + HEADER_SIZE as u64;
-        let first = (RECORD_DATA - HEADER_SIZE) as u64 + memory.next_multiple_of(8);
-        let chunk = Full {
-            header,
-            first: self.region.words(behind_header, first),
-            flow: self.region.words(self.flow_start, flow.next_multiple_of(8)),
+        let header = FrameHeader { used: flow, used_memory: memory, seq, ..self.header() };
+        // (Not borrowed with all of `self`.)
+        let mut packer = core::mem::take(&mut self.packer);
+        let raw = self.parts(flow, memory);
+        let chunk = match packer.pack(raw[0], raw[1], raw[2]) {
+            Some(packed) => Full {
+                header: FrameHeader {
+                    state: PACKED,
+                    split: packed.split,
+                    checksum: checksum(&[packed.words]),
+                    ..header
+                },
+                parts: [packed.words, &[]],
+            },
+            None => {
+                let len = (RECORD_DATA - HEADER_SIZE) as u64 + memory.next_multiple_of(8);
+                let first = self.region.words(self.frame + HEADER_SIZE as u64, len);
+                let split = HEADER_SIZE as u64 + len;
+                let header =
+                    FrameHeader { state: SEALED, split, checksum: checksum(&raw), ..header };
+                Full { header, parts: [first, raw[2]] }
+            }
         };
-        let Some(place) = trace.write_out(self.epoch, &chunk)? else { return Ok(false) };
+        let written = trace.write_out(self.epoch, &chunk);
+        self.packer = packer;
+        let Some(place) = written? else { return Ok(false) };
         self.region.store(self.frame + offset_of!(FrameHeader, state) as u64, EMPTY);
         self.place = Some(place);
         Ok(true)
@@ -623,6 +653,7 @@ impl Recorder {
             self.seal_events(trace, events);
         }
         // Generated code of this thread is over.
+        self.packer.close();
         let region = core::mem::take(self).region;
         if !region.is_empty() {
             region.unmap();
@@ -664,8 +695,10 @@ impl Recorder {
         // Part of it is unmapped in the child.
         let _ = self.region.put_anonymous(self.region.start(), REGION, 0);
         // Its frame of events is not there, and not given back (a mapping is not, unless asked for).
-        let (trace, tiny, region) = (self.trace, self.tiny, core::mem::take(&mut self.region));
-        *self = Recorder { trace, tiny, region, thread: who, ..Recorder::default() };
+        let (trace, tiny) = (self.trace, self.tiny);
+        let (region, packer) =
+            (core::mem::take(&mut self.region), core::mem::take(&mut self.packer));
+        *self = Recorder { trace, tiny, region, packer, thread: who, ..Recorder::default() };
         self.next_size = if tiny { TINY } else { FIRST };
         if let Some(trace) = trace.filter(|trace| trace.phase().describes()) {
             self.begin(trace, registers, 0);

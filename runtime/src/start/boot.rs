@@ -414,14 +414,14 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
             entry
         }
     };
-    if view::is_watched() && facts().window == 0 {
+    if view::may_be_watched() && facts().window == 0 {
         crate::die!("a program at fixed addresses cannot be watched: use --threads serial");
     }
-    if view::is_watched() && !view::can_be_entered(&stack) {
+    if view::may_be_watched() && !view::can_be_entered(&stack) {
         crate::die!("this processor or kernel does not let a thread set its fs base (FSGSBASE), which watched threads need: use --threads serial");
     }
     thread.block.program_fs = thread.fs_base();
-    if view::is_watched() {
+    if view::may_be_watched() {
         view::place(stack.start);
     }
     if !view::take(thread) {

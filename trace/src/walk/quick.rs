@@ -9,6 +9,7 @@ use super::passage::Passed;
 use super::passages::Passages;
 use super::sink::Sink;
 use crate::plain::{Slots, FS, GS};
+use crate::streams::Buffer;
 use abi::unit::MAX_SILENT;
 use lifter::regs::GprSet;
 
@@ -19,7 +20,7 @@ pub(super) struct Desk {
     /// Of walks without references, and with them.
     passages: [Passages; 2],
     /// Both streams.
-    pub bytes: Vec<u8>,
+    pub buffer: Buffer,
 }
 
 impl Default for Desk {
@@ -28,7 +29,7 @@ impl Default for Desk {
             slots: Box::new([0; 256]),
             addresses: Vec::new(),
             passages: Default::default(),
-            bytes: Vec::new(),
+            buffer: Buffer::default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::io::{BufWriter, Read, Seek, Write};
 use bench::{FormatSizes, Formats, Left, Look, Part, Recovery, StreamKind, ThreadSizes};
 use rustix::time::{clock_gettime, ClockId};
 use trace::compile::CompiledUnit;
+use trace::streams::Buffer;
 use trace::walk::{MemoryReference, Sink, Walker};
 use trace::{Thread, Trace};
 
@@ -240,7 +241,7 @@ fn sample(
     let (mut done, mut threads) = (0, Vec::new());
     let mut walker = Walker::new(&trace);
     for thread in trace.threads.iter().filter(with) {
-        let (mut bytes, mut buffer) = (Vec::new(), Vec::new());
+        let (mut bytes, mut buffer) = (Vec::new(), Buffer::default());
         let mut follow = Follow { left: share };
         for (number, chunk) in thread.chunks.iter().enumerate() {
             let end = walker.walk(thread, number, &mut follow).map_err(|e| e.to_string())?;
@@ -365,7 +366,7 @@ fn read_list(list: &mut File) -> Result<(u64, u64), String> {
 
 /// All words of both streams of all chunks, once: what any reader of the trace does at least.
 fn read_bytes(trace: &Trace) -> Result<u64, String> {
-    let (mut bytes, mut sum, mut buffer) = (0, 0_u64, Vec::new());
+    let (mut bytes, mut sum, mut buffer) = (0, 0_u64, Buffer::default());
     for chunk in trace.threads.iter().flat_map(|thread| &thread.chunks) {
         let streams = trace.file.streams(&chunk.frame, &chunk.registers, buffer);
         let streams = streams.map_err(|e| e.to_string())?;

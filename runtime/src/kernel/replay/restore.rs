@@ -6,7 +6,7 @@ use crate::base::guards::{self, Guard};
 use crate::base::own::anonymous;
 use crate::base::signal::{Action, AltStack};
 use crate::base::sys::{self, nr};
-use crate::base::vectors::{load_vectors, put_vectors, vectors_len};
+use crate::base::vectors::{claimed, load_vectors, put_vectors, vectors_len};
 use crate::code::writing::write_program;
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{impossible, impossible_at_start};
@@ -229,6 +229,9 @@ impl State {
         let low = vectors.get(FIRST..).unwrap_or_default().chunks_exact(8);
         let low = low.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         thread.xmm.iter_mut().flatten().zip(low).for_each(|(to, from)| *to = from);
+        if let Some(registers) = claimed(vectors) {
+            thread.block.program_vectors = registers;
+        }
     }
 
     /// The thread is the one that runs.

@@ -5,7 +5,7 @@
 
 use crate::base::facts::facts;
 use crate::base::own::own_range;
-use crate::base::vectors::{put_low_halves, vectors_len};
+use crate::base::vectors::{put_claimed, put_low_halves, vectors_len};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
 use crate::code::{statics, window};
@@ -14,7 +14,7 @@ use crate::kernel::ring::Settings;
 use crate::kernel::signals::actions;
 use crate::logs::log;
 use crate::recording::appender::put_event;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::event::Event;
 use abi::layout::{page_down, page_up};
 use alloc::vec::Vec;
@@ -111,6 +111,7 @@ fn put_state(events: &mut Vec<u8>, thread: &Thread) {
         let saved = unsafe { core::slice::from_raw_parts(standing.vectors as *const u8, len) };
         vectors.extend_from_slice(saved);
         put_low_halves(&mut vectors, &thread.xmm);
+        put_claimed(&mut vectors, claims::first(thread.vector), &thread.block.program_vectors);
     }
     put_event(events, &thread.state_event(&state, &vectors));
 }

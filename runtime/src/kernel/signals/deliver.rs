@@ -64,7 +64,7 @@ pub enum Led {
 /// Whether a handler's floating-point and vector registers are those of a program's start, as they are natively. A
 /// watched thread keeps the interrupted ones: with others its replay alone was seen to differ.
 pub fn handlers_begin_anew() -> bool {
-    !facts().options.recording.watches() && !is_alone()
+    !view::is_watched() && !is_alone()
 }
 
 /// Delivers `signal` to the program, which is in `state`. Returns where it goes on, and with what;

@@ -27,6 +27,7 @@ use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::kernel::watched;
+use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
@@ -75,6 +76,10 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
             }
         };
     }
+    if matches!(number, nr::CLONE | nr::CLONE3 | nr::VFORK) && threads::shares_memory(number, &args)
+    {
+        watched::start::from_here_on(thread, thread.syscall_pc);
+    }
     let writes = match log().wants_writes() || has_protected_pages() {
         true => Writes::of(number, &args),
         false => Writes::default(),
@@ -110,6 +115,9 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     log().call_returns(thread, &call, result);
     note(thread, number, &args, result);
     log().after_call(thread, &call, result);
+    if view::is_wanted() {
+        watched::start::from_here_on(thread, next);
+    }
     next
 }
 

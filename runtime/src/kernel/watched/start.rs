@@ -2,12 +2,36 @@
 
 use crate::base::own::anonymous;
 use crate::base::sys::{self, nr};
-use crate::base::vectors::{put_low_halves, save_vectors, vectors_len};
+use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
 use crate::kernel::signals::actions;
-use crate::logs::inputs::view;
-use crate::thread::Thread;
+use crate::kernel::switch;
+use crate::logs::inputs::{mappings, view};
+use crate::thread::{claims, Thread};
 use abi::event::{Event, WHOLE_UNIT};
 use alloc::vec::Vec;
+
+/// The only thread, in front of a call that makes another one, or (at `pc`) behind one that lets others write to its
+/// memory, is watched from here on. What came before is replayed as with serial threads.
+pub fn from_here_on(thread: &mut Thread, pc: u64) {
+    if !view::waits() {
+        return;
+    }
+    let registers = thread.register_state(pc, 0xffff);
+    thread.event(WHOLE_UNIT, &Event::Checked(&registers));
+    thread.event(WHOLE_UNIT, &Event::Watched);
+    changes_code(thread);
+    begins(thread, pc);
+}
+
+/// The thread, which is the only one, gets a view and runs code that watches.
+pub fn changes_code(thread: &mut Thread) {
+    if !view::waits() {
+        return;
+    }
+    view::begin(thread);
+    mappings::watched();
+    switch::watches(thread);
+}
 
 /// The thread, with its registers in its block, is about to begin at `pc`.
 pub fn begins(thread: &mut Thread, pc: u64) {
@@ -37,5 +61,6 @@ fn vectors(thread: &Thread) -> Vec<u8> {
     // SAFETY: mapped here.
     let _ = unsafe { sys::call(nr::MUNMAP, &[area as usize, len as usize]) };
     put_low_halves(&mut saved, &thread.xmm);
+    put_claimed(&mut saved, claims::first(thread.vector), &thread.block.program_vectors);
     saved
 }

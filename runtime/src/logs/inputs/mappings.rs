@@ -13,6 +13,7 @@ use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
+use crate::code::jit::jit;
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
 use crate::logs::inputs::{view, written};
 use crate::logs::moment::Call;
@@ -78,6 +79,18 @@ static SPECIAL: Lock<Vec<Special>> = Lock::new(Vec::new());
 /// In the only thread of a forked child.
 pub fn forked(forked: &Forked) {
     SPECIAL.force_unlock(forked);
+}
+
+/// From here on the thread is watched: what is known of memory whose contents others change is of no use, but for
+/// code.
+pub fn watched() {
+    let jit = jit();
+    SPECIAL.lock().retain(|special| match special.kind {
+        Kind::Wiped | Kind::Missing => true,
+        Kind::File | Kind::Through | Kind::Private | Kind::Shared => {
+            jit.touches_code(special.start, special.end)
+        }
+    });
 }
 
 fn has(kind: Kind) -> bool {

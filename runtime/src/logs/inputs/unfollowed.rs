@@ -34,6 +34,10 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
 pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
+    if view::waits() {
+        // From behind the call on they are.
+        return view::want();
+    }
     // A program at fixed addresses cannot be watched.
     let is_way_out = !view::is_watched() && facts().window != 0;
     note(thread, why, if is_way_out { " (--threads watched may follow it)" } else { "" });

@@ -7,6 +7,7 @@
 use crate::base::facts::facts;
 use crate::base::lock::Forked;
 use crate::base::own::own_range;
+use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::moment::Call;
@@ -14,6 +15,7 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
+use abi::options::Options;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -39,9 +41,67 @@ static STACK_AT: AtomicU64 = AtomicU64::new(END);
 /// A thread has made code, which others may run.
 static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
+/// There is one thread, whose memory nobody else writes to: it has no view yet.
+static WAITS: AtomicBool = AtomicBool::new(false);
+/// Somebody else may write to it from the call on that is under way.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// Memory that was mapped meanwhile, and of which no view has a place.
+static ELSEWHERE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Whether the threads of this process have views, or will have.
+pub fn may_be_watched() -> bool {
+    facts().options.recording.watches() && !facts().options.process.replays
+}
+
 /// Whether the threads of this process have views.
 pub fn is_watched() -> bool {
-    facts().options.recording.watches() && !facts().options.process.replays
+    may_be_watched() && !waits()
+}
+
+/// Whether threads will have views, and the only one has none yet.
+pub fn waits() -> bool {
+    WAITS.load(Relaxed)
+}
+
+/// The program starts, and its thread has no view yet.
+pub fn wait() {
+    WAITS.store(true, Relaxed);
+}
+
+/// What the thread that waits sees is no longer its own alone, behind the call that it is making.
+pub fn want() {
+    WANTED.store(true, Relaxed);
+}
+
+/// Whether that was said.
+pub fn is_wanted() -> bool {
+    waits() && WANTED.load(Relaxed)
+}
+
+/// The options of the code in use.
+pub fn options() -> Options {
+    match waits() {
+        true => facts().options.plain(),
+        false => facts().options,
+    }
+}
+
+/// The only thread of the process, which is in the runtime, gets its view.
+pub fn begin(thread: &mut Thread) {
+    let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
+    if at != end && is_mapped(at) {
+        not_covered(at);
+    }
+    thread.block.program_fs = thread.fs_base();
+    WAITS.store(false, Relaxed);
+    if !take(thread) {
+        crate::die!("no address space for the view of a watched thread: use --threads serial");
+    }
+    enter(thread);
+}
+
+fn not_covered(at: u64) -> ! {
+    crate::die!("the program maps memory at {at:#x}, where a watched thread cannot see it: use --threads serial")
 }
 
 /// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
@@ -89,14 +149,25 @@ pub fn covers(at: u64, len: u64) -> bool {
 /// The call, which has returned `result`, may have mapped memory: of which a view has no place, the program
 /// cannot go on; of code that is in no file a replay of one thread knows nothing.
 pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
-    let (true, Ok(at)) = (is_watched(), sys::check(result)) else { return };
+    let (true, Ok(at)) = (may_be_watched(), sys::check(result)) else { return };
     let [_, second, third, fourth, ..] = call.args;
     let executable = |prot: usize| prot & sys::PROT_EXEC != 0;
     match call.number {
         nr::MMAP | nr::MREMAP => {
             let len = if call.number == nr::MMAP { second } else { third };
-            if !covers(at as u64, len as u64) {
-                crate::die!("the program maps memory at {at:#x}, where a watched thread cannot see it: use --threads serial");
+            match covers(at as u64, len as u64) {
+                true => {}
+                false if waits() => {
+                    let [start, end] = &ELSEWHERE;
+                    start.store(at as u64, Relaxed);
+                    end.store((at + len) as u64, Relaxed);
+                }
+                false => not_covered(at as u64),
+            }
+            // (Memory without a file is shared with a child that is forked, which is looked at there.)
+            let is_of_others = fourth & sys::MAP_SHARED != 0 && fourth & sys::MAP_ANONYMOUS == 0;
+            if waits() && call.number == nr::MMAP && is_of_others && third & sys::PROT_WRITE != 0 {
+                want();
             }
             // What can be written may be made, too, of a file.
             let made = fourth & sys::MAP_ANONYMOUS != 0 || third & sys::PROT_WRITE != 0;
@@ -119,14 +190,16 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
 
 /// The thread makes code: whoever runs it has not stored it, and nothing compares it with a view.
 fn code_is_made(thread: &mut Thread, why: &str) {
-    unfollowed(thread, why);
-    thread.code_is_made = true;
+    if is_watched() {
+        unfollowed(thread, why);
+        thread.code_is_made = true;
+    }
     CODE_IS_MADE.store(true, Release);
 }
 
 /// The thread may have been told of code that another one has made.
 pub fn tell(thread: &mut Thread) {
-    if !thread.code_is_made && CODE_IS_MADE.load(Acquire) {
+    if is_watched() && !thread.code_is_made && CODE_IS_MADE.load(Acquire) {
         code_is_made(thread, "another thread has made code, which --threads watched cannot follow");
     }
 }

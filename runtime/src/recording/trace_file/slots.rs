@@ -1,7 +1,8 @@
 //! Chunks of full size are not mapped where they stay: a thread records in one frame, its *slot*,
 //! again and again. New pages of a file cost several times what it costs to write them.
 //!
-//! A full chunk is written behind the other frames, its two streams without the room between them.
+//! A full chunk is written behind the other frames, packed, or, where that would not be shorter, its two
+//! streams without the room between them.
 //! A process may be killed at any moment, and a reader may look at any moment. So the order is: a
 //! header that says that the frame holds nothing; the streams; the header of the complete frame; the
 //! slot says that it holds nothing; its control flow is cleared; the slot's header is that of the next
@@ -11,17 +12,22 @@
 use super::{within_limit, Frames, TraceFile, ZEROS};
 use crate::recording::appender::Place;
 use abi::layout::page_up;
-use abi::trace::{FrameHeader, EMPTY, HEADER_SIZE, RECORD_DATA, SEALED};
+use abi::trace::{FrameHeader, EMPTY, HEADER_SIZE};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A chunk that is complete.
 pub struct Full<'a> {
-    /// All but lengths, split and state.
+    /// All but the length of the frame.
     pub header: FrameHeader,
-    /// What lies behind the header: registers, and from [`RECORD_DATA`] on the memory stream.
-    pub first: &'a [u64],
-    /// The control flow.
-    pub flow: &'a [u64],
+    /// What lies behind the header, one behind the other.
+    pub parts: [&'a [u64]; 2],
+}
+
+impl Full<'_> {
+    /// Bytes that are in use.
+    fn used(&self) -> u64 {
+        HEADER_SIZE as u64 + self.parts.iter().map(|part| part.len() as u64 * 8).sum::<u64>()
+    }
 }
 
 impl TraceFile {
@@ -69,13 +75,10 @@ impl TraceFile {
         if self.life.epoch() != epoch || !self.phase().describes() {
             return Ok(None);
         }
-        let [first, flow] = [chunk.first, chunk.flow].map(|part| part.len() as u64 * 8);
-        let split = HEADER_SIZE as u64 + first;
-        debug_assert!(split >= RECORD_DATA as u64);
-        let len = page_up(split + flow);
+        let len = page_up(chunk.used());
         self.make_room(&mut state, len)?;
         let place = self.behind_the_last(&mut state, len)?;
-        if let Err(errno) = self.write_chunk(place, split, chunk) {
+        if let Err(errno) = self.write_chunk(place, chunk) {
             // Nothing of it stays: neither its blocks, nor bytes where another frame may come.
             if self.punch(place).is_ok() {
                 state.end = place.offset;
@@ -87,16 +90,18 @@ impl TraceFile {
         Ok(Some(place))
     }
 
-    fn write_chunk(&self, place: Place, split: u64, chunk: &Full<'_>) -> Result<(), i32> {
-        let (len, flow) = (place.len, chunk.flow.len() as u64 * 8);
-        let mut header = FrameHeader { frame_len: len, split, state: EMPTY, ..chunk.header };
+    fn write_chunk(&self, place: Place, chunk: &Full<'_>) -> Result<(), i32> {
+        let mut header = FrameHeader { frame_len: place.len, state: EMPTY, ..chunk.header };
         header.header_checksum = header.fixed_checksum();
         self.write_at(place.offset, &header.to_bytes())?;
-        self.write_words(place.offset + HEADER_SIZE as u64, chunk.first)?;
-        self.write_words(place.offset + split, chunk.flow)?;
-        let rest = ZEROS.get(..(len - split - flow) as usize).unwrap_or_default();
-        self.write_at(place.offset + split + flow, rest)?;
-        header.state = SEALED;
+        let mut at = place.offset + HEADER_SIZE as u64;
+        for part in chunk.parts {
+            self.write_words(at, part)?;
+            at += part.len() as u64 * 8;
+        }
+        let rest = (place.offset + place.len - at) as usize;
+        self.write_at(at, ZEROS.get(..rest).unwrap_or_default())?;
+        header.state = chunk.header.state;
         self.write_at(place.offset, &header.to_bytes())
     }
 
