@@ -10,7 +10,9 @@ use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
 use abi::options::Pointers;
 use abi::thread::{self, refuse};
-use iced_x86::{Instruction, OpKind, Register};
+use iced_x86::{
+    Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, OpKind, Register,
+};
 use lifter::regs::{GprSet, RAX, RSP};
 
 /// Bytes by which a distance may grow until it is emitted.
@@ -167,15 +169,16 @@ impl Weaver<'_> {
             self.load_memory_pointer(scratch.reg);
             scratch
         });
-        let Some(holder) = self.manner.pointer_vector() else { return };
-        let exchanged = exchanged(insn, self.manner.pointers, self.manner.increments_in_memory);
-        let numbers = (0..32u8).rev().filter(|n| exchanged >> n & 1 == 1);
+        let exchange = self.exchange(insn);
         let own = |number: u8| match number {
             15 => thread::PROGRAM_YMM15,
             _ => thread::program_vector(number.into()),
         };
-        self.code().save_pointers(thread::POINTERS, holder);
-        for number in numbers.clone() {
+        let holder = self.manner.pointer_vector().filter(|&holder| exchange.has(holder));
+        if let Some(holder) = holder {
+            self.code().save_pointers(thread::POINTERS, holder);
+        }
+        for number in numbers(exchange.loaded) {
             self.code().load_vector(own(number), number);
         }
         if let Some(pointer) = pointer {
@@ -186,21 +189,29 @@ impl Weaver<'_> {
             self.forget_pointer();
         }
         self.copy_or_reach(insn, far);
-        for number in numbers.clone() {
+        for number in numbers(exchange.stored) {
             self.code().save_vector(own(number), number);
         }
-        for number in numbers {
+        for number in numbers(exchange.all) {
             let held = usize::from(number).checked_sub(thread::FIRST_VECTOR);
             if let Some(&offset) = held.and_then(|held| thread::HELD_OFFSETS.get(held)) {
                 self.code().load_pointers(offset, number);
             }
         }
-        self.code().load_pointers(thread::POINTERS, holder);
+        if let Some(holder) = holder {
+            self.code().load_pointers(thread::POINTERS, holder);
+        }
+    }
+
+    /// What is exchanged around the instruction.
+    fn exchange(&mut self, insn: &Instruction) -> Exchange {
+        let (pointers, in_memory) = (self.manner.pointers, self.manner.increments_in_memory);
+        Exchange::around(insn, pointers, in_memory, self.factory())
     }
 
     /// Whether the instruction uses the vector registers that translated code claims.
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
-        exchanged(insn, self.manner.pointers, self.manner.increments_in_memory) != 0
+        used(insn, self.manner.pointers, self.manner.increments_in_memory) != 0
     }
 }
 
@@ -221,29 +232,88 @@ pub fn loads_flags(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Popf | Popfd | Popfq)
 }
 
-/// The vector registers, a bit for each, that the instruction reads or writes and that are not the program's in code
-/// of this kind: around it they are exchanged.
-pub fn exchanged(insn: &Instruction, pointers: Pointers, increments_in_memory: bool) -> u32 {
+/// Vector registers, a bit for each, around an instruction that uses those of the program that translated code claims.
+pub struct Exchange {
+    /// Its own, all of which hold what is translated code's behind it.
+    pub all: u32,
+    /// Of these, those whose values it may read or keep: they are the program's in front of it. The others are not, and
+    /// are neither if it faults.
+    pub loaded: u32,
+    /// Those that it may write.
+    stored: u32,
+}
+
+impl Exchange {
+    /// What is exchanged around the instruction in code of this kind.
+    pub fn around(
+        insn: &Instruction,
+        pointers: Pointers,
+        increments_in_memory: bool,
+        factory: &mut InstructionInfoFactory,
+    ) -> Exchange {
+        let all = used(insn, pointers, increments_in_memory);
+        let mut exchange = Exchange { all, loaded: all, stored: all };
+        // What writes xmm15 may leave the upper half alone, and what is meant is told by memory.
+        if all == 0 || pointers != Pointers::Vector || meant(insn) != 0 {
+            return exchange;
+        }
+        let (mut read, mut written) = (0, 0);
+        let info = factory.info_options(insn, InstructionInfoOptions::NO_MEMORY_USAGE);
+        for register in info.used_registers() {
+            let bit = bit(register.register());
+            match register.access() {
+                // Its upper part is cleared, as by all that know these registers.
+                OpAccess::Write => written |= bit,
+                OpAccess::Read | OpAccess::CondRead => read |= bit,
+                _ => (read, written) = (read | bit, written | bit),
+            }
+        }
+        // One that is not listed may be anything; one of indices is read, whatever the list says of memory.
+        let unknown = all & !(read | written);
+        exchange.loaded &= read | unknown | bit(insn.memory_index());
+        exchange.stored &= written | unknown;
+        exchange
+    }
+
+    fn has(&self, number: u8) -> bool {
+        self.all >> number & 1 == 1
+    }
+}
+
+/// The numbers of these registers, the last one first.
+fn numbers(registers: u32) -> impl Iterator<Item = u8> {
+    (0..32u8).rev().filter(move |n| registers >> n & 1 == 1)
+}
+
+fn bit(register: Register) -> u32 {
+    match register.is_vector_register() {
+        true => 1 << (register.number() & 31),
+        false => 0,
+    }
+}
+
+/// The vector registers that the instruction reads or writes and does not name.
+fn meant(insn: &Instruction) -> u32 {
     use iced_x86::Mnemonic::{
         Fxrstor, Fxrstor64, Fxsave, Fxsave64, Vzeroall, Vzeroupper, Xrstor, Xrstor64, Xsave,
         Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
     };
-    let claimed = (0..32).filter(|&n| claims(pointers, increments_in_memory, n));
-    let claimed = claimed.fold(0u32, |bits, n| bits | 1 << n);
-    if claimed == 0 {
-        return 0;
-    }
-    let bit = |r: Register| match r.is_vector_register() {
-        true => 1u32 << (r.number() & 31),
-        false => 0,
-    };
-    let operands = (0..insn.op_count()).filter(|&i| insn.op_kind(i) == OpKind::Register);
-    let named = operands.fold(bit(insn.memory_index()), |bits, i| bits | bit(insn.op_register(i)));
-    let meant = match insn.mnemonic() {
+    match insn.mnemonic() {
         Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64 => u32::MAX,
         // These know the first 16 only.
         Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper => 0xffff,
         _ => 0,
-    };
-    claimed & (named | meant)
+    }
+}
+
+/// The vector registers that the instruction reads or writes and that are not the program's in code of this kind.
+fn used(insn: &Instruction, pointers: Pointers, increments_in_memory: bool) -> u32 {
+    let operands = (0..insn.op_count()).filter(|&i| insn.op_kind(i) == OpKind::Register);
+    let named = operands.fold(bit(insn.memory_index()), |bits, i| bits | bit(insn.op_register(i)));
+    match named | meant(insn) {
+        0 => 0,
+        used => numbers(used)
+            .filter(|&n| claims(pointers, increments_in_memory, n.into()))
+            .fold(0, |bits, n| bits | 1 << n),
+    }
 }

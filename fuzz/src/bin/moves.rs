@@ -19,10 +19,14 @@ use abi::selection::Selected;
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
 use instrument::block::{Block, Placement, Source};
 use instrument::emit::{Found, ToVector};
 use instrument::fragment::{recipe_of, Fragment};
+use instrument::moved::Exchange;
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
 use lifter::flow::Flow;
@@ -539,7 +543,8 @@ impl Target for Moves {
             // One that faults was counted, too: the runtime takes it back.
             let reached = entry.is_none_or(|entry| entry.insn as usize + 1 == list.len());
             let is_turn = Flow::of(last).is_turn(OrigAddr(last.ip()));
-            let made = turns(&got, entry, &way);
+            let stopped_at = entry.and_then(|entry| list.get(entry.insn as usize)).unwrap_or(last);
+            let made = turns(&got, entry, stopped_at, &way);
             if made.is_some_and(|made| made != u64::from(is_turn && reached)) {
                 return Err(format!("{made:?} turns"));
             }
@@ -554,7 +559,7 @@ impl Target for Moves {
             put_back(
                 &mut got,
                 entry,
-                entry.and_then(|entry| list.get(entry.insn as usize)).unwrap_or(last),
+                stopped_at,
                 inside.wrapping_sub(entry.map_or(0, |entry| entry.code)),
                 &way,
             );
@@ -894,22 +899,31 @@ fn thread_block(state: &mut State, way: &Way) {
 }
 
 /// The turns that were counted; `None` if none are.
-fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
+fn turns(state: &State, entry: Option<Entry>, insn: &Instruction, way: &Way) -> Option<u64> {
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     match way.options.turns() {
         Turns::NotCounted => None,
         Turns::Down => Some(1u64.wrapping_sub(block(thread::TURNS_LEFT))),
         Turns::Up => {
             let start = STREAMS.start + STREAMS.len as u64 / 4;
-            // In the midst of an exchange the pointers are in the block.
-            let exchanged = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
+            // In the midst of an exchange of their register the pointers are in the block.
+            let exchanges = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
+            let exchanged = if exchanges { exchange(insn, way).all } else { 0 };
             let now = match claimed(state, way).last() {
-                Some(holder) if !exchanged => word::get(&state.vectors, holder.place.start, 8),
+                Some(holder) if exchanged >> holder.number & 1 == 0 => {
+                    word::get(&state.vectors, holder.place.start, 8)
+                }
                 _ => block(thread::POINTERS),
             };
             Some(now.wrapping_sub(start))
         }
     }
+}
+
+/// Which vector registers are exchanged around the instruction in this `way`.
+fn exchange(insn: &Instruction, way: &Way) -> Exchange {
+    let ProcessOptions { pointers, increments_in_memory, .. } = way.options.process;
+    Exchange::around(insn, pointers, increments_in_memory, &mut InstructionInfoFactory::new())
 }
 
 /// Undoes what the interrupted instruction had borrowed.
@@ -935,13 +949,12 @@ fn put_back(state: &mut State, entry: Option<Entry>, insn: &Instruction, inside:
         state.vectors[XMM7].copy_from_slice(&BLOCK.bytes()[at..at + XMM7.len()]);
         state.vectors[512] |= 2;
     }
-    let ProcessOptions { pointers, increments_in_memory, .. } = way.options.process;
-    let exchanged = match kind.exchanges_pointers() {
-        true => instrument::moved::exchanged(insn, pointers, increments_in_memory),
+    let loaded = match kind.exchanges_pointers() {
+        true => exchange(insn, way).loaded,
         false => 0,
     };
     for Claimed { number, place, own } in claimed(state, way) {
-        if exchanged >> number & 1 == 0 {
+        if loaded >> number & 1 == 0 {
             let own = &BLOCK.bytes()[own..own + place.len()];
             state.vectors[place].copy_from_slice(own);
         }

@@ -53,7 +53,19 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
 /// loaded from there until now: the instruction may have done a part of its work. In the others there is what translated
 /// code has there.
 fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) {
-    let mut exchanged = [false; VECTORS];
+    let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
+    let loaded = loaded_vectors(place, entry);
+    for ((number, own), _) in own.zip(loaded).filter(|(_, loaded)| *loaded) {
+        if let Some(value) = at.vector(number) {
+            *own = value;
+        }
+    }
+}
+
+/// The registers from [`FIRST_VECTOR`] on into which the sequence of `entry` has loaded the program's values, and nothing
+/// else since. Its code says so.
+fn loaded_vectors(place: &Place, entry: &Entry) -> [bool; VECTORS] {
+    let mut loaded = [false; VECTORS];
     let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
     for insn in done {
         let from_block = insn.mnemonic() == Mnemonic::Vmovdqu64
@@ -61,16 +73,26 @@ fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
             && insn.op0_register().is_vector_register()
             && insn.op1_kind() == OpKind::Memory;
         let number = insn.op0_register().number();
-        if let Some(which) = number.checked_sub(FIRST_VECTOR).filter(|_| from_block) {
+        let which = number.checked_sub(FIRST_VECTOR).filter(|_| from_block);
+        if let Some(loaded) = which.and_then(|which| loaded.get_mut(which)) {
             let own = i64::from(program_vector(number)).cast_unsigned();
-            exchanged[which] = insn.memory_displacement64() == own;
+            *loaded = insn.memory_displacement64() == own;
         }
     }
-    let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
-    for ((number, own), _) in own.zip(exchanged).filter(|(_, exchanged)| *exchanged) {
-        if let Some(value) = at.vector(number) {
-            *own = value;
+    loaded
+}
+
+/// Whether the register of the buffer pointers holds what is the program's: they are in the thread block then.
+pub fn pointers_are_exchanged(thread: &Thread, at: &Interrupted, place: &Place) -> bool {
+    let offset = place.offset(at.pc());
+    let entry = place.recipe().and_then(|recipe| recipe.at(offset));
+    let entry = entry.filter(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
+    match entry {
+        Some(entry) if thread.vector != claims::XMM15 => {
+            let [.., last] = loaded_vectors(place, &entry);
+            last
         }
+        other => other.is_some(),
     }
 }
 
