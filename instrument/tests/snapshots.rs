@@ -1350,6 +1350,21 @@ snapshot!(
     ]
 );
 
+snapshot!(
+    instructions_that_use_vector_registers_of_increments,
+    memory(Memory::Registers, Pointers::Vector, 0),
+    [
+        // vmovdqu64 zmm26,[rdi]; vmovdqu64 [rdi],zmm27; vfmadd231ps zmm28,zmm29,zmm30
+        &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x17][..],
+        &[0x62, 0x61, 0xfe, 0x48, 0x7f, 0x1f],
+        &[0x62, 0x02, 0x15, 0x40, 0xb8, 0xe6],
+        // vmovdqa32 zmm25{k1},zmm31; vmovdqa32 zmm25{k1}{z},zmm1; vmovaps zmm24,zmm1
+        &[0x62, 0x01, 0x7d, 0x49, 0x6f, 0xcf],
+        &[0x62, 0x61, 0x7d, 0xc9, 0x6f, 0xc9],
+        &[0x62, 0x61, 0x7c, 0x48, 0x28, 0xc1],
+    ]
+);
+
 // Both borrowings at once: the pointers' register and one to reach the operand.
 snapshot!(
     vector_register_31_with_operands_out_of_reach,

@@ -44,21 +44,38 @@ int main(void) {
                          : "memory", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31");
         CHECK(!memcmp(in, out, sizeof in));
     }
-    // A gather that faults when it has done a part of its work: its own registers, and those beside it.
+    // Instructions that fault: a gather when it has done a part of its work, one that only writes its register, that keeps
+    // or clears a part of it, that reads it, too, and one that only reads it. Its own registers, and those beside it.
     signal(SIGSEGV, fault);
     pages = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int i = 0; i < 1024; i++) ((int *)pages)[i] = i;
-    for (int round = 0; round < 20; round++) {
+#define RUN(insn) __asm__ volatile(EACH(LOAD, "%0") "kmovw %3, %%k1\n" insn EACH(STORE, "%2") \
+                                   : : "r"(in), "r"(pages), "r"(out), "r"(mask) \
+                                   : "k1", "memory", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31")
+    for (int round = 0; round < 60; round++) {
         uint64_t in[56], out[56];
         for (int i = 0; i < 56; i++) in[i] = 0x0101010101010101 * (uint64_t)(i + round);
         for (int i = 0; i < 16; i++) ((int *)(in + 2 * 8))[i] = 1016 + i;
         if (mprotect(pages + 4096, 4096, PROT_NONE)) return 4;
-        __asm__ volatile(EACH(LOAD, "%0")
-                         "kxnorw %%k1, %%k1, %%k1\n vpgatherdd (%1,%%zmm27,4), %%zmm28 %{%%k1%}\n"
-                         EACH(STORE, "%2")
-                         : : "r"(in), "r"(pages), "r"(out)
-                         : "k1", "memory", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", "xmm30", "xmm31");
-        for (int i = 0; i < 16; i++) ((int *)(in + 3 * 8))[i] = 1016 + i;
+        int mask = 0x5555, which = round % 6;
+        int *changed = (int *)(in + 8 * (int[]){3, 1, 4, 6, 0, 5}[which]), stored[16];
+        switch (which) {
+        case 0: mask = 0xffff; RUN("vpgatherdd (%1,%%zmm27,4), %%zmm28 %{%%k1%}\n"); break;
+        case 1: RUN("vmovdqu64 4064(%1), %%zmm26\n"); break;
+        case 2: RUN("vmovdqu32 4064(%1), %%zmm29 %{%%k1%}\n"); break;
+        case 3: RUN("vmovdqu32 4064(%1), %%zmm31 %{%%k1%} %{z%}\n"); break;
+        case 4: RUN("vpaddd 4064(%1), %%zmm25, %%zmm25\n"); break;
+        case 5: RUN("vmovdqu64 %%zmm30, 4064(%1)\n"); break;
+        }
+        memcpy(stored, pages + 4064, sizeof stored);
+        if (which == 5) CHECK(!memcmp(stored, changed, sizeof stored));
+        for (int i = 0; i < 16 && which < 5; i++) {
+            CHECK(stored[i] == 1016 + i);
+            if (which == 4) changed[i] += 1016 + i;
+            else if (mask >> i & 1 || which < 2) changed[i] = 1016 + i;
+            else if (which == 3) changed[i] = 0;
+        }
+        for (int i = 0; i < 8 && which == 5; i++) ((int *)(pages + 4064))[i] = 1016 + i;
         CHECK(!memcmp(in, out, sizeof in));
         CHECK(faults == round + 1);
     }

@@ -5,8 +5,10 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::{claims, Thread};
-use abi::thread::{program_vector, FIRST_VECTOR, VECTORS};
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use abi::thread::{program_vector, FIRST_VECTOR, POINTERS, VECTORS};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
 use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
 
@@ -66,34 +68,49 @@ fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &En
 /// else since. Its code says so.
 fn loaded_vectors(place: &Place, entry: &Entry) -> [bool; VECTORS] {
     let mut loaded = [false; VECTORS];
-    let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
-    for insn in done {
-        let from_block = insn.mnemonic() == Mnemonic::Vmovdqu64
-            && insn.segment_prefix() == Register::GS
-            && insn.op0_register().is_vector_register()
-            && insn.op1_kind() == OpKind::Memory;
-        let number = insn.op0_register().number();
-        let which = number.checked_sub(FIRST_VECTOR).filter(|_| from_block);
+    for moved in moves_with_block(place, entry) {
+        let number = moved.register.number();
+        let which = number.checked_sub(FIRST_VECTOR).filter(|_| moved.is_load);
         if let Some(loaded) = which.and_then(|which| loaded.get_mut(which)) {
-            let own = i64::from(program_vector(number)).cast_unsigned();
-            *loaded = insn.memory_displacement64() == own;
+            *loaded = moved.offset == program_vector(number);
         }
     }
     loaded
 }
 
-/// Whether the register of the buffer pointers holds what is the program's: they are in the thread block then.
+/// Whether the register of the buffer pointers is being exchanged: they are in the thread block from where the sequence
+/// has stored them there to where it has loaded them again.
 pub fn pointers_are_exchanged(thread: &Thread, at: &Interrupted, place: &Place) -> bool {
     let offset = place.offset(at.pc());
     let entry = place.recipe().and_then(|recipe| recipe.at(offset));
     let entry = entry.filter(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
     match entry {
         Some(entry) if thread.vector != claims::XMM15 => {
-            let [.., last] = loaded_vectors(place, &entry);
-            last
+            let last = moves_with_block(place, &entry).filter(|moved| moved.offset == POINTERS);
+            last.last().is_some_and(|moved| !moved.is_load)
         }
         other => other.is_some(),
     }
+}
+
+/// An instruction that moves between a vector register and the thread block.
+struct Moved {
+    register: Register,
+    offset: i32,
+    is_load: bool,
+}
+
+/// Those that the sequence of `entry` has executed until now.
+fn moves_with_block<'a>(place: &'a Place, entry: &Entry) -> impl Iterator<Item = Moved> + 'a {
+    let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
+    let is_one = |insn: &Instruction| {
+        insn.mnemonic() == Mnemonic::Vmovdqu64 && insn.segment_prefix() == Register::GS
+    };
+    done.into_iter().filter(is_one).map(|insn| {
+        let is_load = insn.op1_kind() == OpKind::Memory;
+        let register = if is_load { insn.op0_register() } else { insn.op1_register() };
+        Moved { register, offset: insn.memory_displacement64() as i32, is_load }
+    })
 }
 
 /// The flags as the program has them: the trap flag may be ours.
