@@ -1,6 +1,7 @@
 //! The ground floor: the kernel without a libc, memory of our own, facts about the process, the
 //! last words. Imports nothing of the floors above.
 
+pub mod attempt;
 pub mod census;
 pub mod control;
 pub mod costs;

@@ -1,7 +1,7 @@
 //! The program's memory, reached in a way that cannot fault.
 
-use crate::base::guards;
 use crate::base::sys::{self, nr};
+use crate::base::{attempt, guards};
 use core::mem::{size_of, size_of_val};
 
 /// Plain data: whatever bytes the program's memory has there are a value.
@@ -70,6 +70,15 @@ fn touch(at: u64) -> bool {
 /// Reads bytes of the program's memory; false if they are not all there.
 pub fn read_program_bytes(at: u64, out: &mut [u8]) -> bool {
     try_read_program_bytes(at, out) == Ok(out.len())
+}
+
+/// As [`read_program_bytes`], where they are most likely there: without a system call then.
+///
+/// Not for the handler of signals, nor for memory that may only be written: see [`attempt`].
+pub fn read_at_hand(at: u64, out: &mut [u8]) -> bool {
+    // SAFETY: `out` is borrowed; the rest is the program's memory.
+    let reached = unsafe { attempt::copy(out.as_mut_ptr() as u64, at, out.len() as u64) };
+    reached || read_program_bytes(at, out)
 }
 
 /// Reads bytes of the program's memory, as far as they are there; EFAULT if the first one is not.

@@ -391,7 +391,12 @@ impl LookUpTables for LookUps {
         is_private: impl Fn(LiveAddr) -> bool,
         executable: impl Fn(LiveAddr) -> bool,
     ) {
-        let entry = |target: LiveAddr| self.slot_entry(target, &executable);
+        self.sort_written();
+        // (To read an entry that was never set would map pages of the file, and most words' targets have not been called.)
+        let entry = |target: LiveAddr| match self.may_be_set(self.looked_up_by_jumps(), target) {
+            true => self.slot_entry(target, &executable),
+            false => None,
+        };
         self.bound.borrow_mut().add(span, is_private, entry);
     }
 

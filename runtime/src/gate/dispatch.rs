@@ -6,7 +6,7 @@ use crate::base::costs;
 use crate::base::facts::facts;
 use crate::base::own::own_range;
 use crate::base::signal::{self, SigInfo};
-use crate::base::{program, sys};
+use crate::base::{attempt, program, sys};
 use crate::code::found::{Found, MAX_RECIPE};
 use crate::code::jit::jit;
 use crate::code::links::ExitId;
@@ -55,7 +55,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.block.target = facts().window;
             if kind == RETURN_MISS {
                 target = left_by_return(target).unwrap_or(target);
-                put_back(thread.block.registers.gpr[4], target);
+                put_back_at_hand(thread.block.registers.gpr[4], target);
             }
             costs::count(Cost::Missed, target);
             let what = if kind == MISS { For::Jump } else { For::Return };
@@ -174,6 +174,21 @@ pub fn put_back(sp: u64, target: u64) {
     if view::options().puts_back() || is_of_a_miss() {
         // SAFETY: the program's return address was there. Where it can no longer be written, nobody reads.
         let _ = unsafe { writing::write_program_value(at, &target) };
+    }
+}
+
+/// The same, where a fault of its own does no harm: the return has just read and written this memory, so it is
+/// most likely there, and the kernel need not be asked. (A run of a compiler has thousands of misses.)
+fn put_back_at_hand(sp: u64, target: u64) {
+    let (at, len) = (sp.wrapping_sub(8), size_of_val(&target) as u64);
+    let mut left = 0u64;
+    // SAFETY: `left` is borrowed; the program's return address was at the other place.
+    let is_there = unsafe { attempt::copy(&raw mut left as u64, at, len) };
+    let stays = left as u32 != facts().entries.return_miss as u32 && !facts().options.puts_back();
+    // SAFETY: as above.
+    let is_done = || stays || unsafe { attempt::copy(at, &raw const target as u64, len) };
+    if !is_there || !is_done() {
+        put_back(sp, target);
     }
 }
 

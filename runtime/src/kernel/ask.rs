@@ -4,11 +4,11 @@
 //! An instruction that the processor refuses, or whose memory cannot be reached, is left to the
 //! processor: translated code has it behind the way here, and it faults there as it does natively.
 
+use crate::base::attempt::given_up_at;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{block_all, set_real_mask, SYNCHRONOUS};
 use crate::code::writing::write_program;
 use crate::kernel::replay::{answers::recorded, is_replay};
-use crate::kernel::watched::guarded::given_up_at;
 use crate::logs::extent::extent;
 use crate::logs::log;
 use crate::thread::Thread;
@@ -381,7 +381,7 @@ unsafe extern "C" fn attempt(io: *mut Io, what: u32) -> u64 {
     )
 }
 
-/// If the instruction at `pc` is one that is attempted for the program, here or on guarded memory: where it is given
+/// If the instruction at `pc` is one that is attempted for the program, here or on its memory: where it is given
 /// up.
 pub fn refused_of(pc: u64) -> Option<u64> {
     let first = deprewrite_ask_first as *const () as u64;

@@ -105,6 +105,9 @@ mod tests {
                 };
                 assert_eq!(table.get(address), expected, "{what:?} {address:#x}");
             }
+            tables.sort_written();
+            assert!(originals.iter().all(|&o| tables.may_be_set(table, LiveAddr(o))));
+            assert!(!tables.may_be_set(table, LiveAddr(span.end.0)));
             let written: Vec<u64> = tables.written.borrow_mut().drain(..).collect();
             let first = table.shape.entry_of(span.start.0);
             assert_eq!(written, [first]);

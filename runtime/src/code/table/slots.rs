@@ -16,7 +16,7 @@
 //! of them, and a run takes few. So when the table can no longer change, its slots lead to what enters the runtime:
 //! that is when a slot becomes one of those above.
 
-use crate::base::program::{read_program_bytes, read_program_words};
+use crate::base::program::{read_at_hand, read_program_words};
 use crate::code::span::Span;
 use crate::code::statics::{
     has_words, slots_in, switch_at, switches_in, words_in, Slot, Switch, Variants,
@@ -114,12 +114,12 @@ impl Bound {
         is_private: impl Fn(LiveAddr) -> bool,
         entry: impl Fn(LiveAddr) -> Option<u64>,
     ) {
+        let mut words = Words::default();
         for slot in slots_in(span.start.0, span.end.0, of) {
-            let mut word = [0];
-            if !is_private(LiveAddr(slot.word)) || !read_program_words(slot.word, &mut word) {
+            if !is_private(LiveAddr(slot.word)) {
                 continue;
             }
-            let target = LiveAddr(word[0]);
+            let Some(target) = words.read(slot.word, span) else { continue };
             if let Some(code) = entry(target).filter(|_| slot.is_plain == self.is_plain) {
                 lead(slot, code);
             }
@@ -137,7 +137,8 @@ impl Bound {
             return;
         }
         let mut bytes = alloc::vec![0; (switch.end() - switch.table) as usize];
-        if !read_program_bytes(switch.table, &mut bytes) {
+        // (Python's start takes 1,200 entries of tables with 256.)
+        if !read_at_hand(switch.table, &mut bytes) {
             return;
         }
         let Some(&register) = gpr.get(switch.jump.register()) else { return };
@@ -208,6 +209,40 @@ impl Bound {
     }
 }
 
+/// Words of the program's memory, read many at once: they lie side by side.
+#[derive(Default)]
+struct Words {
+    /// Where those start that have been read.
+    start: u64,
+    read: Vec<u64>,
+}
+
+impl Words {
+    const AT_ONCE: u64 = 512;
+
+    /// What the word at `at` in `span` says, if it can be read.
+    fn read(&mut self, at: u64, span: Span) -> Option<LiveAddr> {
+        let known = |words: &Words| {
+            let distance = at.checked_sub(words.start).filter(|distance| distance % 8 == 0)?;
+            words.read.get((distance / 8) as usize).map(|&word| LiveAddr(word))
+        };
+        if let Some(word) = known(self) {
+            return Some(word);
+        }
+        let behind = span.end.0.checked_sub(at)? / 8;
+        // The end of what is mapped may be near.
+        [behind.min(Self::AT_ONCE), 1].into_iter().find_map(|count| {
+            self.start = at;
+            self.read.clear();
+            self.read.resize(count as usize, 0);
+            if !read_program_words(at, &mut self.read) {
+                self.read.clear();
+            }
+            known(self)
+        })
+    }
+}
+
 impl Constant {
     /// What is left of it.
     fn without(self, span: Span) -> impl Iterator<Item = Constant> {
@@ -244,4 +279,41 @@ fn lead(slot: Slot, code: u64) {
     }
     // SAFETY: a module's slots are writable from when it was added on, and stay; other threads read them as one word.
     unsafe { (*(slot.at as *const AtomicU64)).store(code, Release) };
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests have a heap and may panic")]
+mod tests {
+    use super::*;
+    use crate::base::sys::{call, mmap, nr, MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+    use abi::layout::PAGE;
+
+    #[test]
+    fn words_are_those_of_memory_up_to_what_cannot_be_read() {
+        let prot = PROT_READ | PROT_WRITE;
+        // SAFETY: a new mapping.
+        let start = unsafe { mmap(0, 3 * PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) }.unwrap();
+        let hole = start + 2 * PAGE;
+        for at in (start..hole).step_by(8) {
+            // SAFETY: mapped above.
+            unsafe { (at as *mut u64).write(!at) };
+        }
+        // SAFETY: mapped above, and not used any more.
+        unsafe { call(nr::MUNMAP, &[hole as usize, PAGE as usize]) }.unwrap();
+        let span = Span::new(start, start + 3 * PAGE);
+        let mut words = Words::default();
+        let there = |at: u64| (at < hole).then_some(LiveAddr(!at));
+        // In their order, from the last one back, and between.
+        let all: Vec<u64> = (start..span.end.0).step_by(8).collect();
+        for &at in all.iter().chain(all.iter().rev()).chain(all.iter().step_by(7)) {
+            assert_eq!(words.read(at, span), there(at), "{at:#x}");
+        }
+        // Not of a multiple of 8 bytes from what has been read.
+        words.read(start, span);
+        let between = u64::from_le_bytes({
+            let [a, b] = [!start, !(start + 8)].map(u64::to_le_bytes);
+            [a[4], a[5], a[6], a[7], b[0], b[1], b[2], b[3]]
+        });
+        assert_eq!(words.read(start + 4, span), Some(LiveAddr(between)));
+    }
 }

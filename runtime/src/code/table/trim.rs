@@ -3,7 +3,7 @@
 //! A look-up that reads a page of the file maps those around it, too: in a large program more than half of the tables'
 //! resident memory would be such pages. Once in a while they are given back.
 
-use super::{page_down, LookUps};
+use super::{page_down, LookUps, Table};
 use crate::base::sys::{self, nr};
 use crate::code::span::Span;
 use crate::code::world::For;
@@ -41,11 +41,25 @@ impl LookUps {
         around.sort_unstable_by_key(|place| place.start);
         around.dedup();
         if around.len() >= PLACES {
-            let written = &mut *self.written.borrow_mut();
-            written.sort_unstable();
-            written.dedup();
-            around.drain(..).for_each(|place| give_back(place, written));
+            self.sort_written();
+            let written = self.written.borrow();
+            around.drain(..).for_each(|place| give_back(place, &written));
         }
+    }
+
+    /// Puts the pages that were written in their order.
+    pub(super) fn sort_written(&self) {
+        let written = &mut *self.written.borrow_mut();
+        written.sort_unstable();
+        written.dedup();
+    }
+
+    /// Whether the entry of `address` in the window may be another one than that which misses. The pages that were written
+    /// are in their order.
+    pub(super) fn may_be_set(&self, table: &Table, address: LiveAddr) -> bool {
+        let page = page_down(table.shape.entry_of(address.0));
+        let is_among = |pages: &[u64]| pages.binary_search(&page).is_ok();
+        table.is_filled.get() || is_among(&self.written.borrow()) || is_among(&self.filed)
     }
 }
 

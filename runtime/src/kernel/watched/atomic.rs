@@ -4,7 +4,8 @@
 //! there: else once more.
 
 use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
-use super::{guarded, load, load_bytes, ranges, Done, Fault, Outcome};
+use super::{load, load_bytes, ranges, Done, Fault, Outcome};
+use crate::base::attempt;
 use crate::code::writing::written;
 use crate::logs::inputs::view;
 use crate::thread::Thread;
@@ -131,7 +132,7 @@ fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64; 2]) -> Result<bool, 
     let mut came = REFUSED;
     let could = written(at, at.saturating_add(size), || {
         // SAFETY: memory of the program's.
-        came = unsafe { guarded::exchange(at, size, old, new) };
+        came = unsafe { attempt::exchange(at, size, old, new) };
         came != REFUSED
     });
     match could {

@@ -8,13 +8,12 @@
 
 mod arithmetic;
 mod atomic;
-pub mod guarded;
 mod moves;
 pub mod start;
 mod strings;
 
-use crate::base::program;
 use crate::base::signal::{SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGSEGV};
+use crate::base::{attempt, program};
 use crate::code::jit::has_protected_pages;
 use crate::code::writing::write_program;
 use crate::kernel::ask::instruction;
@@ -129,7 +128,7 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
 fn fetch(pc: u64) -> Instruction {
     let mut bytes = [0u8; 15];
     // SAFETY: the bytes are borrowed; the rest is the program's code.
-    match unsafe { guarded::copy(bytes.as_mut_ptr() as u64, pc, bytes.len() as u64) } {
+    match unsafe { attempt::copy(bytes.as_mut_ptr() as u64, pc, bytes.len() as u64) } {
         true => Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode(),
         // It lies at the end of what is mapped.
         false => instruction(pc),
@@ -203,7 +202,7 @@ fn mend(thread: &mut Thread, pc: u64, at: u64, len: u64) -> Result<(), Fault> {
         let wanted = (stop - start) as usize;
         let Some(part) = page.get_mut(..wanted) else { break };
         // SAFETY: the bytes are borrowed; the rest is the program's memory.
-        let reached = unsafe { guarded::copy(part.as_mut_ptr() as u64, start, wanted as u64) };
+        let reached = unsafe { attempt::copy(part.as_mut_ptr() as u64, start, wanted as u64) };
         if !reached && !program::read_program_bytes(start, part) {
             return Err(Fault { address: from, write: false });
         }
@@ -229,7 +228,7 @@ fn is_known(thread: &Thread, at: u64, len: u64) -> bool {
     let mut seen = [0u8; LINE as usize];
     let Some(seen) = seen.get_mut(..len as usize) else { return false };
     // SAFETY: the bytes are borrowed; the rest is the program's memory.
-    let reached = unsafe { guarded::copy(seen.as_mut_ptr() as u64, at, len) };
+    let reached = unsafe { attempt::copy(seen.as_mut_ptr() as u64, at, len) };
     reached && view::bytes(thread, at, len).is_some_and(|known| view::is_equal(known, seen))
 }
 

@@ -1,4 +1,7 @@
 //! The program's memory, reached by the processor: where it cannot be, the handler of signals says so.
+//!
+//! That costs no system call. But the handler's own faults end the process, so nothing that it calls may come here. And
+//! the processor reads what may only be written, where the kernel says that it cannot be read.
 
 use core::arch::naked_asm;
 
