@@ -126,7 +126,7 @@ mod tests {
             let bytes = misses.bytes(Stubs { jumps: MISS_CODE, returns: 0x7f12_6063_5598 });
             assert_eq!(bytes.len() as u64, misses.len());
             let at = |at: u64, len: usize| &bytes[at as usize..][..len];
-            assert_eq!(at(0, 8), [0x65, 0xff, 0x24, 0x25, 0x10, 0x17, 0, 0]);
+            assert_eq!(at(0, 8), [0x65, 0xff, 0x24, 0x25, 0x50, 0x18, 0, 0]);
             for entry in [misses.jumps(), misses.returns() - 8] {
                 assert_eq!(at(entry, 8), MISS_CODE.to_le_bytes());
             }

@@ -3,6 +3,7 @@
 use crate::layout::{
     tables, TableShape, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
 };
+use crate::thread::FIRST_VECTOR;
 use core::ops::Range;
 
 /// Control-flow format (`--control-flow`).
@@ -124,6 +125,9 @@ pub struct ProcessOptions {
     pub switchable: bool,
     /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
     pub replays: bool,
+    /// No vector register holds what is added to the buffer pointers. (Where nothing is recorded, or turns are counted,
+    /// that leaves the program five more registers, each of which costs nothing then.)
+    pub increments_in_memory: bool,
     /// The look-up tables lie high ([`crate::layout::HIGH_BASE`]): low addresses are the program's.
     pub high_tables: bool,
 }
@@ -315,6 +319,16 @@ impl Options {
         self.recording.streams() && self.turns() == Turns::NotCounted
     }
 
+    /// The first of the vector registers that are not the program's while translated code runs, and that have no
+    /// number below 16.
+    pub fn first_claimed(self) -> Option<usize> {
+        match (self.process.pointers, self.process.increments_in_memory) {
+            (Pointers::Vector, false) => Some(FIRST_VECTOR),
+            (Pointers::Vector, true) => Some(30),
+            _ => None,
+        }
+    }
+
     /// Packs the options into one word; [`Options::from_word`] is the inverse.
     pub fn to_word(self) -> u64 {
         let Options { process, recording } = self;
@@ -323,6 +337,7 @@ impl Options {
             | u64::from(recording.memory as u8) << 16
             | u64::from(recording.watched) << 23
             | u64::from(process.pointers as u8) << 24
+            | u64::from(process.increments_in_memory) << 27
             | u64::from(process.high_tables) << 28
             | u64::from(process.switchable) << 29
             | u64::from(process.replays) << 30
@@ -337,7 +352,7 @@ impl Options {
     pub fn from_word(word: u64) -> Option<Options> {
         let [instrument, control_flow, memory, pointers, torture, ..] = word.to_le_bytes();
         let process = ProcessOptions {
-            pointers: match pointers & 0xf {
+            pointers: match pointers & 7 {
                 0 => Pointers::Vector,
                 1 => Pointers::ThreadBlock,
                 2 => Pointers::Xmm15,
@@ -350,6 +365,7 @@ impl Options {
             },
             switchable: pointers & 0x20 != 0,
             replays: pointers & 0x40 != 0,
+            increments_in_memory: pointers & 8 != 0,
             high_tables: pointers & 0x10 != 0,
         };
         let recording = RecordingOptions {
@@ -404,6 +420,7 @@ mod tests {
             dead_registers: DeadRegisters::Preserve,
             switchable: false,
             replays: false,
+            increments_in_memory: false,
             high_tables: false,
         };
         let options = Options { process, recording };
@@ -424,6 +441,9 @@ mod tests {
         let process = ProcessOptions { high_tables: true, ..process };
         let high = Options { process, ..options };
         assert_eq!(Options::from_word(high.to_word()), Some(high));
+        let process = ProcessOptions { increments_in_memory: true, ..process };
+        let in_memory = Options { process, ..high };
+        assert_eq!(Options::from_word(in_memory.to_word()), Some(in_memory));
         let watched = RecordingOptions { watched: true, ..recording };
         let watched = Options { recording: watched, ..options };
         assert_eq!(Options::from_word(watched.to_word()), Some(watched));

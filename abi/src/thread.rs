@@ -10,6 +10,14 @@ pub const CF_LENGTHS: [u64; 7] = [0, 1, 2, 4, 8, 9, 10];
 /// Memory-stream words (of 8 bytes) that one increment of the table can add: `0..MEM_STEPS`.
 pub const MEM_STEPS: usize = 48;
 
+/// The first vector register that may not be the program's while translated code runs; all behind it are like it.
+pub const FIRST_VECTOR: usize = 25;
+/// So many registers: to the last one.
+pub const VECTORS: usize = 32 - FIRST_VECTOR;
+/// What xmm25 to xmm29 hold, where they are not the program's: control-flow bytes and memory words, which the rest of
+/// [`ThreadBlock::increments`] has in memory. These five are nine of ten in all programs that were looked at.
+pub const HELD: [(u8, usize); 5] = [(2, 0), (4, 0), (2, 1), (4, 1), (0, 1)];
+
 /// Registers of the program while the runtime works for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,10 +76,10 @@ pub struct ThreadBlock {
     pub runtime_stack: u64,
     /// Live translated address that an entry stub resumes at.
     pub resume: u64,
-    /// The program's zmm30 and zmm31 while translated code runs: xmm30 is scratch then, and xmm31
-    /// holds the buffer pointers. If xmm15 does, the program's ymm15 is where zmm31 would be. Without xmm30 a return
-    /// borrows xmm7, and keeps it where zmm30 would be.
-    pub program_vectors: [[u64; 8]; 2],
+    /// The program's zmm25 to zmm31 while translated code runs: xmm31 holds the buffer pointers then, xmm30 is scratch,
+    /// and the others hold what is added most often ([`HELD`]), or are the program's. If xmm15 has the pointers, the
+    /// program's ymm15 is where zmm31 would be. Without xmm30 a return borrows xmm7, and keeps it where zmm30 would be.
+    pub program_vectors: [[u64; 8]; VECTORS],
     /// The program's registers, while the runtime works.
     pub registers: Registers,
     /// Addends: `increments[cf_index][memory words]`, see [`CF_LENGTHS`].
@@ -142,38 +150,67 @@ offsets! {
     POINTERS = pointers => 0x60;
     RUNTIME_STACK = runtime_stack => 0x70;
     RESUME = resume => 0x78;
-    PROGRAM_ZMM30 = program_vectors => 0x80;
-    REGISTERS = registers => 0x100;
-    RIP = registers.rip => 0x180;
-    RFLAGS = registers.rflags => 0x188;
-    INCREMENTS = increments => 0x190;
-    STUB_STORE = stub_store => 0x1690;
-    ORDER = order => 0x1698;
-    SYNC_HELD = sync_held => 0x16a0;
-    TURNS_LEFT = turns_left => 0x16a8;
-    STUB_TURN = stub_turn => 0x16b0;
-    STUB_ASK = stub_ask => 0x16b8;
-    JUMP_ENTRIES = jump_entries => 0x16c0;
-    VIEW = view => 0x16c8;
-    VIEW_BACK = view_back => 0x16d0;
-    VIEW_SPILL = view_spill => 0x16d8;
-    STUB_WATCH = stub_watch => 0x16e8;
-    BEHIND = behind => 0x16f0;
-    STUB_FILL = stub_fill => 0x16f8;
-    PROGRAM_FS = program_fs => 0x1700;
-    PROGRAM_GS = program_gs => 0x1708;
-    TABLE_MISS = table_miss => 0x1710;
+    PROGRAM_VECTORS = program_vectors => 0x80;
+    REGISTERS = registers => 0x240;
+    RIP = registers.rip => 0x2c0;
+    RFLAGS = registers.rflags => 0x2c8;
+    INCREMENTS = increments => 0x2d0;
+    STUB_STORE = stub_store => 0x17d0;
+    ORDER = order => 0x17d8;
+    SYNC_HELD = sync_held => 0x17e0;
+    TURNS_LEFT = turns_left => 0x17e8;
+    STUB_TURN = stub_turn => 0x17f0;
+    STUB_ASK = stub_ask => 0x17f8;
+    JUMP_ENTRIES = jump_entries => 0x1800;
+    VIEW = view => 0x1808;
+    VIEW_BACK = view_back => 0x1810;
+    VIEW_SPILL = view_spill => 0x1818;
+    STUB_WATCH = stub_watch => 0x1828;
+    BEHIND = behind => 0x1830;
+    STUB_FILL = stub_fill => 0x1838;
+    PROGRAM_FS = program_fs => 0x1840;
+    PROGRAM_GS = program_gs => 0x1848;
+    TABLE_MISS = table_miss => 0x1850;
 }
 
+/// Offset of the program's zmm30 in the [`ThreadBlock`].
+pub const PROGRAM_ZMM30: i32 = program_vector(30);
 /// Offset of the program's zmm31 in the [`ThreadBlock`].
-pub const PROGRAM_ZMM31: i32 = PROGRAM_ZMM30 + 64;
+pub const PROGRAM_ZMM31: i32 = program_vector(31);
 /// Offset of the program's xmm7 in the [`ThreadBlock`], while a return borrows that.
 pub const SAVED_XMM7: i32 = PROGRAM_ZMM30;
 /// Offset of the program's ymm15 in the [`ThreadBlock`], if translated code holds the buffer pointers there.
 pub const PROGRAM_YMM15: i32 = PROGRAM_ZMM31;
 
+/// Offset of the program's vector register `number`, from [`FIRST_VECTOR`] on, in the [`ThreadBlock`].
+pub const fn program_vector(number: usize) -> i32 {
+    PROGRAM_VECTORS + (64 * (number - FIRST_VECTOR)) as i32
+}
+
+/// The register that holds what adds `control_flow` bytes and `words`, if there is one.
+pub fn held_in(control_flow: u8, words: usize) -> Option<u8> {
+    let n = HELD.iter().position(|&held| held == (control_flow, words))?;
+    Some((FIRST_VECTOR + n) as u8)
+}
+
+/// The offsets of what xmm25 to xmm29 hold, in the table of increments.
+pub const HELD_OFFSETS: [i32; HELD.len()] = {
+    let mut offsets = [0; HELD.len()];
+    let mut n = 0;
+    while n < HELD.len() {
+        let (control_flow, words) = HELD[n];
+        let mut index = 0;
+        while CF_LENGTHS[index] != control_flow as u64 {
+            index += 1;
+        }
+        offsets[n] = increment_offset(index, words);
+        n += 1;
+    }
+    offsets
+};
+
 /// Offset of the increment that adds `CF_LENGTHS[cf_index]` and `8 * words`.
-pub fn increment_offset(cf_index: usize, words: usize) -> i32 {
+pub const fn increment_offset(cf_index: usize, words: usize) -> i32 {
     INCREMENTS + ((cf_index * MEM_STEPS + words) * 16) as i32
 }
 
@@ -207,7 +244,7 @@ impl ThreadBlock {
             pointers: [0; 2],
             runtime_stack: 0,
             resume: 0,
-            program_vectors: [[0; 8]; 2],
+            program_vectors: [[0; 8]; VECTORS],
             registers: Registers { gpr: [0; 16], rip: 0, rflags: 0 },
             increments,
             stub_store: 0,

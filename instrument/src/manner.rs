@@ -4,6 +4,7 @@ use crate::block::{FarWindow, Placement};
 use crate::plan::all_open;
 use abi::layout::TableShape;
 use abi::options::{torture, DeadRegisters, Options, Pointers, Turns};
+use abi::thread::{held_in, FIRST_VECTOR};
 
 /// How code is emitted.
 #[derive(Clone, Copy, Debug)]
@@ -14,6 +15,8 @@ pub struct Manner {
     pub far: Option<FarWindow>,
     /// Where the buffer pointers live.
     pub pointers: Pointers,
+    /// No vector register holds what is added to them.
+    pub increments_in_memory: bool,
     /// How it returns.
     pub returns: Returns,
     /// A merged return's address is put back where it returns to.
@@ -64,6 +67,7 @@ impl Manner {
             placement,
             far,
             pointers: options.process.pointers,
+            increments_in_memory: options.process.increments_in_memory,
             returns,
             puts_back,
             comes_back: placement.patchable && is_expected && !all_open(options.recording),
@@ -100,15 +104,27 @@ impl Manner {
 
     /// Whether vector register `number` is not the program's.
     pub fn claims(&self, number: usize) -> bool {
-        match self.pointers {
-            Pointers::Vector => number >= 30,
-            Pointers::Xmm15 => number == 15,
-            Pointers::ThreadBlock => false,
-        }
+        claims(self.pointers, self.increments_in_memory, number)
+    }
+
+    /// The vector register that holds what adds these control-flow bytes and memory words, if one does.
+    pub fn increment_vector(&self, control_flow: u8, words: usize) -> Option<u8> {
+        let holds = self.pointers == Pointers::Vector && !self.increments_in_memory;
+        held_in(control_flow, words).filter(|_| holds)
     }
 
     /// Whether xmm30 is scratch.
     pub fn has_scratch_vector(&self) -> bool {
         self.pointers == Pointers::Vector
+    }
+}
+
+/// Whether vector register `number` is not the program's in code of this kind.
+pub fn claims(pointers: Pointers, increments_in_memory: bool, number: usize) -> bool {
+    match pointers {
+        Pointers::Vector if increments_in_memory => number >= 30,
+        Pointers::Vector => number >= FIRST_VECTOR,
+        Pointers::Xmm15 => number == 15,
+        Pointers::ThreadBlock => false,
     }
 }

@@ -2,14 +2,17 @@
 //! is pc-relative, re-encoded only where that is out of reach.
 
 use crate::emit::At;
-use crate::manner::Manner;
+use crate::manner::claims;
 use crate::operand::{displacement_offset, register64, uses_gs};
 use crate::recipe::Kind;
 use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
+use abi::options::Pointers;
 use abi::thread::{self, refuse};
-use iced_x86::{Instruction, OpKind, Register};
+use iced_x86::{
+    Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, OpKind, Register,
+};
 use lifter::regs::{GprSet, RAX, RSP};
 
 /// Bytes by which a distance may grow until it is emitted.
@@ -145,9 +148,14 @@ impl Weaver<'_> {
         self.forget_pointer_in(reg);
     }
 
-    /// Runs an instruction with the program's own vector registers in place of those that translated code claims;
-    /// `record_at`: where they are recorded before, the even one and the odd one.
-    pub fn with_own_vectors(&mut self, insn: &Instruction, i: usize, record_at: [Option<i32>; 2]) {
+    /// Runs an instruction with the program's own vector registers in place of those that it uses and translated code
+    /// claims; `record_at`: which of them are recorded before, and where.
+    pub fn with_own_vectors(
+        &mut self,
+        insn: &Instruction,
+        i: usize,
+        record_at: [Option<(u8, i32)>; 2],
+    ) {
         let far = self.far_register(insn, i);
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
         match far {
@@ -161,33 +169,49 @@ impl Weaver<'_> {
             self.load_memory_pointer(scratch.reg);
             scratch
         });
-        let Some(holder) = self.manner.pointer_vector() else { return };
-        let other = self.manner.has_scratch_vector().then_some(holder - 1);
-        self.code().save_pointers(thread::POINTERS, holder);
-        self.code().load_vector(thread::PROGRAM_ZMM31, holder);
-        if let Some(other) = other {
-            self.code().load_vector(thread::PROGRAM_ZMM30, other);
+        let exchange = self.exchange(insn);
+        let own = |number: u8| match number {
+            15 => thread::PROGRAM_YMM15,
+            _ => thread::program_vector(number.into()),
+        };
+        let holder = self.manner.pointer_vector().filter(|&holder| exchange.has(holder));
+        if let Some(holder) = holder {
+            self.code().save_pointers(thread::POINTERS, holder);
+        }
+        for number in numbers(exchange.loaded) {
+            self.code().load_vector(own(number), number);
         }
         if let Some(pointer) = pointer {
-            for (vector, at) in [other, Some(holder)].into_iter().zip(record_at) {
-                if let (Some(vector), Some(at)) = (vector, at) {
-                    self.code().write_vector(At(pointer.reg, at), vector, vector < 16);
-                }
+            for (vector, at) in record_at.into_iter().flatten() {
+                self.code().write_vector(At(pointer.reg, at), vector, vector < 16);
             }
             self.give_back(pointer);
             self.forget_pointer();
         }
         self.copy_or_reach(insn, far);
-        if let Some(other) = other {
-            self.code().save_vector(thread::PROGRAM_ZMM30, other);
+        for number in numbers(exchange.stored) {
+            self.code().save_vector(own(number), number);
         }
-        self.code().save_vector(thread::PROGRAM_ZMM31, holder);
-        self.code().load_pointers(thread::POINTERS, holder);
+        for number in numbers(exchange.all) {
+            let held = usize::from(number).checked_sub(thread::FIRST_VECTOR);
+            if let Some(&offset) = held.and_then(|held| thread::HELD_OFFSETS.get(held)) {
+                self.code().load_pointers(offset, number);
+            }
+        }
+        if let Some(holder) = holder {
+            self.code().load_pointers(thread::POINTERS, holder);
+        }
+    }
+
+    /// What is exchanged around the instruction.
+    fn exchange(&mut self, insn: &Instruction) -> Exchange {
+        let (pointers, in_memory) = (self.manner.pointers, self.manner.increments_in_memory);
+        Exchange::around(insn, pointers, in_memory, self.factory())
     }
 
     /// Whether the instruction uses the vector registers that translated code claims.
     pub fn needs_own_vectors(&self, insn: &Instruction) -> bool {
-        self.manner.claims_vectors() && uses_claimed_vector(insn, &self.manner)
+        used(insn, self.manner.pointers, self.manner.increments_in_memory) != 0
     }
 }
 
@@ -208,24 +232,88 @@ pub fn loads_flags(insn: &Instruction) -> bool {
     matches!(insn.mnemonic(), Popf | Popfd | Popfq)
 }
 
-/// Whether the instruction reads or writes a vector register that translated code claims, or all of them.
-fn uses_claimed_vector(insn: &Instruction, manner: &Manner) -> bool {
+/// Vector registers, a bit for each, around an instruction that uses those of the program that translated code claims.
+pub struct Exchange {
+    /// Its own, all of which hold what is translated code's behind it.
+    pub all: u32,
+    /// Of these, those whose values it may read or keep: they are the program's in front of it. The others are not, and
+    /// are neither if it faults.
+    pub loaded: u32,
+    /// Those that it may write.
+    stored: u32,
+}
+
+impl Exchange {
+    /// What is exchanged around the instruction in code of this kind.
+    pub fn around(
+        insn: &Instruction,
+        pointers: Pointers,
+        increments_in_memory: bool,
+        factory: &mut InstructionInfoFactory,
+    ) -> Exchange {
+        let all = used(insn, pointers, increments_in_memory);
+        let mut exchange = Exchange { all, loaded: all, stored: all };
+        // What writes xmm15 may leave the upper half alone, and what is meant is told by memory.
+        if all == 0 || pointers != Pointers::Vector || meant(insn) != 0 {
+            return exchange;
+        }
+        let (mut read, mut written) = (0, 0);
+        let info = factory.info_options(insn, InstructionInfoOptions::NO_MEMORY_USAGE);
+        for register in info.used_registers() {
+            let bit = bit(register.register());
+            match register.access() {
+                // Its upper part is cleared, as by all that know these registers.
+                OpAccess::Write => written |= bit,
+                OpAccess::Read | OpAccess::CondRead => read |= bit,
+                _ => (read, written) = (read | bit, written | bit),
+            }
+        }
+        // One that is not listed may be anything; one of indices is read, whatever the list says of memory.
+        let unknown = all & !(read | written);
+        exchange.loaded &= read | unknown | bit(insn.memory_index());
+        exchange.stored &= written | unknown;
+        exchange
+    }
+
+    fn has(&self, number: u8) -> bool {
+        self.all >> number & 1 == 1
+    }
+}
+
+/// The numbers of these registers, the last one first.
+fn numbers(registers: u32) -> impl Iterator<Item = u8> {
+    (0..32u8).rev().filter(move |n| registers >> n & 1 == 1)
+}
+
+fn bit(register: Register) -> u32 {
+    match register.is_vector_register() {
+        true => 1 << (register.number() & 31),
+        false => 0,
+    }
+}
+
+/// The vector registers that the instruction reads or writes and does not name.
+fn meant(insn: &Instruction) -> u32 {
     use iced_x86::Mnemonic::{
         Fxrstor, Fxrstor64, Fxsave, Fxsave64, Vzeroall, Vzeroupper, Xrstor, Xrstor64, Xsave,
         Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64,
     };
-    let claimed = |r: Register| r.is_vector_register() && manner.claims(r.number());
-    // These know the first 16 only.
-    let knows_first =
-        matches!(insn.mnemonic(), Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper);
-    if knows_first && manner.claims(15) {
-        return true;
+    match insn.mnemonic() {
+        Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64 => u32::MAX,
+        // These know the first 16 only.
+        Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Vzeroall | Vzeroupper => 0xffff,
+        _ => 0,
     }
-    (0..insn.op_count())
-        .any(|i| insn.op_kind(i) == OpKind::Register && claimed(insn.op_register(i)))
-        || claimed(insn.memory_index())
-        || matches!(
-            insn.mnemonic(),
-            Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
-        )
+}
+
+/// The vector registers that the instruction reads or writes and that are not the program's in code of this kind.
+fn used(insn: &Instruction, pointers: Pointers, increments_in_memory: bool) -> u32 {
+    let operands = (0..insn.op_count()).filter(|&i| insn.op_kind(i) == OpKind::Register);
+    let named = operands.fold(bit(insn.memory_index()), |bits, i| bits | bit(insn.op_register(i)));
+    match named | meant(insn) {
+        0 => 0,
+        used => numbers(used)
+            .filter(|&n| claims(pointers, increments_in_memory, n.into()))
+            .fold(0, |bits, n| bits | 1 << n),
+    }
 }

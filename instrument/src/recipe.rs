@@ -44,7 +44,8 @@ pub enum Kind {
     SavedRcx = 1,
     /// The named register is in `spill[1]`.
     Scratch = 2,
-    /// zmm30 and zmm31 hold the program's values, the buffer pointers are in the thread block.
+    /// Vector registers that translated code claims hold the program's values, from where the sequence loads them from
+    /// the thread block to where it loads something else; the buffer pointers are there while their register does.
     Pointers = 3,
     /// [`Kind::Pointers`] and [`Kind::Scratch`] at once.
     PointersScratch = 4,
@@ -97,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// Whether zmm30 and zmm31 hold the program's values.
+    /// Whether vector registers that translated code claims hold the program's values.
     pub fn exchanges_pointers(self) -> bool {
         matches!(self, Kind::Pointers | Kind::PointersScratch)
     }

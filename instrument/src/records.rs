@@ -200,7 +200,10 @@ impl Weaver<'_> {
             self.code().bump(vector, thread::increment_offset(0, MEM_STEPS - 1));
             words -= MEM_STEPS - 1;
         }
-        self.code().bump(vector, thread::increment_offset(cf_index, words));
+        match self.manner.increment_vector(cf_len, words) {
+            Some(addend) => self.code().bump_by(addend),
+            None => self.code().bump(vector, thread::increment_offset(cf_index, words)),
+        }
     }
 
     /// Writes one record of `insn`, at a point where the registers in `live` are the program's. What

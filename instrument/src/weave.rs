@@ -59,7 +59,10 @@ fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Reco
     for record in before {
         match record.what {
             What::Vector(v) if needs_own && weaver.manner.claims(v.into()) => {
-                own_vectors[usize::from(v & 1)] = Some(weaver.place(record.what.size()));
+                let place = (v, weaver.place(record.what.size()));
+                let free = own_vectors.iter_mut().find(|place| place.is_none());
+                // An instruction names one vector of indices, and one that says which of them.
+                *free.expect("two vectors are recorded at most") = Some(place);
             }
             What::Old(_) => weaver.read_ahead(insn, i),
             _ => weaver.record(insn, i, weaver.unit.live.before(i), record),

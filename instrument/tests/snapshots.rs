@@ -101,8 +101,10 @@ fn field(offset: i32) -> Option<String> {
         thread::JUMP => "jump",
         thread::WINDOW_HIGH => "window_high",
         thread::EXIT_ID => "exit_id",
-        thread::PROGRAM_ZMM30 => "program_zmm30",
-        thread::PROGRAM_ZMM31 => "program_zmm31",
+        offset if (thread::PROGRAM_VECTORS..thread::REGISTERS).contains(&offset) => {
+            let number = thread::FIRST_VECTOR as i32 + (offset - thread::PROGRAM_VECTORS) / 64;
+            return Some(format!("program_zmm{number}"));
+        }
         thread::RESUME => "resume",
         thread::STUB_STORE => "stub_store",
         thread::ORDER => "order",
@@ -1345,6 +1347,21 @@ snapshot!(
         &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3f][..],
         &[0x62, 0x61, 0x74, 0x28, 0x58, 0xfa],
         &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x3d, 0, 1, 0, 0],
+    ]
+);
+
+snapshot!(
+    instructions_that_use_vector_registers_of_increments,
+    memory(Memory::Registers, Pointers::Vector, 0),
+    [
+        // vmovdqu64 zmm26,[rdi]; vmovdqu64 [rdi],zmm27; vfmadd231ps zmm28,zmm29,zmm30
+        &[0x62, 0x61, 0xfe, 0x48, 0x6f, 0x17][..],
+        &[0x62, 0x61, 0xfe, 0x48, 0x7f, 0x1f],
+        &[0x62, 0x02, 0x15, 0x40, 0xb8, 0xe6],
+        // vmovdqa32 zmm25{k1},zmm31; vmovdqa32 zmm25{k1}{z},zmm1; vmovaps zmm24,zmm1
+        &[0x62, 0x01, 0x7d, 0x49, 0x6f, 0xcf],
+        &[0x62, 0x61, 0x7d, 0xc9, 0x6f, 0xc9],
+        &[0x62, 0x61, 0x7c, 0x48, 0x28, 0xc1],
     ]
 );
 

@@ -2,7 +2,7 @@
 
 use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
-    RecordingOptions, LOG_MOST, LOG_STEP,
+    RecordingOptions, Turns, LOG_MOST, LOG_STEP,
 };
 use abi::selection::Rules;
 use abi::start::Start;
@@ -437,6 +437,7 @@ impl How {
             switchable: (self.switchable || self.start != Start::Entry || self.is_watched())
                 && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
+            increments_in_memory: false,
             high_tables: matches!(self.tables, TablesArg::High),
         };
         let recording = RecordingOptions {
@@ -463,6 +464,9 @@ impl How {
             log_size: self.log_size.unwrap_or(0),
         };
         let mut options = Options { process, recording };
+        // In the processor they would be in the way of programs with many vectors, for nothing.
+        options.process.increments_in_memory =
+            !recording.streams() || options.turns() != Turns::NotCounted;
         if options.process.pointers == Pointers::Xmm15 && !options.may_take_xmm15() {
             // The program's register is left alone where there is nothing to hold.
             options.process.pointers = Pointers::ThreadBlock;

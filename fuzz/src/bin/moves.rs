@@ -19,10 +19,14 @@ use abi::selection::Selected;
 use abi::thread::{self, ThreadBlock};
 use fuzz::machine::{component, Area, Machine, Registers, State, Stop, ENDLESS};
 use fuzz::{mutate, word, Choices, Outcome, Target};
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
 use instrument::block::{Block, Placement, Source};
 use instrument::emit::{Found, ToVector};
 use instrument::fragment::{recipe_of, Fragment};
+use instrument::moved::Exchange;
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
 use lifter::flow::Flow;
@@ -154,6 +158,7 @@ fn way(byte: u8, state: u64) -> Way {
                 },
                 replays,
                 switchable: false,
+                increments_in_memory: counts || state.is_multiple_of(11),
                 high_tables: state.is_multiple_of(7),
             },
         },
@@ -538,7 +543,8 @@ impl Target for Moves {
             // One that faults was counted, too: the runtime takes it back.
             let reached = entry.is_none_or(|entry| entry.insn as usize + 1 == list.len());
             let is_turn = Flow::of(last).is_turn(OrigAddr(last.ip()));
-            let made = turns(&got, entry, &way);
+            let stopped_at = entry.and_then(|entry| list.get(entry.insn as usize)).unwrap_or(last);
+            let made = turns(&got, entry, stopped_at, &way);
             if made.is_some_and(|made| made != u64::from(is_turn && reached)) {
                 return Err(format!("{made:?} turns"));
             }
@@ -553,6 +559,7 @@ impl Target for Moves {
             put_back(
                 &mut got,
                 entry,
+                stopped_at,
                 inside.wrapping_sub(entry.map_or(0, |entry| entry.code)),
                 &way,
             );
@@ -761,28 +768,30 @@ fn first_state(template: &State, seed: u64, way: &Way) -> State {
 /// A register that is not the program's in some way, or half of one: where it lies in the extended state, and where the
 /// program's is kept in the thread block.
 struct Claimed {
+    number: usize,
     place: std::ops::Range<usize>,
     own: usize,
 }
 
 /// What is not the program's in this `way`. The pointers are in the last one.
 fn claimed(state: &State, way: &Way) -> Vec<Claimed> {
-    let at = |start: usize, len: usize, own: i32| Claimed {
+    let at = |number: usize, start: usize, len: usize, own: i32| Claimed {
+        number,
         place: start..start + len,
         own: own as usize,
     };
     let all = match way.options.process.pointers {
         Pointers::ThreadBlock => None,
         Pointers::Vector => component(7).map(|part| {
-            vec![
-                at(part.end - 128, 64, thread::PROGRAM_ZMM30),
-                at(part.end - 64, 64, thread::PROGRAM_ZMM31),
-            ]
+            let first = way.options.first_claimed().unwrap_or(32);
+            let register =
+                |n: usize| at(n, part.end - 64 * (32 - n), 64, thread::program_vector(n));
+            (first..32).map(register).collect::<Vec<_>>()
         }),
         Pointers::Xmm15 => component(2).map(|part| {
             vec![
-                at(part.end - 16, 16, thread::PROGRAM_YMM15 + 16),
-                at(FIRST_VECTORS.end - 16, 16, thread::PROGRAM_YMM15),
+                at(15, part.end - 16, 16, thread::PROGRAM_YMM15 + 16),
+                at(15, FIRST_VECTORS.end - 16, 16, thread::PROGRAM_YMM15),
             ]
         }),
     };
@@ -793,9 +802,8 @@ fn claimed(state: &State, way: &Way) -> Vec<Claimed> {
 
 /// Where zmm30 lies, which holds where a return goes.
 fn zmm30(state: &State, way: &Way) -> Result<std::ops::Range<usize>, String> {
-    let is_there = way.options.process.pointers == Pointers::Vector;
-    let first = claimed(state, way).into_iter().next().filter(|_| is_there);
-    first.map(|claimed| claimed.place).ok_or_else(|| "no zmm30".into())
+    let found = claimed(state, way).into_iter().find(|claimed| claimed.number == 30);
+    found.map(|claimed| claimed.place).ok_or_else(|| "no zmm30".into())
 }
 
 /// What the runtime does with a look-up in the table of returns that faulted: it has found the miss
@@ -876,27 +884,35 @@ fn thread_block(state: &mut State, way: &Way) {
         std::slice::from_raw_parts((&raw const block).cast::<u8>(), size_of::<ThreadBlock>())
     };
     BLOCK.bytes()[..bytes.len()].copy_from_slice(bytes);
-    for Claimed { place, own } in claimed(state, way) {
+    for Claimed { number, place, own } in claimed(state, way) {
         BLOCK.bytes()[own..own + place.len()].copy_from_slice(&state.vectors[place.clone()]);
         let register = &mut state.vectors[place];
         register.fill(0);
-        register[..8].copy_from_slice(&pointers[0].to_le_bytes());
-        register[8..16].copy_from_slice(&pointers[1].to_le_bytes());
+        let held = number.checked_sub(thread::FIRST_VECTOR).and_then(|n| thread::HELD.get(n));
+        let [low, high] = match held {
+            Some(&(control_flow, words)) => [control_flow.into(), 8 * words as u64],
+            None => pointers,
+        };
+        register[..8].copy_from_slice(&low.to_le_bytes());
+        register[8..16].copy_from_slice(&high.to_le_bytes());
     }
 }
 
 /// The turns that were counted; `None` if none are.
-fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
+fn turns(state: &State, entry: Option<Entry>, insn: &Instruction, way: &Way) -> Option<u64> {
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     match way.options.turns() {
         Turns::NotCounted => None,
         Turns::Down => Some(1u64.wrapping_sub(block(thread::TURNS_LEFT))),
         Turns::Up => {
             let start = STREAMS.start + STREAMS.len as u64 / 4;
-            // In the midst of an exchange the pointers are in the block.
-            let exchanged = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
+            // In the midst of an exchange of their register the pointers are in the block.
+            let exchanges = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
+            let exchanged = if exchanges { exchange(insn, way).all } else { 0 };
             let now = match claimed(state, way).last() {
-                Some(holder) if !exchanged => word::get(&state.vectors, holder.place.start, 8),
+                Some(holder) if exchanged >> holder.number & 1 == 0 => {
+                    word::get(&state.vectors, holder.place.start, 8)
+                }
                 _ => block(thread::POINTERS),
             };
             Some(now.wrapping_sub(start))
@@ -904,8 +920,14 @@ fn turns(state: &State, entry: Option<Entry>, way: &Way) -> Option<u64> {
     }
 }
 
+/// Which vector registers are exchanged around the instruction in this `way`.
+fn exchange(insn: &Instruction, way: &Way) -> Exchange {
+    let ProcessOptions { pointers, increments_in_memory, .. } = way.options.process;
+    Exchange::around(insn, pointers, increments_in_memory, &mut InstructionInfoFactory::new())
+}
+
 /// Undoes what the interrupted instruction had borrowed.
-fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
+fn put_back(state: &mut State, entry: Option<Entry>, insn: &Instruction, inside: u32, way: &Way) {
     let kind = entry.map_or(Kind::Plain, |entry| entry.kind);
     let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
     if let (Kind::Scratch | Kind::PointersScratch, Some(entry)) = (kind, entry) {
@@ -927,8 +949,12 @@ fn put_back(state: &mut State, entry: Option<Entry>, inside: u32, way: &Way) {
         state.vectors[XMM7].copy_from_slice(&BLOCK.bytes()[at..at + XMM7.len()]);
         state.vectors[512] |= 2;
     }
-    for Claimed { place, own } in claimed(state, way) {
-        if !kind.exchanges_pointers() {
+    let loaded = match kind.exchanges_pointers() {
+        true => exchange(insn, way).loaded,
+        false => 0,
+    };
+    for Claimed { number, place, own } in claimed(state, way) {
+        if loaded >> number & 1 == 0 {
             let own = &BLOCK.bytes()[own..own + place.len()];
             state.vectors[place].copy_from_slice(own);
         }

@@ -91,9 +91,9 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
         ("vpunpckldq xmm30,xmm30,[rsp]{1to4}", &|c| c.keep_return_address()),
         ("vmovq [rsp],xmm30", &|c| c.write_merged()),
-        ("movups gs:[80h],xmm7", &|c| c.save_xmm7()),
+        ("movups gs:[1C0h],xmm7", &|c| c.save_xmm7()),
         ("movd xmm7,[rcx*4+7FFFF000h]", &|c| c.look_up(LookUp::LowHalfToBorrowed, RETURN_TABLE)),
-        ("pinsrd xmm7,[rsp+4],1; movq [rsp],xmm7; movups xmm7,gs:[80h]", &|c| {
+        ("pinsrd xmm7,[rsp+4],1; movq [rsp],xmm7; movups xmm7,gs:[1C0h]", &|c| {
             c.merge_borrowed();
         }),
         ("mov qword ptr [1000h],0", &|c| c.clear(0x1000)),
@@ -108,6 +108,8 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("vpextrq rdi,xmm31,1", &|c| c.memory_pointer(Gpr(7), 31)),
         ("vpextrq r8,xmm31,1", &|c| c.memory_pointer(Gpr(8), 31)),
         ("vpaddq xmm31,xmm31,gs:[150h]", &|c| c.bump(31, 0x150)),
+        ("vpaddq xmm31,xmm31,xmm25", &|c| c.bump_by(25)),
+        ("vpaddq xmm31,xmm31,xmm29", &|c| c.bump_by(29)),
         ("vpsubq xmm31,xmm31,gs:[150h]", &|c| c.take_back(0x150)),
         ("vmovdqu64 gs:[60h],xmm31", &|c| c.save_pointers(0x60, 31)),
         ("vmovq rdx,xmm15", &|c| c.control_flow_pointer(Gpr(2), 15)),

@@ -35,6 +35,11 @@ impl Code {
         self.i32(offset);
     }
 
+    /// `vpaddq xmm31, xmm31, addend`, one of xmm24 to xmm31
+    pub fn bump_by(&mut self, addend: u8) {
+        self.raw(&[0x62, 0x01, 0x85, 0x00, 0xd4, 0xf8 | (addend & 7)]);
+    }
+
     /// `vpsubq xmm31, xmm31, gs:[offset]`: takes back what [`Code::bump`] has added.
     pub fn take_back(&mut self, offset: i32) {
         self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xfb, 0x3c, 0x25]);
@@ -46,7 +51,7 @@ impl Code {
         self.whole_vector([0x7a, 0x08], 0x7f, holder, offset);
     }
 
-    /// `vmovdqu64 xmm31, gs:[offset]`, or `vmovdqu` to xmm15
+    /// `vmovdqu64 xmm31, gs:[offset]`, or another one of xmm24 to xmm31, or `vmovdqu` to xmm15
     pub fn load_pointers(&mut self, offset: i32, holder: u8) {
         self.whole_vector([0x7a, 0x08], 0x6f, holder, offset);
     }

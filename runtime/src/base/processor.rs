@@ -68,9 +68,10 @@ impl XsaveLayout {
         ]
     }
 
-    /// Offset of zmm30 in an XSAVE area of the standard format; zmm31 lies behind it.
-    pub fn zmm30(&self) -> Option<u64> {
-        (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + 14 * 64)
+    /// Offset of a register from zmm16 on in an XSAVE area of the standard format; the next ones lie behind it.
+    pub fn zmm(&self, number: usize) -> Option<u64> {
+        let above = number.checked_sub(16)? as u64;
+        (self.xcr0 & 0xe0 == 0xe0).then(|| u64::from(self.components[7].1) + above * 64)
     }
 }
 

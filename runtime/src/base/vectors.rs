@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::facts::facts;
+use abi::thread::{FIRST_VECTOR, VECTORS};
 
 /// Bytes of a vector state.
 pub fn vectors_len() -> u64 {
@@ -29,12 +30,15 @@ pub fn put_low_halves(saved: &mut [u8], registers: &[[u64; 2]; 16]) {
     }
 }
 
-/// Puts the program's zmm30 and zmm31 into a stored state, if translated code claims them (`claimed`).
-pub fn put_claimed(saved: &mut [u8], claimed: bool, registers: &[[u64; 8]; 2]) {
+/// Puts the program's registers from zmm`first` on into a stored state, if translated code claims any. `registers`: all
+/// that it may claim.
+pub fn put_claimed(saved: &mut [u8], first: Option<usize>, registers: &[[u64; 8]; VECTORS]) {
     const STATE: usize = 512;
     const HIGH_SIXTEEN: u8 = 0x80;
-    let Some(at) = facts().xsave.zmm30().filter(|_| claimed) else { return };
-    let words = registers.iter().flatten().flat_map(|word| word.to_le_bytes());
+    let Some(first) = first else { return };
+    let Some(at) = facts().xsave.zmm(first) else { return };
+    let own = registers.iter().skip(first.saturating_sub(FIRST_VECTOR));
+    let words = own.flatten().flat_map(|word| word.to_le_bytes());
     let there = saved.iter_mut().skip(at as usize);
     there.zip(words).for_each(|(to, from)| *to = from);
     if let Some(byte) = saved.get_mut(STATE) {
@@ -42,13 +46,14 @@ pub fn put_claimed(saved: &mut [u8], claimed: bool, registers: &[[u64; 8]; 2]) {
     }
 }
 
-/// zmm30 and zmm31 of a stored state.
-pub fn claimed(saved: &[u8]) -> Option<[[u64; 8]; 2]> {
+/// Of a stored state, the registers that translated code may claim.
+pub fn claimed(saved: &[u8]) -> Option<[[u64; 8]; VECTORS]> {
     const STATE: usize = 512;
     const HIGH_SIXTEEN: u8 = 0x80;
-    let mut registers = [[0; 8]; 2];
+    let mut registers = [[0; 8]; VECTORS];
     if saved.get(STATE)? & HIGH_SIXTEEN != 0 {
-        let bytes = saved.get(facts().xsave.zmm30()? as usize..)?.chunks_exact(8);
+        let at = facts().xsave.zmm(FIRST_VECTOR)?;
+        let bytes = saved.get(at as usize..)?.chunks_exact(8);
         let words = bytes.map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         registers.iter_mut().flatten().zip(words).for_each(|(to, from)| *to = from);
     }

@@ -24,7 +24,9 @@
 use crate::kernel::signals::actions::REGISTRATIONS;
 use crate::thread::{claims, Thread, PENDING, TAIL_MASK, UNBLOCK};
 use abi::control::{at, place, slot};
-use abi::thread::{POINTERS, PROGRAM_YMM15, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS};
+use abi::thread::{
+    HELD_OFFSETS, POINTERS, PROGRAM_YMM15, REGISTERS, RESUME, RFLAGS, RUNTIME_STACK, THIS,
+};
 use core::arch::naked_asm;
 use core::mem::offset_of;
 
@@ -126,7 +128,7 @@ unsafe extern "C" fn enter() -> ! {
         "movups gs:[{xmm} + 224], xmm14",
         "movups gs:[{xmm} + 240], xmm15",
         "cmp dword ptr gs:[{vector}], {xmm31}",
-        "jne 2f",
+        "jb 2f",
         "vmovdqu64 gs:[{pointers}], xmm31",
         "2:",
         "mov rdi, gs:[{this}]",
@@ -195,11 +197,18 @@ pub unsafe extern "C" fn leave() -> ! {
         "movups xmm14, gs:[{xmm} + 224]",
         "movups xmm15, gs:[{xmm} + 240]",
         "cmp dword ptr gs:[{vector}], {xmm31}",
-        "jb 2f",
-        "ja 3f",
+        "jb 3f",
         "vmovdqu64 xmm31, gs:[{pointers}]",
+        "je 2f",
+        "vmovdqu64 xmm25, gs:[{held_25}]",
+        "vmovdqu64 xmm26, gs:[{held_26}]",
+        "vmovdqu64 xmm27, gs:[{held_27}]",
+        "vmovdqu64 xmm28, gs:[{held_28}]",
+        "vmovdqu64 xmm29, gs:[{held_29}]",
         "jmp 2f",
         "3:",
+        "cmp dword ptr gs:[{vector}], {xmm15}",
+        "jne 2f",
         "vmovdqu gs:[{own}], ymm15",
         // Leaves the upper half alone: the way may start again.
         "movups xmm15, gs:[{pointers}]",
@@ -220,7 +229,13 @@ pub unsafe extern "C" fn leave() -> ! {
         late = sym late,
         xmm = const offset_of!(Thread, xmm),
         vector = const offset_of!(Thread, vector),
+        xmm15 = const claims::XMM15,
         xmm31 = const claims::XMM31,
+        held_25 = const HELD_OFFSETS[0],
+        held_26 = const HELD_OFFSETS[1],
+        held_27 = const HELD_OFFSETS[2],
+        held_28 = const HELD_OFFSETS[3],
+        held_29 = const HELD_OFFSETS[4],
         own = const PROGRAM_YMM15,
         pointers = const POINTERS,
         tail = sym tail_start,

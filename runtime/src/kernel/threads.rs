@@ -54,7 +54,8 @@ pub fn next_index() -> u32 {
 pub fn begin_recording(thread: &mut Thread, parent: u32) {
     thread.parent = parent;
     thread.vector = match facts().options.process.pointers {
-        Pointers::Vector => claims::XMM31,
+        Pointers::Vector if facts().options.process.increments_in_memory => claims::XMM31,
+        Pointers::Vector => claims::XMM25,
         Pointers::Xmm15 => claims::XMM15,
         Pointers::ThreadBlock => 0,
     };

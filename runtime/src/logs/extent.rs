@@ -3,6 +3,7 @@
 use crate::base::facts::facts;
 use crate::thread::{claims, Thread};
 use abi::ids::Gpr;
+use abi::thread::FIRST_VECTOR;
 use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
@@ -182,8 +183,9 @@ impl Vectors {
         let n = usize::from(number & 31);
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match n {
-            30 | 31 if thread.vector == claims::XMM31 => {
-                for (i, word) in thread.block.program_vectors[n - 30].iter().enumerate() {
+            _ if claims::first(thread.vector).is_some_and(|first| n >= first) => {
+                let own = thread.block.program_vectors.get(n - FIRST_VECTOR);
+                for (i, word) in own.into_iter().flatten().enumerate() {
                     put(8 * i, &word.to_le_bytes());
                 }
             }

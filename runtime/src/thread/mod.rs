@@ -46,12 +46,25 @@ pub const TAIL_MASK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, tai
 
 /// Values of [`Thread::vector`].
 pub mod claims {
-    /// While translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch. The program's are in the
-    /// thread block, always.
-    pub const XMM31: u32 = 1;
+    use abi::thread::FIRST_VECTOR;
+
     /// While translated code runs, xmm15 holds the buffer pointers, and the program's ymm15 is in the thread block.
     /// While the runtime works, it is where the other fifteen are.
-    pub const XMM15: u32 = 2;
+    pub const XMM15: u32 = 1;
+    /// While translated code runs, xmm31 holds the buffer pointers and xmm30 is scratch. The program's are in the
+    /// thread block, always.
+    pub const XMM31: u32 = 2;
+    /// The same, and xmm25 to xmm29 hold increments ([`abi::thread::HELD`]).
+    pub const XMM25: u32 = 3;
+
+    /// The first of the registers that are claimed, if those are the last ones.
+    pub fn first(claims: u32) -> Option<usize> {
+        match claims {
+            XMM31 => Some(30),
+            XMM25 => Some(FIRST_VECTOR),
+            _ => None,
+        }
+    }
 }
 
 /// The block first: gs points to it.

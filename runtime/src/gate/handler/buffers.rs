@@ -3,6 +3,7 @@
 use crate::base::facts::facts;
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::Place;
+use crate::gate::handler::state::pointers_are_exchanged;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
 use crate::thread::Thread;
@@ -13,18 +14,15 @@ use lifter::regs::GprSet;
 /// Copies the buffer pointers into the thread block, unless the code was just using the program's
 /// own register: then they are there already.
 pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
-    let offset = place.offset(at.pc());
-    let exchanged = place
-        .recipe()
-        .and_then(|r| r.at(offset))
-        .is_some_and(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
-    if let Some(pointers) = at.pointers(thread.vector).filter(|_| !exchanged) {
+    let pointers = at.pointers(thread.vector);
+    if let Some(pointers) = pointers.filter(|_| !pointers_are_exchanged(thread, at, place)) {
         thread.block.pointers = pointers;
     }
 }
 
-/// The other way round.
+/// The other way round. The thread goes on in translated code, and not in the midst of an exchange.
 pub fn give_pointers(thread: &Thread, at: &mut Interrupted) {
+    at.set_increments(thread.vector);
     at.set_pointers(thread.vector, thread.block.pointers);
 }
 
@@ -40,11 +38,11 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
         let mut pointers = thread.block.pointers;
         // Not so where an index of the program's, in the register that is claimed, was just being recorded: the
         // pointers come back behind the instruction.
-        let are_there = at.pointers(thread.vector) == Some(pointers);
+        let are_there = !pointers_are_exchanged(thread, at, place);
         thread.recorder.overflow(&mut pointers);
         thread.block.pointers = pointers;
         if are_there {
-            give_pointers(thread, at);
+            at.set_pointers(thread.vector, pointers);
         }
         return true;
     }

@@ -7,6 +7,7 @@ use crate::base::signal::SYNCHRONOUS;
 use crate::kernel::signals::deliver::Kernel;
 use crate::kernel::signals::frame::{software, UContext, DEFAULT_FCW, DEFAULT_MXCSR};
 use crate::thread::claims;
+use abi::thread::{FIRST_VECTOR, HELD};
 use core::ops::{Deref, DerefMut};
 
 pub const TRAP_FLAG: u64 = 0x100;
@@ -75,24 +76,24 @@ impl<'a> Interrupted<'a> {
         Kernel { floating, context: &self.uc.context }
     }
 
-    /// Where zmm30 and zmm31 are.
-    fn claimed_vectors(&self) -> Option<*mut [u64; 8]> {
-        let offset = facts().xsave.zmm30()?;
+    /// Where a register from zmm16 on is.
+    fn zmm(&self, number: usize) -> Option<*mut [u64; 8]> {
+        let offset = facts().xsave.zmm(number)?;
         Some(self.fpstate.wrapping_add(offset as usize).cast())
     }
 
-    /// zmm30 and zmm31, where the processor has them. Only asked for while they are in use: then
+    /// Such a register, where the processor has it. Only asked for while zmm31 is in use: then
     /// the kernel has saved them.
-    pub fn vectors(&self) -> Option<[[u64; 8]; 2]> {
-        let at = self.claimed_vectors()?.cast::<[[u64; 8]; 2]>();
+    pub fn vector(&self, number: usize) -> Option<[u64; 8]> {
+        let at = self.zmm(number)?;
         // SAFETY: inside the kernel's frame, whose XSAVE area has this component where XCR0 has it.
         Some(unsafe { at.read_unaligned() })
     }
 
     /// Sets zmm30, if the processor has it.
     pub fn set_zmm30(&mut self, value: [u64; 8]) {
-        if let Some(at) = self.claimed_vectors() {
-            // SAFETY: as for `vectors`.
+        if let Some(at) = self.zmm(30) {
+            // SAFETY: as for `vector`.
             unsafe { at.write_unaligned(value) };
             self.mark_vectors();
         }
@@ -102,7 +103,7 @@ impl<'a> Interrupted<'a> {
     fn held(&self, claims: u32) -> Option<Held> {
         match claims {
             claims::XMM15 => Some(Held::Xmm15),
-            claims::XMM31 => Some(Held::At(self.claimed_vectors()?.wrapping_add(1).cast())),
+            claims::XMM31 | claims::XMM25 => Some(Held::At(self.zmm(31)?.cast())),
             _ => None,
         }
     }
@@ -114,7 +115,7 @@ impl<'a> Interrupted<'a> {
                 let [flow, memory, ..] = self.ymm15();
                 [flow, memory]
             }
-            // SAFETY: as for `vectors`.
+            // SAFETY: as for `vector`.
             Held::At(at) => unsafe { at.read_unaligned() },
         })
     }
@@ -124,11 +125,26 @@ impl<'a> Interrupted<'a> {
         match self.held(claims) {
             Some(Held::Xmm15) => self.set_xmm(15, value),
             Some(Held::At(at)) => {
-                // SAFETY: as for `vectors`.
+                // SAFETY: as for `vector`.
                 unsafe { at.write_unaligned(value) };
                 self.mark_vectors();
             }
             None => {}
+        }
+    }
+
+    /// The registers that hold increments, if any do, hold them again: the code that goes on may be other than what was
+    /// interrupted in the midst of an exchange.
+    pub fn set_increments(&mut self, claims: u32) {
+        if claims != claims::XMM25 {
+            return;
+        }
+        for (number, (control_flow, words)) in (FIRST_VECTOR..).zip(HELD) {
+            if let Some(at) = self.zmm(number) {
+                let value = [u64::from(control_flow), 8 * words as u64, 0, 0, 0, 0, 0, 0];
+                // SAFETY: as for `vector`.
+                unsafe { at.write_unaligned(value) };
+            }
         }
     }
 
@@ -180,10 +196,10 @@ impl<'a> Interrupted<'a> {
                 self.fpstate.add(512).cast::<u64>().write_unaligned(self.present() & KEYS);
             }
         }
-        if let Some(zmm30) = self.claimed_vectors() {
+        if let Some(zmm16) = self.zmm(16) {
             // The pointers will make the whole component present.
-            // SAFETY: as for `vectors`; the component has zmm16 to zmm31.
-            unsafe { zmm30.wrapping_sub(14).write_bytes(0, 16) };
+            // SAFETY: as for `vector`; the component has zmm16 to zmm31.
+            unsafe { zmm16.write_bytes(0, 16) };
         }
     }
 

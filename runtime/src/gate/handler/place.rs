@@ -111,6 +111,14 @@ impl Place {
         }
     }
 
+    /// The unit's translated code from `offset` on to the interrupted instruction.
+    pub fn code_until_here(&self, offset: u32) -> &[u8] {
+        let start = self.entry() + u64::from(offset);
+        let len = self.pc.saturating_sub(start) as usize;
+        // SAFETY: only `locate` makes a place. The unit's code is readable, and not dropped while it is executed.
+        unsafe { core::slice::from_raw_parts(start as *const u8, len) }
+    }
+
     /// The bytes of translated code from the interrupted instruction on, as far as they are the
     /// unit's; zeros follow.
     pub fn code<const N: usize>(&self) -> [u8; N] {

@@ -5,7 +5,10 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::{claims, Thread};
-use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+use abi::thread::{program_vector, FIRST_VECTOR, POINTERS, VECTORS};
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
+};
 use instrument::recipe::{Entry, Recipe};
 use lifter::regs::RCX;
 
@@ -24,16 +27,17 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
             gpr[RCX.index()] = thread.block.saved_rcx;
         }
         if entry.saves_vector(place.offset(at.pc()) - entry.code) {
-            let [low, high, ..] = thread.block.program_vectors[0];
+            let [.., [low, high, ..], _] = thread.block.program_vectors;
             at.set_xmm(7, [low, high]);
         }
         if entry.kind.exchanges_pointers() {
             // The exchange was interrupted: the program's values go to the block, the pointers are there
             // already.
             if thread.vector == claims::XMM15 {
-                thread.block.program_vectors[1][..4].copy_from_slice(&at.ymm15());
-            } else if let Some(vectors) = at.vectors() {
-                thread.block.program_vectors = vectors;
+                let [.., own] = &mut thread.block.program_vectors;
+                own[..4].copy_from_slice(&at.ymm15());
+            } else {
+                take_vectors(thread, at, place, entry);
             }
         }
     }
@@ -45,6 +49,68 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
         insn: place.position(entry.insn),
         valid,
     }
+}
+
+/// Copies to the thread block what the sequence of `entry`, which exchanges vector registers around an instruction, has
+/// loaded from there until now: the instruction may have done a part of its work. In the others there is what translated
+/// code has there.
+fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) {
+    let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
+    let loaded = loaded_vectors(place, entry);
+    for ((number, own), _) in own.zip(loaded).filter(|(_, loaded)| *loaded) {
+        if let Some(value) = at.vector(number) {
+            *own = value;
+        }
+    }
+}
+
+/// The registers from [`FIRST_VECTOR`] on into which the sequence of `entry` has loaded the program's values, and nothing
+/// else since. Its code says so.
+fn loaded_vectors(place: &Place, entry: &Entry) -> [bool; VECTORS] {
+    let mut loaded = [false; VECTORS];
+    for moved in moves_with_block(place, entry) {
+        let number = moved.register.number();
+        let which = number.checked_sub(FIRST_VECTOR).filter(|_| moved.is_load);
+        if let Some(loaded) = which.and_then(|which| loaded.get_mut(which)) {
+            *loaded = moved.offset == program_vector(number);
+        }
+    }
+    loaded
+}
+
+/// Whether the register of the buffer pointers is being exchanged: they are in the thread block from where the sequence
+/// has stored them there to where it has loaded them again.
+pub fn pointers_are_exchanged(thread: &Thread, at: &Interrupted, place: &Place) -> bool {
+    let offset = place.offset(at.pc());
+    let entry = place.recipe().and_then(|recipe| recipe.at(offset));
+    let entry = entry.filter(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
+    match entry {
+        Some(entry) if thread.vector != claims::XMM15 => {
+            let last = moves_with_block(place, &entry).filter(|moved| moved.offset == POINTERS);
+            last.last().is_some_and(|moved| !moved.is_load)
+        }
+        other => other.is_some(),
+    }
+}
+
+/// An instruction that moves between a vector register and the thread block.
+struct Moved {
+    register: Register,
+    offset: i32,
+    is_load: bool,
+}
+
+/// Those that the sequence of `entry` has executed until now.
+fn moves_with_block<'a>(place: &'a Place, entry: &Entry) -> impl Iterator<Item = Moved> + 'a {
+    let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
+    let is_one = |insn: &Instruction| {
+        insn.mnemonic() == Mnemonic::Vmovdqu64 && insn.segment_prefix() == Register::GS
+    };
+    done.into_iter().filter(is_one).map(|insn| {
+        let is_load = insn.op1_kind() == OpKind::Memory;
+        let register = if is_load { insn.op0_register() } else { insn.op1_register() };
+        Moved { register, offset: insn.memory_displacement64() as i32, is_load }
+    })
 }
 
 /// The flags as the program has them: the trap flag may be ours.

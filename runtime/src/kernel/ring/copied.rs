@@ -111,7 +111,7 @@ fn put_state(events: &mut Vec<u8>, thread: &Thread) {
         let saved = unsafe { core::slice::from_raw_parts(standing.vectors as *const u8, len) };
         vectors.extend_from_slice(saved);
         put_low_halves(&mut vectors, &thread.xmm);
-        put_claimed(&mut vectors, thread.vector == claims::XMM31, &thread.block.program_vectors);
+        put_claimed(&mut vectors, claims::first(thread.vector), &thread.block.program_vectors);
     }
     put_event(events, &thread.state_event(&state, &vectors));
 }

@@ -26,6 +26,7 @@ use crate::thread::traps::RESUME_FLAG;
 use crate::thread::{claims, Thread};
 use abi::event::{End, Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
+use abi::thread::FIRST_VECTOR;
 use abi::trace::RegisterState;
 
 /// What the kernel told us besides.
@@ -327,9 +328,14 @@ fn write_own_vectors(thread: &Thread, fpstate: u64) -> Option<()> {
     if thread.vector == claims::XMM15 {
         return write_ymm15(thread, fpstate);
     }
-    let at = fpstate + facts().xsave.zmm30()?;
-    // SAFETY: in the frame that is being made on the program's stack.
-    unsafe { write_program_value(at, &thread.block.program_vectors) }.then_some(())?;
+    let first = claims::first(thread.vector)?;
+    for (number, value) in (FIRST_VECTOR..).zip(&thread.block.program_vectors) {
+        if number >= first {
+            let at = fpstate + facts().xsave.zmm(number)?;
+            // SAFETY: in the frame that is being made on the program's stack.
+            unsafe { write_program_value(at, value) }.then_some(())?;
+        }
+    }
     // The kernel leaves the component out where nothing but zeros was in the registers.
     let mut present = 0u64;
     read_program_value(fpstate + 512, &mut present).then_some(())?;
@@ -342,7 +348,8 @@ fn write_ymm15(thread: &Thread, fpstate: u64) -> Option<()> {
     let mut present = 0u64;
     read_program_value(fpstate + 512, &mut present).then_some(())?;
     let halves = facts().xsave.ymm15();
-    for (half, words) in halves.into_iter().zip(thread.block.program_vectors[1].chunks_exact(2)) {
+    let [.., own] = &thread.block.program_vectors;
+    for (half, words) in halves.into_iter().zip(own.chunks_exact(2)) {
         let words = [words[0], words[1]];
         if present & half.component == 0 {
             // The kernel leaves the component out where nothing but zeros was in the registers.

@@ -8,6 +8,7 @@ use crate::kernel::signals::pressure;
 use crate::thread::traps::Traps;
 use crate::thread::{claims, Thread};
 use abi::event::{Event, WHOLE_UNIT};
+use abi::thread::FIRST_VECTOR;
 
 const TRAP_FLAG: u64 = 0x100;
 
@@ -38,8 +39,8 @@ pub fn sigreturn(thread: &mut Thread) -> Option<u64> {
     Some(uc.context.rip)
 }
 
-/// Loads the floating-point state at `fpstate` into the processor, zmm30 and zmm31 into the thread
-/// block. What the frame does not have is as it is at the start of a program; without an `fpstate` that is all.
+/// Loads the floating-point state at `fpstate` into the processor, the vector registers that translated code claims into
+/// the thread block. What the frame does not have is as it is at the start of a program; without an `fpstate` that is all.
 pub fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
     #[repr(C, align(64))]
     struct Area([u8; 16384]);
@@ -97,10 +98,11 @@ pub fn restore_floating(thread: &mut Thread, fpstate: u64) -> Option<()> {
             *word = if present & SSE != 0 { u64::from_le_bytes(bytes) } else { 0 };
         }
     }
-    if thread.vector == claims::XMM31 {
-        let from = facts().xsave.zmm30()? as usize;
-        let words = thread.block.program_vectors.as_flattened_mut();
-        for (i, word) in words.iter_mut().enumerate() {
+    if let Some(first) = claims::first(thread.vector) {
+        let from = facts().xsave.zmm(first)? as usize;
+        let own = thread.block.program_vectors.iter_mut().skip(first - FIRST_VECTOR);
+        let words = own.flatten();
+        for (i, word) in words.enumerate() {
             let bytes = area.0[from + 8 * i..from + 8 * i + 8].try_into().ok()?;
             *word = if present & 0x80 != 0 { u64::from_le_bytes(bytes) } else { 0 };
         }

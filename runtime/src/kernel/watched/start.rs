@@ -61,6 +61,6 @@ fn vectors(thread: &Thread) -> Vec<u8> {
     // SAFETY: mapped here.
     let _ = unsafe { sys::call(nr::MUNMAP, &[area as usize, len as usize]) };
     put_low_halves(&mut saved, &thread.xmm);
-    put_claimed(&mut saved, thread.vector == claims::XMM31, &thread.block.program_vectors);
+    put_claimed(&mut saved, claims::first(thread.vector), &thread.block.program_vectors);
     saved
 }
