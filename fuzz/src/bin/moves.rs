@@ -24,7 +24,7 @@ use iced_x86::{
     Register,
 };
 use instrument::block::{Block, Placement, Source};
-use instrument::emit::{Found, ToVector};
+use instrument::emit::{Found, ToVector, SAVES_RCX};
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::moved::Exchange;
 use instrument::recipe::{Entry, Kind};
@@ -854,7 +854,12 @@ fn pass_over(state: &mut State, way: &Way, behind: u64) -> Result<(), String> {
 /// The look-up in `table` that has found no entry.
 fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
-    let look_up = Found::decode(TRANSLATED.bytes().get(at..)?, table)?;
+    let (before, code) = TRANSLATED.bytes().split_at_checked(at)?;
+    // The program's own load of a target, which comes first, may look the same.
+    if before.ends_with(&SAVES_RCX) {
+        return None;
+    }
+    let look_up = Found::decode(code, table)?;
     let mut registers = *registers;
     let values = std::array::from_fn(|n| *gpr(&mut registers, Gpr(n as u8)));
     let place = look_up.place(table, &values);
