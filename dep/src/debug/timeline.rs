@@ -250,7 +250,31 @@ impl<M: Machine> Timeline<M> {
         }
         match known(&self.now) {
             Some(before) => Ok(Some(before)),
-            None => Err(Failed(format!("the replay does not say what is in front of {place:x?}"))),
+            None => self.before_from_last_turn(place).map(Some),
+        }
+    }
+
+    /// The same where the turn in front of `place` is `rt_sigreturn`: nothing stops in front of that. So all that comes
+    /// from the turn before on is done step by step.
+    fn before_from_last_turn(&mut self, place: Position) -> Result<Position, Failed> {
+        let unknown = || Failed(format!("the replay does not say what is in front of {place:x?}"));
+        let turn = place.turns.checked_sub(1).ok_or_else(unknown)?;
+        self.start_before(place, |at| at.turns <= turn)?;
+        if self.here().turns < turn {
+            self.now.run(Goal::Turn(turn), Hits::Ignore, &Points::default())?;
+            self.expect_goal()?;
+        }
+        loop {
+            let before = self.here();
+            self.now.step(&Points::default())?;
+            let here = self.here();
+            let goes_on = matches!(self.now.stop().why, Why::Goal | Why::Signal);
+            if here == place && before < place {
+                return Ok(before);
+            }
+            if !goes_on || here > place {
+                return Err(unknown());
+            }
         }
     }
 
