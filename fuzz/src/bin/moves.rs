@@ -855,8 +855,9 @@ fn pass_over(state: &mut State, way: &Way, behind: u64) -> Result<(), String> {
 fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
     let (before, code) = TRANSLATED.bytes().split_at_checked(at)?;
-    // The program's own load of a target, which comes first, may look the same.
-    if before.ends_with(&SAVES_RCX) {
+    // The program's own loads may look the same.
+    let is_own = before.ends_with(&SAVES_RCX) || !(table.base..table.end()).contains(&stop.address);
+    if is_own {
         return None;
     }
     let look_up = Found::decode(code, table)?;
