@@ -19,6 +19,8 @@ pub struct Instant {
     pub access: Option<Access>,
     /// The program gets this signal here.
     pub signal: Option<u64>,
+    /// The turn that leads here is carried out without a stop in front of it, as `rt_sigreturn` is.
+    pub carried_out: bool,
     /// Memory at [`DATA`].
     pub data: Vec<u8>,
 }
@@ -120,7 +122,8 @@ impl Machine for Simulated {
                 Goal::Place(place) => here == place,
             };
             if reached {
-                let known = matches!(goal, Goal::Place(_)) && stepped;
+                let led = stepped && !self.all[self.at].carried_out;
+                let known = matches!(goal, Goal::Place(_)) && led;
                 self.say(Why::Goal, 0, known);
                 self.stop.hits = met.hits;
                 (self.stop.hit, self.stop.hit_position) = (met.hit, met.hit_position);
@@ -221,7 +224,14 @@ pub fn counting(rounds: u64) -> Simulated {
         let stored = all.last().is_some_and(|i: &Instant| i.position.pc == 0x1008);
         let access = stored.then_some(Access { address: DATA, len: 8, writes: true });
         let signal = (pc == 0x101a).then_some(4);
-        all.push(Instant { position, gpr, access, signal, data: data.clone() });
+        all.push(Instant {
+            position,
+            gpr,
+            access,
+            signal,
+            data: data.clone(),
+            ..Instant::default()
+        });
         pc = match pc {
             0x1000 => {
                 rax += 1;

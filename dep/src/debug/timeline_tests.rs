@@ -21,10 +21,12 @@ impl Random {
 fn random_run(random: &mut Random, len: usize) -> Vec<Instant> {
     let mut all = Vec::new();
     let mut now = Position { turns: 0, entry: 0, pc: 100, rcx: 0 };
-    let mut access = None;
+    let (mut access, mut turns) = (None, 0);
     while all.len() < len {
         let signal = (random.below(50) == 0).then_some(11);
-        all.push(Instant { position: now, access, signal, ..Instant::default() });
+        let carried_out = now.turns != turns && now.turns % 5 == 0;
+        turns = now.turns;
+        all.push(Instant { position: now, access, signal, carried_out, ..Instant::default() });
         access = match random.below(4) {
             0 => Some(Access {
                 address: random.below(40),
