@@ -24,7 +24,7 @@ fn random_run(random: &mut Random, len: usize) -> Vec<Instant> {
     let (mut access, mut turns) = (None, 0);
     while all.len() < len {
         let signal = (random.below(50) == 0).then_some(11);
-        let carried_out = now.turns != turns && now.turns % 5 == 0;
+        let carried_out = now.turns != turns && now.turns.is_multiple_of(5);
         turns = now.turns;
         all.push(Instant { position: now, access, signal, carried_out, ..Instant::default() });
         access = match random.below(4) {
