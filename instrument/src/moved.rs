@@ -134,7 +134,10 @@ impl Weaver<'_> {
             false => {
                 self.code().constant(reg, insn.ip_rel_memory_address());
                 let mut through = *insn;
-                through.set_memory_base(register64(reg));
+                // (What a bit's number adds to an address of 32 bits is cut to as many.)
+                let has_32_bits = insn.memory_base() == Register::EIP;
+                let base = register64(reg);
+                through.set_memory_base(if has_32_bits { base.full_register32() } else { base });
                 through.set_memory_displacement64(0);
                 through.set_memory_displ_size(0);
                 through
