@@ -513,8 +513,14 @@ impl Target for Moves {
             word::set(BLOCK.bytes(), thread::TARGET as usize, 8, 0);
             stop = machine.run(&mut got).map_err(trouble)?;
         }
+        // A fault that the original has, too, is none of a look-up's, whatever the instruction looks like.
+        let own = match expected.end {
+            End::Fault { stop, .. } => Some(stop),
+            End::To(_) => None,
+        };
         let table = way.options.return_table();
-        if let Some(look_up) = table.and_then(|table| missed(&stop, &got.registers, table)) {
+        let looks_up = table.filter(|_| own != Some(stop));
+        if let Some(look_up) = looks_up.and_then(|table| missed(&stop, &got.registers, table)) {
             find_nothing(&mut got, &way, look_up)?;
             stop = machine.run(&mut got).map_err(trouble)?;
         }
@@ -533,7 +539,8 @@ impl Target for Moves {
                 word::set(memory, at, 8, 0);
             }
         }
-        let ended = translated_end(stop, &got.registers, &fragment, start, returns);
+        let may_miss = own != Some(stop);
+        let ended = translated_end(stop, &got.registers, &fragment, start, returns, may_miss);
         // The original goes on from there.
         let runs_on = |to| (start..end).contains(&to) || GADGET.contains(to);
         if matches!(ended, Ok((End::To(to), _)) if target.is_none() && runs_on(to)) {
@@ -1014,6 +1021,7 @@ fn translated_end(
     fragment: &Fragment,
     start: u64,
     returns: bool,
+    may_miss: bool,
 ) -> Result<(End, Option<Entry>), String> {
     let rip = registers.rip;
     let trap = (stop.signal == libc::SIGTRAP).then(|| rip.wrapping_sub(1));
@@ -1053,7 +1061,7 @@ fn translated_end(
     }
     let jumps = [ONLY_TABLE, JUMP_TABLE, HIGH_JUMP_TABLE];
     let nothing = |&table: &TableShape| missed(&stop, registers, table).is_some();
-    if entry.saves_rcx() && jumps.iter().any(nothing) {
+    if may_miss && entry.saves_rcx() && jumps.iter().any(nothing) {
         return Ok((target(), Some(entry)));
     }
     Ok((fault(start + u64::from(entry.original), stop), Some(entry)))
