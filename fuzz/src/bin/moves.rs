@@ -24,7 +24,7 @@ use iced_x86::{
     Register,
 };
 use instrument::block::{Block, Placement, Source};
-use instrument::emit::{Found, ToVector, SAVES_RCX};
+use instrument::emit::{Found, ToVector};
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::moved::Exchange;
 use instrument::recipe::{Entry, Kind};
@@ -861,13 +861,7 @@ fn pass_over(state: &mut State, way: &Way, behind: u64) -> Result<(), String> {
 /// The look-up in `table` that has found no entry.
 fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found> {
     let at = registers.rip.checked_sub(TRANSLATED.start)? as usize;
-    let (before, code) = TRANSLATED.bytes().split_at_checked(at)?;
-    // The program's own loads may look the same.
-    let is_own = before.ends_with(&SAVES_RCX) || !(table.base..table.end()).contains(&stop.address);
-    if is_own {
-        return None;
-    }
-    let look_up = Found::decode(code, table)?;
+    let look_up = Found::decode(TRANSLATED.bytes().get(at..)?, table)?;
     let mut registers = *registers;
     let values = std::array::from_fn(|n| *gpr(&mut registers, Gpr(n as u8)));
     let place = look_up.place(table, &values);
