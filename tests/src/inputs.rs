@@ -4,6 +4,20 @@ use std::fs;
 use std::io::Result;
 use std::path::Path;
 
+/// Puts another byte where the only trace of `recording` has the last one of what was `given` to the program: the
+/// replay meets another input than the run did.
+pub fn lie(recording: &Path, given: &[u8]) {
+    let traces = fs::read_dir(recording.join("traces")).expect("a folder");
+    let traces: Vec<_> = traces.map(|entry| entry.expect("an entry").path()).collect();
+    let [trace] = &traces[..] else { panic!("{traces:?}") };
+    let mut bytes = fs::read(trace).expect("a trace");
+    let places: Vec<usize> =
+        (0..bytes.len() - given.len()).filter(|&at| bytes[at..].starts_with(given)).collect();
+    let [at] = places[..] else { panic!("{places:?}") };
+    bytes[at + given.len() - 1] ^= 1;
+    fs::write(trace, bytes).expect("written");
+}
+
 /// Kinds of events.
 pub mod kind {
     pub const LAYOUT: u16 = 10;
