@@ -140,7 +140,7 @@ APART static void finish(void) {
 }
 static void *work(void *p) {
   long s = (long)p;
-  for (int k = 0; k < 1500; k++) {
+  for (int k = 0; k < 6000; k++) {
     s = spend(s);
     locked();
     unlocked();
@@ -187,13 +187,14 @@ int main(void) {
 "#;
 
 /// Two threads that share nothing, call the kernel again and again, and do something on their stacks in between.
+/// They record three times what their ring keeps.
 const APART: &str = r#"
 #include <pthread.h>
 #include <unistd.h>
 static int ends[2];
 static void *work(void *p) {
   volatile long s = (long)p;
-  for (int k = 0; k < 2000; k++) {
+  for (int k = 0; k < 6000; k++) {
     char c = 0;
     for (int i = 0; i < 20000; i++) s = s * 6364136223846793005UL + 1;
     if (write(ends[1], &c, 1) != 1) return (void *)1;
@@ -379,9 +380,11 @@ fn wait_until_cut(case: &Case, trace: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let bytes = fs::read(case.path(trace)).unwrap_or_default();
-        let first =
-            |frame: &&[u8]| frame.starts_with(b"DEPF") && frame[4] == 3 && frame[8..16] == [0; 8];
-        if !bytes.is_empty() && !bytes.chunks(4096).any(|frame| first(&frame)) {
+        let is_event = |frame: &&[u8]| frame.starts_with(b"DEPF") && frame[4] == 3;
+        let of_program = |frame: &&[u8]| is_event(frame) && frame[8..12] == [0; 4];
+        let mut frames = bytes.chunks(4096).filter(of_program).peekable();
+        // The program may not have begun.
+        if frames.peek().is_some() && !frames.any(|frame| frame[12..16] == [0; 4]) {
             return;
         }
         assert!(Instant::now() < deadline, "nothing is given up");
