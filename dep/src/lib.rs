@@ -43,6 +43,7 @@ use trace::verify::Summary;
 use trace::{Error, Trace, NOT_STARTED};
 
 use args::{Args, Command, Common, Quick};
+use list::Listing;
 use row::{Form, Row};
 
 /// Why a command stopped.
@@ -187,10 +188,8 @@ fn show_with(
     }
     let result = match &args.command {
         Command::Info(_) => info::info(trace, common.json, replayable(), &mut warnings, out),
-        Command::Blocks(blocks) => {
-            list::blocks(trace, &blocks.what, blocks.outside, &mut warnings, out)
-        }
-        Command::Memrefs(what) => list::memrefs(trace, what, &mut warnings, out),
+        Command::Blocks(blocks) => list::list(trace, &Listing::blocks(blocks), &mut warnings, out),
+        Command::Memrefs(what) => list::list(trace, &Listing::references(what), &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
         Command::Undo(what) => undo::list(trace, what, out),
         Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),

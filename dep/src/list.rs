@@ -12,7 +12,7 @@ use trace::plain::Referred;
 use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 use trace::{Error, Trace};
 
-use crate::args::Selection;
+use crate::args::{BlockSelection, Selection};
 use crate::line::{Line, MOST};
 use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
@@ -377,40 +377,22 @@ impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
     }
 }
 
-pub fn blocks(
+/// Lists what a trace has.
+pub fn list(
     trace: &Trace,
-    what: &Selection,
-    outside: bool,
+    listing: &Listing<'_>,
     warnings: &mut Warnings,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    list::<false>(trace, what, outside, warnings, out)
-}
-
-pub fn memrefs(
-    trace: &Trace,
-    what: &Selection,
-    warnings: &mut Warnings,
-    out: &mut impl Write,
-) -> Result<(), Stop> {
-    if !trace.options.recording.records_memory() {
+    if listing.references && !trace.options.recording.records_memory() {
         return Err(Error("the trace was recorded without memory references".into()).into());
     }
-    list::<true>(trace, what, false, warnings, out)
-}
-
-fn list<const REFERENCES: bool>(
-    trace: &Trace,
-    what: &Selection,
-    outside: bool,
-    warnings: &mut Warnings,
-    out: &mut impl Write,
-) -> Result<(), Stop> {
-    let tasks = pipeline::tasks(trace, |t| what.thread.is_none_or(|tid| tid == t.name()));
-    if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
+    let wanted = listing.what.thread;
+    let tasks = pipeline::tasks(trace, |t| wanted.is_none_or(|tid| tid == t.name()));
+    if let Some(tid) = wanted.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(no_thread(tid).into());
     }
-    list_tasks::<REFERENCES>(trace, tasks, &Nobody, what, outside, warnings, out).map(drop)
+    list_tasks(trace, tasks, &Nobody, listing, warnings, out).map(drop)
 }
 
 pub fn no_thread(tid: u32) -> Error {
@@ -429,16 +411,53 @@ struct Nobody;
 
 impl Progress for Nobody {}
 
-/// Lists what these chunks have.
-pub fn list_tasks<'t, const REFERENCES: bool>(
+/// What is listed.
+#[derive(Clone, Copy)]
+pub struct Listing<'a> {
+    pub what: &'a Selection,
+    /// References, or blocks.
+    pub references: bool,
+    /// Also where code ran that is not recorded.
+    pub outside: bool,
+    /// So many lines at most.
+    pub limit: u64,
+}
+
+impl<'a> Listing<'a> {
+    pub fn blocks(what: &'a BlockSelection) -> Listing<'a> {
+        Listing { references: false, outside: what.outside, ..Listing::references(&what.what) }
+    }
+
+    pub fn references(what: &'a Selection) -> Listing<'a> {
+        let limit = what.limit.unwrap_or(u64::MAX);
+        Listing { what, references: true, outside: false, limit }
+    }
+}
+
+/// Lists what these chunks have. Returns how many lines more there could be: none, if as many were listed as were
+/// asked for.
+pub fn list_tasks<'t>(
     trace: &Trace,
     tasks: impl Iterator<Item = Task<'t>> + Send,
     progress: &impl Progress,
-    what: &Selection,
-    outside: bool,
+    listing: &Listing<'_>,
     warnings: &mut Warnings,
     out: &mut impl Write,
-) -> Result<Listed, Stop> {
+) -> Result<u64, Stop> {
+    match listing.references {
+        true => list_with::<true>(trace, tasks, progress, listing, warnings, out),
+        false => list_with::<false>(trace, tasks, progress, listing, warnings, out),
+    }
+}
+
+fn list_with<'t, const REFERENCES: bool>(
+    trace: &Trace,
+    tasks: impl Iterator<Item = Task<'t>> + Send,
+    progress: &impl Progress,
+    &Listing { what, outside, limit, .. }: &Listing<'_>,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<u64, Stop> {
     let form = Form::new(what.common.json);
     let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
     let spare = Spare::default();
@@ -457,7 +476,7 @@ pub fn list_tasks<'t, const REFERENCES: bool>(
     };
     // The thread whose last chunk ended in code that is not recorded.
     let mut outside_of = None;
-    let mut left = what.limit.unwrap_or(u64::MAX);
+    let mut left = limit;
     let mut seam = Seam::default();
     let mut result = Ok(());
     pipeline::run_and_tell(
@@ -500,15 +519,7 @@ pub fn list_tasks<'t, const REFERENCES: bool>(
             goes_on
         },
     );
-    result.map(|()| if left > 0 { Listed::All } else { Listed::Enough })
-}
-
-/// How much was listed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Listed {
-    All,
-    /// As many lines as were asked for.
-    Enough,
+    result.map(|()| left)
 }
 
 /// An empty buffer for a batch.

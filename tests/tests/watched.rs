@@ -440,13 +440,122 @@ fn what_a_thread_alone_cannot_tell_is_refused() {
     let rewritten = dir.path().join(WATCHED.name);
     let [program, trace, rewritten] =
         [program, trace, rewritten].map(|path| path.display().to_string());
-    for command in ["memrefs", "blocks", "races"] {
-        let done =
-            dep(dir.path(), &[command, "--output", &rewritten, "--program", &program, &trace]);
+    for command in [&["undo"][..], &["window", "--from", "main"], &["races"]] {
+        let files = ["--output", &rewritten, "--program", &program, &trace];
+        let done = dep(dir.path(), &[command, &files].concat());
         let said = text(&done.stderr);
-        assert!(!done.status.success() && done.stdout.is_empty(), "{command}");
-        assert_eq!(said.lines().count(), 1, "{command}: {said}");
-        assert!(said.contains("record with --threads serial"), "{command}: {said}");
+        assert!(!done.status.success() && done.stdout.is_empty(), "{command:?}");
+        assert_eq!(said.lines().count(), 1, "{command:?}: {said}");
+        assert!(said.contains("record with --threads serial"), "{command:?}: {said}");
+    }
+}
+
+/// Threads that do the same whenever they run, but for what they see of each other.
+const APART: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+static unsigned long total[3];
+static volatile long racing;
+__attribute__((noinline)) static unsigned long step(unsigned long s, int n) {
+    unsigned char room[64] = {0};
+    for (int i = 0; i < n; i++) {
+        s = s * 6364136223846793005UL + 1;
+        room[s >> 58] ^= s >> 40;
+        if (s >> 63) s ^= i;
+    }
+    return s + room[3 & n];
+}
+static void *work(void *p) {
+    long number = (long)p;
+    unsigned long s = number;
+    for (int k = 0; k < 200; k++) {
+        s = step(s, 10 + (int)number);
+        racing++;
+    }
+    total[number] = s;
+    return 0;
+}
+int main(void) {
+    pthread_t threads[3];
+    unsigned long s = step(7, 20);
+    for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)i);
+    for (long i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    printf("%lx\n", s ^ total[0] ^ total[1] ^ total[2]);
+}
+"#;
+
+/// What a command lists of the program's own code in a recording, thread by thread: its address in the program, and
+/// what else can be compared with another run.
+fn listed(here: &Path, recording: &str, command: &str) -> Vec<(String, Vec<String>)> {
+    let traces = std::fs::read_dir(here.join(recording).join("traces")).unwrap();
+    let traces: Vec<_> = traces.map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(traces.len(), 1);
+    let info = text(&dep(here, &["info", traces[0].to_str().unwrap()]).stdout);
+    let module = info.lines().find(|line| line.starts_with("module") && line.contains("/program "));
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    let base = number(module.and_then(|line| line.split_whitespace().nth(1)).expect(&info));
+    let inside = |address: u64| (base..base + 0x10000).contains(&address);
+    let done = dep(here, &[command, recording]);
+    assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+    let mut threads: Vec<(String, Vec<String>)> = Vec::new();
+    for line in text(&done.stdout).lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        if threads.last().is_none_or(|(tid, _)| tid != words[0]) {
+            threads.push((words[0].to_owned(), Vec::new()));
+        }
+        let pc = number(words[1]);
+        if !inside(pc) {
+            continue;
+        }
+        // Stacks are elsewhere in each run, and aligned.
+        let reference = words.get(2..5).map(|reference| match number(reference[1]) {
+            address if inside(address) => (reference[0], address - base, reference[2]),
+            address => (reference[0], address % 16, reference[2]),
+        });
+        threads.last_mut().unwrap().1.push(format!("{:x} {reference:x?}", pc - base));
+    }
+    threads
+}
+
+/// What each thread did alone is listed, thread by thread, as of threads that ran one at a time.
+#[test]
+fn watched_threads_are_listed_as_serial_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, APART, &[]);
+    let record = |threads: &str| {
+        let command = ["record", "--replayable", "--threads", threads, "-o", threads, "./program"];
+        text(&dep(here, &command).stdout)
+    };
+    assert_eq!(record("serial"), record("watched"));
+    for command in ["blocks", "memrefs"] {
+        let [serial, watched] = ["serial", "watched"].map(|which| listed(here, which, command));
+        assert_eq!((serial.len(), watched.len()), (4, 4));
+        for ((_, serial), (tid, watched)) in serial.iter().zip(&watched) {
+            assert!(serial.len() > 20, "{command}: {}", serial.len());
+            let differs = serial.iter().zip(watched).position(|(one, other)| one != other);
+            let differs = differs.map(|at| (at, &serial[at], &watched[at]));
+            assert_eq!((differs, serial.len()), (None, watched.len()), "{command} {tid}");
+        }
+        // One thread, and so many lines of all of them.
+        let lines = |further: &[&str]| {
+            let done = dep(here, &[&[command, "watched"], further].concat());
+            assert!(done.status.success(), "{}", text(&done.stderr));
+            text(&done.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let all = lines(&[]);
+        for (tid, _) in &watched {
+            let own = all.iter().filter(|line| line.split(' ').next() == Some(tid));
+            assert!(own.eq(&lines(&["--thread", tid])), "{command} {tid}");
+        }
+        // Into what the first one does when there are others, and into another one.
+        let first = lines(&["--thread", &watched[0].0]).len();
+        for limit in [3, first - 3, first + 3] {
+            assert!(lines(&["--limit", &limit.to_string()]) == all[..limit], "{command} {limit}");
+        }
+        let done = dep(here, &[command, "watched", "--thread", "1"]);
+        assert!(!done.status.success() && done.stdout.is_empty(), "{}", text(&done.stderr));
+        assert!(text(&done.stderr).contains("no such thread"), "{}", text(&done.stderr));
     }
 }
 

@@ -6,7 +6,7 @@ mod ready;
 mod tree;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use abi::script::Verdict;
@@ -21,6 +21,7 @@ use trace::{Error, Trace, NOT_STARTED};
 
 use crate::args::{which, Args, Command, Common, Which};
 use crate::cleanup::Guard;
+use crate::list::Listing;
 use crate::row::{Form, Hex, Row};
 use crate::Stop;
 
@@ -169,7 +170,17 @@ fn each(
     before: &str,
     statuses: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    for thread in watched(arguments, recording, process)? {
+    let trace = match recording {
+        Some(recording) => {
+            let name = crate::folder::select_one(recording, &arguments.file, process)?;
+            Trace::open_alone(&recording.path(name))?
+        }
+        None => Trace::open_alone(&arguments.file)?,
+    };
+    if arguments.thread.is_some() && !replay::alone::is_watched(&trace) {
+        return Err(Error("--thread needs a recording of watched threads".into()));
+    }
+    for thread in parts(&trace, &arguments.file, arguments.thread)? {
         let mut named = named(arguments, process);
         named.thread = thread.map(|(what, _)| what);
         let thread = match thread {
@@ -187,39 +198,29 @@ fn each(
     Ok(())
 }
 
-/// The threads of a recording whose threads were watched, each with its name: those that are asked for, in front of
-/// them what the first one did alone. Else nothing, once.
-fn watched(
-    arguments: &Arguments,
-    recording: Option<&Recording>,
-    process: Option<Which>,
+/// The threads of a process whose threads were watched, each with its name: those that are asked for, in front of
+/// them what the first one did alone. Of another process nothing, once.
+fn parts(
+    trace: &Trace,
+    file: &Path,
+    thread: Option<u32>,
 ) -> Result<Vec<Option<(Watched, u32)>>, Error> {
-    let trace = match recording {
-        Some(recording) => {
-            let name = crate::folder::select_one(recording, &arguments.file, process)?;
-            Trace::open_alone(&recording.path(name))?
-        }
-        None => Trace::open_alone(&arguments.file)?,
-    };
-    if !replay::alone::is_watched(&trace) {
-        return match arguments.thread {
-            None => Ok(vec![None]),
-            Some(_) => Err(Error("--thread needs a recording of watched threads".into())),
-        };
+    if !replay::alone::is_watched(trace) {
+        return Ok(vec![None]);
     }
-    let indexes = replay::alone::threads(&trace);
+    let indexes = replay::alone::threads(trace);
     let threads = trace.threads.iter().filter(|thread| indexes.contains(&thread.index));
-    let has_beginning = replay::alone::has_beginning(&trace);
+    let has_beginning = replay::alone::has_beginning(trace);
     let named = threads.flat_map(|thread| {
         let tid = thread.tid.unwrap_or(thread.index);
         let beginning = has_beginning && thread.index == 0;
         let beginning = beginning.then_some((Watched::Beginning, tid));
         beginning.into_iter().chain([(Watched::Thread(thread.index), tid)])
     });
-    let wanted = |&(_, tid): &(Watched, u32)| arguments.thread.is_none_or(|wanted| wanted == tid);
+    let wanted = |&(_, tid): &(Watched, u32)| thread.is_none_or(|wanted| wanted == tid);
     let chosen: Vec<_> = named.filter(wanted).map(Some).collect();
     match chosen.is_empty() {
-        true => Err(Error(format!("{}: it has no such thread", arguments.file.display()))),
+        true => Err(Error(format!("{}: it has no such thread", file.display()))),
         false => Ok(chosen),
     }
 }
@@ -328,36 +329,75 @@ pub fn show(
         return crate::ask::calls::list(trace, what, of.map(|(_, which)| which), out);
     }
     let instrument = instrument(&args.command)?;
-    Some(replayed(args, common, of, instrument, out))
+    let listing = match &args.command {
+        Command::Blocks(what) => Some(Listing::blocks(what)),
+        Command::Memrefs(what) => Some(Listing::references(what)),
+        _ => None,
+    };
+    Some(match listing {
+        Some(listing) => each_listed(trace, listing, args, common, of, out),
+        None => ready(common, of, None)
+            .map_err(Stop::from)
+            .and_then(|ready| replayed(&ready, args, common, instrument, out)),
+    })
 }
 
-fn replayed(
+/// Lists what the replay of a process does, or the replays of its watched threads, one after another.
+fn each_listed(
+    trace: &Trace,
+    mut listing: Listing<'_>,
     args: &Args,
     common: &Common,
     of: Option<(&Recording, Which)>,
-    instrument: &str,
     out: &mut impl Write,
 ) -> Result<(), Stop> {
-    let file = common.file.display();
+    for part in parts(trace, &common.file, listing.what.thread)? {
+        let ready = ready(common, of, part.map(|(what, _)| what))?;
+        if ready.script.child.is_some() {
+            return replayed(&ready, args, common, "dep", out);
+        }
+        listing.limit = overlap::show(&listing, &ready, common, out)?;
+        if listing.limit == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What is needed to replay a process, or this of a process whose threads were watched.
+fn ready(
+    common: &Common,
+    of: Option<(&Recording, Which)>,
+    thread: Option<Watched>,
+) -> Result<Ready, Error> {
     let named = Named {
         file: &common.file,
         process: of.map(|(_, which)| which),
         program: common.program.as_deref(),
         output: common.output.as_deref(),
-        thread: None,
+        thread,
     };
     let ready = match of {
         Some((recording, _)) => Ready::in_recording(&named, recording)?,
         None => Ready::new(&named)?,
     };
     warn_of_damage(&ready);
-    if let (None, Some(listing)) = (&ready.script.child, overlap::Listing::of(&args.command)) {
-        return overlap::show(&listing, &ready, common, out);
-    }
-    let (trace, equal) = leave_trace(&ready, instrument, &file)?;
+    Ok(ready)
+}
+
+/// Lists what a replay does when it has come to its end.
+fn replayed(
+    ready: &Ready,
+    args: &Args,
+    common: &Common,
+    instrument: &str,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let file = common.file.display();
+    let (trace, equal) = leave_trace(ready, instrument, &file)?;
     match &args.command {
-        Command::Races(what) => crate::races::list(&trace, &ready, what, out)?,
-        Command::Window(what) => crate::window::show(&trace, &ready, what, out)?,
+        Command::Races(what) => crate::races::list(&trace, ready, what, out)?,
+        Command::Window(what) => crate::window::show(&trace, ready, what, out)?,
         _ => crate::show(&trace, args, common, out)?,
     }
     if trace.is_lossy {
@@ -365,7 +405,7 @@ fn replayed(
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";
         return Err(Error(format!("{file}: {why} ({})", temporary.display())).into());
     }
-    match equal && !is_damaged(&ready) {
+    match equal && !is_damaged(ready) {
         true => Ok(()),
         false => Err(Error(format!("{file}: this is not what was recorded")).into()),
     }

@@ -16,8 +16,8 @@ use trace::{Error, Trace};
 
 use super::process::{self, Besides, Finished, Running};
 use super::{is_damaged, Ready};
-use crate::args::{Command, Common, Selection};
-use crate::list::{list_tasks, no_thread, Listed, Progress};
+use crate::args::Common;
+use crate::list::{list_tasks, no_thread, Listing, Progress};
 use crate::{Stop, Warnings};
 
 /// Chunks, of one MiB each, that a replay may be ahead of whoever reads.
@@ -25,32 +25,14 @@ const AHEAD: usize = 32;
 /// How often it is looked whether there is more.
 const EACH: Duration = Duration::from_millis(1);
 
-/// What is listed, of commands whose lines can be told chunk by chunk.
-pub struct Listing<'a> {
-    what: &'a Selection,
-    references: bool,
-    outside: bool,
-}
-
-impl Listing<'_> {
-    pub fn of(command: &Command) -> Option<Listing<'_>> {
-        match command {
-            Command::Blocks(blocks) => {
-                Some(Listing { what: &blocks.what, references: false, outside: blocks.outside })
-            }
-            Command::Memrefs(what) => Some(Listing { what, references: true, outside: false }),
-            _ => None,
-        }
-    }
-}
-
-/// The replay's trace is read while it is written.
+/// The replay's trace is read while it is written. Returns how many lines more there could be: none, if as many were
+/// listed as were asked for.
 pub fn show(
     listing: &Listing<'_>,
     ready: &Ready,
     common: &Common,
     out: &mut impl Write,
-) -> Result<(), Stop> {
+) -> Result<u64, Stop> {
     let output = ready.output("dep")?;
     let path = ready.folder.join("replay.dep");
     let besides = Besides { trace: Some(path.clone()), ahead: Some(AHEAD), ..Besides::default() };
@@ -79,7 +61,8 @@ impl Drop for Killer<'_> {
 struct Found {
     /// There were chunks.
     has_begun: bool,
-    listed: Listed,
+    /// So many lines were asked for, and not listed.
+    left: u64,
     warnings: Warnings,
     damage: Vec<trace::file::Damage>,
     is_lossy: bool,
@@ -96,19 +79,25 @@ fn conclude(
     (path, output): (&Path, &Path),
     common: &Common,
     out: &mut impl Write,
-) -> Result<(), Stop> {
+) -> Result<u64, Stop> {
     let file = common.file.display();
-    let Found { has_begun, listed, mut warnings, mut damage, mut is_lossy, mut has_thread } = found;
-    let is_right = match listed {
+    let Found { has_begun, left, mut warnings, mut damage, mut is_lossy, mut has_thread } = found;
+    let is_right = match left {
         // What would have come is not known.
-        Listed::Enough => true,
-        Listed::All => {
+        0 => true,
+        _ => {
             // (What it has written stands in front of what is said of it.)
             out.flush()?;
             let finished = finished?;
             let equal = finished.is_equal(&ready.script);
-            if !equal || ready.script.end != replay::End::Whole {
-                eprintln!("dep: warning: {}", finished.line(&ready.script));
+            // (Where its threads are watched a part of it ends, and the next one is listed.)
+            let whole = [replay::End::Whole, replay::End::Watched];
+            if !equal || !whole.contains(&ready.script.end) {
+                let thread = match ready.script.header.alone {
+                    0 => String::new(),
+                    _ => format!("thread {} ", ready.thread_name(finished.outcome.thread)),
+                };
+                eprintln!("dep: warning: {thread}{}", finished.line(&ready.script));
             }
             if finished.outcome.verdict == Verdict::Impossible {
                 return Err(Error(format!("{file}: it cannot be replayed")).into());
@@ -137,7 +126,7 @@ fn conclude(
     } else if !is_right || is_damaged(ready) {
         "this is not what was recorded".into()
     } else {
-        return Ok(());
+        return Ok(left);
     };
     Err(Error(format!("{file}: {why}")).into())
 }
@@ -154,7 +143,7 @@ fn listed(
     let Some(trace) = opened(running, path, output)? else {
         return Ok(Found {
             has_begun: false,
-            listed: Listed::All,
+            left: listing.limit,
             warnings: Warnings::default(),
             damage: Vec::new(),
             is_lossy: false,
@@ -168,20 +157,13 @@ fn listed(
     let mut feed = Feed { reader, giver, ready, wanted, from: 0, ended: false, failed: None };
     let progress = Giver { file: open(), running, stop: &stop };
     let mut warnings = Warnings::default();
-    let (what, outside) = (listing.what, listing.outside);
-    let listed = match listing.references {
-        true => list_tasks::<true>(&trace, &mut feed, &progress, what, outside, &mut warnings, out),
-        false => {
-            list_tasks::<false>(&trace, &mut feed, &progress, what, outside, &mut warnings, out)
-        }
-    };
-    let listed = listed?;
+    let left = list_tasks(&trace, &mut feed, &progress, listing, &mut warnings, out)?;
     if let Some(error) = feed.failed {
         return Err(error.into());
     }
-    let has_thread = listed == Listed::Enough || feed.reader.threads().any(|t| feed.wants(t));
+    let has_thread = left == 0 || feed.reader.threads().any(|t| feed.wants(t));
     let Reader { damage, is_lossy, .. } = feed.reader;
-    Ok(Found { has_begun: true, listed, warnings, damage, is_lossy, has_thread })
+    Ok(Found { has_begun: true, left, warnings, damage, is_lossy, has_thread })
 }
 
 /// The trace, as soon as something is recorded in it. `None`: nothing ever was.

@@ -193,7 +193,7 @@ impl Ready {
                 replay::script::write_beginning(&lineage, interpreter, &mut resolve, &mut file)
             }
             _ if watched => Err(Error(
-                "its threads are watched, and each is replayed alone (dep replay -p PID): for all else record with --threads serial".into(),
+                "its threads are watched, and each is replayed alone (dep replay, blocks, memrefs): for all else record with --threads serial".into(),
             )),
             _ => write_part(&lineage, part, interpreter, &mut resolve, &mut file),
         };
