@@ -145,10 +145,8 @@ fn is_later(thread: &Thread) -> bool {
 /// How far the replays of watched threads go, one by one.
 #[must_use]
 pub fn ends(trace: &Trace) -> Vec<End> {
-    let ends_process =
-        |placed: &Placed| matches!(placed.event, Some(Event::ProcessEnd { .. } | Event::Exec(_)));
     // What the threads did that this ended is known to its end.
-    let has_ended = trace.threads.iter().any(|thread| thread.events.iter().any(ends_process));
+    let has_ended = has_ended(trace);
     let of = |thread: &Thread| {
         let start = thread.events.iter().position(|placed| placed.event == Some(Event::Watched));
         let events = thread.events.iter().skip(start.unwrap_or(0));
@@ -164,6 +162,13 @@ pub fn ends(trace: &Trace) -> Vec<End> {
         cut.next().unwrap_or(if is_whole { End::Whole } else { End::None })
     };
     trace.threads.iter().filter(|thread| begins(thread)).map(of).collect()
+}
+
+/// Whether a thread ended the process, or executed another program.
+fn has_ended(trace: &Trace) -> bool {
+    let ends_process =
+        |placed: &Placed| matches!(placed.event, Some(Event::ProcessEnd { .. } | Event::Exec(_)));
+    trace.threads.iter().any(|thread| thread.events.iter().any(ends_process))
 }
 
 fn is_end(placed: &Placed) -> bool {
@@ -228,5 +233,8 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
     };
     let mut ordered = Ordered { items, end, child: None };
     ordered.cut();
+    if ordered.end == End::None && has_ended(lineage.last()) {
+        ordered.end = End::Stopped;
+    }
     Ok(ordered)
 }

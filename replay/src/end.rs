@@ -8,6 +8,8 @@ use abi::ids::LiveAddr;
 pub enum End {
     /// To the end of the process.
     Whole,
+    /// Of a watched thread: to its last event, behind which another thread ended the process.
+    Stopped,
     /// To its last event: it was killed, or runs.
     None,
     /// Up to something that the recording could not follow.
@@ -25,11 +27,20 @@ pub enum End {
     Missing(u64),
 }
 
+impl End {
+    /// Whether nothing of the part that is replayed is missing.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        matches!(self, End::Whole | End::Watched | End::Stopped)
+    }
+}
+
 /// In one line, behind `replayable`.
 impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             End::Whole => f.write_str("to its end"),
+            End::Stopped => f.write_str("to its last event: another thread ended the process"),
             End::None => f.write_str("to its last event: it was killed, or still runs"),
             End::Unfollowed { pc, why } => write!(f, "up to{}: {why}", place(*pc)),
             End::Watched => f.write_str("up to where its threads are watched"),

@@ -43,9 +43,18 @@ fn replayed(program: &Path, trace: &Path, dir: &Path) -> Result<Vec<String>, Str
     let done = dep(dir, &["replay", "--program", &program, "--rewritten", &rewritten, &trace]);
     let lines: Vec<String> = text(&done.stdout).lines().map(str::to_owned).collect();
     let equal = lines.iter().all(|line| line.contains(": equal to the recording"));
-    match done.status.success() && !lines.is_empty() && equal {
+    if !done.status.success() || lines.is_empty() || !equal {
+        return Err(format!("{}: {}", done.status, text(&done.stderr)));
+    }
+    if lines.len() == 1 {
+        return Ok(lines);
+    }
+    // All that several executed and referred to is recovered, of which nothing need be shown.
+    let files = ["--program", &program, "--output", &rewritten, &trace, "--range", "0..1"];
+    let listed = dep(dir, &[&["memrefs"], &files[..]].concat());
+    match listed.status.success() && listed.stdout.is_empty() {
         true => Ok(lines),
-        false => Err(format!("{}: {}", done.status, text(&done.stderr))),
+        false => Err(format!("memrefs: {}: {}", listed.status, text(&listed.stderr))),
     }
 }
 
@@ -556,6 +565,40 @@ fn watched_threads_are_listed_as_serial_ones() {
         let done = dep(here, &[command, "watched", "--thread", "1"]);
         assert!(!done.status.success() && done.stdout.is_empty(), "{}", text(&done.stderr));
         assert!(text(&done.stderr).contains("no such thread"), "{}", text(&done.stderr));
+    }
+}
+
+/// A thread that waits when another one ends the process is whole.
+#[test]
+fn a_thread_that_another_one_stops_is_whole() {
+    const WAITS: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static pthread_barrier_t begun;
+static void *waits(void *p) {
+    pthread_barrier_wait(&begun);
+    for (;;) pause();
+    return p;
+}
+int main(void) {
+    pthread_t thread;
+    pthread_barrier_init(&begun, 0, 2);
+    pthread_create(&thread, 0, waits, 0);
+    pthread_barrier_wait(&begun);
+    puts("done");
+}
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    let (run, all) = recorded_and_replayed(here, WAITS);
+    assert_eq!(text(&run.stdout), "done\n");
+    let lines = text(&all.stdout);
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+    assert!(lines.lines().all(|line| line.ends_with(": equal to the recording")), "{lines}");
+    for command in ["blocks", "memrefs"] {
+        let listed = dep(here, &[command, "rec"]);
+        assert!(listed.status.success() && listed.stderr.is_empty(), "{}", text(&listed.stderr));
     }
 }
 

@@ -90,9 +90,7 @@ fn conclude(
             out.flush()?;
             let finished = finished?;
             let equal = finished.is_equal(&ready.script);
-            // (Where its threads are watched a part of it ends, and the next one is listed.)
-            let whole = [replay::End::Whole, replay::End::Watched];
-            if !equal || !whole.contains(&ready.script.end) {
+            if !equal || !ready.script.end.is_whole() {
                 let thread = match ready.script.header.alone {
                     0 => String::new(),
                     _ => format!("thread {} ", ready.thread_name(finished.outcome.thread)),

@@ -197,7 +197,7 @@ impl Finished {
                 self.text
             ),
             // (What comes behind is replayed by itself.)
-            (_, true) if matches!(script.end, replay::End::Whole | replay::End::Watched) => equal,
+            (_, true) if script.end.is_whole() => equal,
             (_, true) => format!("{equal}, which is replayable {}", script.end),
         }
     }
