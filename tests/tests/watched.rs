@@ -49,13 +49,18 @@ fn replayed(program: &Path, trace: &Path, dir: &Path) -> Result<Vec<String>, Str
     }
 }
 
-/// What all threads executed and referred to is recovered, of which nothing need be shown.
-fn recovered(program: &Path, trace: &Path, dir: &Path) -> Result<(), String> {
+/// What a command says of a recording that `dep record` did not make.
+fn asked(command: &[&str], program: &Path, trace: &Path, dir: &Path) -> Output {
     let rewritten = dir.join(WATCHED.name);
     let [program, trace, rewritten] =
         [program, trace, &rewritten].map(|path| path.display().to_string());
-    let files = ["--program", &program, "--output", &rewritten, &trace, "--range", "0..1"];
-    let listed = dep(dir, &[&["memrefs"], &files[..]].concat());
+    let files = ["--program", &program, "--output", &rewritten, &trace];
+    dep(dir, &[command, &files].concat())
+}
+
+/// What all threads executed and referred to is recovered, of which nothing need be shown.
+fn recovered(program: &Path, trace: &Path, dir: &Path) -> Result<(), String> {
+    let listed = asked(&["memrefs", "--range", "0..1"], program, trace, dir);
     match listed.status.success() && listed.stdout.is_empty() {
         true => Ok(()),
         false => Err(format!("memrefs: {}: {}", listed.status, text(&listed.stderr))),
@@ -456,12 +461,8 @@ fn what_a_thread_alone_cannot_tell_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), RACING, &[]);
     let (_, trace) = record(&program, dir.path());
-    let rewritten = dir.path().join(WATCHED.name);
-    let [program, trace, rewritten] =
-        [program, trace, rewritten].map(|path| path.display().to_string());
     for command in [&["undo"][..], &["window", "--from", "main"], &["races"]] {
-        let files = ["--output", &rewritten, "--program", &program, &trace];
-        let done = dep(dir.path(), &[command, &files].concat());
+        let done = asked(command, &program, &trace, dir.path());
         let said = text(&done.stderr);
         assert!(!done.status.success() && done.stdout.is_empty(), "{command:?}");
         assert_eq!(said.lines().count(), 1, "{command:?}: {said}");

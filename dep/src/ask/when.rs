@@ -282,7 +282,7 @@ impl Search<'_> {
             self.form.write(&CountRow { count: self.found }, out)?;
         }
         // A recording that stops before its end says so.
-        if self.ready.script.end != replay::End::Whole && self.left > 0 {
+        if !self.ready.script.end.is_whole() && self.left > 0 {
             eprintln!("dep: warning: the recording is replayable {}", self.ready.script.end);
         }
         Ok(())

@@ -293,20 +293,21 @@ fn is_damaged(ready: &Ready) -> bool {
     ready.lineage.traces().iter().any(|trace| !trace.damage.is_empty())
 }
 
+/// Says so if the replay differs, or does not go to the end of what is replayed.
+fn warn_unless_whole(ready: &Ready, finished: &Finished) {
+    if finished.is_equal(&ready.script) && ready.script.end.is_whole() {
+        return;
+    }
+    let thread = match ready.script.header.alone {
+        0 => String::new(),
+        _ => format!("thread {} ", ready.thread_name(finished.outcome.thread)),
+    };
+    eprintln!("dep: warning: {thread}{}", finished.line(&ready.script));
+}
+
 pub fn warn_of_damage(ready: &Ready) {
     let mut warnings = crate::Warnings::default();
     ready.lineage.traces().iter().flat_map(|t| &t.damage).for_each(|d| warnings.add(d));
-}
-
-/// Whether the command lists what a recording of inputs does not have.
-fn instrument(command: &Command) -> Option<&'static str> {
-    match command {
-        Command::Blocks(_) | Command::Memrefs(_) | Command::Races(_) | Command::Window(_) => {
-            Some("dep")
-        }
-        Command::Undo(_) => Some("undo"),
-        _ => None,
-    }
 }
 
 /// Lists the trace that a replay leaves, if the command needs one: then `trace` is one of inputs, `of` a
@@ -328,18 +329,19 @@ pub fn show(
     if let Command::Syscalls(what) = &args.command {
         return crate::ask::calls::list(trace, what, of.map(|(_, which)| which), out);
     }
-    let instrument = instrument(&args.command)?;
-    let listing = match &args.command {
-        Command::Blocks(what) => Some(Listing::blocks(what)),
-        Command::Memrefs(what) => Some(Listing::references(what)),
-        _ => None,
+    let instrument = match &args.command {
+        Command::Blocks(what) => {
+            return Some(each_listed(trace, Listing::blocks(what), args, common, of, out));
+        }
+        Command::Memrefs(what) => {
+            return Some(each_listed(trace, Listing::references(what), args, common, of, out));
+        }
+        Command::Races(_) | Command::Window(_) => "dep",
+        Command::Undo(_) => "undo",
+        _ => return None,
     };
-    Some(match listing {
-        Some(listing) => each_listed(trace, listing, args, common, of, out),
-        None => ready(common, of, None)
-            .map_err(Stop::from)
-            .and_then(|ready| replayed(&ready, args, common, instrument, out)),
-    })
+    let ready = ready(common, of, None).map_err(Stop::from);
+    Some(ready.and_then(|ready| replayed(&ready, args, common, instrument, out)))
 }
 
 /// Lists what the replay of a process does, or the replays of its watched threads, one after another.
@@ -436,9 +438,7 @@ fn whole_trace(
     let besides = Besides { trace: Some(path.clone()), ..Besides::default() };
     let finished = process::run(ready, &output, &besides)?;
     let equal = finished.is_equal(&ready.script);
-    if !equal || ready.script.end != replay::End::Whole {
-        eprintln!("dep: warning: {}", finished.line(&ready.script));
-    }
+    warn_unless_whole(ready, &finished);
     if finished.outcome.verdict == Verdict::Impossible {
         return Err(Error(format!("{file}: it cannot be replayed")));
     }
@@ -549,7 +549,7 @@ fn of_watched(trace: &Trace) -> String {
     let ends = replay::alone::ends(trace);
     let count = ends.len();
     let threads = if count == 1 { "thread" } else { "threads" };
-    let cut: Vec<_> = ends.iter().filter(|end| **end != replay::End::Whole).collect();
+    let cut: Vec<_> = ends.iter().filter(|end| !end.is_whole()).collect();
     match cut.first() {
         None => format!("to its end, {count} watched {threads}, each alone"),
         Some(first) => {

@@ -15,7 +15,7 @@ use trace::pipeline::Task;
 use trace::{Error, Trace};
 
 use super::process::{self, Besides, Finished, Running};
-use super::{is_damaged, Ready};
+use super::{is_damaged, warn_unless_whole, Ready};
 use crate::args::Common;
 use crate::list::{list_tasks, no_thread, Listing, Progress};
 use crate::{Stop, Warnings};
@@ -90,13 +90,7 @@ fn conclude(
             out.flush()?;
             let finished = finished?;
             let equal = finished.is_equal(&ready.script);
-            if !equal || !ready.script.end.is_whole() {
-                let thread = match ready.script.header.alone {
-                    0 => String::new(),
-                    _ => format!("thread {} ", ready.thread_name(finished.outcome.thread)),
-                };
-                eprintln!("dep: warning: {thread}{}", finished.line(&ready.script));
-            }
+            warn_unless_whole(ready, &finished);
             if finished.outcome.verdict == Verdict::Impossible {
                 return Err(Error(format!("{file}: it cannot be replayed")).into());
             }
