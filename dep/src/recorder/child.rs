@@ -3,24 +3,22 @@
 
 use std::ffi::{CString, OsString};
 use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::spawn::{posix_spawn, PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags};
 use nix::sys::resource::{setrlimit, Resource};
-use nix::sys::signal::{kill, SigSet, Signal};
+use nix::sys::signal::{kill, SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use recording::manifest::Status;
 use rustix::event::{poll, PollFd, PollFlags};
-use rustix::process::{pidfd_open, waitid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{pidfd_open, waitid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus};
 use rustix::time::Timespec;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::iterator::SignalsInfo;
-use signal_hook::low_level::siginfo::Cause;
 
 use crate::caller;
 
@@ -39,17 +37,37 @@ pub struct Start<'a> {
 }
 
 /// What a signal does.
-pub type Answer = Box<dyn Fn() + Send>;
+pub type Answer = Box<dyn Fn()>;
+
+/// Where the kernel cannot tell of a process's end (before 5.3), it is asked again after this time.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// The cause of a signal that the kernel sends, as a terminal's (`si_code`).
+const SI_KERNEL: i32 = 0x80;
 
 /// A running program, and the signals that it is sent by way of this process.
+///
+/// They stay blocked and are read between two looks at the program, so neither a thread nor a handler is
+/// needed, and none arrives for a process whose number may be another's by now.
 pub struct Child {
     pid: Pid,
-    /// Nothing is sent to a number that may belong to somebody else by now.
-    alive: Arc<Mutex<bool>>,
+    /// It can be read when the program has ended.
+    end: Option<OwnedFd>,
+    signals: SignalFd,
+    answered: Option<(i32, Answer)>,
+    /// When the program stops, so does this process, for which an interactive shell waits; and the program
+    /// goes on when this process does.
+    stops: bool,
 }
 
 fn text(bytes: OsString) -> Result<CString, Errno> {
     CString::new(bytes.into_vec()).map_err(|_| Errno::EINVAL)
+}
+
+/// Those signals that are passed on. Those that the caller ignores, it ignores for the program, too.
+fn passed_on() -> impl Iterator<Item = Signal> {
+    let own = PASSED_ON.into_iter().filter(|&signal| !caller::ignores(signal));
+    own.filter_map(|signal| Signal::try_from(signal).ok())
 }
 
 impl Child {
@@ -64,22 +82,19 @@ impl Child {
         };
         let environment: Result<Vec<CString>, Errno> =
             start.environment.into_iter().map(entry).collect();
-        // Caught, they are what they were in the child: a handler does not survive an exec. Those that
-        // the caller ignores, it ignores for the program, too.
-        let caught: Vec<i32> = PASSED_ON.into_iter().filter(|&s| !caller::ignores(s)).collect();
-        let signals = SignalsInfo::<WithOrigin>::new(&caught)
-            .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(0)))?;
+        let mut read: SigSet = passed_on().collect();
+        // Stops are told by it.
+        read.add(Signal::SIGCHLD);
+        let signals = SignalFd::with_flags(&read, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let before = read.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
         let mut attributes = PosixSpawnAttr::init()?;
-        let mut flags = PosixSpawnFlags::empty();
+        let mut flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
+        attributes.set_sigmask(&start.mask.unwrap_or(before))?;
         if !caller::ignores(signal_hook::consts::SIGPIPE) {
             let mut default = SigSet::empty();
             default.add(Signal::SIGPIPE);
             attributes.set_sigdefault(&default)?;
             flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
-        }
-        if let Some(mask) = start.mask {
-            attributes.set_sigmask(&mask)?;
-            flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
         }
         attributes.set_flags(flags)?;
         let mut files = PosixSpawnFileActions::init()?;
@@ -87,9 +102,10 @@ impl Child {
             files.add_close(fd)?;
         }
         let pid = posix_spawn(start.file, &files, &attributes, &arguments?, &environment?)?;
-        let alive = Arc::new(Mutex::new(true));
-        pass_on(signals, pid, Arc::clone(&alive), start.answered);
-        Ok(Child { pid, alive })
+        let number = rustix::process::Pid::from_raw(pid.as_raw());
+        let end = number.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let stops = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
+        Ok(Child { pid, end, signals, answered: start.answered, stops })
     }
 
     /// Process id.
@@ -97,88 +113,88 @@ impl Child {
         u64::try_from(self.pid.as_raw()).unwrap_or(0)
     }
 
-    /// Whether it has ended after this time. Where the kernel cannot tell (before 5.3), it has not.
+    /// Whether it has ended after this time. Until then it is sent what this process is sent.
     pub fn ends_within(&self, time: Duration) -> bool {
-        let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
-        let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else {
-            return false;
-        };
-        let Ok(time) = Timespec::try_from(time) else { return false };
-        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
-    }
-
-    /// Waits for its end.
-    pub fn wait(self) -> std::io::Result<Status> {
-        // First without taking its number away.
-        let interactive = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
-        let status = self.ended(WaitIdOptions::EXITED | WaitIdOptions::NOWAIT, interactive)?;
-        *self.alive.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.ended(WaitIdOptions::EXITED, false)?;
-        Ok(status)
-    }
-
-    /// `stops`: when the program stops, so does this process, for which an interactive shell waits; and
-    /// the program goes on when this process does.
-    fn ended(&self, options: WaitIdOptions, stops: bool) -> std::io::Result<Status> {
-        let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
-        let pid = pid.ok_or(std::io::ErrorKind::InvalidInput)?;
+        let until = Instant::now() + time;
         loop {
-            if stops {
-                let both = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
-                match waitid(WaitId::Pid(pid), both) {
-                    Ok(Some(status)) if status.stopped() => {
-                        // Seen now: the next one is another.
-                        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED);
-                        let _ = kill(Pid::this(), Signal::SIGSTOP);
-                        let _ = kill(self.pid, Signal::SIGCONT);
-                        continue;
-                    }
-                    Err(rustix::io::Errno::INTR) => continue,
-                    _ => {}
-                }
+            // An error is the end's, too: whoever waits gets it.
+            if !matches!(self.state(WaitIdOptions::NOWAIT), Ok(None)) {
+                return true;
             }
-            let status = match waitid(WaitId::Pid(pid), options) {
-                Err(rustix::io::Errno::INTR) => continue,
-                status => status?,
-            };
-            let Some(status) = status else { continue };
-            if let Some(status) = status.exit_status() {
-                return Ok(Status::Exit(status));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
             }
-            if let Some(signal) = status.terminating_signal() {
-                return Ok(Status::Signal(signal));
+            self.pass_on(Some(left));
+        }
+    }
+
+    /// Waits for its end, and sends it what this process is sent.
+    pub fn wait(self) -> std::io::Result<Status> {
+        loop {
+            // Its number is its own until here.
+            if let Some(status) = self.state(WaitIdOptions::empty())? {
+                return Ok(status);
+            }
+            self.pass_on(None);
+        }
+    }
+
+    /// How it has ended, if it has. A stop is this process's, too.
+    fn state(&self, options: WaitIdOptions) -> rustix::io::Result<Option<Status>> {
+        let pid = rustix::process::Pid::from_raw(self.pid.as_raw());
+        let pid = WaitId::Pid(pid.ok_or(rustix::io::Errno::SRCH)?);
+        let asked = |options| loop {
+            match waitid(pid.clone(), options | WaitIdOptions::NOHANG) {
+                Err(rustix::io::Errno::INTR) => {}
+                answer => return answer,
+            }
+        };
+        if self.stops && asked(WaitIdOptions::STOPPED)?.is_some() {
+            let _ = kill(Pid::this(), Signal::SIGSTOP);
+            let _ = kill(self.pid, Signal::SIGCONT);
+        }
+        Ok(asked(WaitIdOptions::EXITED | options)?.as_ref().and_then(ended))
+    }
+
+    /// Waits for its end, a stop, or a signal of this process, which it is sent. `time`: no longer than this.
+    ///
+    /// What the terminal sends, it sends to the program itself; and what the program sends to its group, it
+    /// has sent to itself.
+    fn pass_on(&self, time: Option<Duration>) {
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        let time = match &self.end {
+            Some(end) => {
+                fds.push(PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN));
+                time
+            }
+            None => Some(time.unwrap_or(AGAIN).min(AGAIN)),
+        };
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        // An interruption, or a process that has no memory for this: the next round looks again.
+        let _ = poll(&mut fds, time.as_ref());
+        while let Ok(Some(origin)) = self.signals.read_signal() {
+            let Some(signal) = i32::try_from(origin.ssi_signo).ok() else { continue };
+            if let Some((_, answer)) = self.answered.as_ref().filter(|(s, _)| *s == signal) {
+                answer();
+                continue;
+            }
+            let own = u32::try_from(self.pid.as_raw()).is_ok_and(|pid| origin.ssi_pid == pid);
+            if own || origin.ssi_code == SI_KERNEL || signal == Signal::SIGCHLD as i32 {
+                continue;
+            }
+            if let Ok(signal) = Signal::try_from(signal) {
+                // It cannot fail but for rights that the program has got, and then nobody could do it.
+                let _ = kill(self.pid, signal);
             }
         }
     }
 }
 
-/// Sends the program what this process is sent, until it has ended. What the terminal sends, it sends
-/// to the program itself; and what the program sends to its group, it has sent to itself.
-fn pass_on(
-    mut signals: SignalsInfo<WithOrigin>,
-    pid: Pid,
-    alive: Arc<Mutex<bool>>,
-    answered: Option<(i32, Answer)>,
-) {
-    std::thread::spawn(move || {
-        for origin in signals.forever() {
-            if let Some((_, answer)) = answered.as_ref().filter(|(s, _)| *s == origin.signal) {
-                // The end of the program waits for what is under way.
-                let _alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
-                answer();
-                continue;
-            }
-            let own = origin.process.is_some_and(|process| process.pid == pid.as_raw());
-            if own || matches!(origin.cause, Cause::Kernel) {
-                continue;
-            }
-            let alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
-            if let (true, Ok(signal)) = (*alive, Signal::try_from(origin.signal)) {
-                // It cannot fail but for rights that the program has got, and then nobody could do it.
-                let _ = kill(pid, signal);
-            }
-        }
-    });
+/// How a process that is waited for has ended.
+fn ended(status: &WaitIdStatus) -> Option<Status> {
+    let exit = status.exit_status().map(Status::Exit);
+    exit.or_else(|| status.terminating_signal().map(Status::Signal))
 }
 
 /// Ends this process as the program ended. Returns a status for those signals that cannot be had here.
