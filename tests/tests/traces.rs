@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::*;
+use corpus::Case;
 use serde_json::Value;
 use tests::harness::{difference, is_refused, Run, RunSpec, Tally, Tools};
 use tests::sys::{self, Status};
@@ -223,6 +224,42 @@ fn what_costs_is_counted() {
         }
     }
     tally.finish();
+}
+
+/// What a function of the program returns to may lie in memory that was reserved wherever the kernel had room: no
+/// return there is a fault.
+#[test]
+fn returns_to_reserved_memory_are_no_faults() {
+    /// Each protection of code that is written costs one, and each first return to 4 GiB.
+    const MOST: u64 = 100;
+    let mut tally = Tally::start("returns_to_reserved_memory_are_no_faults");
+    for case in corpus().iter().filter(|case| case.name.starts_with("c/generated_reserved.")) {
+        tally.record(
+            &case.name,
+            faults_mended(case).and_then(|count| match count {
+                0..=MOST => Ok(()),
+                more => Err(format!("{more} faults mended")),
+            }),
+        );
+    }
+    tally.finish();
+}
+
+/// How many faults the runtime has mended in a run.
+fn faults_mended(case: &Case) -> Result<u64, String> {
+    let tools = Tools::get();
+    let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let to = dir.path().join("rewritten");
+    tools.rewrite(&case.path, &to, &[])?;
+    let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
+    let mut info = Command::new(&tools.dep);
+    info.args(["info", "--json", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
+    let info = info.output().map_err(|e| e.to_string())?.stdout;
+    let info: Value = serde_json::from_slice(&info).map_err(|e| e.to_string())?;
+    let costs = info["costs"].as_array().ok_or("no costs")?;
+    let row = costs.iter().find(|row| row["what"] == "faults mended");
+    // The first return to each 4 GiB is one.
+    row.and_then(|row| row["count"].as_u64()).ok_or_else(|| format!("no faults: {costs:?}"))
 }
 
 /// Where a translation is for another kind of processor, who rewrites is told, and who reads the trace.

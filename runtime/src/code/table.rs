@@ -262,21 +262,38 @@ impl LookUps {
     ///
     /// If it is another one, code in the window has the same low half, `low`: it gives it up.
     pub fn land(&mut self, address: u64, low: u32) {
-        let high = (address >> 32) as u32;
         let miss = self.return_miss;
         if address as u32 != miss as u32 {
             return self.contest(low, address as u32);
         }
-        let room = sys::limit(sys::RLIMIT_STACK).clamp(*STACK_ROOM.start(), *STACK_ROOM.end());
-        let room = self.stack.saturating_sub(room)..self.stack + PAGE;
-        if room.contains(&address)
-            || self.landings.contains(&high)
-            || self.landings.len() == MOST_LANDINGS
-        {
+        if !self.may_land(address) {
             return;
         }
+        let high = (address >> 32) as u32;
         self.landings.push(high);
         let _ = landing(address, high, self.puts_back);
+    }
+
+    /// Whether a landing page at `address` would be the first of its 4 GiB, and far enough from the stack.
+    fn may_land(&self, address: u64) -> bool {
+        let room = sys::limit(sys::RLIMIT_STACK).clamp(*STACK_ROOM.start(), *STACK_ROOM.end());
+        let room = self.stack.saturating_sub(room)..self.stack + PAGE;
+        let is_there = self.landings.contains(&((address >> 32) as u32));
+        !room.contains(&address) && !is_there && self.landings.len() < MOST_LANDINGS
+    }
+
+    /// Where returns to the memory at `start..end`, outside of the window, would land, if it takes that place
+    /// and another one is possible: it has to be smaller than the distance of two such places.
+    pub fn landing_in(&self, start: u64, end: u64) -> Option<u64> {
+        if self.returns.is_none() || end - start >= WINDOW_SIZE {
+            return None;
+        }
+        let places = [start, end - 1].map(|at| at >> 32 << 32 | self.return_miss & 0xffff_ffff);
+        // The code of a landing page may lie on two.
+        let is_met = |at: u64| start < page_down(at) + 2 * PAGE && page_down(at) < end;
+        places
+            .into_iter()
+            .find(|&at| !self.in_window(LiveAddr(at)) && is_met(at) && self.may_land(at))
     }
 
     /// Returns to an address with this low half have found `found`, which is not theirs: from now on

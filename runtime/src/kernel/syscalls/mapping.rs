@@ -3,6 +3,7 @@
 use crate::base::facts::facts;
 use crate::base::own::{keep_room, kept, own_range};
 use crate::base::program::read_program_value;
+use crate::base::replaying::is_replay;
 use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words, maps};
 use crate::code::executable::ExecRange;
@@ -125,8 +126,10 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let result = match result {
         Ok(at) => at,
         Err(_) => beside_ours(fixed, len, || {
-            // SAFETY: the program's own call, without the right to execute.
-            unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) }
+            beside_landings(fixed, len, || {
+                // SAFETY: the program's own call, without the right to execute.
+                unsafe { sys::raw(nr::MMAP, [at as usize, length, real, flags, fd, offset]) }
+            })
         }),
     };
     let result = match flags & MAP_32BIT != 0 && !fixed && result == failed(sys::ENOMEM) {
@@ -141,6 +144,24 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let placed = Placed { start, len, prot, flags, fd: fd as i32, offset: offset as u64, fixed };
     note(&placed, true, None);
     result
+}
+
+/// Carries out what maps `len` bytes, where the kernel chooses unless it is `fixed`. The kernel may choose where
+/// returns to that memory are going to land, if code is made there: each of them would be a fault. Then the page
+/// is made before the memory.
+fn beside_landings(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
+    let result = map();
+    let Ok(at) = sys::check(result).map(|at| at as u64) else { return result };
+    if fixed || len == 0 || is_replay() {
+        return result;
+    }
+    let mut jit = jit();
+    let Some(landing) = jit.tables.landing_in(at, at.saturating_add(len)) else { return result };
+    // SAFETY: mapped just now for the program, which does not know of it yet.
+    let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+    jit.tables.land(landing, 0);
+    drop(jit);
+    map()
 }
 
 /// Carries out what maps `len` bytes, where the kernel chooses unless it is `fixed`. The kernel may choose what
