@@ -134,7 +134,7 @@ fn wait_at(
         guard.inspect(|guard| guard.forgets(socket));
         return Ok(Stream::Unix(accepted.map_err(failed)?.0));
     }
-    let listener = TcpListener::bind(address).map_err(failed)?;
+    let listener = TcpListener::bind(&*numeric(address)).map_err(failed)?;
     if !listener.local_addr().map_err(failed)?.ip().is_loopback() {
         eprintln!("dep: warning: whoever reaches {address} can read the whole recording");
     } else {
@@ -142,6 +142,15 @@ fn wait_at(
     }
     say();
     Ok(Stream::Tcp(listener.accept().map_err(failed)?.0))
+}
+
+/// This machine's own name as a number. Other names are looked up by the C library, which is linked statically and may
+/// meet modules (`/etc/nsswitch.conf`) of another one.
+fn numeric(address: &str) -> std::borrow::Cow<'_, str> {
+    match address.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}").into(),
+        None => address.into(),
+    }
 }
 
 /// Commands of ours for gdb. It has not seen how libraries came to be there that the program has where it goes.
