@@ -310,7 +310,7 @@ fn start(
         pid: None,
         end: None,
     };
-    // From one listener to the next no signal is lost: it waits.
+    // From one listener to the next no signal is lost: it waits until it is read.
     let mut passed_on = SigSet::empty();
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
         passed_on.add(signal);
@@ -352,9 +352,6 @@ fn start(
         Errno::E2BIG => failed("the arguments and the environment are too long".into()),
         e => failed(format!("cannot run {}: {e}", output.display())),
     })?;
-    if let Some(before) = before {
-        let _ = before.thread_set_mask();
-    }
     manifest.pid = Some(child.pid());
     // What ends at once is described once, when it has ended. The program runs: what cannot be written now is
     // said, and changes nothing else.
