@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use recording::compress::Strength;
 
+use crate::list::Table;
 use crate::{ask, cache, compare, debug, prepare, recorder, replay};
 
 /// Records programs, shows what a recording holds, and what recording costs.
@@ -243,6 +244,9 @@ pub struct Selection {
     /// Stop after N lines
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    /// A table of numbers in the Arrow format instead of lines; -: to stdout, as a stream
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub columns: Option<Table>,
 }
 
 #[derive(ClapArgs)]
@@ -321,6 +325,15 @@ pub struct UndoSelection {
 }
 
 impl Command {
+    /// The table that is written instead of lines.
+    pub fn table(&self) -> Option<&Table> {
+        match self {
+            Command::Blocks(blocks) => blocks.what.columns.as_ref(),
+            Command::Memrefs(what) => what.columns.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Of a command that reads a trace.
     pub fn common(&self) -> Option<&Common> {
         match self {

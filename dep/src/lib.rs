@@ -139,8 +139,10 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<(), Stop> {
     };
     // What was found before an error is shown.
     let flushed = out.flush();
+    let finished = args.command.table().map_or(Ok(()), |table| table.finish());
     result?;
-    Ok(flushed?)
+    flushed?;
+    finished
 }
 
 /// Runs a command on a trace.

@@ -1,4 +1,4 @@
-//! `dep blocks` and `dep memrefs`: formatted by the workers, written in order.
+//! Listings as lines of text, or of JSON: formatted by the workers, printed in order.
 
 use std::io::Write;
 use std::ops::Range;
@@ -7,16 +7,15 @@ use std::sync::Mutex;
 use abi::ids::LiveAddr;
 use serde::Serialize;
 use trace::compile::CompiledUnit;
-use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam, Task};
+use trace::pipeline::{BatchSink, Job, Outlet};
 use trace::plain::Referred;
 use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
-use trace::{Error, Trace};
 
-use crate::args::{BlockSelection, Selection};
+use super::Start;
 use crate::line::{Line, MOST};
 use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
-use crate::{Stop, Warnings};
+use crate::Stop;
 
 /// A batch is sent when its text is this long.
 const BATCH: usize = 1 << 18;
@@ -25,13 +24,10 @@ const ROOM: usize = 32;
 /// How much longer a batch may become by one unit, usually.
 const MORE: usize = 1 << 12;
 
-/// Lines of text. The first `uncertain` bytes (one line) count only if a block begins there, see
-/// [`Seam`].
+/// Lines of text; of its [`Start`] the lengths are bytes.
 pub struct Lines {
     text: Vec<u8>,
-    uncertain: Option<(LiveAddr, usize)>,
-    /// Bytes of a first line that says that the chunk starts in code that is not recorded.
-    outside: usize,
+    start: Start,
 }
 
 /// A block starts.
@@ -130,7 +126,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Lines that were formatted before, of units and passages by their numbers.
 #[derive(Default)]
-struct Known {
+pub struct Known {
     /// Index of the thread that they are of.
     thread: usize,
     /// Where the first line of a unit is.
@@ -170,9 +166,11 @@ fn entry<T: Clone>(entries: &mut Vec<T>, number: usize, new: T) -> &mut T {
 }
 
 /// Buffers that were printed, for what comes next.
-type Spare = Mutex<Vec<Vec<u8>>>;
+#[derive(Default)]
+pub struct Spare(Mutex<Vec<Vec<u8>>>);
 
-struct Printer<'a, const REFERENCES: bool> {
+/// Writes the lines of a chunk.
+pub struct Printer<'a, const REFERENCES: bool> {
     spare: &'a Spare,
     outlet: Outlet<Lines, Known>,
     style: Style,
@@ -183,14 +181,36 @@ struct Printer<'a, const REFERENCES: bool> {
     room: Box<[u8; ROOM * MOST]>,
 }
 
-impl<const REFERENCES: bool> Printer<'_, REFERENCES> {
+impl<'a, const REFERENCES: bool> Printer<'a, REFERENCES> {
+    /// `outside`: code that is not recorded has lines, too.
+    pub fn new(
+        job: Job,
+        mut outlet: Outlet<Lines, Known>,
+        form: Form,
+        range: Option<Range<LiveAddr>>,
+        outside: bool,
+        spare: &'a Spare,
+    ) -> Printer<'a, REFERENCES> {
+        if outlet.kept.thread != job.thread {
+            outlet.kept = Known { thread: job.thread, ..Known::default() };
+        }
+        Printer {
+            spare,
+            outlet,
+            style: Style::new(job.name, form, range, outside),
+            lines: Lines { text: spare.buffer(), start: Start::default() },
+            fresh: true,
+            room: Box::new([0; ROOM * MOST]),
+        }
+    }
+
     fn wants(&self, pc: LiveAddr) -> bool {
         self.style.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
     fn send(&mut self) {
-        let text = buffer(self.spare);
-        let lines = std::mem::replace(&mut self.lines, Lines { text, uncertain: None, outside: 0 });
+        let text = self.spare.buffer();
+        let lines = std::mem::replace(&mut self.lines, Lines { text, start: Start::default() });
         if self.outlet.is_open() {
             self.outlet.send(lines);
         }
@@ -263,7 +283,7 @@ impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
         self.style.block.append([Number::Hex(pc.0)], &mut self.lines.text);
         if uncertain {
             // Always the first line of the chunk's first batch.
-            self.lines.uncertain = Some((pc, self.lines.text.len()));
+            self.lines.start.uncertain = Some((pc, self.lines.text.len()));
         }
         self.send_if_full();
     }
@@ -276,7 +296,7 @@ impl<const REFERENCES: bool> Sink for Printer<'_, REFERENCES> {
         let Some(line) = self.style.outside.as_ref().filter(|_| !REFERENCES) else { return };
         if self.fresh {
             // Nothing was sent yet.
-            self.lines.outside = line.len();
+            self.lines.start.outside = line.len();
         }
         self.lines.text.extend_from_slice(line);
         self.send_if_full();
@@ -372,166 +392,43 @@ impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
 
     fn finish(mut self) -> Outlet<Lines, Known> {
         self.send();
-        give_back(self.spare, self.lines.text);
+        self.spare.give_back(self.lines.text);
         self.outlet
     }
 }
 
-/// Lists what a trace has.
-pub fn list(
-    trace: &Trace,
-    listing: &Listing<'_>,
-    warnings: &mut Warnings,
-    out: &mut impl Write,
-) -> Result<(), Stop> {
-    if listing.references && !trace.options.recording.records_memory() {
-        return Err(Error("the trace was recorded without memory references".into()).into());
-    }
-    let wanted = listing.what.thread;
-    let tasks = pipeline::tasks(trace, |t| wanted.is_none_or(|tid| tid == t.name()));
-    if let Some(tid) = wanted.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
-        return Err(no_thread(tid).into());
-    }
-    list_tasks(trace, tasks, &Nobody, listing, warnings, out).map(drop)
-}
-
-pub fn no_thread(tid: u32) -> Error {
-    Error(format!("the trace has no thread {tid}"))
-}
-
-/// Who is told how far a listing has come.
-pub trait Progress: Sync {
-    /// This chunk need not be read again.
-    fn read(&self, _task: &Task<'_>) {}
-    /// No more chunks are wanted.
-    fn enough(&self) {}
-}
-
-struct Nobody;
-
-impl Progress for Nobody {}
-
-/// What is listed.
-#[derive(Clone, Copy)]
-pub struct Listing<'a> {
-    pub what: &'a Selection,
-    /// References, or blocks.
-    pub references: bool,
-    /// Also where code ran that is not recorded.
-    pub outside: bool,
-    /// So many lines at most.
-    pub limit: u64,
-}
-
-impl<'a> Listing<'a> {
-    pub fn blocks(what: &'a BlockSelection) -> Listing<'a> {
-        Listing { references: false, outside: what.outside, ..Listing::references(&what.what) }
+impl Lines {
+    /// Where they start.
+    pub fn start(&self) -> &Start {
+        &self.start
     }
 
-    pub fn references(what: &'a Selection) -> Listing<'a> {
-        let limit = what.limit.unwrap_or(u64::MAX);
-        Listing { what, references: true, outside: false, limit }
+    /// Prints them without the first `skip` bytes, no more than are `left`.
+    pub fn print(
+        self,
+        skip: usize,
+        left: &mut u64,
+        out: &mut impl Write,
+        spare: &Spare,
+    ) -> Result<(), Stop> {
+        let printed = print(&self.text[skip..], left, out);
+        spare.give_back(self.text);
+        printed
     }
 }
 
-/// Lists what these chunks have. Returns how many lines more there could be: none, if as many were listed as were
-/// asked for.
-pub fn list_tasks<'t>(
-    trace: &Trace,
-    tasks: impl Iterator<Item = Task<'t>> + Send,
-    progress: &impl Progress,
-    listing: &Listing<'_>,
-    warnings: &mut Warnings,
-    out: &mut impl Write,
-) -> Result<u64, Stop> {
-    match listing.references {
-        true => list_with::<true>(trace, tasks, progress, listing, warnings, out),
-        false => list_with::<false>(trace, tasks, progress, listing, warnings, out),
+impl Spare {
+    /// An empty buffer for a batch.
+    fn buffer(&self) -> Vec<u8> {
+        let used = self.0.lock().ok().and_then(|mut spare| spare.pop());
+        used.unwrap_or_else(|| Vec::with_capacity(BATCH + MORE))
     }
-}
 
-fn list_with<'t, const REFERENCES: bool>(
-    trace: &Trace,
-    tasks: impl Iterator<Item = Task<'t>> + Send,
-    progress: &impl Progress,
-    &Listing { what, outside, limit, .. }: &Listing<'_>,
-    warnings: &mut Warnings,
-    out: &mut impl Write,
-) -> Result<u64, Stop> {
-    let form = Form::new(what.common.json);
-    let range = what.range.as_ref().map(|r| LiveAddr(r.start)..LiveAddr(r.end));
-    let spare = Spare::default();
-    let make = |job: Job, mut outlet: Outlet<Lines, Known>| {
-        if outlet.kept.thread != job.thread {
-            outlet.kept = Known { thread: job.thread, ..Known::default() };
+    fn give_back(&self, mut text: Vec<u8>) {
+        text.clear();
+        if let Ok(mut spare) = self.0.lock() {
+            spare.push(text);
         }
-        Printer::<REFERENCES> {
-            spare: &spare,
-            outlet,
-            style: Style::new(job.name, form, range.clone(), outside),
-            lines: Lines { text: buffer(&spare), uncertain: None, outside: 0 },
-            fresh: true,
-            room: Box::new([0; ROOM * MOST]),
-        }
-    };
-    // The thread whose last chunk ended in code that is not recorded.
-    let mut outside_of = None;
-    let mut left = limit;
-    let mut seam = Seam::default();
-    let mut result = Ok(());
-    pipeline::run_and_tell(
-        trace,
-        tasks,
-        make,
-        |task| progress.read(task),
-        |job, piece| {
-            result = match piece {
-                Piece::Batch(lines) => {
-                    let begins = |pc| seam.begins_block(&job, pc);
-                    let skip =
-                        lines.uncertain.filter(|&(pc, _)| !begins(pc)).map_or(0, |(_, end)| end);
-                    let goes_on = outside_of == Some(job.thread);
-                    let skip = if goes_on { skip.max(lines.outside) } else { skip };
-                    let printed = print(&lines.text[skip..], &mut left, out);
-                    give_back(&spare, lines.text);
-                    printed
-                }
-                Piece::End(end) => match *end {
-                    Ok(end) => {
-                        seam.ended(&job, Some(end.falls));
-                        if end.units > 0 || end.stays > 0 {
-                            outside_of = end.ends_outside.then_some(job.thread);
-                        }
-                        Ok(())
-                    }
-                    Err(violation) => {
-                        // The chunks behind it are decoded on their own.
-                        warnings.add(&format!("{violation}: the rest of this chunk is missing"));
-                        seam.ended(&job, None);
-                        Ok(())
-                    }
-                },
-            };
-            let goes_on = result.is_ok() && left > 0;
-            if !goes_on {
-                progress.enough();
-            }
-            goes_on
-        },
-    );
-    result.map(|()| left)
-}
-
-/// An empty buffer for a batch.
-fn buffer(spare: &Spare) -> Vec<u8> {
-    let used = spare.lock().ok().and_then(|mut spare| spare.pop());
-    used.unwrap_or_else(|| Vec::with_capacity(BATCH + MORE))
-}
-
-fn give_back(spare: &Spare, mut text: Vec<u8>) {
-    text.clear();
-    if let Ok(mut spare) = spare.lock() {
-        spare.push(text);
     }
 }
 
