@@ -375,6 +375,51 @@ fn no_call_has_written_the_memory_that_was_there_where_a_ring_begins() {
     assert_eq!(said(case.dep("races", &trace).arg("--json")), "");
 }
 
+/// Computes, gives up root's rights, computes, and ends.
+const GIVES_UP: &str = r#"
+#define _GNU_SOURCE
+#include <sys/prctl.h>
+#include <unistd.h>
+static volatile unsigned long sum;
+__attribute__((noinline, noclone)) static void work(void) {
+  for (long i = 0; i < 400000000; i++) sum += i;
+}
+int main(void) {
+  work();
+  if (setresgid(65534, 65534, 65534) || setresuid(65534, 65534, 65534)) return 1;
+  if (prctl(PR_GET_DUMPABLE) == 1) return 2;
+  work();
+  return 7;
+}
+"#;
+
+/// It ends, and does not wait for anybody for good.
+fn ends_with_7(command: &mut Command) {
+    let mut child = command.spawn().expect("it runs");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return assert_eq!(status.code(), Some(7));
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("it is killed");
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// It may not kill the copies from before, and its list of pages belongs to root.
+#[test]
+fn a_process_that_gives_up_its_rights_ends_and_leaves_the_newest_part() {
+    let case = Case::new(GIVES_UP);
+    // The part that is kept begins behind that, and before it.
+    for (ring, trace) in [("2M", "behind.dep"), ("400M", "before.dep")] {
+        ends_with_7(&mut case.run(ring, trace));
+        assert!(case.replays(trace).contains("equal to the recording"), "{ring}");
+    }
+}
+
 /// Waits until the trace is one that does not begin where the program does: its first frames are gone.
 fn wait_until_cut(case: &Case, trace: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -172,7 +172,25 @@ pub(super) fn elsewhere(
     write(copied, Frames { fd: file.0, at, seq: &AtomicU32::new(0), payload: Vec::new() })
 }
 
-fn write(copied: &Copied, mut frames: Frames<'_>) -> Result<u64, i32> {
+fn write(copied: &Copied, frames: Frames<'_>) -> Result<u64, i32> {
+    const GET_DUMPABLE: usize = 3;
+    const SET_DUMPABLE: usize = 4;
+    // SAFETY: no memory involved.
+    let prctl = |what, to| unsafe { sys::call(nr::PRCTL, &[what, to]) };
+    // What is not dumpable, as a process that has given up its rights, may not open its own pagemap.
+    let before = prctl(GET_DUMPABLE, 0).unwrap_or(1);
+    if before != 1 {
+        let _ = prctl(SET_DUMPABLE, 1);
+    }
+    let written = write_all(copied, frames);
+    if before != 1 {
+        // (2, root alone, cannot be asked for.)
+        let _ = prctl(SET_DUMPABLE, 0);
+    }
+    written
+}
+
+fn write_all(copied: &Copied, mut frames: Frames<'_>) -> Result<u64, i32> {
     frames.payload.extend_from_slice(&copied.events);
     let maps = list()?;
     let pages = File::open(b"/proc/self/pagemap\0", 0)?;

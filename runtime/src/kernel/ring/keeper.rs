@@ -55,6 +55,8 @@ const SLEEPS: u32 = 1;
 const WRITES: u32 = 2;
 const WRITTEN: u32 = 3;
 const FAILED: u32 = 4;
+/// It is not needed any more.
+const ENDS: u32 = 5;
 
 static PAGE: AtomicU64 = AtomicU64::new(0);
 
@@ -150,9 +152,14 @@ impl Keeper {
         !matches!(self.wait4(NO_HANG), Ok(0) | Err(sys::EINTR))
     }
 
-    /// It is not needed any more.
+    /// It is not needed any more. It is told so, too: a process that has given up its rights since the copy
+    /// was made may not kill it.
     pub(super) fn end(self) {
         const KILL: usize = 62;
+        if let Some(state) = page().and_then(|page| state_of(page, self.number)) {
+            state.store(ENDS, Release);
+            wake(state);
+        }
         // SAFETY: a child of ours, which nobody else waits for.
         let _ = unsafe { sys::call(KILL, &[self.pid as usize, SIGKILL as usize]) };
         while self.wait4(0) == Err(sys::EINTR) {}
@@ -206,7 +213,11 @@ fn sleep(page: &Page, copied: &Copied, number: u32, owner: u32, fd: i32) -> ! {
     loop {
         let is_youngest = page.youngest.load(Acquire) == number;
         wait(state, SLEEPS, if is_youngest { TICK } else { SELDOM });
-        if state.load(Acquire) == WRITES {
+        let told = state.load(Acquire);
+        if told == ENDS {
+            end();
+        }
+        if told == WRITES {
             let written = write(page, copied, fd);
             let now = match written {
                 Ok(end) => {
