@@ -420,6 +420,37 @@ fn a_process_that_gives_up_its_rights_ends_and_leaves_the_newest_part() {
     }
 }
 
+/// Limits its stack, computes, and calls itself until the stack is at its end.
+const OVERFLOWS: &str = r#"
+#include <sys/resource.h>
+static volatile unsigned long sum;
+__attribute__((noinline, noclone)) static void work(void) {
+  for (long i = 0; i < 400000000; i++) sum += i;
+}
+__attribute__((noinline, noclone)) static int deeper(int depth) {
+  volatile char room[400];
+  room[depth % 400] = depth;
+  return deeper(depth + 1) + room[0];
+}
+int main(int count, char **arguments) {
+  struct rlimit limit = {1 << 20, RLIM_INFINITY};
+  if (count > 1) setrlimit(RLIMIT_STACK, &limit);
+  work();
+  return deeper(0);
+}
+"#;
+
+#[test]
+fn a_stack_ends_where_it_did() {
+    let case = Case::new(OVERFLOWS);
+    for limits in [false, true] {
+        let trace = format!("{limits}.dep");
+        let status = case.run("2M", &trace).args(limits.then_some("1")).status().expect("it runs");
+        assert!(!status.success(), "limits: {limits}");
+        assert!(case.replays(&trace).contains("equal to the recording"), "limits: {limits}");
+    }
+}
+
 /// Waits until the trace is one that does not begin where the program does: its first frames are gone.
 fn wait_until_cut(case: &Case, trace: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);

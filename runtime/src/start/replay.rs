@@ -183,6 +183,15 @@ impl Given {
         }
     }
 
+    /// The snapshot has the stack as it was. Two mappings next to each other, the lower of which grows, grow
+    /// further than the limit allows.
+    fn unmap_stack(&self) {
+        let Header { stack, stack_end, .. } = self.header;
+        let from = page_down(stack).saturating_sub(FIRST_STACK);
+        // SAFETY: mapped by `map_stack`, and nobody has used it yet.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[from as usize, (stack_end - from) as usize]) };
+    }
+
     /// The path of the interpreter's file, if the recording says it.
     pub fn interpreter(&self) -> Option<Vec<u8>> {
         let mut script = Script::new(self.entries);
@@ -247,6 +256,9 @@ impl Given {
     pub fn start_thread(&self, thread: &mut Thread, entry: u64) -> u64 {
         let mut script = Script::new(self.entries);
         if restore::begins(self.entries) {
+            if !replaying::is_alone() {
+                self.unmap_stack();
+            }
             let next = restore::restore(thread, &mut script, self.entries);
             crate::kernel::replay::replay().script = script;
             return next;

@@ -74,6 +74,7 @@ pub fn restore(thread: &mut Thread, script: &mut Script, entries: &'static [u8])
                 }
                 is_first = false;
             }
+            Event::StackLimit(limit) => sys::set_limit(sys::RLIMIT_STACK, limit),
             Event::Region { start, len, offset, protection, kind } => {
                 let prot = protection as usize;
                 let range = start.0..start.0.saturating_add(len);

@@ -179,6 +179,7 @@ fn is_input(kind: Kind) -> bool {
             | State
             | Actions
             | Untouched
+            | StackLimit
     )
 }
 

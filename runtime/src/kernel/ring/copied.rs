@@ -5,6 +5,7 @@
 
 use crate::base::facts::facts;
 use crate::base::own::own_range;
+use crate::base::sys;
 use crate::base::vectors::{put_claimed, put_low_halves, vectors_len};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
@@ -22,7 +23,7 @@ use core::ops::Range;
 
 /// What a copy knows.
 pub(super) struct Copied {
-    /// The events of signals and threads.
+    /// The events of signals, threads, and the limit of the stack.
     pub events: Vec<u8>,
     /// Number of the first stretch of the interval.
     pub stretch: u64,
@@ -53,6 +54,7 @@ impl Copied {
             // SAFETY: the block of a thread that has not ended, which stands still.
             put_state(&mut events, unsafe { &*(at as *const Thread) });
         }
+        put_event(&mut events, &Event::StackLimit(sys::limit(sys::RLIMIT_STACK)));
         let window = facts.window;
         let image =
             page_down(window + facts.header.image_start)..page_up(window + facts.header.image_end);
