@@ -347,6 +347,14 @@ fn what_cannot_be_followed_runs_as_it_is() {
             }
         });
     }
+    // Whoever executes something else has no children yet: the first one is the program's.
+    let why = "the recorder would be the first process of a PID namespace";
+    check(&mut tally, why, |session| {
+        let line = ["-p", "/bin/sh", "-c", "/bin/ls -d /; echo $?"];
+        let run = session.same("/usr/bin/unshare", &line)?;
+        expect("stdout", text(&run.stdout), "/\n0\n")?;
+        expect("notes", session.notes(), &format!("/bin/sh: {why}\n"))
+    });
     check(&mut tally, "no recorder", |session| {
         let mut shell = session.recorded("/bin/sh", &["-c", "echo a | cat"]);
         let run = shell.env("DEP_RECORDER", "/nonexistent/dep").output().unwrap();

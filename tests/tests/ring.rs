@@ -420,6 +420,41 @@ fn a_process_that_gives_up_its_rights_ends_and_leaves_the_newest_part() {
     }
 }
 
+/// Computes; its children are in a PID namespace of their own from then on, and it computes while the first one
+/// runs, which ends when all others there have.
+const ELSEWHERE: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile unsigned long sum;
+__attribute__((noinline, noclone)) static void work(void) {
+  for (long i = 0; i < 400000000; i++) sum += i;
+}
+int main(void) {
+  int ends[2], status;
+  char byte;
+  work();
+  if (pipe(ends) || unshare(CLONE_NEWPID)) return 1;
+  work();
+  pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    _exit(read(ends[0], &byte, 1) == 0 && getpid() == 1 ? 7 : 2);
+  }
+  work();
+  close(ends[1]);
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+"#;
+
+#[test]
+fn no_copy_is_in_a_namespace_of_the_program() {
+    let case = Case::new(ELSEWHERE);
+    ends_with_7(case.run("2M", "t.dep").env("DEP_FOLLOW", "0"));
+    assert!(case.replays("t.dep").contains("equal to the recording"));
+}
+
 /// Limits its stack, computes, and calls itself until the stack is at its end.
 const OVERFLOWS: &str = r#"
 #include <sys/resource.h>

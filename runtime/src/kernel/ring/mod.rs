@@ -19,6 +19,7 @@ mod lines;
 use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
+use crate::base::namespaces;
 use crate::base::once::Once;
 use crate::base::sys;
 use crate::base::vectors::{save_vectors, vectors_len};
@@ -219,7 +220,11 @@ pub fn look(thread: &mut Thread, valid: u64) {
     if !FORCED.load(Relaxed) && amount < part {
         return;
     }
-    if let Some(why) = mappings::cannot_be_copied() {
+    let is_elsewhere = || {
+        let why = "children are in another PID namespace (unshare with CLONE_NEWPID)";
+        namespaces::children_are_elsewhere().then_some(why)
+    };
+    if let Some(why) = mappings::cannot_be_copied().or_else(is_elsewhere) {
         let said = core::mem::replace(&mut KEPT.lock().said, true);
         if !said {
             crate::say!("{why}: the ring keeps all that follows");
@@ -318,11 +323,9 @@ fn before_last_words() {
 
 /// The oldest copy appends to the trace what it is.
 fn append(kept: &Kept) {
-    let written = match kept.oldest() {
-        Some(keeper) => keeper.write(&Told::InPlace { from: trace().end_of_frames() }),
-        None => Err(sys::ESRCH),
-    };
-    match written {
+    // A forked child of which no copy could be made has given up nothing: its replay begins with its parent's.
+    let Some(keeper) = kept.oldest() else { return };
+    match keeper.write(&Told::InPlace { from: trace().end_of_frames() }) {
         Ok(end) => trace().appended(end),
         Err(errno) => crate::say!(
             "the beginning of the ring cannot be written (error {errno}): the trace cannot be replayed"

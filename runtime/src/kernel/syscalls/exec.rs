@@ -6,6 +6,7 @@
 
 use crate::base::last_words::Line;
 use crate::base::lineage::{lineage, EXE, EXECFN, NAME};
+use crate::base::namespaces;
 use crate::base::program::{read_program_string, read_program_words, try_read_program_bytes};
 use crate::base::signal;
 use crate::base::sys::{self, nr};
@@ -242,6 +243,9 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
         return not_followed(
             "the program's filter of system calls (seccomp) would apply to the runtime",
         );
+    }
+    if namespaces::next_child_is_first() {
+        return not_followed("the recorder would be the first process of a PID namespace");
     }
     let memory = &mut thread.for_exec;
     (memory.arguments, memory.environment) = (arguments, environment);
