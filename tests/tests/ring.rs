@@ -455,6 +455,56 @@ fn no_copy_is_in_a_namespace_of_the_program() {
     assert!(case.replays("t.dep").contains("equal to the recording"));
 }
 
+/// Traces a child, with all that the child makes: it makes one process.
+const TRACED: &str = r#"
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static volatile unsigned long sum;
+__attribute__((noinline, noclone)) static void work(void) {
+  for (long i = 0; i < 400000000; i++) sum += i;
+}
+int main(void) {
+  int status, made = 0;
+  pid_t child = fork(), one;
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, 0, 0);
+    raise(SIGSTOP);
+    work();
+    one = fork();
+    if (one == 0) _exit(6);
+    return waitpid(one, &status, 0) == one ? WEXITSTATUS(status) : 1;
+  }
+  waitpid(child, &status, 0);
+  ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE);
+  ptrace(PTRACE_CONT, child, 0, 0);
+  while ((one = waitpid(-1, &status, __WALL)) > 0) {
+    if (WIFEXITED(status) && one == child) return WEXITSTATUS(status) == 6 && made == 1 ? 7 : 2;
+    if (!WIFSTOPPED(status)) continue;
+    int event = status >> 16, number = WSTOPSIG(status);
+    if (event) made++;
+    int is_pass = event || (one != child && number == SIGSTOP);
+    ptrace(PTRACE_CONT, one, 0, is_pass ? 0 : number);
+  }
+  return 3;
+}
+"#;
+
+#[test]
+fn a_tracer_does_not_see_the_copies() {
+    let case = Case::new(TRACED);
+    ends_with_7(&mut case.run("2M", "t.%p.dep"));
+    let traces = fs::read_dir(case.here.path()).expect("a folder").flatten();
+    let traces = traces.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_cut = |trace: &String| {
+        let info = said(&mut case.dep("info", &case.path(trace)));
+        info.contains("from where the part begins that was kept")
+    };
+    // That of the child: there were copies.
+    assert!(traces.filter(|name| name.ends_with(".dep")).any(|trace| is_cut(&trace)));
+}
+
 /// Limits its stack, computes, and calls itself until the stack is at its end.
 const OVERFLOWS: &str = r#"
 #include <sys/resource.h>

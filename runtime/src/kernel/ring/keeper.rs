@@ -120,9 +120,11 @@ pub(super) fn make(copied: Copied, number: u32) -> Result<Keeper, i32> {
     let owner = sys::getpid();
     let fd = trace().fd.load(Relaxed);
     let before = block_all();
+    // Nor does the program's tracer see it.
+    const CLONE_UNTRACED: usize = 0x80_0000;
     // SAFETY: the child gets a copy of this memory, and never returns from here. No signal is sent when it
     // ends.
-    let made = unsafe { sys::call(nr::CLONE, &[0, 0, 0, 0, 0]) };
+    let made = unsafe { sys::call(nr::CLONE, &[CLONE_UNTRACED, 0, 0, 0, 0]) };
     if made == Ok(0) {
         sleep(page, &copied, number, owner, fd);
     }
