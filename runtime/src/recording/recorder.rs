@@ -46,7 +46,7 @@ const OVERFLOW: u64 = 16 << 10;
 
 /// First chunk: header page and this much for both streams; each next one is four times as large.
 const FIRST: u64 = 12 << 10;
-const LARGEST: u64 = 1 << 20;
+const LARGEST: u64 = 2 << 20;
 const TINY: u64 = 4 << 10;
 
 /// Kept free in each frame of events: the loss that ends the recording is always noted.
