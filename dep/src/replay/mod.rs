@@ -366,6 +366,46 @@ fn each_listed(
     Ok(())
 }
 
+/// Tells `go` what is needed to replay the process that is named: once, or, if its threads were watched, of each of
+/// them (and its name), the first one in two parts, as long as it wants more. `thread`: of those this one alone.
+pub fn each_ready(
+    common: &Common,
+    thread: Option<u32>,
+    mut go: impl FnMut(&Ready, Option<u32>) -> Result<bool, Stop>,
+) -> Result<(), Stop> {
+    let file = &common.file;
+    let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
+    let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
+    let trace = match &recording {
+        Some(recording) => {
+            let name = crate::folder::select_one(recording, file, common.process)?;
+            Trace::open_alone(&recording.path(name))?
+        }
+        None => {
+            crate::folder::has_one(file, common.process)?;
+            Trace::open_alone(file)?
+        }
+    };
+    for part in parts(&trace, file, thread)? {
+        let named = Named {
+            file,
+            process: common.process,
+            program: common.program.as_deref(),
+            output: common.output.as_deref(),
+            thread: part.map(|(what, _)| what),
+        };
+        let ready = match &recording {
+            Some(recording) => Ready::in_recording(&named, recording)?,
+            None => Ready::new(&named)?,
+        };
+        warn_of_damage(&ready);
+        if !go(&ready, part.map(|(_, tid)| tid))? {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// What is needed to replay a process, or this of a process whose threads were watched.
 fn ready(
     common: &Common,
