@@ -178,7 +178,7 @@ fn each(
         None => Trace::open_alone(&arguments.file)?,
     };
     if arguments.thread.is_some() && !replay::alone::is_watched(&trace) {
-        return Err(Error("--thread needs a recording of watched threads".into()));
+        return Err(needs_watched());
     }
     for thread in parts(&trace, &arguments.file, arguments.thread)? {
         let mut named = named(arguments, process);
@@ -186,7 +186,7 @@ fn each(
         let thread = match thread {
             Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
             Some((Watched::Beginning, tid)) => format!("thread {tid} alone "),
-            None => String::new(),
+            Some((Watched::Named(_), _)) | None => String::new(),
         };
         let ready = match recording {
             Some(recording) => Ready::in_recording(&named, recording),
@@ -196,6 +196,11 @@ fn each(
         statuses.push(say(arguments, told));
     }
     Ok(())
+}
+
+/// Parts can be chosen of a process whose threads were watched alone.
+fn needs_watched() -> Error {
+    Error("a thread, or its beginning, can be chosen of a recording of watched threads only".into())
 }
 
 /// The threads of a process whose threads were watched, each with its name: those that are asked for, in front of
