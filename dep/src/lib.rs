@@ -16,6 +16,7 @@ mod debug;
 mod feed;
 mod folder;
 mod info;
+mod known;
 mod line;
 mod list;
 mod prepare;

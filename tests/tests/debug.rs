@@ -86,8 +86,12 @@ impl Gdb {
     }
 
     fn at(here: &Path) -> Gdb {
+        Gdb::of(here, &["crash.0.rec"])
+    }
+
+    fn of(here: &Path, what: &[&str]) -> Gdb {
         let mut dep = Command::new(&Tools::get().dep);
-        dep.args(["debug", "crash.0.rec", "--", "-nx", "--interpreter=mi3"]).current_dir(here);
+        dep.arg("debug").args(what).args(["--", "-nx", "--interpreter=mi3"]).current_dir(here);
         dep.env("DEP_CACHE", here.join("cache")).env("DEBUGINFOD_URLS", "");
         let mut dep = dep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("dep runs");
         let (to, from) = (dep.stdin.take().unwrap(), BufReader::new(dep.stdout.take().unwrap()));
@@ -111,6 +115,7 @@ impl Gdb {
             if line.starts_with(start) {
                 return line;
             }
+            assert!(!(start == "^error" && line.starts_with("^done")), "no error: {line}");
         }
     }
 
@@ -136,6 +141,13 @@ impl Gdb {
         let answer = self.ask(&format!("-data-evaluate-expression \"{expression}\""));
         let value = answer.split("value=\"").nth(1).expect("a value");
         value.trim_end().trim_end_matches('"').to_owned()
+    }
+
+    /// Memory that cannot be read.
+    fn unknown(&mut self, expression: &str) {
+        self.tell(&format!("-data-evaluate-expression \"{expression}\""));
+        let said = self.until("^error");
+        assert!(said.contains("Cannot access memory"), "{expression}: {said}");
     }
 
     fn pc(&mut self) -> u64 {
@@ -473,4 +485,123 @@ fn the_end_is_in_the_thread_that_ends() {
     gdb.until("*stopped");
     assert!(gdb.value("$_thread") == "1", "{}", gdb.said);
     gdb.end();
+}
+
+/// Threads that change one number each, what they share, and what only one of them looks at.
+const WATCHED: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+volatile long own[3], shared, zero, unseen = 9;
+static const char constant[] = "constant";
+__attribute__((noinline)) static long step(long number, long k) {
+  own[number] += k; /* here */
+  return own[number];
+}
+static void *work(void *p) {
+  long number = (long)p;
+  for (long k = 1; k <= 20; k++) step(number, k);
+  if (number == 1) own[1] += zero; /* looks */
+  __atomic_add_fetch(&shared, own[number], __ATOMIC_SEQ_CST);
+  return 0;
+}
+int main(void) {
+  pthread_t threads[3];
+  unseen = 8;
+  step(0, 0);
+  for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)i);
+  for (long i = 0; i < 3; i++) pthread_join(threads[i], 0);
+  printf("%ld %s\n", shared, constant);
+  return 0;
+}
+"#;
+
+/// gdb sees one thread, forwards and backwards, and of memory what that thread knows.
+#[test]
+fn a_watched_thread_is_debugged_alone() {
+    if !gdb_is_there() {
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let here = here.path();
+    std::fs::write(here.join("crash.c"), WATCHED).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-O0", "-pthread", "-o", "crash", "crash.c"]).current_dir(here);
+    assert!(cc.status().expect("a C compiler").success());
+    let dep = |arguments: &[&str]| {
+        let mut dep = Command::new(&Tools::get().dep);
+        dep.args(arguments).current_dir(here).env("DEP_CACHE", here.join("cache"));
+        let output = dep.stdin(Stdio::null()).output().expect("dep runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./crash"];
+    assert_eq!(dep(&record).1, "630 constant\n");
+    let (_, places, _) = dep(&["when", "rec", "pc == work"]);
+    let tids: Vec<&str> = places.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(tids.len(), 3, "{places}");
+
+    let mut gdb = Gdb::of(here, &["rec", "--thread", tids[1]]);
+    let line = |mark: &str| WATCHED.lines().position(|line| line.contains(mark)).unwrap() + 1;
+    gdb.ask(&format!("-break-insert -c \"k == 10\" crash.c:{}", line("here")));
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("func=\"step\""), "{stopped}");
+    assert_eq!(gdb.value("number"), "1");
+    assert_eq!(gdb.value("own[1]"), "45");
+    // Of its own memory it has not looked at the rest; zero is what it does not know yet, and reads later.
+    for unknown in ["own[0]", "own[2]", "zero", "shared", "unseen"] {
+        gdb.unknown(unknown);
+    }
+    // What is constant is known, and code.
+    assert!(gdb.value("constant").contains("constant"));
+    let code = gdb.ask("-data-disassemble -s $pc -e $pc+16 -- 0");
+    assert!(code.contains("func-name=\"step\""), "{code}");
+    let frames = gdb.ask("-stack-list-frames");
+    assert!(frames.contains("func=\"work\"") && frames.contains("start_thread"), "{frames}");
+    let threads = gdb.ask("-thread-info");
+    assert_eq!(threads.matches("target-id=").count(), 1, "{threads}");
+    // On, and back: each instruction's registers and memory are those that were there on the way.
+    let mut states = vec![(gdb.pc(), gdb.value("own[1]"))];
+    for _ in 0..20 {
+        gdb.go("-exec-step-instruction");
+        states.push((gdb.pc(), gdb.value("own[1]")));
+    }
+    assert!(states.iter().any(|(_, own)| own == "55"), "{states:?}");
+    while states.len() > 1 {
+        states.pop();
+        gdb.go("-exec-step-instruction --reverse");
+        assert_eq!(Some(&(gdb.pc(), gdb.value("own[1]"))), states.last());
+    }
+    // What it knows once it has looked, it does not know before.
+    gdb.ask("-break-delete");
+    gdb.ask(&format!("-break-insert crash.c:{}", line("looks") + 1));
+    gdb.go("-exec-continue");
+    assert_eq!((gdb.value("zero"), gdb.value("own[1]")), ("0".into(), "210".into()));
+    gdb.ask("-break-watch own[1]");
+    let stopped = gdb.go("-exec-continue --reverse");
+    assert!(stopped.contains("watchpoint-trigger") && stopped.contains("210"), "{stopped}");
+    assert_eq!(gdb.value("own[1]"), "190");
+    gdb.unknown("zero");
+    let mut seen = 0;
+    while !is_an_end(&gdb.go("-exec-continue --reverse")) {
+        seen += 1;
+    }
+    // Of twenty changes nineteen are left; the oldest is behind what it did not know.
+    assert!((18..=20).contains(&seen), "{seen}");
+    gdb.unknown("own[1]");
+    gdb.end();
+
+    // The first thread is the one that is meant where none is named; and what it did before there were others is by itself.
+    let mut gdb = Gdb::of(here, &["rec"]);
+    gdb.ask("-break-insert printf");
+    gdb.go("-exec-continue");
+    gdb.go("-exec-finish");
+    assert_eq!(gdb.value("shared"), "630");
+    gdb.end();
+    let mut gdb = Gdb::of(here, &["rec", "--beginning"]);
+    gdb.ask("-break-insert step");
+    gdb.go("-exec-continue");
+    assert_eq!((gdb.value("unseen"), gdb.value("shared")), ("8".into(), "0".into()));
+    gdb.end();
+    let (done, _, said) = dep(&["debug", "rec", "--thread", "1", "--", "-batch"]);
+    assert!(!done && said.contains("no such thread"), "{said}");
 }

@@ -579,6 +579,372 @@ fn watched_threads_are_listed_as_serial_ones() {
     }
 }
 
+/// Threads that do the same whenever they run: each one's own numbers, what it is given before it starts, what the kernel
+/// gives it, what it only loads, and numbers that all of them change.
+const OWN: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+volatile long own[3], given = 77, untouched, racing;
+volatile char text[24];
+static int ends[2];
+static void *work(void *p) {
+    long number = (long)p;
+    for (long k = 0; k < 20; k++) {
+        own[number] += given + k + untouched;
+        racing++;
+    }
+    if (number == 1) {
+        *(volatile int *)((char *)&own[1] + 2) = 0x55;
+        if (read(ends[0], (void *)text, 20) != 20) return 0;
+        text[3] = text[4];
+        memcpy((void *)(text + 8), (void *)own, 12);
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t threads[3];
+    if (pipe(ends) || write(ends[1], "abcdefgh\0\0\0\0ijklmnop", 20) != 20) return 1;
+    for (long i = 0; i < 3; i++) {
+        pthread_create(&threads[i], 0, work, (void *)i);
+        if (SERIAL) pthread_join(threads[i], 0);
+    }
+    if (!SERIAL) for (long i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    printf("%lx %lx %lx %ld\n", own[0], own[1], own[2], racing);
+}
+"#;
+
+/// What the command lists, as JSON.
+fn rows(here: &Path, arguments: &[&str]) -> Vec<serde_json::Value> {
+    let done = dep(here, &[arguments, &["--json"]].concat());
+    let said = text(&done.stderr);
+    assert!(done.status.success() && said.is_empty(), "{arguments:?}: {said}");
+    text(&done.stdout).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+/// The accesses of each thread, in the order of the threads: what can be compared with another run.
+fn accesses(rows: &[serde_json::Value]) -> Vec<Vec<[String; 6]>> {
+    let number = |row: &serde_json::Value| {
+        u64::from_str_radix(row["address"].as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
+    };
+    let first = rows.iter().map(number).min().unwrap_or(0);
+    let mut threads: std::collections::BTreeMap<u64, Vec<[String; 6]>> = Default::default();
+    for row in rows {
+        let word = |name: &str| row[name].to_string();
+        let access = format!("{} {}", word("access"), word("call"));
+        let place = (number(row) - first).to_string();
+        let (size, old, new) = (word("size"), word("old"), word("new"));
+        let of = threads.entry(row["tid"].as_u64().unwrap()).or_default();
+        of.push([word("function"), access, place, size, old, new]);
+    }
+    threads.into_values().collect()
+}
+
+/// Each thread's loads and stores have the values that they have where threads run one at a time, in an order that is
+/// that of the program; what a thread does not know is not said.
+#[test]
+fn values_of_watched_threads_are_those_of_serial_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, OWN, &["-DSERIAL=1", "-fno-builtin"]);
+    let record = |threads: &str| {
+        let command = ["record", "--replayable", "--threads", threads, "-o", threads, "./program"];
+        text(&dep(here, &command).stdout)
+    };
+    assert_eq!(record("serial"), record("watched"));
+    let mut unknown = 0;
+    for (address, size) in
+        [("own", 24), ("own+8", 8), ("given", 8), ("untouched", 8), ("racing", 8), ("text", 24)]
+    {
+        let size = size.to_string();
+        let of = |recording| {
+            accesses(&rows(here, &["values", "--address", address, "--size", &size, recording]))
+        };
+        let (serial, watched) = (of("serial"), of("watched"));
+        assert_eq!(serial.len(), watched.len(), "{address}");
+        for (one, other) in serial.iter().zip(&watched) {
+            assert_eq!(one.len(), other.len(), "{address}");
+            for (one, other) in one.iter().zip(other) {
+                assert_eq!(one[..4], other[..4], "{address}");
+                for (known, said) in one[4..].iter().zip(&other[4..]) {
+                    if said.contains('?') {
+                        unknown += 1;
+                        // What is known of it is right.
+                        let digits = bytes(known, said.len());
+                        let right = |(a, b): (char, char)| a == b || b == '?';
+                        assert!(digits.chars().zip(said.chars()).all(right), "{known} {said}");
+                        assert!(size != "8" || other[1].contains("store"), "{address}: {other:?}");
+                    } else {
+                        assert_eq!(known, said, "{address}: {one:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(unknown > 0);
+    // One thread, and so many lines of all of them.
+    let lines = |further: &[&str]| {
+        rows(here, &[&["values", "--address", "own", "watched"], further].concat())
+    };
+    let all = lines(&[]);
+    let tids: std::collections::BTreeSet<u64> =
+        all.iter().map(|row| row["tid"].as_u64().unwrap()).collect();
+    assert_eq!(tids.len(), 4);
+    for tid in &tids {
+        let own: Vec<_> = all.iter().filter(|row| row["tid"] == *tid).cloned().collect();
+        assert_eq!(own, lines(&["--thread", &tid.to_string()]));
+    }
+    assert_eq!(lines(&["--limit", "50"]), all[..50]);
+    let stores = lines(&["--stores"]);
+    assert!(stores.iter().all(|row| row["access"] != "load"));
+    assert_eq!(stores.len(), all.iter().filter(|row| row["access"] != "load").count());
+    let done = dep(here, &["values", "--address", "own", "watched", "--thread", "1"]);
+    assert!(!done.status.success() && text(&done.stderr).contains("no such thread"));
+}
+
+/// A number as JSON as the bytes that it has in memory, if it is one.
+fn bytes(json: &str, len: usize) -> String {
+    match json.strip_prefix("\"0x") {
+        Some(digits) => {
+            let digits = digits.trim_end_matches('"');
+            let number = u64::from_str_radix(digits, 16).unwrap();
+            let all = number.to_le_bytes();
+            let hex: String = all.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("\"{}\"", &hex[..len - 2])
+        }
+        None => json.to_owned(),
+    }
+}
+
+/// A thread that loads a number that others change, and stores one more, says so of itself; each number comes from
+/// somewhere.
+#[test]
+fn values_that_threads_race_for_come_from_stores() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, OWN, &["-DSERIAL=0"]);
+    for _ in 0..3 {
+        let _ = std::fs::remove_dir_all(here.join("rec"));
+        let command = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+        let printed = text(&dep(here, &command).stdout);
+        let last: u64 = printed.split_whitespace().nth(3).and_then(|n| n.parse().ok()).unwrap();
+        let rows = rows(here, &["values", "--address", "racing", "rec"]);
+        let word = |row: &serde_json::Value, name: &str| {
+            let text = row[name].as_str().unwrap();
+            u64::from_str_radix(text.trim_start_matches("0x"), 16)
+                .unwrap_or_else(|_| panic!("{row}"))
+        };
+        let of = |access: &'static str| rows.iter().filter(move |row| row["access"] == access);
+        let stored: Vec<u64> = of("store").map(|row| word(row, "new")).chain([0]).collect();
+        assert_eq!(stored.len(), 61);
+        assert!(of("load").all(|row| stored.contains(&word(row, "old"))));
+        // The first thread loads what is printed, and the others add one to what each has just loaded.
+        let mut of_first = rows.iter().filter(|row| row["tid"] == rows[0]["tid"]);
+        assert_eq!(of_first.next().map(|row| word(row, "old")), Some(last));
+        assert!(of_first.next().is_none());
+        for pair in rows[1..].chunks(2) {
+            let accesses = [&pair[0]["access"], &pair[1]["access"]];
+            assert_eq!(accesses, ["load", "store"]);
+            assert_eq!(word(&pair[0], "old"), word(&pair[1], "old"));
+            assert_eq!(word(&pair[0], "old") + 1, word(&pair[1], "new"));
+        }
+    }
+}
+
+/// A thread that touches some bytes of an area, each in its way, and comes to `mark`.
+const TOUCHES: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+// A page of its own: of one that is seen again and again all is seen.
+volatile char area[4096] __attribute__((aligned(4096)));
+char *page;
+long other = 5;
+static int ends[2];
+__attribute__((noinline)) void mark(long n) { __asm__ volatile("" :: "r"(n) : "memory"); }
+static void *work(void *p) {
+    mark(1);
+    (void)area[3];
+    *(volatile long *)(area + 8) = 0;
+    for (int i = 20; i < 25; i++) area[i] = 0;
+    (void)area[60];
+    mark(2);
+    if (read(ends[0], (void *)(area + 50), 5) != 5) return p;
+    page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    page[10] = 0;
+    mark(3);
+    mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    mark(4);
+    return p;
+}
+int main(void) {
+    pthread_t thread;
+    area[60] = 7;
+    if (pipe(ends) || write(ends[1], "\0\0\0\0\0", 5) != 5) return 1;
+    pthread_create(&thread, 0, work, 0);
+    pthread_join(thread, 0);
+    printf("%p %d\n", (void *)page, area[60]);
+}
+"#;
+
+/// A condition is answered from what the thread knows, never from the zeros in the memory of its replay; where it knows
+/// nothing, that is said, and counted.
+#[test]
+fn conditions_on_watched_threads_are_answered_from_what_they_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, TOUCHES, &["-fno-builtin"]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    let printed = text(&dep(here, &record).stdout);
+    let page = printed.split(' ').next().unwrap();
+    // Of the second thread: how often the condition holds, and how often it is not known.
+    let places = rows_of_when(here, "pc == mark", &[]);
+    assert_eq!(places.0.len(), 4);
+    let tid = places.0[0]["tid"].to_string();
+    let asked = |condition: &str| {
+        let (found, doubts) = rows_of_when(here, condition, &["--thread", &tid]);
+        (found.len(), doubts)
+    };
+    for (byte, value, known_from) in [
+        (0, 0, None),
+        (2, 0, None),
+        (3, 0, Some(2)),
+        (4, 0, None),
+        (7, 0, None),
+        (8, 0, Some(2)),
+        (15, 0, Some(2)),
+        (16, 0, None),
+        (20, 0, Some(2)),
+        (24, 0, Some(2)),
+        (25, 0, None),
+        (50, 0, Some(3)),
+        (54, 0, Some(3)),
+        (55, 0, None),
+        (60, 7, Some(2)),
+    ] {
+        for mark in 1..=4 {
+            let is_known = known_from.is_some_and(|from| from <= mark);
+            let at = format!("pc == mark && rdi == {mark} && [area+{byte}]:1");
+            let expected = |holds: bool| match is_known {
+                true => (usize::from(holds), 0),
+                false => (0, 1),
+            };
+            assert_eq!(asked(&format!("{at} == {value}")), expected(true), "{at}");
+        }
+        let never = asked(&format!("pc == mark && [area+{byte}]:1 == 99"));
+        assert_eq!(never, (0, known_from.map_or(4, |from| from - 1)), "{byte}");
+    }
+    // What is mapped anew is not what was there.
+    let at = |mark: u32| asked(&format!("pc == mark && rdi == {mark} && [{page}+10]:1 == 0"));
+    assert_eq!([at(1), at(2), at(3), at(4)], [(0, 1), (0, 1), (1, 0), (0, 1)]);
+    // Part of it suffices, if it decides.
+    assert_eq!(asked("pc == mark && (rdi == 1 || [area]:1 == 0)"), (1, 3));
+    assert_eq!(asked("pc == mark && (rdi != 1 && [area+60]:1 == 7)"), (3, 0));
+    assert_eq!(asked("pc == mark && other == 0 && [area]:1 == 0"), (0, 0));
+    // Code is known.
+    assert_eq!(asked("pc == mark && [mark]:1 != 0"), (4, 0));
+    // Without a place: where it begins to hold, which is where it begins to be known.
+    for (condition, count) in [
+        ("[area+3]:1 == 0", 1),
+        ("[area+60]:1 == 7", 1),
+        ("[area+50]:4 == 0", 1),
+        ("[area]:1 == 0", 0),
+    ] {
+        let (found, doubts) = rows_of_when(here, condition, &["--thread", &tid]);
+        assert!(doubts > 0, "{condition}");
+        assert_eq!(found.len(), count, "{condition}");
+        for row in &found {
+            let function = row["function"].as_str().unwrap_or_default();
+            let inside = ["work", "read", "__read"].iter().any(|name| function.starts_with(name));
+            assert!(inside, "{condition}: {row}");
+        }
+    }
+    // Step by step.
+    let slowly = asked("rdi == 2 && rsp != 0 && [area+8]:8 == 0 && pc != 0");
+    assert!(slowly.0 > 0 && slowly.1 > 0, "{slowly:?}");
+    // The first and the last of each thread.
+    let alone = |option| rows_of_when(here, "pc == mark", &[option]).0;
+    assert_eq!(
+        (alone("--first"), alone("--last")),
+        (vec![places.0[0].clone()], vec![places.0[3].clone()])
+    );
+    let done = dep(here, &["when", "rec", "rip == 1", "--thread", "1"]);
+    assert!(!done.status.success() && text(&done.stderr).contains("no such thread"));
+}
+
+/// What the command finds, and how often it is not known whether the condition holds.
+fn rows_of_when(here: &Path, condition: &str, further: &[&str]) -> (Vec<serde_json::Value>, usize) {
+    let done = dep(here, &[&["when", "--json", "rec", condition], further].concat());
+    let said = text(&done.stderr);
+    assert!(done.status.success(), "{condition}: {said}");
+    let mut doubts = 0;
+    for line in said.lines().filter(|line| !line.contains("each instruction is looked at")) {
+        let count = line.split("it is not known whether it holds").next().filter(|s| *s != line);
+        let words: Vec<&str> = count.expect(&said).split_whitespace().collect();
+        doubts += match words[..] {
+            ["dep:", "thread", _, "once"] => 1,
+            ["dep:", "thread", _, count, "times"] => count.parse().expect(line),
+            _ => panic!("{line}"),
+        };
+    }
+    let rows = text(&done.stdout);
+    (rows.lines().map(|line| serde_json::from_str(line).expect(line)).collect(), doubts)
+}
+
+/// Registers and places are those of threads that run one at a time.
+#[test]
+fn conditions_on_registers_hold_where_they_do_in_serial_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, OWN, &["-DSERIAL=1"]);
+    for threads in ["serial", "watched"] {
+        let command = ["record", "--replayable", "--threads", threads, "-o", threads, "./program"];
+        assert!(dep(here, &command).status.success());
+    }
+    let places = |recording, condition: &str| {
+        let rows = rows(here, &["when", recording, condition]);
+        let mut threads: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
+        for row in &rows {
+            let of = threads.entry(row["tid"].as_u64().unwrap()).or_default();
+            of.push(row["function"].to_string());
+        }
+        threads.into_values().collect::<Vec<_>>()
+    };
+    let values = rows(here, &["values", "--address", "racing", "--stores", "serial"]);
+    let store = values[0]["function"].as_str().unwrap();
+    for condition in [
+        format!("pc == {store}"),
+        format!("pc == {store} && [racing] == 30"),
+        format!("pc == {store} && [racing] >= 17 && [own]:8 > 0x100"),
+        "[own+8]:8 > 0x300".into(),
+        "[racing] == 33".into(),
+    ] {
+        let done = dep(here, &["when", "watched", &condition]);
+        let serial = places("serial", &condition);
+        let watched: Vec<Vec<String>> = {
+            assert!(done.status.success(), "{}", text(&done.stderr));
+            let mut threads: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
+            for line in text(&done.stdout).lines() {
+                let words: Vec<&str> = line.split(' ').collect();
+                let of = threads.entry(words[0].parse().unwrap()).or_default();
+                of.push(format!("\"{}\"", words.last().unwrap()));
+            }
+            threads.into_values().collect()
+        };
+        // Another thread sees what has begun to hold when it looks.
+        let of_others = |all: &[Vec<String>]| all.iter().map(Vec::len).sum::<usize>();
+        assert!(of_others(&serial) > 0, "{condition}");
+        for places in &serial {
+            let kept: Vec<_> = watched.iter().filter(|of| *of == places).collect();
+            let doubts = text(&done.stderr).contains("not known");
+            assert!(!kept.is_empty() || doubts, "{condition}: {serial:?} {watched:?}");
+        }
+    }
+}
+
 /// A thread that waits when another one ends the process is whole.
 #[test]
 fn a_thread_that_another_one_stops_is_whole() {

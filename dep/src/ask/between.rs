@@ -22,6 +22,11 @@ pub struct Between {
 }
 
 impl Between {
+    /// The thread that is asked about; `None`: all.
+    pub fn thread(&self) -> Option<u32> {
+        self.thread
+    }
+
     /// Whether the thread is asked about.
     pub fn is_of(&self, tid: u32) -> bool {
         self.thread.is_none_or(|wanted| wanted == tid)

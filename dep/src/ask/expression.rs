@@ -154,7 +154,19 @@ impl Expression {
 
     /// Whether the condition holds. Where memory is not there that it reads, it does not.
     pub fn holds(&self, state: &dyn State) -> bool {
-        self.value(state) == Some(1)
+        self.verdict(state) == Some(true)
+    }
+
+    /// The same; `None`: it depends on memory that cannot be read.
+    pub fn verdict(&self, state: &dyn State) -> Option<bool> {
+        self.value(state).map(|value| value == 1)
+    }
+
+    /// Whether it reads memory.
+    pub fn reads_memory(&self) -> bool {
+        let mut reads = false;
+        self.each(&mut |part| reads |= matches!(part, Expression::Memory { .. }));
+        reads
     }
 
     fn constant(&self) -> Option<u64> {

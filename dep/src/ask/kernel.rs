@@ -36,6 +36,8 @@ pub enum Who {
     Start,
     /// What is done when the thread ends.
     End,
+    /// Nobody for this thread: it sees, of what others have stored, what it has not stored itself.
+    Others,
 }
 
 impl Who {
@@ -49,6 +51,7 @@ impl Who {
             Who::Answer => "instruction".into(),
             Who::Start => "start".into(),
             Who::End => "end of the thread".into(),
+            Who::Others => "others".into(),
         }
     }
 }
@@ -67,6 +70,8 @@ pub struct Effect {
     pub touched: Range<u64>,
     /// What they are then, if they have changed; `None`: other memory is mapped there, or none.
     pub bytes: Option<Vec<u8>>,
+    /// It is sure that all of them were written.
+    pub is_sure: bool,
 }
 
 /// The entries of the script at `path`.
@@ -176,6 +181,27 @@ impl Effects {
                 }
                 return;
             }
+            Event::Seen { pc, address, bytes, .. } => {
+                let touched = self.range.start.max(address.0)
+                    ..self.range.end.min(address.0.saturating_add(bytes.len() as u64));
+                if !touched.is_empty() {
+                    let part =
+                        (touched.start - address.0) as usize..(touched.end - address.0) as usize;
+                    let bytes = Some(bytes[part].to_vec());
+                    let (who, pc, turns) = (Who::Others, Some(pc.0), self.turns());
+                    self.found.push(Effect {
+                        at,
+                        thread,
+                        turns,
+                        who,
+                        pc,
+                        touched,
+                        bytes,
+                        is_sure: true,
+                    });
+                }
+                return self.goes_on(thread);
+            }
             Event::Mapped { .. } | Event::Runs(_) => return,
             Event::Syscall { number, arguments, result } => {
                 let found = self.found.len();
@@ -211,8 +237,8 @@ impl Effects {
         let Some(of) = self.threads.get_mut(&thread) else { return };
         for Written { start, bytes } in std::mem::take(&mut of.written) {
             let touched = start..start + bytes.len() as u64;
-            let (who, bytes) = (who.clone(), Some(bytes));
-            self.found.push(Effect { at, thread, turns, who, pc, touched, bytes });
+            let (who, bytes, is_sure) = (who.clone(), Some(bytes), true);
+            self.found.push(Effect { at, thread, turns, who, pc, touched, bytes, is_sure });
         }
     }
 
@@ -225,45 +251,50 @@ impl Effects {
                 written.push(start..start.saturating_add(len));
             }
         };
-        effects(call, args, result, &mut |_, _| false, &mut add);
+        let is_sure = effects(call, args, result, &mut |_, _| false, &mut add);
         for range in written {
             let touched = self.range.start.max(range.start)..self.range.end.min(range.end);
             if !touched.is_empty() {
                 let (who, pc, bytes) = (Who::Call(number), None, Some(Vec::new()));
-                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes });
+                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes, is_sure });
             }
         }
     }
 
     /// A call that puts other memory there, or none.
     fn remapped(&mut self, at: u64, thread: u32, number: u64, arguments: &[u64; 6], result: i64) {
-        const DROPS: [u64; 4] = [4, 8, 9, 24];
-        let Some(call) = find(number) else { return };
-        let Ok(address) = u64::try_from(result) else { return };
-        let [first, len, third, ..] = *arguments;
-        let pages = |start: u64, len: u64| {
-            start..start.saturating_add(len.checked_next_multiple_of(4096).unwrap_or(u64::MAX))
-        };
-        let ranges = match call.name {
-            "mmap" => vec![pages(address, len)],
-            "munmap" => vec![pages(first, len)],
-            "mremap" => vec![pages(first, len), pages(address, third)],
-            "madvise" if DROPS.contains(&third) => vec![pages(first, len)],
-            "brk" => {
-                let before = std::mem::replace(&mut self.brk, address);
-                let page = |at: u64| at.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-                let (start, end) = (page(before.min(address)), page(before.max(address)));
-                vec![pages(start, end - start)]
-            }
-            _ => return,
-        };
         let turns = self.turns();
-        for range in ranges {
+        for range in mapped(number, arguments, result, &mut self.brk) {
             let touched = self.range.start.max(range.start)..self.range.end.min(range.end);
             if !touched.is_empty() {
-                let (who, pc, bytes) = (Who::Call(number), None, None);
-                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes });
+                let (who, pc, bytes, is_sure) = (Who::Call(number), None, None, true);
+                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes, is_sure });
             }
         }
+    }
+}
+
+/// Where a call has put other memory, or none. `brk`: where the heap ends, then and behind it.
+pub fn mapped(number: u64, arguments: &[u64; 6], result: i64, brk: &mut u64) -> Vec<Range<u64>> {
+    const DROPS: [u64; 4] = [4, 8, 9, 24];
+    let (Some(call), Ok(address)) = (find(number), u64::try_from(result)) else {
+        return Vec::new();
+    };
+    let [first, len, third, ..] = *arguments;
+    let pages = |start: u64, len: u64| {
+        start..start.saturating_add(len.checked_next_multiple_of(4096).unwrap_or(u64::MAX))
+    };
+    match call.name {
+        "mmap" => vec![pages(address, len)],
+        "munmap" => vec![pages(first, len)],
+        "mremap" => vec![pages(first, len), pages(address, third)],
+        "madvise" if DROPS.contains(&third) => vec![pages(first, len)],
+        "brk" => {
+            let before = std::mem::replace(brk, address);
+            let page = |at: u64| at.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+            let (start, end) = (page(before.min(address)), page(before.max(address)));
+            vec![pages(start, end - start)]
+        }
+        _ => Vec::new(),
     }
 }

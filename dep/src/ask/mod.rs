@@ -8,29 +8,16 @@ pub mod kernel;
 mod place;
 pub mod values;
 pub mod when;
+pub mod whole;
 
 use abi::steer::Hits;
 use trace::Error;
 
-use crate::args::Common;
 use crate::debug::{Failed, Goal, Machine, Points, Steered};
-use crate::replay::{Named, Ready};
+use crate::replay::Ready;
 
 /// Turns that are run at once.
 const PIECE: u64 = 20_000_000;
-
-/// Prepares a replay of what is chosen.
-fn ready(common: &Common) -> Result<Ready, Error> {
-    let ready = Ready::new(&Named {
-        file: &common.file,
-        process: common.process,
-        program: common.program.as_deref(),
-        output: common.output.as_deref(),
-        thread: None,
-    })?;
-    crate::replay::warn_of_damage(&ready);
-    Ok(ready)
-}
 
 /// Starts it; it stands where the recording begins.
 fn start(ready: &Ready) -> Result<Steered, Error> {

@@ -3,6 +3,9 @@
 //! Two replays answer it, and have to agree. The first one is listed: it says which instructions touch the
 //! place, and how often. The second one is stopped in front of each of those moments, where memory has the old
 //! value, and behind it, where it has the new one. What the kernel does stands in the script of both.
+//!
+//! Threads that were watched are replayed one by one, each in memory that is empty at first. What such a thread has
+//! neither loaded nor stored is not known, whatever is in that memory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -19,7 +22,8 @@ use crate::ask::between::Between;
 use crate::ask::hits::{self, Found};
 use crate::ask::kernel::{Effect, Effects, Who};
 use crate::ask::place::{self, Place};
-use crate::ask::{ready, run, start};
+use crate::ask::whole::touches_whole;
+use crate::ask::{run, start};
 use crate::debug::{Calls, Machine, Points, Steered};
 use crate::replay::Ready;
 use crate::row::{Form, Hex, Row};
@@ -64,6 +68,8 @@ enum Byte {
     Gone,
     /// Nobody has looked yet.
     Open,
+    /// The thread that is replayed alone does not know it.
+    Unknown,
 }
 
 /// Bytes as a number, where they are one, or as they lie there.
@@ -90,7 +96,7 @@ impl Value {
                     match byte {
                         Byte::Is(byte) => out.extend_from_slice(&pair(*byte)),
                         Byte::Gone => out.extend_from_slice(b"--"),
-                        Byte::Open => out.extend_from_slice(b"??"),
+                        Byte::Open | Byte::Unknown => out.extend_from_slice(b"??"),
                     }
                 }
             }
@@ -162,9 +168,29 @@ impl Wanted<'_> {
 /// The command.
 pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     let file = what.common.file.display();
+    let (mut warnings, mut left) = (Warnings::default(), what.limit.unwrap_or(u64::MAX));
+    crate::replay::each_ready(&what.common, what.between.thread(), |ready, _| {
+        left = one(what, ready, left, &mut warnings, out)?;
+        Ok(left > 0)
+    })?;
+    out.flush()?;
+    match warnings.any() {
+        false => Ok(()),
+        true => Err(Error(format!("{file}: this is not all, or not what was recorded")).into()),
+    }
+}
+
+/// Lists what one replay has, at most `left` lines. Returns how many more there could be.
+fn one(
+    what: &Arguments,
+    ready: &Ready,
+    left: u64,
+    warnings: &mut Warnings,
+    out: &mut impl Write,
+) -> Result<u64, Stop> {
+    let file = what.common.file.display();
     let wrong = |why: String| Stop::from(Error(format!("{file}: {why}")));
-    let ready = ready(&what.common)?;
-    let mut symbols = Symbols::of_replay(&ready);
+    let mut symbols = Symbols::of_replay(ready);
     let (address, size) = place::address(&what.address, &mut symbols).map_err(wrong)?;
     let size = what.size.or(size.filter(|size| (1..=MOST).contains(size))).unwrap_or(USUAL);
     if size == 0 || size > MOST {
@@ -173,36 +199,34 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
     let end = address.checked_add(size).ok_or_else(|| {
         wrong(format!("{address:#x}, {size} bytes: the address space ends before"))
     })?;
-    let turns = what.between.turns(&ready).map_err(wrong)?;
+    let turns = what.between.turns(ready).map_err(wrong)?;
     let range = address..end;
-    let mut warnings = Warnings::default();
-    let found = crate::replay::listed(&ready, &mut warnings, |trace, warnings| {
+    let found = crate::replay::listed(ready, warnings, |trace, warnings| {
         hits::find(trace, &range, warnings)
     })?;
     let effects = Effects::of(&ready.script_path, range.clone(), ready.script.header.brk)?;
-    let wanted = Wanted { what, turns, left: what.limit.unwrap_or(u64::MAX) };
-    let machine = start(&ready)?;
+    let wanted = Wanted { what, turns, left };
+    let machine = start(ready)?;
     let memory = vec![Byte::Gone; size as usize];
+    let is_alone = ready.script.header.alone != 0;
     let form = Form::new(what.common.json);
     let mut walk = Walk {
-        ready: &ready,
+        ready,
         symbols,
         range,
         found,
         effects: effects.into_iter().collect(),
         calls: HashMap::new(),
         memory,
+        is_alone,
+        known: vec![!is_alone; size as usize],
         held: Vec::new(),
         wanted,
         form,
         warnings,
     };
     walk.go(machine, out)?;
-    out.flush()?;
-    match walk.warnings.any() {
-        false => Ok(()),
-        true => Err(wrong("this is not all, or not what was recorded".into())),
-    }
+    Ok(walk.wanted.left)
 }
 
 /// The second replay, on its way.
@@ -217,11 +241,15 @@ struct Walk<'a> {
     calls: HashMap<u64, u64>,
     /// The bytes, as what was seen says.
     memory: Vec<Byte>,
+    /// One thread is replayed alone.
+    is_alone: bool,
+    /// Which of the bytes it knows: it has loaded or stored them, or was shown them.
+    known: Vec<bool>,
     /// Lines that wait for somebody to look at what is mapped now.
     held: Vec<(ValueRow, u32)>,
     wanted: Wanted<'a>,
     form: Form,
-    warnings: Warnings,
+    warnings: &'a mut Warnings,
 }
 
 impl Walk<'_> {
@@ -302,9 +330,13 @@ impl Walk<'_> {
                 None => return Err(disagree(&stop.position, next)),
             }
         }
-        let old = Value(self.memory.clone());
-        let stores = references.iter().any(|reference| reference.write);
-        if stores {
+        let whole = !self.is_alone || self.touches_whole(machine, stop.position.pc);
+        let (loads, stores): (Vec<_>, Vec<_>) = references.iter().partition(|r| !r.write);
+        if whole {
+            self.knows(&loads);
+        }
+        let old = self.value();
+        if !stores.is_empty() {
             let mut new = self.look(machine);
             // What the kernel has written since stands there now.
             let is_change = |e: &&Effect| e.bytes.as_ref().is_none_or(|bytes| !bytes.is_empty());
@@ -316,20 +348,19 @@ impl Walk<'_> {
             }
             // Where nothing was stored, nothing has changed.
             for (i, byte) in new.iter_mut().enumerate() {
-                let at = self.range.start + i as u64;
-                let stored = |r: &&MemoryReference| {
-                    r.write && at.wrapping_sub(r.address.0) < u64::from(r.size)
-                };
-                if !references.iter().any(|r| stored(&r)) {
+                if !touches(&stores, self.range.start + i as u64) {
                     *byte = self.memory[i];
                 }
             }
             self.memory = new;
+            if whole {
+                self.knows(&stores);
+            }
         }
         let tid = self.ready.thread_name(of);
         for reference in references {
             let new = match reference.write {
-                true => Value(self.memory.clone()),
+                true => self.value(),
                 false => old.clone(),
             };
             let row = ValueRow {
@@ -345,6 +376,26 @@ impl Walk<'_> {
             self.held.push((row, tid));
         }
         Ok(())
+    }
+
+    /// The bytes, as far as they are known.
+    fn value(&self) -> Value {
+        let all = self.memory.iter().zip(&self.known);
+        Value(all.map(|(&byte, &known)| if known { byte } else { Byte::Unknown }).collect())
+    }
+
+    /// The thread has touched these.
+    fn knows(&mut self, references: &[&MemoryReference]) {
+        for (at, known) in (self.range.start..).zip(&mut self.known) {
+            *known |= touches(references, at);
+        }
+    }
+
+    /// Whether the instruction at `pc` touches all bytes of what it references.
+    fn touches_whole(&self, machine: &Steered, pc: u64) -> bool {
+        let mut code = [0; 15];
+        let len = machine.read(pc, &mut code);
+        touches_whole(&code[..len])
     }
 
     /// The bytes that are there.
@@ -369,7 +420,7 @@ impl Walk<'_> {
     fn effects_up_to(&mut self, entry: u64) {
         while self.effects.front().is_some_and(|effect| effect.at < entry) {
             let Some(effect) = self.effects.pop_front() else { return };
-            let old = Value(self.memory.clone());
+            let old = self.value();
             let from = (effect.touched.start - self.range.start) as usize;
             let to = (effect.touched.end - self.range.start) as usize;
             match &effect.bytes {
@@ -377,8 +428,18 @@ impl Walk<'_> {
                     for (slot, &byte) in self.memory[from..to].iter_mut().zip(bytes) {
                         *slot = Byte::Is(byte);
                     }
+                    if effect.is_sure {
+                        self.known[from..to].fill(true);
+                    }
                 }
-                None => self.memory[from..to].fill(Byte::Open),
+                None => {
+                    self.memory[from..to].fill(Byte::Open);
+                    self.known[from..to].fill(!self.is_alone);
+                }
+            }
+            // The load tells of it that sees it.
+            if effect.who == Who::Others {
+                continue;
             }
             let called = self.calls.get(&u64::from(effect.thread)).copied();
             let pc = match effect.who {
@@ -399,7 +460,7 @@ impl Walk<'_> {
                 address: Hex(effect.touched.start),
                 size: effect.touched.end - effect.touched.start,
                 old,
-                new: Value(self.memory.clone()),
+                new: self.value(),
                 turns: effect.turns,
             };
             self.held.push((row, tid));
@@ -456,6 +517,11 @@ impl Walk<'_> {
                 .add(&format!("{left} accesses of the listing were not met by the second replay"));
         }
     }
+}
+
+/// Whether one of these touches the byte at `at`.
+fn touches(references: &[&MemoryReference], at: u64) -> bool {
+    references.iter().any(|r| at.wrapping_sub(r.address.0) < u64::from(r.size))
 }
 
 /// The two replays say different things.

@@ -1,5 +1,10 @@
 //! `dep when`: where a condition holds.
+//!
+//! Of a thread that is replayed alone not all memory is known. A condition that reads what is not known, and depends on it,
+//! does not hold there; how often that was so is said. What becomes known may let it hold without a change of memory, so
+//! these moments are looked at, too.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
 
@@ -12,12 +17,13 @@ use crate::args::Common;
 use crate::ask::between::Between;
 use crate::ask::expression::{parse, Expression, Special, State};
 use crate::ask::place::Place;
-use crate::ask::{ready, run, start};
-use crate::debug::{Machine, Points, Steered, Watch};
+use crate::ask::{run, start};
+use crate::debug::{Calls, Machine, Points, Steered, Watch};
+use crate::known::Known;
 use crate::replay::Ready;
 use crate::row::{Form, Row};
 use crate::symbols::Symbols;
-use crate::Stop;
+use crate::{Stop, Warnings};
 
 /// The command line.
 #[derive(ClapArgs)]
@@ -64,6 +70,8 @@ impl Row for CountRow {
 struct Standing<'a> {
     machine: &'a Steered,
     stop: &'a Stood,
+    /// Not all was known that was read.
+    doubt: &'a Cell<bool>,
 }
 
 impl State for Standing<'_> {
@@ -82,7 +90,11 @@ impl State for Standing<'_> {
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
-        self.machine.read(address, bytes) == bytes.len()
+        let is_read = self.machine.read(address, bytes) == bytes.len();
+        if !is_read && self.machine.known().is_some() {
+            self.doubt.set(true);
+        }
+        is_read
     }
 }
 
@@ -97,16 +109,20 @@ enum Manner {
     Always(Option<(Expression, Points)>),
 }
 
-fn manner(condition: &Expression) -> Manner {
+fn manner(condition: &Expression, known: Option<&Known>) -> Manner {
     if let Some(breaks) = condition.pcs() {
         return Manner::AtPlaces(Points { breaks, ..Points::default() });
     }
     let (part, whole) = condition.of_memory();
     let watched = part.and_then(|part| {
         let read = part.memory()?;
+        // What becomes known need not change.
+        let (breaks, calls) = known.map(|known| known.moments(&read)).unwrap_or_default();
+        let calls = if calls.is_empty() { Calls::None } else { Calls::These(calls) };
         let watches =
             read.into_iter().map(|(at, len)| Watch::new(at, len, Watched::Write)).collect();
-        Steered::can_watch(&watches).then_some((part, Points { watches, ..Points::default() }))
+        let points = Points { breaks, watches, calls, only: None };
+        Steered::can_watch(&points.watches).then_some((part, points))
     });
     match watched {
         Some((_, points)) if whole => Manner::AtChanges(points),
@@ -116,28 +132,77 @@ fn manner(condition: &Expression) -> Manner {
 
 /// The command.
 pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
+    let most = if what.first { 1 } else { what.limit.unwrap_or(u64::MAX) };
+    let mut found = Found { count: 0, last: None, left: most };
+    let (form, mut last) = (Form::new(what.common.json), None);
+    crate::replay::each_ready(&what.common, what.between.thread(), |ready, tid| {
+        // The first and the last place are those of each thread, as there is no order between them.
+        if tid != last {
+            last = tid;
+            if let Some(place) = found.last.take() {
+                form.write(&place, out)?;
+            }
+            if what.first {
+                found.left = most;
+            }
+        }
+        if found.left > 0 {
+            one(what, ready, tid, &mut found, out)?;
+        }
+        Ok(found.left > 0 || what.first)
+    })?;
+    if let Some(place) = found.last.take() {
+        form.write(&place, out)?;
+    }
+    if what.count {
+        form.write(&CountRow { count: found.count }, out)?;
+    }
+    Ok(out.flush()?)
+}
+
+/// What has been found so far.
+struct Found {
+    count: u64,
+    /// The last place.
+    last: Option<Place>,
+    /// So many more are wanted.
+    left: u64,
+}
+
+/// Looks for it in one replay.
+fn one(
+    what: &Arguments,
+    ready: &Ready,
+    tid: Option<u32>,
+    found: &mut Found,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
     let file = what.common.file.display();
     let wrong = |why: String| Stop::from(Error(format!("{file}: {why}")));
-    let ready = ready(&what.common)?;
-    let mut symbols = Symbols::of_replay(&ready);
+    let mut symbols = Symbols::of_replay(ready);
     let mut resolve = |name: &str| symbols.find(name).map(|(address, _)| address);
     let condition = parse(&what.condition, &mut resolve)
         .map_err(|why| wrong(format!("`{}`: {why}", what.condition)))?;
-    let turns = what.between.turns(&ready).map_err(wrong)?;
+    let turns = what.between.turns(ready).map_err(wrong)?;
     let mut search = Search {
-        ready: &ready,
+        ready,
         what,
         condition: &condition,
         turns,
         symbols,
-        found: 0,
-        last: None,
+        found,
         held: false,
-        left: if what.first { 1 } else { what.limit.unwrap_or(u64::MAX) },
+        doubts: 0,
         form: Form::new(what.common.json),
     };
-    let mut machine = start(&ready)?;
-    match manner(&condition) {
+    let mut machine = start(ready)?;
+    let mut warnings = Warnings::default();
+    if ready.script.header.alone != 0 && condition.reads_memory() {
+        let code = |at, bytes: &mut [u8]| machine.read(at, bytes);
+        let known = Known::of(ready, &mut warnings, code)?;
+        machine.knows(known);
+    }
+    match manner(&condition, machine.known()) {
         Manner::AtPlaces(points) => search.at_places(&mut machine, &points, out)?,
         Manner::AtChanges(points) => search.at_changes(&mut machine, &points, out)?,
         Manner::Always(memory) => {
@@ -150,8 +215,11 @@ pub fn list(what: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
             search.always(&mut machine, memory.as_ref(), out)?;
         }
     }
-    search.end(out)?;
-    Ok(out.flush()?)
+    search.end(tid);
+    match warnings.any() {
+        false => Ok(()),
+        true => Err(wrong("this is not all, or not what was recorded".into())),
+    }
 }
 
 struct Search<'a> {
@@ -160,39 +228,50 @@ struct Search<'a> {
     condition: &'a Expression,
     turns: Range<u64>,
     symbols: Symbols,
-    found: u64,
-    last: Option<Place>,
+    found: &'a mut Found,
     /// It held where one looked last.
     held: bool,
-    left: u64,
+    /// So often it was not known whether it holds.
+    doubts: u64,
     form: Form,
 }
 
 impl Search<'_> {
     /// Whether the search is over where the replay stands.
     fn is_over(&self, stop: &Stood) -> bool {
-        stop.why == Why::End || self.left == 0 || stop.position.turns >= self.turns.end
+        stop.why == Why::End || self.found.left == 0 || stop.position.turns >= self.turns.end
     }
 
-    fn holds(&self, condition: &Expression, machine: &Steered) -> bool {
-        condition.holds(&Standing { machine, stop: machine.stop() })
+    /// Whether a part of the condition holds.
+    fn holds(part: &Expression, machine: &Steered) -> bool {
+        part.holds(&Standing { machine, stop: machine.stop(), doubt: &Cell::new(false) })
+    }
+
+    /// Whether the condition holds.
+    fn holds_here(&mut self, machine: &Steered) -> bool {
+        let (stop, doubt) = (machine.stop(), Cell::new(false));
+        let holds = self.condition.verdict(&Standing { machine, stop, doubt: &doubt });
+        if holds.is_none() && doubt.get() && self.turns.contains(&stop.position.turns) {
+            self.doubts += 1;
+        }
+        holds == Some(true)
     }
 
     /// It holds where the replay stands.
     fn is_found(&mut self, stop: &Stood, out: &mut impl Write) -> Result<(), Stop> {
         let tid = u32::try_from(stop.tid).unwrap_or(u32::MAX);
         let wanted = self.what.between.is_of(tid);
-        if !wanted || !self.turns.contains(&stop.position.turns) || self.left == 0 {
+        if !wanted || !self.turns.contains(&stop.position.turns) || self.found.left == 0 {
             return Ok(());
         }
-        self.found += 1;
-        self.left -= 1;
+        self.found.count += 1;
+        self.found.left -= 1;
         if self.what.count {
             return Ok(());
         }
         let place = Place::new(tid, &stop.position, &mut self.symbols);
         match self.what.last {
-            true => self.last = Some(place),
+            true => self.found.last = Some(place),
             false => self.form.write(&place, out)?,
         }
         Ok(())
@@ -200,7 +279,7 @@ impl Search<'_> {
 
     /// Tells of it where it begins to hold.
     fn edge(&mut self, machine: &Steered, out: &mut impl Write) -> Result<(), Stop> {
-        let now = self.holds(self.condition, machine);
+        let now = self.holds_here(machine);
         let before = std::mem::replace(&mut self.held, now);
         if self.held && !before {
             self.is_found(machine.stop(), out)?;
@@ -221,7 +300,7 @@ impl Search<'_> {
             }
             // In front of a signal's handler the instruction does not come next.
             let here = stop.why != Why::Signal && points.breaks.contains(&stop.position.pc);
-            if here && self.holds(self.condition, machine) {
+            if here && self.holds_here(machine) {
                 self.is_found(&stop, out)?;
             }
             run(machine, points).map_err(Error::from)?;
@@ -241,7 +320,7 @@ impl Search<'_> {
             if self.is_over(machine.stop()) {
                 return Ok(());
             }
-            run(machine, points).map_err(Error::from)?;
+            go_on(machine, points)?;
         }
     }
 
@@ -265,26 +344,36 @@ impl Search<'_> {
                 self.edge(machine, out)?;
             }
             match memory {
-                Some((part, points)) if !self.holds(part, machine) => {
-                    run(machine, points).map_err(Error::from)?;
-                }
+                Some((part, points)) if !Self::holds(part, machine) => go_on(machine, points)?,
                 Some((_, points)) => machine.step(points).map_err(Error::from)?,
                 None => machine.step(&nothing).map_err(Error::from)?,
             }
         }
     }
 
-    fn end(&mut self, out: &mut impl Write) -> Result<(), Stop> {
-        if let Some(place) = self.last.take() {
-            self.form.write(&place, out)?;
-        }
-        if self.what.count {
-            self.form.write(&CountRow { count: self.found }, out)?;
+    fn end(&self, tid: Option<u32>) {
+        if self.doubts > 0 {
+            let of = tid.map_or(String::new(), |tid| format!("thread {tid}: "));
+            let times = if self.doubts == 1 { "once" } else { "times" };
+            let count = if self.doubts == 1 { String::new() } else { format!("{} ", self.doubts) };
+            eprintln!(
+                "dep: {of}{count}{times} it is not known whether it holds: the thread had neither loaded nor stored the memory"
+            );
         }
         // A recording that stops before its end says so.
-        if !self.ready.script.end.is_whole() && self.left > 0 {
+        if !self.ready.script.end.is_whole() && self.found.left > 0 {
             eprintln!("dep: warning: the recording is replayable {}", self.ready.script.end);
         }
-        Ok(())
+    }
+}
+
+/// On to the next change, or to what becomes known.
+fn go_on(machine: &mut Steered, points: &Points) -> Result<(), Error> {
+    let stop = machine.stop();
+    // Behind the instruction something is known; so it may be in front of a handler, of what is on its stack.
+    let becomes_known = stop.why == Why::Breakpoint || points.breaks.contains(&stop.position.pc);
+    match machine.known().is_some() && (becomes_known || stop.why == Why::Signal) {
+        true => Ok(machine.step(points)?),
+        false => Ok(run(machine, points)?),
     }
 }

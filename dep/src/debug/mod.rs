@@ -29,7 +29,9 @@ use trace::Error;
 use crate::args::{which, Which};
 use crate::caller;
 use crate::cleanup::Guard;
-use crate::replay::{Named, Ready};
+use crate::known::Known;
+use crate::replay::{Named, Ready, Watched};
+use crate::Warnings;
 pub use machine::{Calls, Failed, Goal, Machine, Points, Watch};
 pub use process::Steered;
 use server::Server;
@@ -44,6 +46,12 @@ pub struct Arguments {
     /// This process of the recording; PID.K: what it was after its K-th exec
     #[arg(short, long, value_name = "PID", value_parser = which)]
     pub process: Option<Which>,
+    /// Of a process whose threads were watched, the one with this thread id, which is replayed alone; without it the first
+    #[arg(long, value_name = "TID")]
+    pub thread: Option<u32>,
+    /// Of a process whose threads were watched: what the first one did before there were others
+    #[arg(long, conflicts_with = "thread")]
+    pub beginning: bool,
     /// Wait there for a debugger, instead of starting gdb: HOST:PORT, or the path of a socket to make
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
@@ -88,11 +96,24 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
         process: arguments.process,
         program: arguments.program.as_deref(),
         output: arguments.rewritten.as_deref(),
-        thread: None,
+        thread: Some(match arguments.beginning {
+            true => Watched::Beginning,
+            false => Watched::Named(arguments.thread),
+        }),
     })?;
     // Breakpoints are written into code that is translated when it runs.
     let output = ready.output_with("none", &["--translate", "dynamic"])?;
-    let timeline = Timeline::new(Steered::start(&ready, &output)?)?;
+    let machine = Steered::start(&ready, &output)?;
+    let is_alone = ready.script.header.alone != 0;
+    if is_alone {
+        let mut warnings = Warnings::default();
+        let code = |at, bytes: &mut [u8]| machine.read(at, bytes);
+        let known = Known::of(&ready, &mut warnings, code)?;
+        machine.knows(known);
+        let tid = machine.stop().tid;
+        eprintln!("dep: thread {tid} alone: what it has neither loaded nor stored cannot be read");
+    }
+    let timeline = Timeline::new(machine)?;
     let program = ready.original.display().to_string();
     let before = ready.script.before;
     let is_cut = ready.lineage.first().first_stretch().is_some();
@@ -101,6 +122,9 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     let stack = is_cut.then_some(ready.script.header.stack);
     let mut server = Server::new(timeline, &program, Some(ready.script.last_turn()), stack);
+    if is_alone {
+        server.places(root::auxiliary_vector(&ready)?);
+    }
     match &arguments.listen {
         Some(address) => {
             let libraries = root::commands(&ready)?;

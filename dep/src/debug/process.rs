@@ -23,6 +23,7 @@ use rustix::net::{
 };
 
 use crate::debug::machine::{Calls, Failed, Goal, Machine, Points, Watch};
+use crate::known::Known;
 use crate::replay::Ready;
 
 /// The processor's registers for watchpoints.
@@ -37,6 +38,8 @@ struct Shared {
     /// What the recording has not kept of the memory, in the order of addresses, and the pages that were asked for.
     untouched: Vec<Range<u64>>,
     told: RefCell<BTreeSet<u64>>,
+    /// Of a thread that is replayed alone: which bytes it knows. Others cannot be read.
+    known: std::cell::OnceCell<Known>,
 }
 
 /// At most so many pages that are not there are named.
@@ -115,8 +118,20 @@ impl Steered {
             slow: std::cell::Cell::new(false),
             untouched: trace::trim::untouched(ready.lineage.first()),
             told: RefCell::default(),
+            known: std::cell::OnceCell::new(),
         });
         Steered::at(socket, pid, Points::default(), shared)
+    }
+
+    /// Of memory only what is known can be read from now on.
+    pub fn knows(&self, known: Known) {
+        // (It is told once.)
+        let _ = self.shared.known.set(known);
+    }
+
+    /// What is known of memory, if not all of it is.
+    pub fn known(&self) -> Option<&Known> {
+        self.shared.known.get()
     }
 
     /// A process that is about to say for the first time where it stands.
@@ -375,6 +390,10 @@ impl Machine for Steered {
     fn read(&self, address: u64, buffer: &mut [u8]) -> usize {
         // The kernel's own errors, too, mean that nothing is there.
         let len = self.shared.kept(address, buffer.len());
+        let len = match self.shared.known.get() {
+            Some(known) => known.count(&self.stop.position, address, len),
+            None => len,
+        };
         self.memory.read_at(&mut buffer[..len], address).unwrap_or(0)
     }
 
@@ -385,6 +404,14 @@ impl Machine for Steered {
             Why::Refused => Err(Failed(format!("there is no other thread {number}"))),
             _ => Ok(stop),
         }
+    }
+
+    fn vectors(&self) -> Vec<u8> {
+        // The runtime's memory, which is none of the program's.
+        let mut area = vec![0; self.stop.vectors_len.min(4096) as usize];
+        let len = self.memory.read_at(&mut area, self.stop.vectors).unwrap_or(0);
+        area.truncate(len);
+        area
     }
 
     fn can_watch(watches: &BTreeSet<Watch>) -> bool {

@@ -9,13 +9,111 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use object::read::elf::{Dyn, ElfFile64};
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
+use trace::events::Event;
 use trace::Error;
 
 use crate::replay::Ready;
 
 /// gdb's commands that say where the libraries are.
 pub fn commands(ready: &Ready) -> Result<Vec<String>, Error> {
+    let mut all = files(ready)?;
+    if ready.script.header.alone != 0 {
+        // A thread may never have looked at the list that ld.so has of them.
+        all.extend(libraries(ready));
+    }
+    Ok(all)
+}
+
+/// The commands that load the libraries where they were mapped.
+fn libraries(ready: &Ready) -> Vec<String> {
+    let trace = ready.lineage.first();
+    let traces = ready.lineage.traces();
+    let events = traces.iter().flat_map(|trace| &trace.process_events);
+    let mut all = Vec::new();
+    for event in events.filter_map(|placed| placed.event.as_ref()) {
+        let Event::Map { start, offset, path, .. } = event else { continue };
+        let path = Path::new(OsStr::from_bytes(path));
+        if path == trace.program || path.as_os_str().is_empty() {
+            continue;
+        }
+        let file = ready.file(path);
+        let Some(mapped) = address_of(&file, *offset) else { continue };
+        let distance = start.0.wrapping_sub(mapped);
+        let command =
+            format!("with confirm off -- add-symbol-file {} -o {distance:#x}", file.display());
+        if !all.contains(&command) {
+            all.push(command);
+        }
+    }
+    all
+}
+
+/// Which address of the file's own is mapped from this offset on.
+fn address_of(file: &Path, offset: u64) -> Option<u64> {
+    let bytes = std::fs::read(file).ok()?;
+    let elf = ElfFile64::<object::Endianness>::parse(&*bytes).ok()?;
+    let endian = elf.endian();
+    let mut loaded = elf
+        .elf_program_headers()
+        .iter()
+        .filter(|header| header.p_type(endian) == object::elf::PT_LOAD);
+    let from = |header: &&_| {
+        let header: &object::elf::ProgramHeader64<object::Endianness> = header;
+        header.p_offset(endian) / PAGE * PAGE
+    };
+    let end = |header: &&_| {
+        let header: &object::elf::ProgramHeader64<object::Endianness> = header;
+        header.p_offset(endian) + header.p_filesz(endian)
+    };
+    let header = loaded.find(|header| (from(header)..end(header)).contains(&offset))?;
+    Some(header.p_vaddr(endian).wrapping_add(offset).wrapping_sub(header.p_offset(endian)))
+}
+
+/// What the kernel tells a program of where it lies, made of what was recorded.
+pub fn auxiliary_vector(ready: &Ready) -> Result<Vec<u8>, Error> {
+    let trace = ready.lineage.first();
+    let events = || trace.process_events.iter().filter_map(|placed| placed.event.as_ref());
+    let start = events().find_map(|event| match event {
+        Event::Map { start, path, .. } => {
+            let is_program = **path == *trace.program.as_os_str().as_bytes();
+            is_program.then_some(start.0)
+        }
+        _ => None,
+    });
+    let interpreter = events().find_map(|event| match event {
+        Event::Layout { interpreter, .. } => Some(interpreter.0),
+        _ => None,
+    });
+    let failed = |e: &dyn std::fmt::Display| Error(format!("{}: {e}", ready.original.display()));
+    let bytes = std::fs::read(&ready.original).map_err(|e| failed(&e))?;
+    let elf = ElfFile64::<object::Endianness>::parse(&*bytes).map_err(|e| failed(&e))?;
+    let (endian, header) = (elf.endian(), elf.elf_header());
+    let first = address_of(&ready.original, 0).unwrap_or(0);
+    let distance = start.unwrap_or(first).wrapping_sub(first);
+    let headers = header.e_phoff(endian).wrapping_add(first);
+    let words = [
+        (AT_PHDR, headers.wrapping_add(distance)),
+        (AT_PHENT, header.e_phentsize(endian).into()),
+        (AT_PHNUM, header.e_phnum(endian).into()),
+        (AT_PAGESZ, PAGE),
+        (AT_BASE, interpreter.unwrap_or(0)),
+        (AT_ENTRY, header.e_entry(endian).wrapping_add(distance)),
+        (AT_NULL, 0),
+    ];
+    Ok(words.iter().flat_map(|(kind, value)| [*kind, *value]).flat_map(u64::to_le_bytes).collect())
+}
+
+const PAGE: u64 = 4096;
+const AT_NULL: u64 = 0;
+const AT_PHDR: u64 = 3;
+const AT_PHENT: u64 = 4;
+const AT_PHNUM: u64 = 5;
+const AT_PAGESZ: u64 = 6;
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
+
+fn files(ready: &Ready) -> Result<Vec<String>, Error> {
     if ready.files().iter().all(|(recorded, file)| recorded == file) {
         return Ok(vec!["set sysroot /".into()]);
     }

@@ -83,6 +83,11 @@ impl<M: Machine + 'static> Server<M> {
         }
     }
 
+    /// Where the program and its interpreter lie, if memory does not say so.
+    pub fn places(&mut self, auxiliary_vector: Vec<u8>) {
+        self.auxv = auxiliary_vector;
+    }
+
     /// Answers gdb until it goes.
     pub fn serve(&mut self, wire: Wire) -> Result<(), Failed> {
         match GdbStub::new(wire).run_blocking::<Loop<M>>(self) {

@@ -178,7 +178,7 @@ fn each(
         None => Trace::open_alone(&arguments.file)?,
     };
     if arguments.thread.is_some() && !replay::alone::is_watched(&trace) {
-        return Err(Error("--thread needs a recording of watched threads".into()));
+        return Err(needs_watched());
     }
     for thread in parts(&trace, &arguments.file, arguments.thread)? {
         let mut named = named(arguments, process);
@@ -186,7 +186,7 @@ fn each(
         let thread = match thread {
             Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
             Some((Watched::Beginning, tid)) => format!("thread {tid} alone "),
-            None => String::new(),
+            Some((Watched::Named(_), _)) | None => String::new(),
         };
         let ready = match recording {
             Some(recording) => Ready::in_recording(&named, recording),
@@ -196,6 +196,11 @@ fn each(
         statuses.push(say(arguments, told));
     }
     Ok(())
+}
+
+/// Parts can be chosen of a process whose threads were watched alone.
+fn needs_watched() -> Error {
+    Error("a thread, or its beginning, can be chosen of a recording of watched threads only".into())
 }
 
 /// The threads of a process whose threads were watched, each with its name: those that are asked for, in front of
@@ -360,6 +365,46 @@ fn each_listed(
         }
         listing.limit = overlap::show(&listing, &ready, common, out)?;
         if listing.limit == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Tells `go` what is needed to replay the process that is named: once, or, if its threads were watched, of each of
+/// them (and its name), the first one in two parts, as long as it wants more. `thread`: of those this one alone.
+pub fn each_ready(
+    common: &Common,
+    thread: Option<u32>,
+    mut go: impl FnMut(&Ready, Option<u32>) -> Result<bool, Stop>,
+) -> Result<(), Stop> {
+    let file = &common.file;
+    let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
+    let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
+    let trace = match &recording {
+        Some(recording) => {
+            let name = crate::folder::select_one(recording, file, common.process)?;
+            Trace::open_alone(&recording.path(name))?
+        }
+        None => {
+            crate::folder::has_one(file, common.process)?;
+            Trace::open_alone(file)?
+        }
+    };
+    for part in parts(&trace, file, thread)? {
+        let named = Named {
+            file,
+            process: common.process,
+            program: common.program.as_deref(),
+            output: common.output.as_deref(),
+            thread: part.map(|(what, _)| what),
+        };
+        let ready = match &recording {
+            Some(recording) => Ready::in_recording(&named, recording)?,
+            None => Ready::new(&named)?,
+        };
+        warn_of_damage(&ready);
+        if !go(&ready, part.map(|(_, tid)| tid))? {
             break;
         }
     }

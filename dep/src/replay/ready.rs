@@ -40,6 +40,8 @@ pub enum Watched {
     Beginning,
     /// The thread with this index, from where it was watched on.
     Thread(u32),
+    /// The same of the thread with this kernel thread id, or of the first one; of other processes all of it.
+    Named(Option<u32>),
 }
 
 /// A replay that can be run.
@@ -184,7 +186,22 @@ impl Ready {
         };
         let interpreter = interpreter.as_deref();
         let watched = replay::alone::is_watched(lineage.last());
-        let script = match named.thread {
+        let part_of = match named.thread {
+            Some(Watched::Named(None)) if !watched => None,
+            Some(Watched::Named(tid)) => {
+                let parts = super::parts(lineage.last(), named.file, tid)?;
+                let mut parts = parts.into_iter().flatten().map(|(what, _)| what);
+                let found = parts.find(|what| matches!(what, Watched::Thread(_)));
+                Some(found.ok_or_else(super::needs_watched)?)
+            }
+            Some(Watched::Beginning) if !watched => return Err(super::needs_watched()),
+            Some(Watched::Beginning) if !replay::alone::has_beginning(lineage.last()) => {
+                let why = "all that its first thread did was watched: it has no beginning";
+                return Err(in_file(Error(why.into())));
+            }
+            other => other,
+        };
+        let script = match part_of {
             Some(Watched::Thread(thread)) if watched => {
                 let resolve = &mut resolve;
                 replay::script::write_thread(&lineage, thread, interpreter, resolve, &mut file)
@@ -193,7 +210,7 @@ impl Ready {
                 replay::script::write_beginning(&lineage, interpreter, &mut resolve, &mut file)
             }
             _ if watched => Err(Error(
-                "its threads are watched, and each is replayed alone (dep replay, blocks, memrefs): for all else record with --threads serial".into(),
+                "its threads are watched, and each is replayed alone: for what needs one order of all of them record with --threads serial".into(),
             )),
             _ => write_part(&lineage, part, interpreter, &mut resolve, &mut file),
         };
