@@ -20,8 +20,8 @@ use crate::args::Common;
 use crate::list::{list_tasks, no_thread, Listing, Progress};
 use crate::{Stop, Warnings};
 
-/// Chunks, of one MiB each, that a replay may be ahead of whoever reads.
-const AHEAD: usize = 32;
+/// Chunks, of two MiB each, that a replay may be ahead of whoever reads.
+const AHEAD: usize = 16;
 /// How often it is looked whether there is more.
 const EACH: Duration = Duration::from_millis(1);
 
