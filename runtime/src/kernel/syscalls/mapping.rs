@@ -158,7 +158,11 @@ fn beside_landings(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
     let mut jit = jit();
     let Some(landing) = jit.tables.landing_in(at, at.saturating_add(len)) else { return result };
     // SAFETY: mapped just now for the program, which does not know of it yet.
-    let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+    let unmapped = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
+    if unmapped.is_err() {
+        // Of huge pages that length may be none.
+        return result;
+    }
     jit.tables.land(landing, 0);
     drop(jit);
     map()
