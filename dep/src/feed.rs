@@ -84,6 +84,8 @@ struct Collector<'a> {
     batch: Batch,
     instructions: u32,
     turns: u32,
+    /// Nothing was executed since the last call.
+    behind_call: bool,
     /// Of the unit that is executed.
     unit: u64,
     atomic: Vec<u16>,
@@ -133,6 +135,7 @@ impl Sink for Collector<'_> {
     }
 
     fn executed(&mut self, unit: &CompiledUnit, count: usize) {
+        self.behind_call = false;
         let whole = count + 1 == unit.starts.len();
         let done = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let mut counted = 0;
@@ -152,7 +155,11 @@ impl Sink for Collector<'_> {
     }
 
     fn event(&mut self, event: &Event) {
+        let behind_call =
+            std::mem::replace(&mut self.behind_call, matches!(event, Event::Syscall { .. }));
         match event {
+            // `rt_sigreturn` is a turn; the way back from the vsyscall page stands behind its call, and is none.
+            Event::Resume(_) => self.turns += u32::from(!behind_call),
             Event::Runs(number) => self.push(Did::Runs { number: *number, pc: self.last }),
             Event::ThreadStart { .. }
             | Event::ThreadEnd { .. }
@@ -202,6 +209,7 @@ fn walk(
         batch,
         instructions: 0,
         turns: 0,
+        behind_call: false,
         unit: 0,
         atomic: Vec::new(),
         last: 0,

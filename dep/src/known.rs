@@ -34,7 +34,7 @@ const WORDS: usize = PAGE as usize / 64;
 const NEAR: usize = 256;
 
 const RT_SIGRETURN: u64 = 15;
-/// Calls that do not return, and are no calls in the script.
+/// Calls that do not return, and are no calls in the script, unless they fail.
 const LAST: [u64; 4] = [60, 231, 59, 322];
 
 /// What made bytes known, or unknown.
@@ -91,6 +91,10 @@ impl Page {
         words(range).all(|word| self.known[word] & bits(word, range) == bits(word, range))
     }
 
+    fn has_any(&self, range: &Range<usize>) -> bool {
+        words(range).any(|word| self.known[word] & bits(word, range) != 0)
+    }
+
     fn set(&mut self, range: &Range<usize>, known: bool) {
         for word in words(range) {
             match known {
@@ -128,6 +132,18 @@ impl Pages {
 
     /// These bytes are known from now on, or no longer.
     fn note(&mut self, range: Range<u64>, time: u64, by: By) {
+        let pages = range.start / PAGE..range.end.div_ceil(PAGE);
+        if by == By::Forgotten && pages.end.saturating_sub(pages.start) > self.at.len() as u64 {
+            // More than there is to forget.
+            let known: Vec<_> = self.at.iter().map(|(&number, &page)| (number, page)).collect();
+            for (number, page) in known.into_iter().filter(|(number, _)| pages.contains(number)) {
+                let base = number * PAGE;
+                let from = range.start.saturating_sub(base) as usize;
+                let to = (range.end - base).min(PAGE) as usize;
+                self.note_in(page, from..to, time, by);
+            }
+            return;
+        }
         let mut at = range.start;
         while at < range.end {
             let end = (at / PAGE + 1).saturating_mul(PAGE).min(range.end);
@@ -143,7 +159,11 @@ impl Pages {
     fn note_in(&mut self, page: usize, range: Range<usize>, time: u64, by: By) {
         let page = &mut self.all[page];
         let is_known = by != By::Forgotten;
-        if is_known && page.has(&range) {
+        let changes = match is_known {
+            true => !page.has(&range),
+            false => page.has_any(&range),
+        };
+        if !changes {
             return;
         }
         page.set(&range, is_known);
@@ -187,6 +207,7 @@ impl Known {
             near: vec![(u64::MAX, 0); NEAR],
             turns: 0,
             interrupted: None,
+            behind_call: false,
             failed: None,
         };
         // No instruction lies there: of what is behind a signal.
@@ -305,6 +326,8 @@ impl<I: Iterator<Item = Result<Entry, Error>>> Script<I> {
     /// What has happened up to the next call, and with it: its number, and the turn.
     fn up_to_call(&mut self, pages: &mut Pages) -> Result<Option<(u64, u64)>, Error> {
         let mut written = Vec::new();
+        // What is shown for a call is there when it returns: never, if the recording ends in it.
+        let mut shown = Vec::new();
         for entry in self.entries.by_ref() {
             let Entry { at, turns, event, .. } = entry?;
             match event {
@@ -313,12 +336,18 @@ impl<I: Iterator<Item = Result<Entry, Error>>> Script<I> {
                     continue;
                 }
                 Event::Seen { pc, address, bytes, .. } => {
-                    let place = place_of(pages, pc.0);
-                    pages.note(range(address, bytes.len()), at, By::Shown(place));
+                    shown.push((range(address, bytes.len()), at, pc.0));
                     continue;
                 }
                 // They stand in front of a call, too.
                 Event::Mapped { .. } | Event::Passed { .. } | Event::Runs(_) => continue,
+                _ => {}
+            }
+            for (range, at, pc) in shown.drain(..) {
+                let place = place_of(pages, pc);
+                pages.note(range, at, By::Shown(place));
+            }
+            match event {
                 Event::Syscall { number, arguments, result } => {
                     for range in mapped(number, &arguments, result, &mut self.brk) {
                         pages.note(range, at, By::Forgotten);
@@ -392,7 +421,29 @@ fn files(ready: &Ready) -> Result<Vec<Range<u64>>, Error> {
             at..at.saturating_add(header.p_filesz(endian))
         }));
     }
+    // What any thread has made writable, or mapped something over, is memory like other memory.
+    let calls = trace.threads.iter().flat_map(|thread| &thread.events);
+    for event in calls.filter_map(|placed| placed.event.as_ref()) {
+        if let Some(changed) = changed_mapping(event) {
+            all.retain(|file| changed.end <= file.start || file.end <= changed.start);
+        }
+    }
     Ok(all)
+}
+
+/// Memory that a call has made writable, or has given another meaning.
+fn changed_mapping(event: &Event) -> Option<Range<u64>> {
+    const WRITE: u64 = 2;
+    const FIXED: u64 = 0x10;
+    let Event::Syscall { number, arguments, result: 0.. } = event else { return None };
+    let [first, len, third, fourth, ..] = *arguments;
+    let is_changed = match find(*number)?.name {
+        "mprotect" | "pkey_mprotect" => third & WRITE != 0,
+        "munmap" | "mremap" => true,
+        "mmap" => fourth & FIXED != 0,
+        _ => false,
+    };
+    is_changed.then(|| first..first.saturating_add(len))
 }
 
 /// Goes through the trace.
@@ -408,6 +459,8 @@ struct Finder<I: Iterator<Item = Result<Entry, Error>>, C> {
     turns: u64,
     /// The turn in which a signal came, or a handler returned.
     interrupted: Option<u64>,
+    /// Nothing was executed since the last call.
+    behind_call: bool,
     failed: Option<Error>,
 }
 
@@ -468,18 +521,25 @@ impl<I: Iterator<Item = Result<Entry, Error>>, C: Fn(u64, &mut [u8]) -> usize> S
     const REFERENCES: bool = true;
 
     fn executed(&mut self, unit: &CompiledUnit, count: usize) {
+        self.behind_call = false;
         let whole = count + 1 == unit.starts.len();
         self.turns += u64::from(whole && unit.turns);
     }
 
     fn event(&mut self, event: &Event) {
+        let behind_call = std::mem::take(&mut self.behind_call);
+        if matches!(event, Event::Resume(_)) {
+            // `rt_sigreturn` is a turn; the way back from the vsyscall page stands behind its call, and is none.
+            self.turns += u64::from(!behind_call);
+        }
         if matches!(event, Event::Signal { .. } | Event::Resume(_)) {
             self.interrupted = Some(self.turns);
         }
-        let Event::Syscall { number, .. } = event else { return };
+        let Event::Syscall { number, result, .. } = event else { return };
+        self.behind_call = true;
         match *number {
             RT_SIGRETURN => self.interrupted = Some(self.turns),
-            number if LAST.contains(&number) => {}
+            number if LAST.contains(&number) && *result >= 0 => {}
             number if self.failed.is_none() => self.failed = self.called(number).err(),
             _ => {}
         }

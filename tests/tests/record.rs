@@ -264,6 +264,53 @@ fn signals_reach_the_program() {
     }
 }
 
+/// On a terminal, whose stops are the recorder's, too, the end of the program is the recorder's as it is elsewhere.
+#[test]
+fn a_program_ends_on_a_terminal_as_elsewhere() {
+    for (name, script, status, end) in [
+        ("exit", "echo on; exit 7", 7, serde_json::json!({"exit": 7})),
+        ("signal", "echo on; kill -TERM $$", 128 + 15, serde_json::json!({"signal": 15})),
+        ("long", "echo on; sleep .2; exit 3", 3, serde_json::json!({"exit": 3})),
+    ] {
+        let here = folder();
+        let dep = Tools::get().dep.display();
+        let recorded = format!("{dep} record -o {name} sh -c '{script}'");
+        let mut terminal = Command::new("script");
+        terminal.args(["-qec", &recorded, "/dev/null"]);
+        terminal.current_dir(here.path()).env("DEP_CACHE", cache()).stdin(Stdio::null());
+        let done = output(terminal);
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(done.status.code(), Some(status), "{name}: {said}");
+        assert!(said.contains("on") && said.contains(" process"), "{name}: {said}");
+        let manifest = std::fs::read(here.path().join(name).join("recording.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+        assert_eq!(manifest["end"]["status"], end, "{name}");
+    }
+}
+
+/// A caller that ignores the ends of its children has the kernel forget them: the recorder is told all the same.
+#[test]
+fn the_end_is_known_where_the_caller_ignores_ends() {
+    let here = folder();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' CHLD; exec \"$0\" record -o rec sh -c 'exit 5'"]);
+    command.arg(&Tools::get().dep).current_dir(here.path()).env("DEP_CACHE", cache());
+    let done = output(command);
+    assert_eq!(done.status.code(), Some(5), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// An alarm that was set before the recorder was started is the program's.
+#[test]
+fn an_alarm_that_is_set_before_ends_the_program() {
+    let here = folder();
+    let mut command = Command::new("perl");
+    command.args(["-e", "alarm 1; exec @ARGV"]).arg(&Tools::get().dep);
+    command.args(["record", "-o", "rec", "sleep", "60"]);
+    command.current_dir(here.path()).env("DEP_CACHE", cache());
+    let done = output(command);
+    assert_eq!(done.status.signal(), Some(14), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
 #[test]
 fn what_the_caller_ignores_is_ignored() {
     const SHOW: &str =

@@ -875,6 +875,74 @@ fn conditions_on_watched_threads_are_answered_from_what_they_know() {
     assert!(!done.status.success() && text(&done.stderr).contains("no such thread"));
 }
 
+/// A thread whose handlers return, that cannot execute a program, and that ends in a call.
+const INTERRUPTED: &str = r#"
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+// A page of its own: of one that is seen again and again all is seen.
+volatile char area[4096] __attribute__((aligned(4096)));
+struct pollfd asked[512] __attribute__((aligned(4096)));
+static int ends[2], told[2];
+__attribute__((noinline)) void mark(long n) { __asm__ volatile("" :: "r"(n) : "memory"); }
+static void on(int signal) { area[2] = signal; }
+static void *work(void *p) {
+    raise(SIGUSR1);
+    raise(SIGUSR1);
+    execl("/nonexistent", "nonexistent", (char *)0);
+    area[1] = 7;
+    mark(1);
+    write(told[1], "x", 1);
+    poll(asked, 1, -1);
+    return p;
+}
+int main(void) {
+    char room;
+    pthread_t thread;
+    signal(SIGUSR1, on);
+    if (pipe(ends) || pipe(told)) return 1;
+    asked[0] = (struct pollfd){.fd = ends[0], .events = POLLIN};
+    pthread_create(&thread, 0, work, 0);
+    read(told[0], &room, 1);
+    usleep(20000);
+    _exit(0);
+}
+"#;
+
+/// What a thread knows is told in the turns that its calls have, through handlers, and calls that fail or never return.
+#[test]
+fn what_a_thread_knows_is_right_behind_handlers_and_failed_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, INTERRUPTED, &["-fno-builtin"]);
+    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    assert!(dep(here, &record).status.success());
+    let places = rows_of_when(here, "pc == mark", &[]).0;
+    assert_eq!(places.len(), 1);
+    let tid = places[0]["tid"].to_string();
+    for (condition, found) in [
+        ("pc == mark && [area+1]:1 == 7", (1, 0)),
+        ("pc == mark && [area+2]:1 == 10", (1, 0)),
+        ("pc == mark && [area+1]:1 == 0", (0, 0)),
+        ("pc == mark && [area+3]:1 == 0", (0, 1)),
+    ] {
+        let (rows, doubts) = rows_of_when(here, condition, &["--thread", &tid]);
+        assert_eq!((rows.len(), doubts), found, "{condition}");
+    }
+    // The thread is in its last call, which was never shown what others had stored.
+    let shown = [
+        &["debug", "rec", "--thread", &tid, "--", "-batch"][..],
+        &["-ex", "handle SIGUSR1 nostop noprint", "-ex", "continue"][..],
+        &["-ex", "x/1xb (char *)&area + 1", "-ex", "x/1xw &asked"][..],
+    ];
+    let done = dep(here, &shown.concat());
+    let (shown, said) = (text(&done.stdout), text(&done.stderr));
+    assert!(shown.contains("<area+1>:\t0x07"), "{shown}{said}");
+    assert!(said.contains("Cannot access memory at address"), "{shown}{said}");
+}
+
 /// What the command finds, and how often it is not known whether the condition holds.
 fn rows_of_when(here: &Path, condition: &str, further: &[&str]) -> (Vec<serde_json::Value>, usize) {
     let done = dep(here, &[&["when", "--json", "rec", condition], further].concat());

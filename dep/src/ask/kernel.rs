@@ -277,13 +277,17 @@ impl Effects {
 /// Where a call has put other memory, or none. `brk`: where the heap ends, then and behind it.
 pub fn mapped(number: u64, arguments: &[u64; 6], result: i64, brk: &mut u64) -> Vec<Range<u64>> {
     const DROPS: [u64; 4] = [4, 8, 9, 24];
-    let (Some(call), Ok(address)) = (find(number), u64::try_from(result)) else {
-        return Vec::new();
-    };
+    const ENOMEM: i64 = -12;
     let [first, len, third, ..] = *arguments;
     let pages = |start: u64, len: u64| {
         start..start.saturating_add(len.checked_next_multiple_of(4096).unwrap_or(u64::MAX))
     };
+    let Some(call) = find(number) else { return Vec::new() };
+    if call.name == "madvise" && result == ENOMEM && DROPS.contains(&third) {
+        // It has dropped what is in front of a hole, and behind it.
+        return vec![pages(first, len)];
+    }
+    let Ok(address) = u64::try_from(result) else { return Vec::new() };
     match call.name {
         "mmap" => vec![pages(address, len)],
         "munmap" => vec![pages(first, len)],

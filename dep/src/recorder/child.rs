@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -102,6 +103,10 @@ impl Child {
             files.add_close(fd)?;
         }
         let pid = posix_spawn(start.file, &files, &attributes, &arguments?, &environment?)?;
+        if caller::ignores(signal_hook::consts::SIGCHLD) {
+            // The kernel would not keep how the program ends. The program goes on ignoring its own children's ends.
+            let _ = signal_hook::flag::register(signal_hook::consts::SIGCHLD, Arc::default());
+        }
         let number = rustix::process::Pid::from_raw(pid.as_raw());
         let end = number.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let stops = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
@@ -134,6 +139,12 @@ impl Child {
         loop {
             // Its number is its own until here.
             if let Some(status) = self.state(WaitIdOptions::empty())? {
+                // From here on they do nothing, and whatever this process starts has its own.
+                let passed: SigSet = passed_on().collect();
+                for signal in passed.iter() {
+                    let _ = signal_hook::flag::register(signal as i32, Arc::default());
+                }
+                let _ = passed.thread_unblock();
                 return Ok(status);
             }
             self.pass_on(None);
@@ -150,7 +161,8 @@ impl Child {
                 answer => return answer,
             }
         };
-        if self.stops && asked(WaitIdOptions::STOPPED)?.is_some() {
+        // (Of a process that has ended, nobody is told of a stop: that is an error.)
+        if self.stops && matches!(asked(WaitIdOptions::STOPPED), Ok(Some(_))) {
             let _ = kill(Pid::this(), Signal::SIGSTOP);
             let _ = kill(self.pid, Signal::SIGCONT);
         }
@@ -180,7 +192,10 @@ impl Child {
                 continue;
             }
             let own = u32::try_from(self.pid.as_raw()).is_ok_and(|pid| origin.ssi_pid == pid);
-            if own || origin.ssi_code == SI_KERNEL || signal == Signal::SIGCHLD as i32 {
+            // Of a terminal, the program is told itself, too; but that it is gone only the session's leader is told.
+            let alone = signal == SIGALRM || signal == SIGHUP && is_leader();
+            let told = origin.ssi_code == SI_KERNEL && !alone;
+            if own || told || signal == Signal::SIGCHLD as i32 {
                 continue;
             }
             if let Ok(signal) = Signal::try_from(signal) {
@@ -189,6 +204,11 @@ impl Child {
             }
         }
     }
+}
+
+/// Whether this process leads its session.
+fn is_leader() -> bool {
+    nix::unistd::getsid(None) == Ok(Pid::this())
 }
 
 /// How a process that is waited for has ended.
