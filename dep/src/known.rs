@@ -564,7 +564,7 @@ mod tests {
         for (range, time, by) in notes {
             pages.note(range.clone(), *time, *by);
         }
-        Known { pages, files: Vec::from([0x9000..0x9010]), calls: BTreeSet::new() }
+        Known { pages, files: std::iter::once(0x9000..0x9010).collect(), calls: BTreeSet::new() }
     }
 
     fn at(turns: u64, entry: u64, pc: u64) -> Position {
