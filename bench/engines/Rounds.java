@@ -5,7 +5,7 @@ import java.util.function.IntUnaryOperator;
 /// Rounds of recursion, objects, closures, strings, a hash table, exceptions and a sort. Their results go to
 /// stdout. The processor time of the second half, when all is compiled, goes to stderr.
 public class Rounds {
-    static final int ROUNDS = 80;
+    static final int ROUNDS = 150;
 
     static int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 

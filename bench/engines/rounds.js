@@ -1,6 +1,6 @@
 // Rounds of recursion, objects, closures, strings, a hash table, exceptions and a sort. Their results go to
 // stdout. The processor time of the second half, when all is compiled, goes to stderr.
-const ROUNDS = 150;
+const ROUNDS = 480;
 
 function fib(n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 

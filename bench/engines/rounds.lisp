@@ -1,6 +1,6 @@
 ;; Rounds of recursion, objects, closures, strings, a hash table, conditions and a sort. Their results go to
 ;; stdout. The processor time of the second half goes to stderr.
-(defparameter *rounds* 130)
+(defparameter *rounds* 300)
 
 (defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
 

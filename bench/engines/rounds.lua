@@ -1,6 +1,6 @@
 -- Rounds of recursion, objects, closures, strings, a hash table, errors and a sort. Their results go to
 -- stdout. The processor time of the second half, when all is compiled, goes to stderr.
-local ROUNDS = 90
+local ROUNDS = 200
 
 local function fib(n) if n < 2 then return n end return fib(n - 1) + fib(n - 2) end
 
