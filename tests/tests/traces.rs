@@ -193,7 +193,6 @@ fn what_a_return_has_read_stays_if_it_is_asked_for() {
 #[test]
 fn what_costs_is_counted() {
     let mut tally = Tally::start("what_costs_is_counted");
-    let tools = Tools::get();
     let costly: [(&str, &[&str]); 2] = [
         ("c/stack_code.", &["comparisons of code"]),
         ("c/generated_pages.", &["faults mended", "translations closed"]),
@@ -201,18 +200,10 @@ fn what_costs_is_counted() {
     for (name, expected) in costly {
         for case in corpus().iter().filter(|case| case.name.starts_with(name)) {
             let check = || -> Result<(), String> {
-                let dir = tempfile::tempdir().unwrap();
-                let to = dir.path().join("rewritten");
-                tools.rewrite(&case.path, &to, &[])?;
-                let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
-                let mut info = Command::new(&tools.dep);
-                info.args(["info", "--json", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
-                let info = info.output().map_err(|e| e.to_string())?.stdout;
-                let info: Value = serde_json::from_slice(&info).map_err(|e| e.to_string())?;
+                let costs = costs_of(case)?;
                 for what in expected {
-                    let rows = info["costs"].as_array().into_iter().flatten();
-                    let row = rows.into_iter().find(|row| row["what"] == *what);
-                    let row = row.ok_or_else(|| format!("no {what}: {}", info["costs"]))?;
+                    let row = costs.iter().find(|row| row["what"] == *what);
+                    let row = row.ok_or_else(|| format!("no {what}: {costs:?}"))?;
                     let first = row["first"].as_array().map_or(0, Vec::len);
                     if row["count"].as_u64() == Some(0) || !(1..=10).contains(&first) {
                         return Err(format!("{row}"));
@@ -247,6 +238,14 @@ fn returns_to_reserved_memory_are_no_faults() {
 
 /// How many faults the runtime has mended in a run.
 fn faults_mended(case: &Case) -> Result<u64, String> {
+    let costs = costs_of(case)?;
+    let row = costs.iter().find(|row| row["what"] == "faults mended");
+    // The first return to each 4 GiB is one.
+    row.and_then(|row| row["count"].as_u64()).ok_or_else(|| format!("no faults: {costs:?}"))
+}
+
+/// What a run has paid for again and again, as its trace says it.
+fn costs_of(case: &Case) -> Result<Vec<Value>, String> {
     let tools = Tools::get();
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
     let to = dir.path().join("rewritten");
@@ -256,10 +255,7 @@ fn faults_mended(case: &Case) -> Result<u64, String> {
     info.args(["info", "--json", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
     let info = info.output().map_err(|e| e.to_string())?.stdout;
     let info: Value = serde_json::from_slice(&info).map_err(|e| e.to_string())?;
-    let costs = info["costs"].as_array().ok_or("no costs")?;
-    let row = costs.iter().find(|row| row["what"] == "faults mended");
-    // The first return to each 4 GiB is one.
-    row.and_then(|row| row["count"].as_u64()).ok_or_else(|| format!("no faults: {costs:?}"))
+    Ok(info["costs"].as_array().cloned().unwrap_or_default())
 }
 
 /// Where a translation is for another kind of processor, who rewrites is told, and who reads the trace.

@@ -18,7 +18,6 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use tempfile::NamedTempFile;
 use trace::compile::CompiledUnit;
 use trace::pipeline::{BatchSink, Job, Outlet};
-use trace::plain::Referred;
 use trace::walk::{unit_by_unit, Kind, MemoryReference, Passed, Sink};
 use trace::Error;
 
@@ -325,28 +324,6 @@ impl<const REFERENCES: bool> Sink for Gatherer<'_, REFERENCES> {
         self.addresses.push(r.address.0);
         self.kinds.push(Kind { size, write: r.write });
         self.send_if_full();
-    }
-
-    #[inline]
-    fn plain(
-        &mut self,
-        _number: u32,
-        unit: &CompiledUnit,
-        references: &[Referred],
-        addresses: &[u64],
-    ) {
-        if !REFERENCES {
-            return;
-        }
-        for (r, &address) in references.iter().zip(addresses) {
-            let pc = unit.address.plus(u64::from(r.offset));
-            self.reference(MemoryReference {
-                pc,
-                address: LiveAddr(address),
-                size: r.size.into(),
-                write: r.write,
-            });
-        }
     }
 
     fn passage(&mut self, passed: &Passed<'_>) {
