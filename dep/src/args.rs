@@ -313,7 +313,8 @@ pub struct UndoSelection {
     /// Only writes to this address (hexadecimal), newest first, with the function that wrote
     #[arg(long, value_name = "A", value_parser = address)]
     pub address: Option<u64>,
-    /// All threads, newest first: written back line by line, it takes memory to the start of the log
+    /// All threads, newest first: written back line by line, it takes memory to the start of the log (threads that were
+    /// watched: one after another, as far as each knows)
     #[arg(long, conflicts_with = "address")]
     pub backwards: bool,
     /// Only this thread (kernel thread id)
@@ -322,6 +323,12 @@ pub struct UndoSelection {
     /// Stop after N lines
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+}
+
+impl UndoSelection {
+    pub fn is_newest_first(&self) -> bool {
+        self.address.is_some() || self.backwards
+    }
 }
 
 impl Command {

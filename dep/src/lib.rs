@@ -194,7 +194,9 @@ fn show_with(
         Command::Blocks(blocks) => list::list(trace, &Listing::blocks(blocks), &mut warnings, out),
         Command::Memrefs(what) => list::list(trace, &Listing::references(what), &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
-        Command::Undo(what) => undo::list(trace, what, out),
+        Command::Undo(what) => {
+            undo::list(trace, what, what.limit.unwrap_or(u64::MAX), out).map(drop)
+        }
         Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),
         Command::Verify(_) => verify(trace, common.json, out),
         _ => Ok(()),

@@ -461,7 +461,7 @@ fn what_a_thread_alone_cannot_tell_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), RACING, &[]);
     let (_, trace) = record(&program, dir.path());
-    for command in [&["undo"][..], &["window", "--from", "main"], &["races"]] {
+    for command in [&["window", "--from", "main"][..], &["races"]] {
         let done = asked(command, &program, &trace, dir.path());
         let said = text(&done.stderr);
         assert!(!done.status.success() && done.stdout.is_empty(), "{command:?}");
@@ -504,16 +504,24 @@ int main(void) {
 }
 "#;
 
-/// What a command lists of the program's own code in a recording, thread by thread: its address in the program, and
-/// what else can be compared with another run.
-fn listed(here: &Path, recording: &str, command: &str) -> Vec<(String, Vec<String>)> {
+/// Where the program lies in a recording of one process.
+fn base(here: &Path, recording: &str) -> u64 {
     let traces = std::fs::read_dir(here.join(recording).join("traces")).unwrap();
     let traces: Vec<_> = traces.map(|entry| entry.unwrap().path()).collect();
     assert_eq!(traces.len(), 1);
     let info = text(&dep(here, &["info", traces[0].to_str().unwrap()]).stdout);
     let module = info.lines().find(|line| line.starts_with("module") && line.contains("/program "));
-    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
-    let base = number(module.and_then(|line| line.split_whitespace().nth(1)).expect(&info));
+    number(module.and_then(|line| line.split_whitespace().nth(1)).expect(&info))
+}
+
+fn number(hexadecimal: &str) -> u64 {
+    u64::from_str_radix(hexadecimal.trim_start_matches("0x"), 16).unwrap()
+}
+
+/// What a command lists of the program's own code in a recording, thread by thread: its address in the program, and
+/// what else can be compared with another run.
+fn listed(here: &Path, recording: &str, command: &str) -> Vec<(String, Vec<String>)> {
+    let base = base(here, recording);
     let inside = |address: u64| (base..base + 0x10000).contains(&address);
     let done = dep(here, &[command, recording]);
     assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
@@ -750,6 +758,222 @@ fn values_that_threads_race_for_come_from_stores() {
             assert_eq!(word(&pair[0], "old") + 1, word(&pair[1], "new"));
         }
     }
+}
+
+/// Threads that run one after another, and change an area in all the ways there are.
+const CHANGES: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+volatile unsigned char area[16384] __attribute__((aligned(4096)));
+volatile unsigned short given[4] = {0x5a17, 0x5a17, 0x5a17, 0x5a17};
+static int ends[2], has_masks;
+static unsigned char source[64];
+static volatile unsigned long sum;
+static unsigned long next(unsigned long *s) {
+    return (*s = *s * 6364136223846793005UL + 1442695040888963407UL) >> 33;
+}
+static void handler(int n) {
+    for (int i = 0; i < 5; i++) area[(200 * n + 37 * i) % 12288] += n;
+    *(volatile long *)(area + 3000 + 8 * n) = n;
+}
+__attribute__((noinline)) static void change(unsigned long *s) {
+    volatile unsigned char *at = area + next(s) % 12200;
+    unsigned long n = next(s) % 40, count = n;
+    void *to = (void *)at, *from = source;
+    switch (next(s) % 15) {
+    case 0: *at = n; break;
+    case 1: *(volatile int *)at = n; break;
+    case 2: *(volatile long *)at = n; break;
+    case 3: *at += n; break;
+    case 4: *(volatile long *)at ^= n; break;
+    case 5: sum += *(volatile int *)at; break;
+    case 6: __atomic_fetch_add((int *)((unsigned long)at & -4), 3, __ATOMIC_SEQ_CST); break;
+    case 7: __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(count) :: "memory"); break;
+    case 8: __asm__ volatile("rep stosb" : "+D"(to), "+c"(count) : "a"(n) : "memory"); break;
+    case 9:
+        from = (void *)(area + next(s) % 12200), count = n / 8;
+        __asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(count) :: "memory");
+        break;
+    case 10:
+        if (n && write(ends[1], source, n) == (long)n) (void)!read(ends[0], to, n + 8);
+        break;
+    case 11: raise(n & 1 ? SIGUSR1 : SIGUSR2); break;
+    case 12: __asm__ volatile("btsq %1,(%0)" :: "r"(area + 2000), "r"(n * 61) : "memory", "cc"); break;
+    case 13:
+        if (n < 2)
+            mmap((void *)(area + 4096 * n), 4096, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        else if (n < 8) {
+            madvise((void *)(area + 12288), 4096, MADV_DONTNEED);
+            area[12288 + n] = n;
+            area[12290] += n;
+        }
+        break;
+    case 14:
+        if (has_masks)
+            __asm__ volatile("vpcmpeqd %%xmm1,%%xmm1,%%xmm1; vpsrldq $8,%%xmm1,%%xmm1; vmovq %1,%%xmm0;"
+                             "vpmaskmovd %%xmm0,%%xmm1,(%0)" :: "r"(at), "r"(n) : "xmm0", "xmm1", "memory");
+        break;
+    }
+}
+static void *work(void *p) {
+    unsigned long s = (long)p;
+    given[s] = 1;
+    for (int k = 0; k < 1500; k++) change(&s);
+    return 0;
+}
+int main(void) {
+    pthread_t thread;
+    has_masks = __builtin_cpu_supports("avx2");
+    signal(SIGUSR1, handler), signal(SIGUSR2, handler);
+    unsigned long s = 9;
+    for (int i = 0; i < 64; i++) source[i] = i + 1;
+    for (int i = 0; i < 16384; i++) area[i] = next(&s) | 1;
+    if (pipe(ends)) return 1;
+    for (long i = 1; i < 4; i++) {
+        pthread_create(&thread, 0, work, (void *)i);
+        pthread_join(thread, 0);
+    }
+    unsigned long all = sum;
+    for (int i = 0; i < 16384; i++) all = all * 31 + area[i];
+    printf("%lx\n", all);
+}
+"#;
+
+/// What an undo log says of stores to the program's own data, thread by thread: instruction (0: not the program's) and
+/// address, in the program; size, old bytes.
+fn overwritten(here: &Path, recording: &str) -> Vec<Vec<(u64, u64, u64, String)>> {
+    let base = base(here, recording);
+    let inside = |address: u64| (base..base + 0x10000).contains(&address);
+    let mut threads: Vec<(u64, Vec<_>)> = Vec::new();
+    for row in rows(here, &["undo", recording]) {
+        let tid = row["tid"].as_u64().unwrap();
+        if threads.last().is_none_or(|(last, _)| *last != tid) {
+            threads.push((tid, Vec::new()));
+        }
+        let Some(old) = row["old"].as_str() else { continue };
+        let [pc, address] = ["pc", "address"].map(|name| number(row[name].as_str().unwrap()));
+        if inside(address) {
+            let pc = if inside(pc) { pc - base } else { 0 };
+            let size = row["size"].as_u64().unwrap();
+            threads.last_mut().unwrap().1.push((pc, address - base, size, old.to_owned()));
+        }
+    }
+    threads.into_iter().map(|(_, stores)| stores).collect()
+}
+
+/// Each store is listed with the bytes that it overwrites where threads run one at a time, or these are not known: a
+/// thread that neither loads nor stores a byte before does not know what others have left there.
+#[test]
+fn undo_logs_of_watched_threads_are_those_of_serial_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, CHANGES, &["-Wl,-z,now"]);
+    let record = |threads: &str| {
+        let command = ["record", "--replayable", "--threads", threads, "-o", threads, "./program"];
+        text(&dep(here, &command).stdout)
+    };
+    assert_eq!(record("serial"), record("watched"));
+    let [serial, watched] = ["serial", "watched"].map(|which| overwritten(here, which));
+    assert_eq!((serial.len(), watched.len()), (4, 4));
+    for (thread, (serial, watched)) in serial.iter().zip(&watched).enumerate() {
+        let (mut bytes, mut unknown) = (0, 0);
+        for (one, other) in serial.iter().zip(watched) {
+            assert_eq!((one.0, one.1, one.2), (other.0, other.1, other.2), "{thread}");
+            assert_eq!(one.3.len(), other.3.len(), "{thread}");
+            let pairs = one.3.as_bytes().chunks(2).zip(other.3.as_bytes().chunks(2));
+            for (is, said) in pairs {
+                bytes += 1;
+                unknown += usize::from(said == b"??");
+                assert!(said == b"??" || said == is, "{thread}: {one:x?} {other:x?}");
+            }
+            // The thread stores there first of all.
+            if one.3 == "175a" {
+                assert_eq!(other.3, "????");
+            }
+        }
+        assert_eq!(serial.len(), watched.len(), "{thread}");
+        assert!(bytes > 10_000, "{thread}: {bytes}");
+        match thread {
+            // Alone, which was not watched.
+            0 => assert_eq!(unknown, 0),
+            _ => {
+                assert_eq!(serial.iter().filter(|row| row.3 == "175a").count(), 1);
+                assert!(unknown > 2 && unknown < bytes / 4, "{thread}: {unknown} of {bytes}");
+            }
+        }
+    }
+}
+
+/// One thread, so many lines, newest first, about one byte: all of the same list.
+#[test]
+fn undo_logs_of_watched_threads_are_listed_in_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, OWN, &["-DSERIAL=0"]);
+    let command = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+    assert!(dep(here, &command).status.success());
+    let lines = |further: &[&str]| {
+        let done = dep(here, &[&["undo", "rec"], further].concat());
+        assert!(done.status.success() && done.stderr.is_empty(), "{}", text(&done.stderr));
+        text(&done.stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = lines(&[]);
+    let threads: Vec<&[String]> = all.chunk_by(|one, other| tid(one) == tid(other)).collect();
+    assert_eq!(threads.len(), 4);
+    for own in &threads {
+        assert!(own == &lines(&["--thread", tid(&own[0])]));
+    }
+    // Into what the first one does when there are others, and into another one.
+    let first = threads[0].len();
+    for limit in [3, first - 3, first + 3] {
+        assert!(lines(&["--limit", &limit.to_string()]) == all[..limit], "{limit}");
+    }
+    let backwards: Vec<String> = threads.iter().flat_map(|own| own.iter().rev()).cloned().collect();
+    assert!(lines(&["--backwards"]) == backwards);
+    assert!(lines(&["--backwards", "--limit", "50"]) == backwards[..50]);
+    let own = lines(&["--backwards", "--thread", tid(&threads[2][0])]);
+    assert!(own.iter().rev().eq(threads[2]));
+    // As text and as JSON.
+    let json = rows(here, &["undo", "rec"]);
+    assert_eq!(json.len(), all.len());
+    let mut unknown = 0;
+    for (row, line) in json.iter().zip(&all) {
+        if let Some(old) = row["old"].as_str() {
+            assert_eq!(line.rsplit(' ').next(), Some(old));
+            unknown += usize::from(old.contains("??"));
+        }
+    }
+    assert!(unknown > 0 && unknown < all.len() / 10, "{unknown} of {}", all.len());
+    // What a thread adds to, it has seen, as `dep values` says.
+    let stores = rows(here, &["values", "--address", "racing", "--stores", "rec"]);
+    let address = stores[0]["address"].as_str().unwrap();
+    let about = rows(here, &["undo", "--address", address, "rec"]);
+    assert!(about.iter().all(|row| row["function"].as_str().unwrap().contains("work")));
+    assert_eq!(about.len(), 60);
+    let of = |rows: &[serde_json::Value]| {
+        let mut threads: std::collections::BTreeMap<u64, Vec<String>> = Default::default();
+        for row in rows {
+            let of = threads.entry(row["tid"].as_u64().unwrap()).or_default();
+            of.push(bytes(&row["old"].to_string(), 18));
+        }
+        threads
+    };
+    let (about, mut stores) = (of(&about), of(&stores));
+    stores.values_mut().for_each(|own| own.reverse());
+    assert_eq!(about, stores);
+    let done = dep(here, &["undo", "rec", "--thread", "1"]);
+    assert!(!done.status.success() && done.stdout.is_empty(), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("no such thread"), "{}", text(&done.stderr));
+}
+
+/// Whose line it is.
+fn tid(line: &str) -> &str {
+    line.split(' ').next().unwrap_or_default()
 }
 
 /// A thread that touches some bytes of an area, each in its way, and comes to `mark`.

@@ -41,6 +41,19 @@ pub enum Item {
     Forgotten,
 }
 
+impl Item {
+    /// Whether it concerns the byte at `address`, or may.
+    #[must_use]
+    pub fn is_about(&self, address: LiveAddr) -> bool {
+        match self {
+            Item::Store(store) => address.from_start(store.address) < store.size.into(),
+            Item::Lost { start, len, .. } => *len == 0 || address.from_start(*start) < *len,
+            Item::Enter(_) => false,
+            Item::Stopped(_) | Item::Forgotten => true,
+        }
+    }
+}
+
 /// Something was overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Store {
@@ -52,6 +65,14 @@ pub struct Store {
     pub size: u32,
     /// Where the old bytes are in [`Items::bytes`].
     at: usize,
+}
+
+impl Store {
+    /// Where the old bytes are, among those of all stores that its [`Items`] have.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.at..self.at + self.size as usize
+    }
 }
 
 /// Behind this number of the order, or at it.
@@ -78,12 +99,30 @@ pub struct Items {
     bytes: Vec<u8>,
     /// Numbers of the order that the thread passed.
     passed: Vec<u64>,
+    /// Of the items that a walk adds next.
+    place: Place,
 }
 
 impl Items {
     /// What the store overwrote.
     pub fn old(&self, store: &Store) -> &[u8] {
-        &self.bytes[store.at..store.at + store.size as usize]
+        &self.bytes[store.range()]
+    }
+
+    /// What they are behind stays.
+    pub fn clear(&mut self) {
+        let place = self.place;
+        *self = Items { place, ..Items::default() };
+    }
+
+    /// Leaves the first `len` items, of which all others are stores. Returns how many old bytes are left.
+    pub fn take_back(&mut self, len: usize) -> usize {
+        if let Some(Item::Store(store)) = self.items.get(len) {
+            self.bytes.truncate(store.at);
+        }
+        self.items.truncate(len);
+        self.places.truncate(len);
+        self.bytes.len()
     }
 
     fn push(&mut self, item: Item, place: Place) {
@@ -110,22 +149,62 @@ impl Items {
 /// Items that are collected before they are handed on.
 const BATCH: usize = 1 << 14;
 
+/// A walk adds what it finds.
+impl Sink for Items {
+    const REFERENCES: bool = true;
+
+    fn store(&mut self, store: Overwritten<'_>) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(store.old);
+        let store = Store {
+            pc: store.pc,
+            address: store.address,
+            // At most that of one event.
+            size: u32::try_from(store.old.len()).unwrap_or(u32::MAX),
+            at,
+        };
+        self.push(Item::Store(store), self.place);
+    }
+
+    fn enter(&mut self, entered: Entered) {
+        self.push(Item::Enter(Box::new(entered)), self.place);
+    }
+
+    fn order(&mut self, number: u64, exact: bool) {
+        self.place = Place { after: number, exact };
+        self.passed.push(number);
+    }
+
+    fn ordered(&mut self) {
+        self.place.exact = false;
+    }
+
+    fn lost(&mut self, pc: LiveAddr, start: LiveAddr, len: u64, why: &[u8]) {
+        let why = String::from_utf8_lossy(why).into_owned();
+        self.push(Item::Lost { pc, start, len, why }, self.place);
+    }
+
+    fn stopped(&mut self, reason: Loss) {
+        self.push(Item::Stopped(reason), self.place);
+    }
+}
+
 struct Collector {
     outlet: Outlet<Items>,
     batch: Items,
-    place: Place,
 }
 
 impl Collector {
-    fn push(&mut self, item: Item) {
-        self.batch.push(item, self.place);
+    /// Something was added.
+    fn added(&mut self) {
         if self.batch.items.len() >= BATCH {
             self.send();
         }
     }
 
     fn send(&mut self) {
-        let batch = std::mem::take(&mut self.batch);
+        let next = Items { place: self.batch.place, ..Items::default() };
+        let batch = std::mem::replace(&mut self.batch, next);
         if self.outlet.is_open() {
             self.outlet.send(batch);
         }
@@ -136,37 +215,31 @@ impl Sink for Collector {
     const REFERENCES: bool = true;
 
     fn store(&mut self, store: Overwritten<'_>) {
-        let at = self.batch.bytes.len();
-        self.batch.bytes.extend_from_slice(store.old);
-        self.push(Item::Store(Store {
-            pc: store.pc,
-            address: store.address,
-            // At most that of one event.
-            size: u32::try_from(store.old.len()).unwrap_or(u32::MAX),
-            at,
-        }));
+        self.batch.store(store);
+        self.added();
     }
 
     fn enter(&mut self, entered: Entered) {
-        self.push(Item::Enter(Box::new(entered)));
+        self.batch.enter(entered);
+        self.added();
     }
 
     fn order(&mut self, number: u64, exact: bool) {
-        self.place = Place { after: number, exact };
-        self.batch.passed.push(number);
+        self.batch.order(number, exact);
     }
 
     fn ordered(&mut self) {
-        self.place.exact = false;
+        self.batch.ordered();
     }
 
     fn lost(&mut self, pc: LiveAddr, start: LiveAddr, len: u64, why: &[u8]) {
-        let why = String::from_utf8_lossy(why).into_owned();
-        self.push(Item::Lost { pc, start, len, why });
+        self.batch.lost(pc, start, len, why);
+        self.added();
     }
 
     fn stopped(&mut self, reason: Loss) {
-        self.push(Item::Stopped(reason));
+        self.batch.stopped(reason);
+        self.added();
     }
 
     fn go_on(&mut self) -> bool {
@@ -194,7 +267,7 @@ pub fn read(
     if !trace.options.recording.undo() {
         return Err(Error("the trace was recorded without an undo log".into()));
     }
-    let make = |_, outlet| Collector { outlet, batch: Items::default(), place: Place::default() };
+    let make = |_, outlet| Collector { outlet, batch: Items::default() };
     let mut result = Ok(());
     let forgotten = |thread: &Thread| {
         let first = thread.chunks.first().map(|chunk| chunk.frame.header.seq);
@@ -286,23 +359,15 @@ impl Log {
             |_| true,
             |thread, items| {
                 let mut about = Items::default();
-                for (item, place) in items.with_places() {
-                    match item {
-                        Item::Store(store)
-                            if address.from_start(store.address) < store.size.into() =>
-                        {
-                            let at = about.bytes.len();
-                            about.bytes.extend_from_slice(items.old(store));
-                            about.push(Item::Store(Store { at, ..*store }), place);
-                        }
-                        Item::Lost { start, len, .. }
-                            if *len == 0 || address.from_start(*start) < *len =>
-                        {
-                            about.push(item.clone(), place);
-                        }
-                        Item::Stopped(_) | Item::Forgotten => about.push(item.clone(), place),
-                        _ => {}
+                let all = items.with_places().filter(|(item, _)| item.is_about(address));
+                for (item, place) in all {
+                    let mut item = item.clone();
+                    if let Item::Store(store) = &mut item {
+                        let old = items.old(store);
+                        store.at = about.bytes.len();
+                        about.bytes.extend_from_slice(old);
                     }
+                    about.push(item, place);
                 }
                 about.passed = items.passed;
                 log.threads[thread].append(about);

@@ -20,7 +20,7 @@ use crate::replay::Ready;
 const PIECE: u64 = 20_000_000;
 
 /// Starts it; it stands where the recording begins.
-fn start(ready: &Ready) -> Result<Steered, Error> {
+pub fn start(ready: &Ready) -> Result<Steered, Error> {
     // Breakpoints are written into code that is translated when it runs.
     let output = ready.output_with("none", &["--translate", "dynamic"])?;
     Ok(Steered::start(ready, &output)?)

@@ -19,7 +19,7 @@ use serde::Serialize;
 use trace::events::Event;
 use trace::{Error, Trace, NOT_STARTED};
 
-use crate::args::{which, Args, Command, Common, Which};
+use crate::args::{which, Args, Command, Common, UndoSelection, Which};
 use crate::cleanup::Guard;
 use crate::list::Listing;
 use crate::row::{Form, Hex, Row};
@@ -341,6 +341,9 @@ pub fn show(
         Command::Memrefs(what) => {
             return Some(each_listed(trace, Listing::references(what), args, common, of, out));
         }
+        Command::Undo(what) if replay::alone::is_watched(trace) => {
+            return Some(each_undo(trace, what, common, of, out));
+        }
         Command::Races(_) | Command::Window(_) => "dep",
         Command::Undo(_) => "undo",
         _ => return None,
@@ -369,6 +372,44 @@ fn each_listed(
         }
     }
     Ok(())
+}
+
+/// Lists the undo logs of watched threads, one after another. No order of threads is known, but what the first one
+/// did alone was first.
+fn each_undo(
+    trace: &Trace,
+    what: &UndoSelection,
+    common: &Common,
+    of: Option<(&Recording, Which)>,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let file = common.file.display();
+    let mut parts = parts(trace, &common.file, what.thread)?;
+    if let ([Some((Watched::Beginning, _)), _, ..], true) = (&parts[..], what.is_newest_first()) {
+        parts.swap(0, 1);
+    }
+    let mut left = what.limit.unwrap_or(u64::MAX);
+    let mut warnings = crate::Warnings::default();
+    for part in parts {
+        let ready = ready(common, of, part.map(|(what, _)| what))?;
+        left = match ready.script.header.alone {
+            0 => {
+                let (trace, equal) = leave_trace(&ready, "undo", &file)?;
+                trace.damage.iter().for_each(|damage| warnings.add(damage));
+                let left = crate::undo::list(&trace, what, left, out)?;
+                conclude(&trace, equal, &ready, &file)?;
+                left
+            }
+            _ => crate::undo::alone::list(&ready, what, left, &mut warnings, out)?,
+        };
+        if left == 0 {
+            break;
+        }
+    }
+    match warnings.any() {
+        false => Ok(()),
+        true => Err(Error(format!("{file}: this is not all, or not what was recorded")).into()),
+    }
 }
 
 /// Tells `go` what is needed to replay the process that is named: once, or, if its threads were watched, of each of
@@ -447,14 +488,24 @@ fn replayed(
         Command::Window(what) => crate::window::show(&trace, ready, what, out)?,
         _ => crate::show(&trace, args, common, out)?,
     }
+    Ok(conclude(&trace, equal, ready, &file)?)
+}
+
+/// What is to be said of the trace of a replay when it has been listed.
+pub fn conclude(
+    trace: &Trace,
+    equal: bool,
+    ready: &Ready,
+    file: &impl std::fmt::Display,
+) -> Result<(), Error> {
     if trace.is_lossy {
         let temporary = std::env::temp_dir();
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";
-        return Err(Error(format!("{file}: {why} ({})", temporary.display())).into());
+        return Err(Error(format!("{file}: {why} ({})", temporary.display())));
     }
     match equal && !is_damaged(ready) {
         true => Ok(()),
-        false => Err(Error(format!("{file}: this is not what was recorded")).into()),
+        false => Err(Error(format!("{file}: this is not what was recorded"))),
     }
 }
 
@@ -464,30 +515,30 @@ fn leave_trace(
     instrument: &str,
     file: &impl std::fmt::Display,
 ) -> Result<(Trace, bool), Error> {
-    let (mut trace, equal) = whole_trace(ready, instrument, file)?;
+    let (mut trace, finished) = whole_trace(ready, instrument, file)?;
+    warn_unless_whole(ready, &finished);
     only_the_process(&mut trace, ready)?;
     for thread in &mut trace.threads {
         thread.tid = Some(ready.thread_name(thread.index));
     }
-    Ok((trace, equal))
+    Ok((trace, finished.is_equal(&ready.script)))
 }
 
-/// The same, with what the processes did that forked the one that is replayed.
-fn whole_trace(
+/// The same, with what the processes did that forked the one that is replayed. Nothing is said of how far it came.
+pub fn whole_trace(
     ready: &Ready,
     instrument: &str,
     file: &impl std::fmt::Display,
-) -> Result<(Trace, bool), Error> {
+) -> Result<(Trace, Finished), Error> {
     let output = ready.output(instrument)?;
     let path = ready.folder.join("replay.dep");
     let besides = Besides { trace: Some(path.clone()), ..Besides::default() };
     let finished = process::run(ready, &output, &besides)?;
-    let equal = finished.is_equal(&ready.script);
-    warn_unless_whole(ready, &finished);
     if finished.outcome.verdict == Verdict::Impossible {
+        warn_unless_whole(ready, &finished);
         return Err(Error(format!("{file}: it cannot be replayed")));
     }
-    Ok((Trace::open_with(&path, Some(&output))?, equal))
+    Ok((Trace::open_with(&path, Some(&output))?, finished))
 }
 
 /// What `look` finds in the trace that a replay leaves which lists memory references.
@@ -496,8 +547,9 @@ pub fn listed<T>(
     warnings: &mut crate::Warnings,
     look: impl FnOnce(&Trace, &mut crate::Warnings) -> T,
 ) -> Result<T, Error> {
-    let (trace, equal) = whole_trace(ready, "dep", &"the recording")?;
-    if !equal {
+    let (trace, finished) = whole_trace(ready, "dep", &"the recording")?;
+    warn_unless_whole(ready, &finished);
+    if !finished.is_equal(&ready.script) {
         warnings.add(&"the replay is not what was recorded");
     }
     if trace.is_lossy {

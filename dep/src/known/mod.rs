@@ -9,6 +9,9 @@
 //! Where it is not sure that a byte was touched, it was not: what a mask may have left out, memory that is touched behind
 //! a signal in the same turn.
 
+mod along;
+mod pace;
+
 use std::collections::{BTreeSet, HashMap};
 use std::iter::Peekable;
 use std::ops::Range;
@@ -27,15 +30,14 @@ use crate::ask::kernel::{entries, mapped, Entry};
 use crate::ask::whole::touches_whole;
 use crate::replay::Ready;
 use crate::Warnings;
+use pace::Pace;
+
+pub use along::Along;
 
 const PAGE: u64 = 4096;
 const WORDS: usize = PAGE as usize / 64;
 /// Pages that are found at once.
 const NEAR: usize = 256;
-
-const RT_SIGRETURN: u64 = 15;
-/// Calls that do not return, and are no calls in the script, unless they fail.
-const LAST: [u64; 4] = [60, 231, 59, 322];
 
 /// What made bytes known, or unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,6 +132,17 @@ impl Pages {
         })
     }
 
+    /// Whether it has happened where a replay stands at `here`.
+    fn has_happened(&self, item: &Item, here: &Position) -> bool {
+        match item.by {
+            By::Touch(place) => {
+                let pc = self.pcs[place as usize];
+                item.time < here.turns || item.time == here.turns && pc < here.pc
+            }
+            By::Shown(_) | By::Kernel | By::Forgotten => item.time < here.entry,
+        }
+    }
+
     /// These bytes are known from now on, or no longer.
     fn note(&mut self, range: Range<u64>, time: u64, by: By) {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
@@ -205,15 +218,13 @@ impl Known {
             pages: Pages::default(),
             places: HashMap::new(),
             near: vec![(u64::MAX, 0); NEAR],
-            turns: 0,
-            interrupted: None,
-            behind_call: false,
+            pace: Pace::default(),
             failed: None,
         };
         // No instruction lies there: of what is behind a signal.
         finder.place(0);
         finder.script.begin(&mut finder.pages)?;
-        finder.turns = finder.script.turns;
+        finder.pace = Pace::new(finder.script.turns);
         let mut walker = Walker::new(trace);
         for thread in &trace.threads {
             for number in 0..thread.chunks.len() {
@@ -253,14 +264,7 @@ impl Known {
         let Some(&page) = self.pages.at.get(&(at / PAGE)) else { return 0 };
         let mut known = Page { items: Vec::new(), known: [0; WORDS] };
         for item in &self.pages.all[page].items {
-            let has_happened = match item.by {
-                By::Touch(place) => {
-                    let pc = self.pages.pcs[place as usize];
-                    item.time < here.turns || item.time == here.turns && pc < here.pc
-                }
-                By::Shown(_) | By::Kernel | By::Forgotten => item.time < here.entry,
-            };
-            if has_happened {
+            if self.pages.has_happened(item, here) {
                 known.set(&item.bytes(), item.by != By::Forgotten);
             }
         }
@@ -456,11 +460,7 @@ struct Finder<I: Iterator<Item = Result<Entry, Error>>, C> {
     places: HashMap<u64, Option<u32>>,
     /// Pages by the low bits of their numbers.
     near: Vec<(u64, usize)>,
-    turns: u64,
-    /// The turn in which a signal came, or a handler returned.
-    interrupted: Option<u64>,
-    /// Nothing was executed since the last call.
-    behind_call: bool,
+    pace: Pace,
     failed: Option<Error>,
 }
 
@@ -493,25 +493,17 @@ impl<I: Iterator<Item = Result<Entry, Error>>, C: Fn(u64, &mut [u8]) -> usize> F
         }
         let Some(place) = self.place(pc) else { return };
         // Within a turn addresses grow, but for what a signal interrupts.
-        let (time, place) = match self.interrupted == Some(self.turns) {
-            true => (self.turns + 1, 0),
-            false => (self.turns, place),
+        let (time, place) = match self.pace.is_interrupted() {
+            true => (self.pace.turns + 1, 0),
+            false => (self.pace.turns, place),
         };
         self.pages.note(address..end, time, By::Touch(place));
     }
 
     /// A call of the trace has to be the next one of the script.
     fn called(&mut self, number: u64) -> Result<(), Error> {
-        let made = self.turns;
-        match self.script.up_to_call(&mut self.pages)? {
-            Some((next, turns)) if (next, turns) == (number, made) => Ok(()),
-            Some((next, turns)) => Err(Error(format!(
-                "two replays do not agree on the calls: one makes call {number} at turn {made}, where the script has {next} at turn {turns}"
-            ))),
-            None => Err(Error(format!(
-                "two replays do not agree on the calls: one makes call {number} at turn {made}, where the script has no more"
-            ))),
-        }
+        let next = self.script.up_to_call(&mut self.pages)?;
+        self.pace.agrees(number, next)
     }
 }
 
@@ -521,27 +513,12 @@ impl<I: Iterator<Item = Result<Entry, Error>>, C: Fn(u64, &mut [u8]) -> usize> S
     const REFERENCES: bool = true;
 
     fn executed(&mut self, unit: &CompiledUnit, count: usize) {
-        self.behind_call = false;
-        let whole = count + 1 == unit.starts.len();
-        self.turns += u64::from(whole && unit.turns);
+        self.pace.executed(unit, count);
     }
 
     fn event(&mut self, event: &Event) {
-        let behind_call = std::mem::take(&mut self.behind_call);
-        if matches!(event, Event::Resume(_)) {
-            // `rt_sigreturn` is a turn; the way back from the vsyscall page stands behind its call, and is none.
-            self.turns += u64::from(!behind_call);
-        }
-        if matches!(event, Event::Signal { .. } | Event::Resume(_)) {
-            self.interrupted = Some(self.turns);
-        }
-        let Event::Syscall { number, result, .. } = event else { return };
-        self.behind_call = true;
-        match *number {
-            RT_SIGRETURN => self.interrupted = Some(self.turns),
-            number if LAST.contains(&number) && *result >= 0 => {}
-            number if self.failed.is_none() => self.failed = self.called(number).err(),
-            _ => {}
+        if let Some(number) = self.pace.event(event).filter(|_| self.failed.is_none()) {
+            self.failed = self.called(number).err();
         }
     }
 

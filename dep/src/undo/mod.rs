@@ -1,16 +1,18 @@
 //! `dep undo`: what was overwritten.
 
+pub mod alone;
+
 use std::io::Write;
 
 use abi::ids::LiveAddr;
 use serde::{Serialize, Serializer};
-use trace::undo::{Item, Items, Log};
+use trace::undo::{Item, Log, Store};
 use trace::{undo, Error, Trace};
 
 use crate::args::UndoSelection;
 use crate::row::{Form, Hex, HexBytes, Row};
 use crate::symbols::Symbols;
-use crate::text::{decimal, hex, loss_reason};
+use crate::text::{decimal, hex, loss_reason, pair};
 use crate::Stop;
 
 const NAMES: [&str; 16] = [
@@ -36,7 +38,7 @@ enum What<'a> {
         pc: Hex,
         address: Hex,
         size: u32,
-        old: HexBytes<'a>,
+        old: Old<'a>,
     },
     Enter {
         pc: Hex,
@@ -58,6 +60,42 @@ enum What<'a> {
     },
 }
 
+/// Old bytes, as far as they are known.
+struct Old<'a> {
+    bytes: &'a [u8],
+    /// Which of them; `None`: all.
+    known: Option<&'a [bool]>,
+}
+
+impl<'a> Old<'a> {
+    fn all(bytes: &'a [u8]) -> Old<'a> {
+        Old { bytes, known: None }
+    }
+
+    fn append(&self, out: &mut Vec<u8>) {
+        match self.known {
+            None => HexBytes(self.bytes).append(out),
+            Some(known) => {
+                out.extend(self.bytes.iter().zip(known).flat_map(|(&byte, known)| match known {
+                    true => pair(byte),
+                    false => *b"??",
+                }))
+            }
+        }
+    }
+}
+
+impl Serialize for Old<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.known.is_none() {
+            return HexBytes(self.bytes).serialize(serializer);
+        }
+        let mut digits = Vec::with_capacity(2 * self.bytes.len());
+        self.append(&mut digits);
+        serializer.serialize_str(str::from_utf8(&digits).unwrap_or_default())
+    }
+}
+
 /// By their names.
 struct Registers([u64; 16]);
 
@@ -68,13 +106,18 @@ impl Serialize for Registers {
 }
 
 impl<'a> UndoRow<'a> {
-    fn new(tid: u32, item: &'a Item, items: &'a Items, function: Option<&'a str>) -> UndoRow<'a> {
+    fn new(
+        tid: u32,
+        item: &'a Item,
+        old: impl FnOnce(&'a Store) -> Old<'a>,
+        function: Option<&'a str>,
+    ) -> UndoRow<'a> {
         let what = match item {
             Item::Store(store) => What::Store {
                 pc: store.pc.into(),
                 address: store.address.into(),
                 size: store.size,
-                old: HexBytes(items.old(store)),
+                old: old(store),
             },
             Item::Enter(entered) => What::Enter {
                 pc: entered.pc.into(),
@@ -144,19 +187,35 @@ impl Row for UndoRow<'_> {
     }
 }
 
-pub fn list(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
+/// The function that has done it, if it is to be named.
+fn function(item: &Item, symbols: &mut Symbols) -> Option<String> {
+    let (Item::Store(Store { pc, .. }) | Item::Lost { pc, .. }) = item else { return None };
+    Some(symbols.name(*pc).unwrap_or_else(|| "?".into()))
+}
+
+/// Lists what a trace has: `left` lines at most. Returns how many more there could be.
+pub fn list(
+    trace: &Trace,
+    what: &UndoSelection,
+    left: u64,
+    out: &mut impl Write,
+) -> Result<u64, Stop> {
     if let Some(tid) = what.thread.filter(|&tid| trace.threads.iter().all(|t| t.name() != tid)) {
         return Err(Error(format!("the trace has no thread {tid}")).into());
     }
-    match what.address.is_some() || what.backwards {
-        true => newest_first(trace, what, out),
-        false => everything(trace, what, out),
+    match what.is_newest_first() {
+        true => newest_first(trace, what, left, out),
+        false => everything(trace, what, left, out),
     }
 }
 
-fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
+fn everything(
+    trace: &Trace,
+    what: &UndoSelection,
+    mut left: u64,
+    out: &mut impl Write,
+) -> Result<u64, Stop> {
     let form = Form::new(what.common.json);
-    let mut left = what.limit.unwrap_or(u64::MAX);
     let mut result = Ok(());
     let mut line = Vec::new();
     let wanted = |t: &trace::Thread| what.thread.is_none_or(|tid| tid == t.name());
@@ -168,7 +227,7 @@ fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Resu
             }
             left -= 1;
             line.clear();
-            let row = UndoRow::new(tid, item, &items, None);
+            let row = UndoRow::new(tid, item, |store| Old::all(items.old(store)), None);
             result = form.append(&row, &mut line).and_then(|()| out.write_all(&line));
             if result.is_err() {
                 return false;
@@ -176,11 +235,17 @@ fn everything(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Resu
         }
         left > 0
     })?;
-    Ok(result?)
+    result?;
+    Ok(left)
 }
 
 /// Newest first, over all threads: all of it, or what concerns one address, with function names.
-fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Result<(), Stop> {
+fn newest_first(
+    trace: &Trace,
+    what: &UndoSelection,
+    mut left: u64,
+    out: &mut impl Write,
+) -> Result<u64, Stop> {
     let log = match what.address {
         Some(address) => Log::new_about(trace, LiveAddr(address))?,
         None => Log::new(trace)?,
@@ -195,7 +260,6 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
         );
     }
     let form = Form::new(what.common.json);
-    let mut left = what.limit.unwrap_or(u64::MAX);
     let mut line = Vec::new();
     for (thread, item) in log.newest_first() {
         let tid = trace.threads[thread].name();
@@ -206,16 +270,11 @@ fn newest_first(trace: &Trace, what: &UndoSelection, out: &mut impl Write) -> Re
             break;
         }
         left -= 1;
-        let pc = match item {
-            Item::Store(store) => Some(store.pc),
-            Item::Lost { pc, .. } => Some(*pc),
-            Item::Enter(_) | Item::Stopped(_) | Item::Forgotten => None,
-        };
-        let name = pc.filter(|_| what.address.is_some());
-        let name = name.map(|pc| symbols.name(pc).unwrap_or_else(|| "?".into()));
+        let name = what.address.and_then(|_| function(item, &mut symbols));
+        let old = |store| Old::all(log.threads[thread].old(store));
         line.clear();
-        form.append(&UndoRow::new(tid, item, &log.threads[thread], name.as_deref()), &mut line)?;
+        form.append(&UndoRow::new(tid, item, old, name.as_deref()), &mut line)?;
         out.write_all(&line)?;
     }
-    Ok(())
+    Ok(left)
 }
