@@ -195,7 +195,7 @@ fn show_with(
         Command::Memrefs(what) => list::list(trace, &Listing::references(what), &mut warnings, out),
         Command::Syscalls(what) => syscalls::list(trace, what, out),
         Command::Undo(what) => undo::list(trace, what, out),
-        Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),
+        Command::Races(_) | Command::Window(_) => Err(feed::stretches::needs_inputs(common)),
         Command::Verify(_) => verify(trace, common.json, out),
         _ => Ok(()),
     };
