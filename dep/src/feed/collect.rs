@@ -30,6 +30,7 @@ struct Collector<'a> {
     /// Of the unit that is executed.
     unit: u64,
     atomic: Vec<u16>,
+    masked: Vec<(u16, u8)>,
     last: u64,
     open: bool,
 }
@@ -87,6 +88,9 @@ impl Sink for Collector<'_> {
             self.all_atomic = function.is_some_and(|range| range.contains(&unit.address));
         }
         self.atomic.clone_from(&unit.atomic);
+        if self.wanted.first_of_masked {
+            self.masked.clone_from(&unit.masked);
+        }
         let last = unit.starts.len().saturating_sub(2);
         self.last = unit.address.0 + unit.starts.get(last).map_or(0, |s| u64::from(s.offset));
     }
@@ -161,10 +165,12 @@ impl Sink for Collector<'_> {
             References::Atomic | References::Nothing => return,
         }
         let (pc, address) = (r.pc.0, r.address.0);
+        let masked = self.masked.iter().find(|&&(at, _)| u64::from(at) == offset);
+        let size = masked.map_or(r.size, |&(_, element)| r.size.min(element.into()));
         if atomic {
             self.stamps.atomic = Some((pc, address, r.size));
         }
-        self.push(Did::Referred { pc, address, size: r.size, write: r.write, atomic });
+        self.push(Did::Referred { pc, address, size, write: r.write, atomic });
     }
 
     fn go_on(&mut self) -> bool {
@@ -193,6 +199,7 @@ pub fn walk(
         behind_call: false,
         unit: 0,
         atomic: Vec::new(),
+        masked: Vec::new(),
         last: 0,
         open: true,
     };
@@ -206,4 +213,3 @@ pub fn walk(
     collector.send();
     Ok(())
 }
-

@@ -76,6 +76,8 @@ pub enum References {
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     pub references: References,
+    /// Where a mask chooses the elements of a reference, the first one stands for all: of the others nobody knows.
+    pub first_of_masked: bool,
     /// Code whose plain accesses to words synchronise: where its functions lie, ascending.
     pub synchronising: &'a [Range<LiveAddr>],
     /// The instruction that is looked for.
@@ -158,9 +160,8 @@ impl<'scope, 'env> Walks<'scope, 'env> {
     fn begin(&mut self, trace: &'env Trace, thread: &'env Thread, stamps: Stamps<'env>) -> Source {
         let (sender, receiver) = sync_channel(QUEUE);
         let wanted = self.wanted;
-        self.all.push(
-            self.scope.spawn(move || collect::walk(trace, thread, sender, wanted, stamps)),
-        );
+        self.all
+            .push(self.scope.spawn(move || collect::walk(trace, thread, sender, wanted, stamps)));
         Source { receiver, batch: Batch::default(), at: 0 }
     }
 

@@ -57,7 +57,12 @@ pub fn list(trace: &Trace, ready: &Ready, what: &Races, out: &mut impl Write) ->
 
     let mut symbols = Symbols::new(trace);
     let synchronising = synchronising(&mut symbols, what);
-    let wanted = |references| Wanted { references, synchronising: &synchronising, passing: None };
+    let wanted = |references| Wanted {
+        first_of_masked: true,
+        references,
+        synchronising: &synchronising,
+        passing: None,
+    };
     let mut shadow = Shadow::default();
     let mut sync = SyncBytes::new(&mut shadow, &standing);
     written.at_ends.iter().for_each(|&(at, len)| sync.add(at, len));
@@ -122,7 +127,12 @@ pub fn list_watched(
     let Some(Part { ready, .. }) = parts.first() else { return Ok(()) };
     let mut symbols = Symbols::of_replay(ready);
     let synchronising = synchronising(&mut symbols, what);
-    let wanted = |references| Wanted { references, synchronising: &synchronising, passing: None };
+    let wanted = |references| Wanted {
+        first_of_masked: true,
+        references,
+        synchronising: &synchronising,
+        passing: None,
+    };
     let mut shadow = Shadow::default();
     let mut sync = SyncBytes::new(&mut shadow, &[]);
     written.at_ends.iter().for_each(|&(at, len)| sync.add(at, len));

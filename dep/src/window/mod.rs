@@ -226,7 +226,12 @@ pub fn show(
     let first = stretches::first(trace, ready);
     let from = what.from.as_deref().map(|from| address(trace, from)).transpose().map_err(failed)?;
     let mut all = Counter::default();
-    let wanted = Wanted { references: References::Nothing, synchronising: &[], passing: from };
+    let wanted = Wanted {
+        first_of_masked: false,
+        references: References::Nothing,
+        synchronising: &[],
+        passing: from,
+    };
     stretches::run(trace, first, wanted, &mut all).map_err(|e| failed(e.0))?;
     let mut begin = match (from, all.last) {
         (Some(_), Some(begin)) => begin,
