@@ -527,6 +527,16 @@ pub enum Event<B, R> {
     /// Watched inputs: until here the process had one thread, whose memory nobody else wrote to. From here on it is
     /// watched as a thread that begins.
     Watched,
+    /// Watched inputs: the place of this moment in an order of all threads that respects what synchronises them.
+    Stamp {
+        /// The instruction that synchronises, sees what another thread has stored, or calls the kernel; where a
+        /// thread begins, its first one.
+        pc: LiveAddr,
+        /// Its place.
+        number: u64,
+        /// On which side of that.
+        moment: Moment,
+    },
     /// Snapshot, behind the region that it lies in: the part that is kept touches none of these pages, and what
     /// they held is not kept.
     Untouched {
@@ -642,6 +652,7 @@ kinds! {
     GsBase = 65 "GS_BASE",
     Turns = 66 "TURNS",
     Watched = 67 "WATCHED",
+    Stamp = 68 "STAMP",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -848,6 +859,9 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[vectors.as_ref().len() as u64]);
                 out.put(vectors.as_ref());
             }
+            Event::Stamp { pc, number, moment } => {
+                put_words(out, &[pc.0, *number, moment.to_u32().into()]);
+            }
             Event::Seen { pc, rcx, address, bytes } => {
                 put_words(out, &[pc.0, *rcx, address.0, bytes.as_ref().len() as u64]);
                 out.put(bytes.as_ref());
@@ -983,6 +997,10 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Arrived => Event::Arrived(f.registers()?),
             Kind::Yields => Event::Yields,
             Kind::Watched => Event::Watched,
+            Kind::Stamp => {
+                let (pc, number, moment, _) = (f.live()?, f.u64()?, f.u32()?, f.u32()?);
+                Event::Stamp { pc, number, moment: Moment::from_u32(moment) }
+            }
             Kind::Runs => Event::Runs(f.u64()?),
             Kind::Turns => Event::Turns(f.u64()?),
             Kind::Checked => Event::Checked(f.registers()?),
@@ -1257,6 +1275,23 @@ reasons! {
         Program = 3,
         /// The first thread's stack, which grows.
         Stack = 4,
+    }
+}
+
+reasons! {
+    /// On which side of something a stamp stands.
+    Moment {
+        /// In front of the instruction: an atomic one has not begun; one that loads has found in memory what it
+        /// is about to see.
+        Before = 1,
+        /// Behind the atomic instruction.
+        Behind = 2,
+        /// The system call has not been made.
+        BeforeCall = 3,
+        /// The system call has come back.
+        BehindCall = 4,
+        /// The thread begins.
+        Begins = 5,
     }
 }
 

@@ -197,7 +197,7 @@ fn show_with(
         Command::Undo(what) => {
             undo::list(trace, what, what.limit.unwrap_or(u64::MAX), out).map(drop)
         }
-        Command::Races(_) | Command::Window(_) => Err(feed::needs_inputs(common)),
+        Command::Races(_) | Command::Window(_) => Err(feed::stretches::needs_inputs(common)),
         Command::Verify(_) => verify(trace, common.json, out),
         _ => Ok(()),
     };

@@ -107,7 +107,7 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
 }
 
 /// What the only thread of the process did until it was watched.
-pub(crate) fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
+pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
     let first = trace.threads.iter().find(|thread| thread.index == 0);
     let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
     let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));

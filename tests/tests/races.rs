@@ -13,7 +13,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tests::harness::{Tally, Tools};
 
-const SCHEDULES: [&str; 3] = ["", "random:1", "random:2"];
+/// How threads run: one at a time, or all at once.
+const WATCHED: &str = "watched";
+const SCHEDULES: [&str; 5] = ["", "random:1", "random:2", WATCHED, WATCHED];
 
 type Pairs = BTreeSet<(String, String)>;
 
@@ -47,8 +49,10 @@ fn dep(here: &Path, arguments: &[&str]) -> Output {
 fn recorded(here: &Path, schedule: &str) -> Result<(), String> {
     let _ = fs::remove_dir_all(here.join("rec"));
     let mut arguments = vec!["record", "--replayable", "-o", "rec"];
-    if !schedule.is_empty() {
-        arguments.extend(["--schedule", schedule]);
+    match schedule {
+        "" => {}
+        WATCHED => arguments.extend(["--threads", WATCHED]),
+        _ => arguments.extend(["--schedule", schedule]),
     }
     arguments.push("./program");
     let run = dep(here, &arguments);

@@ -10,7 +10,7 @@ use lifter::flow::Flow;
 use lifter::operands::{self, Index, Reference, Segment, Shape};
 use lifter::recompute::{self, Effect};
 use lifter::regs::{gpr_number, RAX, RDI, RSI};
-use lifter::stores::{stores, Stores};
+use lifter::stores::{is_masked, stores, Stores};
 
 use crate::units::{DescribedUnit, Origin};
 
@@ -39,6 +39,8 @@ pub struct CompiledUnit {
     pub turns: bool,
     /// Offsets of the instructions that read and write memory at once (locked ones).
     pub atomic: Vec<u16>,
+    /// Offsets of the instructions of whose references a mask chooses the elements, and their bytes.
+    pub masked: Vec<(u16, u8)>,
     /// What may follow without a tag.
     pub silent: Option<Silent>,
 }
@@ -218,7 +220,7 @@ impl Compiler {
         let (mut starts, mut inner_blocks) = (Vec::new(), Vec::new());
         let mut refs = Vec::new();
         let (mut last, mut turns) = (Flow::Next, false);
-        let mut atomic = Vec::new();
+        let (mut atomic, mut masked) = (Vec::new(), Vec::new());
         while decoder.can_decode() {
             let offset = u16::try_from(decoder.position()).map_err(|_| "it is too long")?;
             let insn = decoder.decode();
@@ -240,6 +242,12 @@ impl Compiler {
             }
             if is_atomic(&insn) {
                 atomic.push(offset);
+            }
+            // Of a gather the elements are listed one by one.
+            let is_gather = |r: &Reference| matches!(r.shape, Shape::Gather { .. });
+            if !refs.is_empty() && is_masked(&insn) && !refs.iter().any(is_gather) {
+                let element = insn.memory_size().element_size();
+                masked.push((offset, u8::try_from(element).unwrap_or(1).max(1)));
             }
             last = Flow::of(&insn);
             turns = last.is_turn(OrigAddr(insn.ip()));
@@ -265,6 +273,7 @@ impl Compiler {
             transfers: last.ends_block(),
             turns,
             atomic,
+            masked,
             silent: None,
         })
     }

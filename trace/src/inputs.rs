@@ -37,6 +37,7 @@ pub fn without(thread: &mut Thread) {
                     | Event::Passed { .. }
                     | Event::Runs(_)
                     | Event::Seen { .. }
+                    | Event::Stamp { .. }
                     | Event::Turns(_)
                     | Event::Unfollowed { .. }
                     | Event::Watched

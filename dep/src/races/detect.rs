@@ -12,7 +12,7 @@ use super::shadow::{pieces, Access, Shadow};
 use crate::feed::Listener;
 
 /// What the script has for an event of a thread: what the kernel had written.
-pub type Written = Vec<(u64, Vec<u8>)>;
+pub type OfCall = Vec<(u64, Vec<u8>)>;
 
 /// A pair of instructions whose accesses nothing orders.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ pub struct SyncBytes<'a> {
 }
 
 impl SyncBytes<'_> {
-    /// `standing`: the threads with which it begins ([`crate::feed::standing`]).
+    /// `standing`: the threads with which it begins ([`crate::feed::stretches::standing`]).
     pub fn new<'a>(shadow: &'a mut Shadow, standing: &[usize]) -> SyncBytes<'a> {
         // The first one ran.
         let begun = standing.iter().skip(1).map(|&thread| (thread, 0)).collect();
@@ -99,6 +99,33 @@ pub fn call_of(event: &Event) -> Option<Call> {
     }
 }
 
+/// Turns up to now.
+pub enum Turns {
+    /// Of all threads, which ran one at a time.
+    All(u64),
+    /// Of each thread, which were watched.
+    Each(Vec<u64>),
+}
+
+impl Turns {
+    fn now(&self, thread: usize) -> u64 {
+        match self {
+            Turns::All(all) => *all,
+            Turns::Each(each) => each.get(thread).copied().unwrap_or(0),
+        }
+    }
+
+    fn add(&mut self, thread: usize, turns: u32) {
+        let to = match self {
+            Turns::All(all) => Some(all),
+            Turns::Each(each) => each.get_mut(thread),
+        };
+        if let Some(to) = to {
+            *to += u64::from(turns);
+        }
+    }
+}
+
 /// Follows all threads.
 pub struct Detector<'a> {
     trace: &'a Trace,
@@ -108,10 +135,9 @@ pub struct Detector<'a> {
     descriptors: Descriptors,
     /// The thread that runs.
     thread: usize,
-    /// Turns of all threads.
-    turn: u64,
+    turns: Turns,
     /// What was written for the calls and the end of each thread, in their order.
-    written: Vec<std::vec::IntoIter<Written>>,
+    written: Vec<std::vec::IntoIter<OfCall>>,
     /// Calls during which others ran, by the stretch in which they returned.
     pending: HashMap<u64, Call>,
     /// What the thread's next call leaves was left already.
@@ -128,7 +154,8 @@ impl<'a> Detector<'a> {
     pub fn new(
         trace: &'a Trace,
         shadow: Shadow,
-        written: Vec<std::vec::IntoIter<Written>>,
+        written: Vec<std::vec::IntoIter<OfCall>>,
+        turns: Turns,
         strict: bool,
     ) -> Detector<'a> {
         let mut pending = HashMap::new();
@@ -150,7 +177,7 @@ impl<'a> Detector<'a> {
             order: Order::default(),
             descriptors: Descriptors::default(),
             thread: 0,
-            turn: 0,
+            turns,
             written,
             pending,
             has_left: vec![false; trace.threads.len()],
@@ -161,15 +188,8 @@ impl<'a> Detector<'a> {
         }
     }
 
-    /// Nothing is known of what was in front of this: these threads were there, had made so many turns
-    /// together, and some of them were in calls.
-    pub fn begins_within(
-        &mut self,
-        standing: &[usize],
-        in_calls: &[(usize, Call, u64)],
-        turns: u64,
-    ) {
-        self.turn = turns;
+    /// Nothing is known of what was in front of this: these threads were there, and some of them were in calls.
+    pub fn begins_within(&mut self, standing: &[usize], in_calls: &[(usize, Call, u64)]) {
         self.descriptors = Descriptors::unknown();
         for &thread in standing {
             self.was_there[thread] = true;
@@ -194,7 +214,7 @@ impl<'a> Detector<'a> {
             thread: u16::try_from(thread).unwrap_or(u16::MAX),
             clock: self.order.time(thread),
             pc,
-            turn: self.turn,
+            turn: self.turns.now(thread),
             write,
             odd,
             atomic,
@@ -318,12 +338,25 @@ impl Listener for Detector<'_> {
     }
 
     fn ran(&mut self, _instructions: u32, turns: u32) {
-        self.turn += u64::from(turns);
+        self.turns.add(self.thread, turns);
     }
 
     #[inline]
     fn referred(&mut self, pc: u64, address: u64, size: u32, write: bool, atomic: bool) {
         self.refer(pc, (address, size), write, !matches!(size, 4 | 8), atomic);
+    }
+
+    fn took(&mut self, address: u64, size: u32) {
+        for (granule, _) in pieces(address, size) {
+            self.order.acquire(self.thread, Place::Word(granule));
+        }
+    }
+
+    fn calls(&mut self, event: &Event, pc: u64) {
+        if let Some(call) = call_of(event) {
+            self.leaves(&call, pc);
+            self.has_left[self.thread] = true;
+        }
     }
 
     fn happened(&mut self, event: &Event, pc: u64) {

@@ -10,7 +10,6 @@ use trace::Trace;
 
 use super::detect::Race;
 use super::shadow::Access;
-use crate::replay::Ready;
 use crate::row::{Form, Hex, Row};
 use crate::symbols::Symbols;
 use crate::Stop;
@@ -65,13 +64,14 @@ pub struct Report {
 }
 
 impl Report {
+    /// `trace` has the threads. `instead`: a file among the symbols', and what it stands for.
     pub fn new(
         trace: &Trace,
-        ready: &Ready,
+        mut symbols: Symbols,
         found: &HashMap<(u64, u64), Race>,
+        instead: Option<(&Path, &Path)>,
         strict: bool,
     ) -> Report {
-        let mut symbols = Symbols::new(trace);
         let (shown, hidden): (Vec<&Race>, Vec<&Race>) =
             found.values().partition(|race| strict || !is_the_librarys_own(&symbols, race));
         let mut shown = shown;
@@ -79,7 +79,7 @@ impl Report {
         shown.sort_by_key(|race| {
             (race.behind.turn, race.before.turn, race.behind.pc, race.before.pc)
         });
-        let mut one = |access: &Access| access_row(trace, ready, &mut symbols, access);
+        let mut one = |access: &Access| access_row(trace, instead, &mut symbols, access);
         let rows = shown.into_iter().map(|race| RaceRow {
             address: Hex(race.address),
             size: race.size,
@@ -108,11 +108,16 @@ impl Report {
     }
 }
 
-fn access_row(trace: &Trace, ready: &Ready, symbols: &mut Symbols, access: &Access) -> AccessRow {
+fn access_row(
+    trace: &Trace,
+    instead: Option<(&Path, &Path)>,
+    symbols: &mut Symbols,
+    access: &Access,
+) -> AccessRow {
     let pc = LiveAddr(access.pc);
     let place = symbols.file(pc).map(|(path, offset)| {
-        let path = if path == trace.output { &ready.original } else { path };
-        (file_name(path), offset)
+        let stands_for = instead.filter(|(file, _)| *file == path).map(|(_, other)| other);
+        (file_name(stands_for.unwrap_or(path)), offset)
     });
     let (file, offset) = place.unwrap_or_else(|| ("no file".into(), access.pc));
     let function = symbols.name(pc).unwrap_or_else(|| format!("{file}+{offset:#x}"));

@@ -19,9 +19,10 @@ use serde::Serialize;
 use trace::events::Event;
 use trace::{Error, Trace, NOT_STARTED};
 
-use crate::args::{which, Args, Command, Common, UndoSelection, Which};
+use crate::args::{which, Args, Command, Common, Races, UndoSelection, Which};
 use crate::cleanup::Guard;
 use crate::list::Listing;
+use crate::races;
 use crate::row::{Form, Hex, Row};
 use crate::Stop;
 
@@ -344,6 +345,9 @@ pub fn show(
         Command::Undo(what) if replay::alone::is_watched(trace) => {
             return Some(each_undo(trace, what, common, of, out));
         }
+        Command::Races(what) if replay::alone::is_watched(trace) => {
+            return Some(races_of_watched(trace, what, of, out));
+        }
         Command::Races(_) | Command::Window(_) => "dep",
         Command::Undo(_) => "undo",
         _ => return None,
@@ -410,6 +414,26 @@ fn each_undo(
         false => Ok(()),
         true => Err(Error(format!("{file}: this is not all, or not what was recorded")).into()),
     }
+}
+
+/// Lists the races of threads that were watched: each is replayed alone.
+fn races_of_watched(
+    recorded: &Trace,
+    what: &Races,
+    of: Option<(&Recording, Which)>,
+    out: &mut impl Write,
+) -> Result<(), Stop> {
+    let file = what.common.file.display();
+    let (mut replayed, mut is_whole, mut is_lossy) = (Vec::new(), true, false);
+    for (part, _) in parts(recorded, &what.common.file, None)?.into_iter().flatten() {
+        let ready = ready(&what.common, of, Some(part))?;
+        let (trace, equal) = leave_trace(&ready, "dep", &file)?;
+        is_whole &= equal && !is_damaged(&ready);
+        is_lossy |= trace.is_lossy;
+        replayed.push(races::Part { what: part, ready, trace });
+    }
+    races::list_watched(recorded, &replayed, what, out)?;
+    Ok(end(is_whole, is_lossy, &file)?)
 }
 
 /// Tells `go` what is needed to replay the process that is named: once, or, if its threads were watched, of each of
@@ -484,7 +508,7 @@ fn replayed(
     let file = common.file.display();
     let (trace, equal) = leave_trace(ready, instrument, &file)?;
     match &args.command {
-        Command::Races(what) => crate::races::list(&trace, ready, what, out)?,
+        Command::Races(what) => races::list(&trace, ready, what, out)?,
         Command::Window(what) => crate::window::show(&trace, ready, what, out)?,
         _ => crate::show(&trace, args, common, out)?,
     }
@@ -498,12 +522,17 @@ pub fn conclude(
     ready: &Ready,
     file: &impl std::fmt::Display,
 ) -> Result<(), Error> {
-    if trace.is_lossy {
+    end(equal && !is_damaged(ready), trace.is_lossy, file)
+}
+
+/// The same, of traces of several replays.
+fn end(is_whole: bool, is_lossy: bool, file: &impl std::fmt::Display) -> Result<(), Error> {
+    if is_lossy {
         let temporary = std::env::temp_dir();
         let why = "the list is cut short: no room for the trace of the replay in TMPDIR";
         return Err(Error(format!("{file}: {why} ({})", temporary.display())));
     }
-    match equal && !is_damaged(ready) {
+    match is_whole {
         true => Ok(()),
         false => Err(Error(format!("{file}: this is not what was recorded"))),
     }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use trace::{Error, Trace};
 
 use crate::args;
-use crate::feed::{self, Listener, References, Wanted};
+use crate::feed::{stretches, Listener, References, Wanted};
 use crate::replay::Ready;
 use crate::row::{Form, Hex, Row};
 use crate::symbols::Symbols;
@@ -223,11 +223,16 @@ pub fn show(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let failed = |why: String| Error(format!("{}: {why}", what.common.file.display()));
-    let first = feed::first(trace, ready);
+    let first = stretches::first(trace, ready);
     let from = what.from.as_deref().map(|from| address(trace, from)).transpose().map_err(failed)?;
     let mut all = Counter::default();
-    let wanted = Wanted { references: References::Nothing, synchronising: &[], passing: from };
-    feed::run(trace, first, wanted, &mut all).map_err(|e| failed(e.0))?;
+    let wanted = Wanted {
+        first_of_masked: false,
+        references: References::Nothing,
+        synchronising: &[],
+        passing: from,
+    };
+    stretches::run(trace, first, wanted, &mut all).map_err(|e| failed(e.0))?;
     let mut begin = match (from, all.last) {
         (Some(_), Some(begin)) => begin,
         (Some(from), None) => {
@@ -243,7 +248,7 @@ pub fn show(
     if from.is_none() || !what.loads.is_empty() {
         let mut logs = intervals::Logs::new(what.loads.clone(), begin.instructions);
         let wanted = Wanted { references: References::All, ..wanted };
-        feed::run(trace, first, wanted, &mut logs).map_err(|e| failed(e.0))?;
+        stretches::run(trace, first, wanted, &mut logs).map_err(|e| failed(e.0))?;
         let sums = logs.sums();
         begin = sums.began.unwrap_or(begin);
         first_loads = (!what.loads.is_empty()).then(|| FirstLoads::new(&sums));

@@ -7,8 +7,9 @@ use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
 use super::{load, load_bytes, ranges, Done, Fault, Outcome};
 use crate::base::attempt;
 use crate::code::writing::written;
-use crate::logs::inputs::view;
+use crate::logs::inputs::{stamps, view};
 use crate::thread::Thread;
+use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::regs::gpr_number;
 
@@ -24,6 +25,16 @@ struct Change {
 }
 
 pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+    let is_atomic = insn.has_lock_prefix() || insn.mnemonic() == Mnemonic::Xchg;
+    let stored = if is_atomic { ranges(thread, insn, true) } else { Vec::new() };
+    let [(at, _)] = *stored.as_slice() else { return change_memory(thread, pc, insn) };
+    let begun = stamps::before_atomic(thread, pc, at);
+    let done = change_memory(thread, pc, insn);
+    stamps::behind_atomic(thread, pc, at, begun);
+    done
+}
+
+fn change_memory(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
     if matches!(insn.mnemonic(), Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b) {
         return both(thread, pc, insn);
     }

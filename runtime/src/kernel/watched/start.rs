@@ -5,9 +5,9 @@ use crate::base::sys::{self, nr};
 use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
-use crate::logs::inputs::{mappings, view};
+use crate::logs::inputs::{mappings, stamps, view};
 use crate::thread::{claims, Thread};
-use abi::event::{Event, WHOLE_UNIT};
+use abi::event::{Event, Moment, WHOLE_UNIT};
 use alloc::vec::Vec;
 
 /// The only thread, in front of a call that makes another one, or (at `pc`) behind one that lets others write to its
@@ -44,6 +44,7 @@ pub fn begins(thread: &mut Thread, pc: u64) {
     let state = thread.register_state(pc, 0xffff);
     let event = thread.state_event(&state, &vectors);
     thread.event(WHOLE_UNIT, &event);
+    stamps::stamp(thread, pc, Moment::Begins);
     thread.code_is_made = false;
     view::tell(thread);
 }

@@ -6,6 +6,7 @@
 
 pub mod mappings;
 pub mod passed;
+pub mod stamps;
 pub mod unfollowed;
 pub mod view;
 pub mod written;
@@ -14,7 +15,7 @@ use crate::base::sys::{self, nr};
 use crate::logs::moment::{Call, Fault, Frame, Log};
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
-use abi::event::{Event, WHOLE_UNIT};
+use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::trace::RegisterState;
 use core::ops::Range;
 use written::Image;
@@ -49,7 +50,8 @@ impl Log for Inputs {
         }
         if view::is_watched() {
             // A replay of one thread has not what others have stored, but for what this call shows.
-            return passed::shown(thread, call.number, &call.args);
+            passed::shown(thread, call.number, &call.args);
+            return stamps::stamp(thread, thread.syscall_pc, Moment::BeforeCall);
         }
         thread.passed = passed::passed(call.number, &call.args);
         if matches!(call.number, nr::EXECVE | nr::EXECVEAT | nr::EXIT_GROUP) {
@@ -63,8 +65,9 @@ impl Log for Inputs {
             // Another recording does not follow: what is known of mappings is not needed any more.
             return;
         }
-        if !view::is_watched() {
-            passed::note(thread);
+        match view::is_watched() {
+            true => stamps::stamp(thread, thread.syscall_pc, Moment::BehindCall),
+            false => passed::note(thread),
         }
         mappings::note(thread, call, result);
         view::follow(thread, call, result);

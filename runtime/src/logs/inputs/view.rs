@@ -9,10 +9,11 @@ use crate::base::lock::Forked;
 use crate::base::own::own_range;
 use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::stamps;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::moment::Call;
 use crate::thread::Thread;
-use abi::event::{Event, WHOLE_UNIT};
+use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
 use abi::options::Options;
@@ -345,6 +346,8 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     tell(thread);
     let (address, rcx) = (at + first as u64, thread.block.registers.gpr[1]);
     put(thread, address, new);
+    // Whoever has stored it did so by now.
+    stamps::stamp(thread, pc, Moment::Before);
     let event = Event::Seen { pc: LiveAddr(pc), rcx, address: LiveAddr(address), bytes: new };
     thread.event(WHOLE_UNIT, &event);
 }

@@ -144,6 +144,7 @@ fn unit(steps: Vec<Step>) -> CompiledUnit {
         transfers: false,
         turns: false,
         atomic: Vec::new(),
+        masked: Vec::new(),
         silent: None,
         steps,
     }
