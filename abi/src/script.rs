@@ -182,6 +182,10 @@ pub enum Verdict {
     Impossible = 4,
 }
 
+/// With this ends what is said where a replay found something at addresses that the recorded program used. Where the kernel
+/// places things differs from one replay to the next.
+pub const TAKEN: &str = "are taken";
+
 /// Bytes of an [`Outcome`].
 pub const OUTCOME_SIZE: usize = 40;
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
-use abi::script::{Outcome, Verdict, OUTCOME_SIZE};
+use abi::script::{Outcome, Verdict, OUTCOME_SIZE, TAKEN};
 use replay::Script;
 use trace::Error;
 
@@ -37,9 +37,21 @@ pub struct Finished {
     pub text: String,
 }
 
-/// Runs `output` under the script.
+/// Runs `output` under the script. Where the kernel has placed something in its way, which is rare, it is tried again.
 pub fn run(ready: &Ready, output: &Path, besides: &Besides) -> Result<Finished, Error> {
-    start(ready, output, besides)?.finish()
+    const TRIES: u32 = 3;
+    let mut finished = start(ready, output, besides)?.finish()?;
+    for _ in 1..TRIES {
+        // What it has shown cannot be taken back.
+        if !finished.met_something() || besides.output {
+            break;
+        }
+        if let Some(trace) = &besides.trace {
+            let _ = std::fs::remove_file(trace);
+        }
+        finished = start(ready, output, besides)?.finish()?;
+    }
+    Ok(finished)
 }
 
 /// Runs `output` under the script, and what it forks under theirs: how each ended that said so.
@@ -172,6 +184,11 @@ fn escaped(path: &Path) -> std::ffi::OsString {
 }
 
 impl Finished {
+    /// Whether there was something at addresses that the recorded program used.
+    fn met_something(&self) -> bool {
+        self.outcome.verdict == Verdict::Impossible && self.text.ends_with(TAKEN)
+    }
+
     /// Whether the replay did what the recording did, as far as that goes.
     pub fn is_equal(&self, script: &Script) -> bool {
         match self.outcome.verdict {

@@ -18,7 +18,7 @@ use crate::thread::Thread;
 use abi::event::{Event, Kind};
 use abi::image::ImageHeader;
 use abi::layout::{page_down, page_up, tables, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE};
-use abi::script::Header;
+use abi::script::{Header, TAKEN};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -154,7 +154,7 @@ impl Given {
                 ));
             }
             if !place::is_free(wanted) {
-                impossible_at_start(format_args!("the addresses from {wanted:#x} on are taken"));
+                impossible_at_start(format_args!("the addresses from {wanted:#x} on {TAKEN}"));
             }
             // SAFETY: as promised; nothing is there.
             unsafe { place::move_to(wanted, image, window, &start, entry) }
@@ -178,7 +178,7 @@ impl Given {
         match unsafe { sys::mmap(from, stack_end - from, prot, flags, -1, 0) } {
             Ok(at) if at == from => {}
             _ => impossible_at_start(format_args!(
-                "the addresses {from:#x} to {stack_end:#x} of the recorded stack are taken"
+                "the addresses {from:#x} to {stack_end:#x} of the recorded stack {TAKEN}"
             )),
         }
     }

@@ -13,6 +13,7 @@ use crate::logs::dropped::drops;
 use crate::logs::inputs::mappings;
 use crate::thread::Thread;
 use abi::layout::page_up;
+use abi::script::TAKEN;
 use core::ops::Range;
 
 const MADV_DONTNEED: usize = 4;
@@ -181,7 +182,7 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         Ok(at) if at == start => {}
         Ok(_) | Err(sys::EEXIST) => {
             let end = start + len;
-            impossible(thread, pc, format_args!("the addresses {start:#x} to {end:#x} are taken"))
+            impossible(thread, pc, format_args!("the addresses {start:#x} to {end:#x} {TAKEN}"))
         }
         Err(errno) => impossible(
             thread,
