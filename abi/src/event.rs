@@ -1281,8 +1281,7 @@ reasons! {
 reasons! {
     /// On which side of something a stamp stands.
     Moment {
-        /// In front of the instruction: an atomic one has not begun; one that loads has found in memory what it
-        /// is about to see.
+        /// The atomic instruction has not begun.
         Before = 1,
         /// Behind the atomic instruction.
         Behind = 2,
@@ -1292,6 +1291,8 @@ reasons! {
         BehindCall = 4,
         /// The thread begins.
         Begins = 5,
+        /// The instruction, which loads, is about to see what the thread has found in memory.
+        Sees = 6,
     }
 }
 

@@ -7,7 +7,7 @@ use trace::events::Event;
 use trace::walk::{MemoryReference, Sink, Walker};
 use trace::{Thread, Trace};
 
-use super::stamps::Stamps;
+use super::stamps::{Passes, Stamps};
 use super::{Batch, Did, References, Wanted};
 
 /// Entries of a batch.
@@ -59,11 +59,19 @@ impl Collector<'_> {
         self.open = self.open && self.sender.send(batch).is_ok();
     }
 
-    /// The instruction at `pc` is about to refer to memory: it is behind these stamps.
-    fn comes_to(&mut self, pc: u64) {
-        self.behind(Some(pc));
-        while let Some(number) = self.stamps.before(pc) {
+    /// It is about to refer to memory, and behind these stamps. What an atomic instruction leaves does not wait for what
+    /// it sees.
+    fn comes_to(&mut self, r: &MemoryReference, atomic: bool) {
+        self.behind(Some(r.pc.0));
+        let mut leaves = atomic.then_some(Did::Left { address: r.address.0, size: r.size });
+        while let Some((number, what)) = self.stamps.before(r.pc.0) {
+            if what == Passes::Sees {
+                leaves.take().into_iter().for_each(|did| self.push(did));
+            }
             self.push(Did::Stamped(number));
+            if what == Passes::Atomic {
+                leaves.take().into_iter().for_each(|did| self.push(did));
+            }
         }
     }
 
@@ -152,13 +160,13 @@ impl Sink for Collector<'_> {
 
     #[inline]
     fn reference(&mut self, r: MemoryReference) {
-        if self.stamps.is_next() {
-            self.comes_to(r.pc.0);
-        }
         let offset = r.pc.0.wrapping_sub(self.unit);
         let is_word = || r.size <= 8 && r.address.0.is_multiple_of(u64::from(r.size.max(1)));
         let atomic =
             self.atomic.iter().any(|&at| u64::from(at) == offset) || self.all_atomic && is_word();
+        if self.stamps.is_next() {
+            self.comes_to(&r, atomic);
+        }
         match self.wanted.references {
             References::All => {}
             References::Atomic if atomic => {}

@@ -49,6 +49,11 @@ enum Did {
     Stamped(u64),
     /// It begins the call whose event is next.
     Calls(u32),
+    /// It begins the atomic instruction that refers to this, and others may come in between.
+    Left {
+        address: u64,
+        size: u32,
+    },
     /// The atomic instruction that has referred to this is behind it, and others may have come in between.
     Took {
         address: u64,
@@ -94,6 +99,8 @@ pub trait Listener {
     fn passed(&mut self) {}
     /// It referred to memory.
     fn referred(&mut self, _pc: u64, _address: u64, _size: u32, _write: bool, _atomic: bool) {}
+    /// Of a watched thread: in front of an atomic instruction, where others may take what it leaves.
+    fn left(&mut self, _address: u64, _size: u32) {}
     /// Of a watched thread: behind an atomic instruction, which may have found there what others have left meanwhile.
     fn took(&mut self, _address: u64, _size: u32) {}
     /// Of a watched thread: it begins the call of this event, which happens later.
@@ -132,6 +139,7 @@ impl Source {
             Did::Referred { pc, address, size, write, atomic } => {
                 listener.referred(pc, address, size, write, atomic);
             }
+            Did::Left { address, size } => listener.left(address, size),
             Did::Took { address, size } => listener.took(address, size),
             Did::Calls(at) => {
                 event(at).into_iter().for_each(|(event, pc)| listener.calls(event, *pc));

@@ -44,6 +44,17 @@ fn is_call(event: &Event) -> bool {
     matches!(event, Event::Syscall { .. } | Event::ThreadEnd { .. })
 }
 
+/// What a stamp is to the instruction that refers to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    /// It stands in front of it.
+    Earlier,
+    /// It is an atomic one, which begins.
+    Atomic,
+    /// It is about to see what was found in memory.
+    Sees,
+}
+
 /// The stamps of a thread, and how far it is.
 pub struct Stamps<'a> {
     left: std::slice::Iter<'a, Stamp>,
@@ -93,21 +104,39 @@ impl<'a> Stamps<'a> {
         !self.left.as_slice().is_empty()
     }
 
-    /// The next stamp that the thread has passed as the instruction at `pc` refers to memory. Within a turn addresses
-    /// only grow, so that one that was not met lies behind.
-    pub fn before(&mut self, pc: u64) -> Option<u64> {
+    /// The next stamp that the thread has passed as the instruction at `pc` refers to memory. Within a turn addresses only
+    /// grow, so that one that was not met lies behind.
+    pub fn before(&mut self, pc: u64) -> Option<(u64, Passes)> {
         let next = self.next()?;
-        let here = next.turns == self.turns && next.pc == pc && next.moment == Moment::Before;
-        let passed = (next.turns, next.pc) < (self.turns, pc);
-        (here || passed).then(|| self.take(next))
+        let passes = |stamp: &Stamp| match stamp.moment {
+            _ if (stamp.turns, stamp.pc) != (self.turns, pc) => Passes::Earlier,
+            Moment::Before => Passes::Atomic,
+            Moment::Sees => Passes::Sees,
+            _ => Passes::Earlier,
+        };
+        let is_behind = (next.turns, next.pc) < (self.turns, pc)
+            || self.of_turn().any(|stamp| passes(stamp) != Passes::Earlier);
+        let what = passes(next);
+        is_behind.then(|| (self.take(next), what))
     }
 
     /// The stamp behind the last atomic instruction, if it is not the one at `pc`, and the memory that this was about.
     pub fn behind(&mut self, pc: Option<u64>) -> Option<(u64, u64, u32)> {
         let (last, address, size) = self.atomic.take_if(|&mut (last, ..)| Some(last) != pc)?;
-        let next = self.next()?;
-        let here = (next.turns, next.pc) == (self.turns, last) && next.moment == Moment::Behind;
-        here.then(|| (self.take(next), address, size))
+        let is_behind = |stamp: &Stamp| {
+            (stamp.turns, stamp.pc) == (self.turns, last) && stamp.moment == Moment::Behind
+        };
+        let at = self.of_turn().position(is_behind)?;
+        // Those in front have lower numbers.
+        let stamp = self.left.nth(at)?;
+        Some((stamp.number, address, size))
+    }
+
+    /// The next ones, up to those of later turns and to calls.
+    fn of_turn(&self) -> impl Iterator<Item = &'a Stamp> + use<'a> {
+        let turns = self.turns;
+        let is_call = |s: &Stamp| matches!(s.moment, Moment::BeforeCall | Moment::BehindCall);
+        self.left.as_slice().iter().take_while(move |s| s.turns <= turns && !is_call(s))
     }
 
     /// The next stamp in front of what happens: a call up to where it began.

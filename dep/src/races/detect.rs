@@ -346,6 +346,12 @@ impl Listener for Detector<'_> {
         self.refer(pc, (address, size), write, !matches!(size, 4 | 8), atomic);
     }
 
+    fn left(&mut self, address: u64, size: u32) {
+        for (granule, _) in pieces(address, size) {
+            self.order.release(self.thread, Place::Word(granule));
+        }
+    }
+
     fn took(&mut self, address: u64, size: u32) {
         for (granule, _) in pieces(address, size) {
             self.order.acquire(self.thread, Place::Word(granule));

@@ -13,7 +13,8 @@
 //! Most atomic instructions are on memory that one thread uses for a while, and need no stamp: the owner of the line
 //! is looked at. A thread becomes the owner behind its stamp in front of the instruction; it stamps behind the
 //! instruction where somebody else has stamped since, or has become the owner. So of two threads whose instructions
-//! overlap one at least finds the other, and each later instruction finds the owner changed.
+//! overlap one at least finds the other, and each later instruction finds the owner changed. What the instruction leaves
+//! counts from its stamp in front on, or, if it needed none, from the one before: not from that of a load that it makes.
 
 use crate::logs::inputs::view;
 use crate::thread::Thread;

@@ -347,7 +347,7 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     let (address, rcx) = (at + first as u64, thread.block.registers.gpr[1]);
     put(thread, address, new);
     // Whoever has stored it did so by now.
-    stamps::stamp(thread, pc, Moment::Before);
+    stamps::stamp(thread, pc, Moment::Sees);
     let event = Event::Seen { pc: LiveAddr(pc), rcx, address: LiveAddr(address), bytes: new };
     thread.event(WHOLE_UNIT, &event);
 }
