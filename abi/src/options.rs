@@ -123,14 +123,21 @@ pub struct ProcessOptions {
     pub dead_registers: DeadRegisters,
     /// What is translated ahead of time is so twice: there is code that records nothing, too.
     pub switchable: bool,
-    /// The code is made for a replay: it counts turns down, and leaves at a turn that it was told.
+    /// The code is made for a replay: it counts turns, and leaves at a turn that it was told.
     pub replays: bool,
+    /// Of a replay that records no streams: it has to leave nowhere but at calls and at instructions that ask the machine, so turns are
+    /// counted as in the recording. (Where it has to after all, it goes step by step.)
+    pub straight: bool,
     /// No vector register holds what is added to the buffer pointers. (Where nothing is recorded, or turns are counted,
     /// that leaves the program five more registers, each of which costs nothing then.)
     pub increments_in_memory: bool,
     /// The look-up tables lie high ([`crate::layout::HIGH_BASE`]): low addresses are the program's.
     pub high_tables: bool,
 }
+
+/// Where control leaves that counts turns in place of the control-flow pointer: the first number of which the
+/// high half is not zero. So one `vpextrd` and `jrcxz` tell, and no flag is touched.
+pub const LAST_TURN: u64 = 1 << 32;
 
 /// What code does at a turn (see `lifter::flow::Flow::is_turn`), in front of its instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +146,8 @@ pub enum Turns {
     NotCounted,
     /// Counts it, in place of the control-flow pointer.
     Up,
+    /// The same, and leaves by way of `stub_turn` from the [`LAST_TURN`]th on.
+    UpToLast,
     /// Counts it down in the thread block, and leaves by way of `stub_turn` if it was the last one.
     Down,
 }
@@ -258,6 +267,8 @@ impl Options {
     /// What is done at turns.
     pub fn turns(self) -> Turns {
         match (self.process.replays, self.recording.inputs(), self.recording.streams()) {
+            (true, _, false) if self.process.straight => Turns::Up,
+            (true, _, false) if self.process.pointers == Pointers::Vector => Turns::UpToLast,
             (true, ..) => Turns::Down,
             // The control-flow pointer is in use; code that counts down never comes to the last turn.
             (false, true, true) => Turns::Down,
@@ -273,7 +284,7 @@ impl Options {
             && match self.turns() {
                 Turns::NotCounted => true,
                 Turns::Up => self.process.pointers == Pointers::Vector,
-                Turns::Down => false,
+                Turns::UpToLast | Turns::Down => false,
             }
     }
 
@@ -334,6 +345,7 @@ impl Options {
         let Options { process, recording } = self;
         u64::from(recording.instrument as u8)
             | u64::from(recording.control_flow as u8) << 8
+            | u64::from(process.straight) << 15
             | u64::from(recording.memory as u8) << 16
             | u64::from(recording.watched) << 23
             | u64::from(process.pointers as u8) << 24
@@ -365,6 +377,7 @@ impl Options {
             },
             switchable: pointers & 0x20 != 0,
             replays: pointers & 0x40 != 0,
+            straight: control_flow & 0x80 != 0,
             increments_in_memory: pointers & 8 != 0,
             high_tables: pointers & 0x10 != 0,
         };
@@ -377,7 +390,7 @@ impl Options {
                 4 => Instrument::InputsAndDep,
                 _ => return None,
             },
-            control_flow: match control_flow {
+            control_flow: match control_flow & 0x7f {
                 0 => ControlFlow::Tags,
                 1 => ControlFlow::FullPc,
                 2 => ControlFlow::Bits,
@@ -420,6 +433,7 @@ mod tests {
             dead_registers: DeadRegisters::Preserve,
             switchable: false,
             replays: false,
+            straight: false,
             increments_in_memory: false,
             high_tables: false,
         };
@@ -435,7 +449,8 @@ mod tests {
         assert_eq!(Options::from_word(switchable.to_word()), Some(switchable));
         assert!(!switchable.plain().recording.records());
         assert_eq!(Options::from_word(0), Some(Options::default()));
-        let process = ProcessOptions { replays: true, switchable: false, ..process };
+        let process =
+            ProcessOptions { replays: true, straight: true, switchable: false, ..process };
         let replays = Options { process, ..options };
         assert_eq!(Options::from_word(replays.to_word()), Some(replays));
         let process = ProcessOptions { high_tables: true, ..process };

@@ -44,9 +44,9 @@ pub(crate) fn emit(
                 code.jump_gs(thread::JUMP);
                 put_constant(code, far, return_address);
             }
-            Cold::Turn { at, back, pc } => {
+            Cold::Turn { at, back, pc, saves } => {
                 code.bind_here(at);
-                code.last_turn(pc.0, back);
+                code.last_turn(pc.0, back, saves);
             }
             Cold::Mend(Mend { at, back, pc, spilled, rcx_is_saved, why }) => {
                 code.bind_here(at);

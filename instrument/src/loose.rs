@@ -35,7 +35,7 @@ pub(crate) enum Cold {
     ForeignTarget { at: CodeOff, back: CodeOff, pc: OrigAddr },
     /// The last turn of a replay's stretch: jump at `at` goes here, back to `back`, in front of the
     /// instruction at `pc`.
-    Turn { at: CodeOff, back: CodeOff, pc: OrigAddr },
+    Turn { at: CodeOff, back: CodeOff, pc: OrigAddr, saves: bool },
     /// Memory is not as in the view.
     Mend(Mend),
     /// A return whose address is not in the window: jump at `at` goes here, back to `back`.

@@ -74,8 +74,8 @@ impl Manner {
             looks_ahead: (keeps_used_up || options.process.dead_registers == DeadRegisters::Reuse)
                 && options.process.torture & torture::SPILL == 0
                 && !placement.exact_registers
-                // A turn that is counted down may lead to the runtime, which uses xmm30.
-                && turns != Turns::Down
+                // A turn that may be the last one may lead to the runtime, which uses xmm30.
+                && !matches!(turns, Turns::UpToLast | Turns::Down)
                 && !options.recording.undo()
                 // A watched thread compares what it returns to first.
                 && !options.recording.watches()

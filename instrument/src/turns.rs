@@ -39,6 +39,20 @@ impl Weaver<'_> {
                     self.load_rcx();
                 }
             },
+            Turns::UpToLast => {
+                // (Without such a register turns are counted down.)
+                let Some(vector) = self.manner.pointer_vector() else { return };
+                self.save_rcx(false);
+                let code = self.code();
+                code.bump(vector, thread::increment_offset(ONE, 0));
+                code.control_flow_pointer_high(RCX);
+                let more = code.jrcxz();
+                let at = code.jump();
+                code.bind_short(more);
+                let back = code.here();
+                self.load_rcx();
+                self.ends.cold.push(Cold::Turn { at, back, pc, saves: true });
+            }
             Turns::Down => {
                 self.count(thread::TURNS_LEFT, -1);
                 let code = self.code();
@@ -49,7 +63,7 @@ impl Weaver<'_> {
                 code.bind_short(more);
                 code.load(RCX, thread::SAVED_RCX);
                 let back = code.here();
-                self.ends.cold.push(Cold::Turn { at, back, pc });
+                self.ends.cold.push(Cold::Turn { at, back, pc, saves: false });
             }
         }
     }

@@ -1643,7 +1643,10 @@ snapshot!(
 snapshot!(turns_counted_up_in_the_thread_block, counting_up(Pointers::ThreadBlock), |a| {
     turns(a)?;
 });
-snapshot!(turns_counted_down, counting(Instrument::None, true, Pointers::Vector), |a| {
+snapshot!(turns_counted_up_to_the_last, counting(Instrument::None, true, Pointers::Vector), |a| {
+    turns(a)?;
+});
+snapshot!(turns_counted_down, counting(Instrument::None, true, Pointers::ThreadBlock), |a| {
     turns(a)?;
 });
 snapshot!(

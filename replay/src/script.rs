@@ -39,6 +39,8 @@ pub struct Script {
     pub child: Option<Child>,
     /// The files of which code was mapped.
     pub code: Vec<PathBuf>,
+    /// Nothing happens but at calls, at instructions that ask the machine, and by faults.
+    pub straight: bool,
 }
 
 impl Script {
@@ -225,6 +227,7 @@ fn write_ordered(
     let mut running = BTreeSet::new();
     let mut code = Code::default();
     code.add(interpreter);
+    let mut straight = !watched;
     let mut passed_over = 0u64;
     for (at, item) in ordered.items.iter().enumerate() {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
@@ -249,6 +252,7 @@ fn write_ordered(
             }
             _ => {}
         }
+        straight &= comes_by_itself(&item.event);
         running.insert(item.thread);
         if item.position != Position::NONE {
             turns[thread] = item.position.control_flow.0;
@@ -298,7 +302,20 @@ fn write_ordered(
         name.into_iter().for_each(|name| *name = tid);
     }
     let (end, code) = (ordered.end, code.files);
-    Ok(Script { header, events, turns, before, end, threads, running, child, code })
+    Ok(Script { header, events, turns, before, end, threads, running, child, code, straight })
+}
+
+/// Whether the program comes to the event without being stopped there: a signal, another thread's turn and what another one
+/// has stored come at any place.
+fn comes_by_itself(event: &Event) -> bool {
+    match event {
+        Event::Arrived(_) | Event::Yields | Event::Seen { .. } => false,
+        // In a call or behind it: as the kernel leaves rcx.
+        Event::Checked(registers) => {
+            [registers.rip, registers.rip.wrapping_add(2)].contains(&registers.gpr[1])
+        }
+        _ => true,
+    }
 }
 
 /// Which files the program had mapped code of.

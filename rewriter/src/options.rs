@@ -105,6 +105,9 @@ pub struct How {
     /// The code is for `dep replay`: it counts turns, and takes inputs from a script.
     #[arg(long, hide = true)]
     replays: bool,
+    /// The replay stops at calls only.
+    #[arg(long, hide = true, requires = "replays")]
+    straight: bool,
     /// Of inputs: one thread runs at a time, or all at once, each with a view of memory of its own and to be
     /// replayed alone (experimental).
     #[arg(long, value_enum, default_value = "serial")]
@@ -300,6 +303,7 @@ impl How {
             start,
             switchable,
             replays,
+            straight,
             threads,
         } = self;
         let mut flags = Vec::new();
@@ -329,7 +333,12 @@ impl How {
                 add(flag, selector.clone());
             }
         }
-        let set = [("--ring", *ring), ("--switchable", *switchable), ("--replays", *replays)];
+        let set = [
+            ("--ring", *ring),
+            ("--switchable", *switchable),
+            ("--replays", *replays),
+            ("--straight", *straight),
+        ];
         flags.extend(set.iter().filter(|(_, set)| *set).map(|(flag, _)| (*flag).to_owned()));
         flags
     }
@@ -371,6 +380,9 @@ impl How {
         }
         if recording.both() && self.replays {
             return Err("a replay has its inputs already: --replays needs another --instrument");
+        }
+        if self.straight && recording.streams() {
+            return Err("--straight needs --instrument none: what is recorded has its own count of turns");
         }
         if recording.inputs() {
             if self.start != Start::Entry {
@@ -437,6 +449,7 @@ impl How {
             switchable: (self.switchable || self.start != Start::Entry || self.is_watched())
                 && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
+            straight: self.straight,
             increments_in_memory: false,
             high_tables: matches!(self.tables, TablesArg::High),
         };
@@ -496,6 +509,7 @@ mod tests {
             &["--instrument", "inputs"],
             &["--instrument", "inputs,dep", "--control-flow", "full-pc"],
             &["--replays", "--instrument", "none"],
+            &["--replays", "--straight", "--instrument", "none"],
             &["--translate", "dynamic", "--pointers", "thread-block", "--torture", "spill,drop"],
             &["--pointers", "xmm15"],
         ] {

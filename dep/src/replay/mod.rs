@@ -266,7 +266,7 @@ impl Told {
 /// Replays one process.
 fn one(arguments: &Arguments, ready: &Ready, name: &str) -> Result<Told, Error> {
     warn_of_damage(ready);
-    let output = ready.output("none")?;
+    let output = ready.plain_output(true)?;
     let besides = Besides { output: arguments.output, ..Besides::default() };
     let finished = process::run(ready, &output, &besides)?;
     Ok(Told::new(&ready.script, &finished, name, is_damaged(ready)))

@@ -234,6 +234,13 @@ impl Ready {
         self.output_with(instrument, &[])
     }
 
+    /// An output that replays, and does nothing besides. `straight`: so does all that is replayed with it.
+    pub fn plain_output(&self, straight: bool) -> Result<PathBuf, Error> {
+        let further: &[&str] =
+            if straight && self.script.straight { &["--straight"] } else { &[] };
+        self.output_with("none", further)
+    }
+
     /// The same, rewritten with further options.
     pub fn output_with(&self, instrument: &str, further: &[&str]) -> Result<PathBuf, Error> {
         let options: Vec<String> = ["--instrument", instrument, "--replays"]

@@ -259,7 +259,8 @@ impl Replays<'_> {
         let at = tree.at.unwrap_or(0);
         let named = named(self.arguments, self.which(at));
         let ready = Ready::of_tree(&named, self.recording, tree.folder.path(), &tree.family)?;
-        let output = ready.output("none")?;
+        let straight = tree.members.iter().all(|member| member.script.straight);
+        let output = ready.plain_output(straight)?;
         let (output_shown, tree) = (self.arguments.output, Some(self.tokens.as_raw_fd()));
         let besides = Besides { output: output_shown, tree, ..Besides::default() };
         let (all, status) = run_all(&ready, &output, &besides)?;

@@ -13,7 +13,7 @@ use abi::layout::{
 };
 use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
-    RecordingOptions, Turns,
+    RecordingOptions, Turns, LAST_TURN,
 };
 use abi::selection::Selected;
 use abi::thread::{self, ThreadBlock};
@@ -157,6 +157,7 @@ fn way(byte: u8, state: u64) -> Way {
                     false => DeadRegisters::Reuse,
                 },
                 replays,
+                straight: state.is_multiple_of(3),
                 switchable: false,
                 increments_in_memory: counts || state.is_multiple_of(11),
                 high_tables: state.is_multiple_of(7),
@@ -506,7 +507,11 @@ impl Target for Moves {
         if stop.signal == libc::SIGTRAP && got.registers.rip == STUB_TURN + 1 {
             // The turn that the thread was to leave at: it stands in front of the instruction.
             let block = |offset: i32| word::get(BLOCK.bytes(), offset as usize, 8);
-            if block(thread::TARGET) != last.ip() || block(thread::TURNS_LEFT) != 0 {
+            let left = match way.options.turns() {
+                Turns::Down => block(thread::TURNS_LEFT),
+                _ => turns(&got, None, last, &way).unwrap_or(0).wrapping_sub(1),
+            };
+            if block(thread::TARGET) != last.ip() || left != 0 {
                 return Err(format!("a turn at {:#x}: {}", block(thread::TARGET), show(&list)));
             }
             got.registers.rip = block(thread::RESUME);
@@ -868,11 +873,18 @@ fn missed(stop: &Stop, registers: &Registers, table: TableShape) -> Option<Found
     (stop.signal == libc::SIGSEGV && stop.address == place).then_some(look_up)
 }
 
+/// The control-flow pointer at the start; the next turn is the last one.
+fn first_flow(way: &Way) -> u64 {
+    match way.options.turns() {
+        Turns::UpToLast => LAST_TURN - 1,
+        _ => STREAMS.start + STREAMS.len as u64 / 4,
+    }
+}
+
 /// What the runtime sets up for a thread.
 fn thread_block(state: &mut State, way: &Way) {
     STREAMS.bytes().fill(0);
-    let pointers =
-        [STREAMS.start + STREAMS.len as u64 / 4, STREAMS.start + 3 * STREAMS.len as u64 / 4];
+    let pointers = [first_flow(way), STREAMS.start + 3 * STREAMS.len as u64 / 4];
     let block = ThreadBlock {
         this: BLOCK.start,
         pointers,
@@ -884,6 +896,8 @@ fn thread_block(state: &mut State, way: &Way) {
         stub_refuse: EXITS.start + 0xf30,
         stub_turn: STUB_TURN,
         turns_left: 1,
+        // As the original runs.
+        program_gs: BLOCK.start,
         ..ThreadBlock::new()
     };
     // SAFETY: as many bytes as the structure has, all of them integers.
@@ -911,8 +925,8 @@ fn turns(state: &State, entry: Option<Entry>, insn: &Instruction, way: &Way) -> 
     match way.options.turns() {
         Turns::NotCounted => None,
         Turns::Down => Some(1u64.wrapping_sub(block(thread::TURNS_LEFT))),
-        Turns::Up => {
-            let start = STREAMS.start + STREAMS.len as u64 / 4;
+        Turns::Up | Turns::UpToLast => {
+            let start = first_flow(way);
             // In the midst of an exchange of their register the pointers are in the block.
             let exchanges = entry.is_some_and(|entry| entry.kind.exchanges_pointers());
             let exchanged = if exchanges { exchange(insn, way).all } else { 0 };

@@ -159,15 +159,22 @@ impl Code {
     }
 
     /// Leaves at the last turn of a replay's stretch, in front of the instruction at `pc`, which goes on
-    /// at `back`. rcx is in the thread block.
-    pub fn last_turn(&mut self, pc: u64, back: CodeOff) {
+    /// at `back`; if `saves`, with rcx in the thread block. There it is now.
+    pub fn last_turn(&mut self, pc: u64, back: CodeOff, saves: bool) {
         self.address_of(RCX, pc);
         self.store(thread::TARGET, RCX);
         let behind = self.lea_rcx_ahead();
-        self.bind(behind, back);
         self.store(thread::RESUME, RCX);
         self.load(RCX, thread::SAVED_RCX);
         self.jump_gs(thread::STUB_TURN);
+        if saves {
+            self.bind_here(behind);
+            self.store(thread::SAVED_RCX, RCX);
+            let at = self.jump();
+            self.bind(at, back);
+        } else {
+            self.bind(behind, back);
+        }
     }
 
     /// Lets the runtime answer in place of the instruction at `pc`, which asks the machine. It resumes

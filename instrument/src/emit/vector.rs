@@ -17,6 +17,12 @@ impl Code {
         }
     }
 
+    /// `vpextrd reg, xmm31, 1`: the high half of the control-flow pointer.
+    pub fn control_flow_pointer_high(&mut self, Gpr(reg): Gpr) {
+        let b = (1 ^ (reg >> 3)) << 5;
+        self.raw(&[0x62, 0x43 | b, 0x7d, 0x08, 0x16, 0xf8 | (reg & 7), 1]);
+    }
+
     /// `vpextrq reg, xmm31, 1`, or of xmm15: the memory-stream pointer.
     pub fn memory_pointer(&mut self, Gpr(reg): Gpr, holder: u8) {
         let b = (1 ^ (reg >> 3)) << 5;

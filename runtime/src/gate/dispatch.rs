@@ -133,7 +133,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         _ => refused(thread),
     }
     if is_replay() {
-        let inside = matches!(kind, STORE | TURN) || kind == ASK && thread.transfer_undone;
+        let inside = matches!(kind, STORE | TURN | FILL) || kind == ASK && thread.transfer_undone;
         replayed(thread, !inside);
     }
     let mut pointers = thread.block.pointers;

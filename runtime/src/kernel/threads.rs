@@ -60,7 +60,9 @@ pub fn begin_recording(thread: &mut Thread, parent: u32) {
         Pointers::ThreadBlock => 0,
     };
     if !facts().options.recording.records() {
+        let made = thread.turns();
         thread.block.pointers = [0, 0];
+        thread.begin_turns(made);
         return;
     }
     let registers = &thread.block.registers;

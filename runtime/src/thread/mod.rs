@@ -113,8 +113,9 @@ pub struct Thread {
     pub parent: u32,
     pub tid: u32,
     pub recorder: Recorder,
-    /// Turns made when `block.turns_left` comes to zero, in a replay.
-    pub turns_end: u64,
+    /// What turns are counted from, in a replay: how many are made when `block.turns_left` comes to zero, or were
+    /// when the control-flow pointer was zero.
+    pub turns_from: u64,
     /// A child of vfork: shares everything with its parent until it execs or exits.
     pub vfork_child: bool,
     /// As such a child, but nobody waits for it: it is counted among the threads, as its memory is in use.
@@ -219,9 +220,8 @@ impl Thread {
         block.stub_ask = entries.ask;
         block.stub_watch = entries.watch;
         block.stub_fill = entries.fill;
-        block.turns_left = turns::NEVER;
         block.this = this;
-        Thread {
+        let mut thread = Thread {
             block,
             xmm: [[0; 2]; 16],
             vector: 0,
@@ -246,7 +246,7 @@ impl Thread {
             parent: 0,
             tid: 0,
             recorder: Recorder::default(),
-            turns_end: turns::NEVER,
+            turns_from: 0,
             vfork_child: false,
             beside: false,
             to_be_traced: false,
@@ -264,7 +264,9 @@ impl Thread {
             standing: Standing::default(),
             next_spare: 0,
             handler_stack,
-        }
+        };
+        thread.begin_turns(0);
+        thread
     }
 
     /// As new, in the same memory.

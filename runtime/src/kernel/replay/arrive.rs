@@ -1,6 +1,7 @@
 //! What comes to a thread from outside: signals, interruptions, the moments at which its registers are
 //! compared; and faults, which come by themselves.
 
+use crate::base::facts::facts;
 use crate::base::replaying::is_alone;
 use crate::base::signal::{bit, AltStack, SigInfo, SA_NODEFER, SIGSEGV, SI_KERNEL, SS_AUTODISARM};
 use crate::kernel::replay::outcome::{conclude, differs, Expected};
@@ -187,7 +188,9 @@ fn lead(
         Wish::At { turns, moment } => (Some((turns, moment)), false),
     };
     let first = [wanted, wished].into_iter().flatten().map(|(turns, _)| turns).min();
-    let near = |moment: &Option<(u64, Moment)>| moment.filter(|&(turns, _)| turns <= made);
+    let is_straight = facts().options.process.straight;
+    let near =
+        |moment: &Option<(u64, Moment)>| moment.filter(|&(turns, _)| turns <= made || is_straight);
     let sought = match (near(&wanted), near(&wished)) {
         _ if step => Some(None),
         (Some(_), Some(_)) => Some(None),
