@@ -215,6 +215,29 @@ fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
         0 => {}
         1 if pieces.is_empty() => pieces = unnumbered,
         _ => {
+            let not_followed = |thread: &Thread| {
+                thread.events.iter().find_map(|placed| match &placed.event {
+                    Some(Event::Unfollowed { why, .. }) => {
+                        Some(String::from_utf8_lossy(why).into_owned())
+                    }
+                    _ => None,
+                })
+            };
+            let first = &trace.threads[unnumbered[0].thread];
+            let is_watched = crate::alone::is_watched(trace);
+            match not_followed(first).map(|why| (why, is_watched)) {
+                // There was no other thread before.
+                Some((_, false)) if pieces.is_empty() => {
+                    unnumbered.truncate(1);
+                    return Ok((unnumbered, missing));
+                }
+                Some((why, _)) => {
+                    return Err(Error(format!(
+                        "the threads of its process were not followed to there: {why}"
+                    )))
+                }
+                None => {}
+            }
             let names: Vec<String> =
                 unnumbered.iter().map(|p| trace.threads[p.thread].name().to_string()).collect();
             return Err(Error(format!(

@@ -382,7 +382,9 @@ impl How {
             return Err("a replay has its inputs already: --replays needs another --instrument");
         }
         if self.straight && recording.streams() {
-            return Err("--straight needs --instrument none: what is recorded has its own count of turns");
+            return Err(
+                "--straight needs --instrument none: what is recorded has its own count of turns",
+            );
         }
         if recording.inputs() {
             if self.start != Start::Entry {

@@ -1451,6 +1451,115 @@ fn memory_right_below_the_stack_is_watched() {
     assert_eq!(text(&all.stdout).lines().count(), 5);
 }
 
+/// Threads that run while another one maps memory far below, and a process and a thread that come afterwards.
+const ELSEWHERE: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { THREADS = 3, SIZE = 1 << 16 };
+static volatile int ends;
+static volatile long rounds[THREADS + 1];
+static char *volatile low;
+static void *run(void *own) {
+    volatile long *mine = own;
+    while (!ends) {
+        ++*mine;
+        if (low && low[*mine % SIZE] != 5) return own;
+    }
+    return 0;
+}
+static void all_go_on(int threads) {
+    for (int i = 0; i < threads; i++)
+        for (long from = rounds[i]; rounds[i] < from + 1000;) usleep(100);
+}
+int main(void) {
+    pthread_t threads[THREADS + 1];
+    void *wrong, *any = 0;
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)&rounds[i]);
+    all_go_on(THREADS);
+    char *at = mmap((void *)0x2000000000, SIZE, PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at == MAP_FAILED) return 1;
+    memset(at, 5, SIZE);
+    low = at;
+    all_go_on(THREADS);
+    int status = 0, pid = fork();
+    if (pid == 0) _exit(at[7] + 10);
+    waitpid(pid, &status, 0);
+    pthread_create(&threads[THREADS], 0, run, (void *)&rounds[THREADS]);
+    all_go_on(THREADS + 1);
+    ends = 1;
+    for (int i = 0; i <= THREADS; i++) {
+        pthread_join(threads[i], &wrong);
+        if (wrong) any = wrong;
+    }
+    printf("%d %d\n", WEXITSTATUS(status), any != 0);
+    return 9;
+}
+"#;
+
+/// Six hundred threads at once.
+const CROWD: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+enum { THREADS = 600 };
+static pthread_barrier_t barrier;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long done;
+static void *run(void *unused) {
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < 100; i++) {
+        pthread_mutex_lock(&lock);
+        done++;
+        pthread_mutex_unlock(&lock);
+    }
+    return unused;
+}
+int main(void) {
+    pthread_t threads[THREADS];
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 1 << 16);
+    pthread_barrier_init(&barrier, 0, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], &small, run, 0) != 0) return 1;
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    printf("%ld\n", done);
+    return 9;
+}
+"#;
+
+/// Where threads cannot be watched any more the program goes on, and the recording of each of them says how far it goes.
+#[test]
+fn a_program_that_cannot_be_watched_any_more_goes_on() {
+    let programs = [
+        (ELSEWHERE, "15 0\n", "memory is mapped at 0x2000000000, where watched threads", 3),
+        (CROWD, "60000\n", "there are more threads than can be watched", 100),
+    ];
+    for (source, output, why, at_least) in programs {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path();
+        let (run, _) = recorded_and_replayed(here, source);
+        let said = text(&run.stderr);
+        assert_eq!((&*text(&run.stdout), run.status.code()), (output, Some(9)), "{said}");
+        assert!(said.starts_with(&format!("deprewrite: {why}")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let first = text(&dep(here, &["ps", "--json", "rec"]).stdout);
+        let first: serde_json::Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+        let all = dep(here, &["replay", "-p", &first["pid"].to_string(), "rec"]);
+        let replays = text(&all.stdout);
+        assert!(all.status.success(), "{}", text(&all.stderr));
+        assert!(replays.lines().all(|line| line.contains("equal to the recording")), "{replays}");
+        assert_eq!(replays.matches(why).count(), 1, "{replays}");
+        let others = replays.matches("the threads of the process are not watched any more").count();
+        assert!(others >= at_least, "{replays}");
+    }
+}
+
 /// Code that one thread has made and another one runs is in no file: the replays end where they would need it, and say
 /// so.
 #[test]

@@ -236,8 +236,7 @@ impl Ready {
 
     /// An output that replays, and does nothing besides. `straight`: so does all that is replayed with it.
     pub fn plain_output(&self, straight: bool) -> Result<PathBuf, Error> {
-        let further: &[&str] =
-            if straight && self.script.straight { &["--straight"] } else { &[] };
+        let further: &[&str] = if straight && self.script.straight { &["--straight"] } else { &[] };
         self.output_with("none", further)
     }
 

@@ -135,6 +135,7 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
             thread.block.resume = thread.block.stub_miss;
         }
     }
+    view::leave(thread);
     // Another switch, or two, may have come between what a thread that begins saw of the code and of the trace.
     // (Neither a recording of inputs nor an undo log is switched.)
     let recording = facts().options.recording;
@@ -146,6 +147,11 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
             false => !keeps && trace().phase() == Phase::Open,
         };
     if thread.plain == plain && !differs {
+        return;
+    }
+    if recording.inputs() {
+        // There are no chunks to end.
+        thread.plain = plain;
         return;
     }
     // What follows has nothing to do with the last unit.
@@ -309,6 +315,15 @@ pub fn watches(thread: &mut Thread) {
     thread.plain = jit.is_plain();
     drop(jit);
     end_switch();
+}
+
+/// All threads go on in code that does not watch. False if there are too many to stop them.
+pub fn unwatches() -> bool {
+    let Some(_stopped) = stop_others() else { return false };
+    if view::give_up() {
+        jit().switch();
+    }
+    true
 }
 
 /// Switches the recording, and returns when no thread is recorded any more, or before one is. `since`:

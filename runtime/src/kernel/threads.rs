@@ -14,7 +14,7 @@ use crate::kernel::syscalls::filters;
 use crate::kernel::syscalls::objects;
 use crate::kernel::watched;
 use crate::kernel::{baton, brk, ring};
-use crate::logs::inputs::unfollowed::unfollowed_unwatched;
+use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
 use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::recording::description::process_now;
@@ -329,6 +329,10 @@ fn share(
         );
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
+    if view::is_watched() && !view::has(child) {
+        unfollowed(thread, "there are more threads than can be watched");
+        watched::start::gives_up(thread);
+    }
     let waits = request.flags & CLONE_VFORK != 0;
     if waits {
         baton::before_vfork(thread);
@@ -378,10 +382,9 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     child.kernel_filter = thread.kernel_filter;
     child.parent = thread.index;
     child.resume_original = next;
-    if !view::take(child) {
-        crate::die!("the program has more threads than can be watched: use --threads serial");
-    }
-    child.block.program_fs = request.tls.unwrap_or(thread.block.program_fs);
+    // Without one all threads give up theirs.
+    let _ = view::take(child);
+    child.block.program_fs = request.tls.unwrap_or_else(|| thread.fs_base());
     child.block.program_gs = thread.block.program_gs;
     child.clear_tid = request.clear_tid;
     // A process, or a thread of one that is.

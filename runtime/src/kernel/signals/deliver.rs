@@ -111,7 +111,7 @@ pub fn deliver(
             }
             fatal(thread, signal, &info, &state, kernel);
         }
-        if !arrived && (origin == Origin::Outside || view::is_watched()) {
+        if !arrived && (origin == Origin::Outside || view::has(thread)) {
             note(thread, origin, &state);
             arrived = true;
         }
@@ -145,7 +145,7 @@ fn note(thread: &mut Thread, origin: Origin, state: &State) {
     let registers = state.registers(thread);
     match origin {
         // What memory a watched thread can reach does not follow from what it does.
-        _ if view::is_watched() => log().arrived(thread, &registers),
+        _ if view::has(thread) => log().arrived(thread, &registers),
         Origin::Outside => log().arrived(thread, &registers),
         Origin::Instruction => log().dies(thread, &registers),
     }

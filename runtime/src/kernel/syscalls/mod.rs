@@ -118,6 +118,7 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     if view::is_wanted() {
         watched::start::from_here_on(thread, next);
     }
+    watched::start::up_to_here(thread);
     next
 }
 

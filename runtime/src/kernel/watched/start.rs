@@ -13,21 +13,40 @@ use alloc::vec::Vec;
 /// The only thread, in front of a call that makes another one, or (at `pc`) behind one that lets others write to its
 /// memory, is watched from here on. What came before is replayed as with serial threads.
 pub fn from_here_on(thread: &mut Thread, pc: u64) {
-    if !view::waits() {
+    if !view::waits() || !view::can_begin(thread) {
         return;
     }
     let registers = thread.register_state(pc, 0xffff);
     thread.event(WHOLE_UNIT, &Event::Checked(&registers));
     thread.event(WHOLE_UNIT, &Event::Watched);
-    changes_code(thread);
+    gets_view(thread);
     begins(thread, pc);
+}
+
+/// Behind a call of the thread's: if it has mapped memory where threads cannot be watched, none is from here on.
+pub fn up_to_here(thread: &mut Thread) {
+    if view::is_uncovered(thread) {
+        gives_up(thread);
+    }
+}
+
+/// No thread is watched from here on, which is in the thread's recording. Each other one notes it where it comes to
+/// the runtime, and runs the code that does not watch.
+pub fn gives_up(thread: &mut Thread) {
+    if !switch::unwatches() {
+        crate::die!("too many threads run to stop watching them: use --threads serial");
+    }
+    view::leave(thread);
 }
 
 /// The thread, which is the only one, gets a view and runs code that watches.
 pub fn changes_code(thread: &mut Thread) {
-    if !view::waits() {
-        return;
+    if view::waits() && view::can_begin(thread) {
+        gets_view(thread);
     }
+}
+
+fn gets_view(thread: &mut Thread) {
     view::begin(thread);
     mappings::watched();
     switch::watches(thread);

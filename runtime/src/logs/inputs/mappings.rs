@@ -138,7 +138,7 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
     let [a0, a1, a2, ..] = call.args.map(|arg| arg as u64);
     match call.number {
         // What a watched thread loads is compared, whoever has stored it: code alone has to be known.
-        nr::MMAP if view::is_watched() && a2 as usize & sys::PROT_EXEC == 0 => {
+        nr::MMAP if view::has(thread) && a2 as usize & sys::PROT_EXEC == 0 => {
             forget(result as u64, (result as u64).saturating_add(page_up(a1)));
         }
         nr::MMAP => mapped(thread, call, result as u64),

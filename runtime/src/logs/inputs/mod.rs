@@ -48,7 +48,7 @@ impl Log for Inputs {
         if !thread.recorder.to_file() {
             return;
         }
-        if view::is_watched() {
+        if view::has(thread) {
             // A replay of one thread has not what others have stored, but for what this call shows.
             passed::shown(thread, call.number, &call.args);
             return stamps::stamp(thread, thread.syscall_pc, Moment::BeforeCall);
@@ -63,9 +63,9 @@ impl Log for Inputs {
     fn call_returns(&self, thread: &mut Thread, call: &Call, result: usize) {
         if !thread.recorder.to_file() {
             // Another recording does not follow: what is known of mappings is not needed any more.
-            return;
+            return view::follow(thread, call, result);
         }
-        match view::is_watched() {
+        match view::has(thread) {
             true => stamps::stamp(thread, thread.syscall_pc, Moment::BehindCall),
             false => passed::note(thread),
         }

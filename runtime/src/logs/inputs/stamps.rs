@@ -45,7 +45,7 @@ pub fn stamp(thread: &mut Thread, pc: u64, moment: Moment) {
 
 /// The same; returns the newest stamp, which is the thread's.
 fn newest(thread: &mut Thread, pc: u64, moment: Moment) -> u64 {
-    if !view::is_watched() || !thread.recorder.to_file() {
+    if !view::has(thread) || !thread.recorder.to_file() {
         return 0;
     }
     let name = u64::from(name(thread));

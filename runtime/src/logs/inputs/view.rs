@@ -5,6 +5,7 @@
 //! is at each moment what the memory of a replay is that has nothing but this thread.
 
 use crate::base::facts::facts;
+use crate::base::last_words::Line;
 use crate::base::lock::Forked;
 use crate::base::own::own_range;
 use crate::base::program::is_mapped;
@@ -17,6 +18,7 @@ use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
 use abi::options::Options;
+use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -48,6 +50,10 @@ static WAITS: AtomicBool = AtomicBool::new(false);
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// Memory that was mapped meanwhile, and of which no view has a place.
 static ELSEWHERE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Memory that was mapped by the call that is under way, and of which no view has a place; else 0.
+static UNCOVERED: AtomicU64 = AtomicU64::new(0);
+/// There is memory of which no view has a place: no thread is watched any more.
+static GAVE_UP: AtomicBool = AtomicBool::new(false);
 
 /// Whether the threads of this process have views, or will have.
 pub fn may_be_watched() -> bool {
@@ -56,7 +62,16 @@ pub fn may_be_watched() -> bool {
 
 /// Whether the threads of this process have views.
 pub fn is_watched() -> bool {
-    may_be_watched() && !waits()
+    may_be_watched() && !waits() && !gave_up()
+}
+
+/// Whether this thread has a view: the others may have given theirs up already.
+pub fn has(thread: &Thread) -> bool {
+    thread.block.view != 0
+}
+
+fn gave_up() -> bool {
+    GAVE_UP.load(Acquire)
 }
 
 /// Whether threads will have views, and the only one has none yet.
@@ -81,18 +96,26 @@ pub fn is_wanted() -> bool {
 
 /// The options of the code in use.
 pub fn options() -> Options {
-    match waits() {
+    match waits() || gave_up() {
         true => facts().options.plain(),
         false => facts().options,
     }
 }
 
+/// Whether the only thread of the process, which waits, can be watched. If not, nobody ever is.
+pub fn can_begin(thread: &mut Thread) -> bool {
+    let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
+    if at == end || !is_mapped(at) {
+        return true;
+    }
+    say_uncovered(thread, at);
+    GAVE_UP.store(true, Release);
+    WAITS.store(false, Relaxed);
+    false
+}
+
 /// The only thread of the process, which is in the runtime, gets its view.
 pub fn begin(thread: &mut Thread) {
-    let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
-    if at != end && is_mapped(at) {
-        not_covered(at);
-    }
     thread.block.program_fs = thread.fs_base();
     WAITS.store(false, Relaxed);
     if !take(thread) {
@@ -101,8 +124,36 @@ pub fn begin(thread: &mut Thread) {
     enter(thread);
 }
 
-fn not_covered(at: u64) -> ! {
-    crate::die!("the program maps memory at {at:#x}, where a watched thread cannot see it: use --threads serial")
+fn say_uncovered(thread: &mut Thread, at: u64) {
+    let mut why = Line::new();
+    let _ = write!(why, "memory is mapped at {at:#x}, where watched threads cannot see it");
+    unfollowed(thread, core::str::from_utf8(why.text()).unwrap_or("memory is mapped elsewhere"));
+}
+
+/// Whether the thread's call has mapped memory of which views have no place. That has been said, and is
+/// forgotten.
+pub fn is_uncovered(thread: &mut Thread) -> bool {
+    let at = UNCOVERED.swap(0, Relaxed);
+    if at == 0 || !is_watched() {
+        return false;
+    }
+    say_uncovered(thread, at);
+    true
+}
+
+/// No thread is watched from here on. False if that is so already.
+pub fn give_up() -> bool {
+    !GAVE_UP.swap(true, AcqRel)
+}
+
+/// The thread, which is in the runtime and goes on in code that does not watch, gives up its view if there are none any
+/// more.
+pub fn leave(thread: &mut Thread) {
+    if gave_up() && has(thread) {
+        unfollowed(thread, "the threads of the process are not watched any more");
+        set_fs(thread.block.program_fs);
+        release(thread);
+    }
 }
 
 /// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
@@ -147,10 +198,11 @@ pub fn covers(at: u64, len: u64) -> bool {
     covered().any(|range| range.start <= at && end <= range.end)
 }
 
-/// The call, which has returned `result`, may have mapped memory: of which a view has no place, the program
-/// cannot go on; of code that is in no file a replay of one thread knows nothing.
+/// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
+/// any more; of code that is in no file a replay of one thread knows nothing.
 pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
-    let (true, Ok(at)) = (may_be_watched(), sys::check(result)) else { return };
+    let may_be_watched = may_be_watched() && !gave_up();
+    let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
     let [_, second, third, fourth, ..] = call.args;
     let executable = |prot: usize| prot & sys::PROT_EXEC != 0;
     match call.number {
@@ -163,7 +215,7 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
                     start.store(at as u64, Relaxed);
                     end.store((at + len) as u64, Relaxed);
                 }
-                false => not_covered(at as u64),
+                false => UNCOVERED.store(at as u64, Relaxed),
             }
             // (Memory without a file is shared with a child that is forked, which is looked at there.)
             let is_of_others = fourth & sys::MAP_SHARED != 0 && fourth & sys::MAP_ANONYMOUS == 0;
@@ -207,17 +259,19 @@ pub fn tell(thread: &mut Thread) {
 
 /// The calling thread's fs base leads to its view from here on.
 pub fn enter(thread: &Thread) {
-    if thread.block.view == 0 {
-        return;
+    if has(thread) {
+        set_fs(thread.block.view);
+    } else if gave_up() {
+        // The thread that has made it may have had a view still.
+        set_fs(thread.block.program_fs);
     }
-    // SAFETY: no code of ours uses fs, and the program's fs base is in the block. The processor has the
+}
+
+fn set_fs(base: u64) {
+    // SAFETY: no code of ours uses fs, and it is the program's base or the distance of a view. The processor has the
     // instruction ([`can_be_entered`]).
     unsafe {
-        core::arch::asm!(
-            "wrfsbase {}",
-            in(reg) thread.block.view,
-            options(nostack, nomem, preserves_flags)
-        );
+        core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack, nomem, preserves_flags));
     }
 }
 
@@ -303,7 +357,14 @@ pub fn release(thread: &mut Thread) {
 
 /// In the only thread of a forked child, which has inherited no view.
 pub fn forked(thread: &mut Thread, _: &Forked) {
+    let had_one = has(thread);
     (thread.block.view, thread.block.view_back) = (0, 0);
+    if gave_up() {
+        if had_one {
+            set_fs(thread.block.program_fs);
+        }
+        return;
+    }
     if !take(thread) {
         crate::die!("no address space for the view of a forked process: use --threads serial");
     }
