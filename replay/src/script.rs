@@ -39,7 +39,10 @@ pub struct Script {
     pub child: Option<Child>,
     /// The files of which code was mapped.
     pub code: Vec<PathBuf>,
-    /// Nothing happens but at calls, at instructions that ask the machine, and by faults.
+    /// Events at which a replay has to be stopped: all but those at calls, at instructions that ask the machine, and
+    /// by faults.
+    pub sought: u64,
+    /// There are none, and no thread was watched.
     pub straight: bool,
 }
 
@@ -227,7 +230,7 @@ fn write_ordered(
     let mut running = BTreeSet::new();
     let mut code = Code::default();
     code.add(interpreter);
-    let mut straight = !watched;
+    let mut sought = 0u64;
     let mut passed_over = 0u64;
     for (at, item) in ordered.items.iter().enumerate() {
         let thread = usize::try_from(item.thread).ok().filter(|&thread| thread < MOST_THREADS);
@@ -252,7 +255,7 @@ fn write_ordered(
             }
             _ => {}
         }
-        straight &= comes_by_itself(&item.event);
+        sought += u64::from(!comes_by_itself(&item.event));
         running.insert(item.thread);
         if item.position != Position::NONE {
             turns[thread] = item.position.control_flow.0;
@@ -302,7 +305,20 @@ fn write_ordered(
         name.into_iter().for_each(|name| *name = tid);
     }
     let (end, code) = (ordered.end, code.files);
-    Ok(Script { header, events, turns, before, end, threads, running, child, code, straight })
+    let straight = sought == 0 && !watched;
+    Ok(Script {
+        header,
+        events,
+        turns,
+        before,
+        end,
+        threads,
+        running,
+        child,
+        code,
+        sought,
+        straight,
+    })
 }
 
 /// Whether the program comes to the event without being stopped there: a signal, another thread's turn and what another one

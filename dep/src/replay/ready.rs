@@ -19,6 +19,9 @@ use crate::folder;
 /// Name of the script; those of forked processes have their number behind it.
 pub const SCRIPT: &str = "script";
 
+/// From more stops on it pays to translate all code once more.
+const STOPPED_OFTEN: u64 = 1000;
+
 /// What the user names.
 pub struct Named<'a> {
     /// The recording or the trace.
@@ -231,13 +234,18 @@ impl Ready {
 
     /// An output of the program whose code replays, and does this besides (`none`, `dep`, `undo`).
     pub fn output(&self, instrument: &str) -> Result<PathBuf, Error> {
-        self.output_with(instrument, &[])
+        // In code that was translated at run time a replay is stopped in a hundredth of the time.
+        let is_stopped_often = self.script.sought > STOPPED_OFTEN;
+        let further: &[&str] = if is_stopped_often { &["--translate", "dynamic"] } else { &[] };
+        self.output_with(instrument, further)
     }
 
     /// An output that replays, and does nothing besides. `straight`: so does all that is replayed with it.
     pub fn plain_output(&self, straight: bool) -> Result<PathBuf, Error> {
-        let further: &[&str] = if straight && self.script.straight { &["--straight"] } else { &[] };
-        self.output_with("none", further)
+        match straight && self.script.straight {
+            true => self.output_with("none", &["--straight"]),
+            false => self.output("none"),
+        }
     }
 
     /// The same, rewritten with further options.

@@ -469,6 +469,11 @@ pub fn modules_in(start: u64, end: u64) -> impl Iterator<Item = &'static Module>
     modules().filter(move |m| m.text.start < end && start < m.text.end && m.in_use.load(Acquire))
 }
 
+/// Whether there is no ahead-of-time code.
+pub fn is_empty() -> bool {
+    modules().next().is_none()
+}
+
 /// Whether the program's own code has a translation, in use or not.
 pub fn has_program() -> bool {
     modules().next().is_some_and(|m| m.base == facts().window)

@@ -152,6 +152,7 @@ fn replayed(thread: &mut Thread, at_boundary: bool) {
     if let Some(next) = arrive::before_leaving(thread, at_boundary) {
         prepare(thread, next);
         steer::translated(thread);
+        arrive::translated(thread);
     }
 }
 

@@ -1,5 +1,5 @@
-//! What a debugger has put into a replay: breakpoints in translated code, and watchpoints in the processor's
-//! debug registers.
+//! What a debugger has put into a replay: breakpoints in translated code, as a replay does itself, and watchpoints in
+//! the processor's debug registers.
 
 use crate::base::signal::{SigInfo, TRAP_HWBKPT};
 use crate::code::jit::jit;
@@ -8,10 +8,12 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::go;
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
-use crate::kernel::replay::steer;
+use crate::kernel::replay::{is_replay, steer};
+use crate::kernel::signals::state::{interrupted, State};
 use crate::thread::seek::Sought;
 use crate::thread::Thread;
 use abi::ids::CodeAddr;
+use lifter::regs::GprSet;
 
 /// What the processor raises for `int3`.
 const BREAKPOINT: u64 = 3;
@@ -47,7 +49,7 @@ pub fn watched(thread: &mut Thread, at: &mut Interrupted) {
 
 /// Whether the thread has come to a breakpoint; then it goes to the runtime from there.
 pub fn at_breakpoint(thread: &mut Thread, at: &mut Interrupted) -> bool {
-    if at.context.trap != BREAKPOINT || !steer::is_steered() {
+    if at.context.trap != BREAKPOINT || !is_replay() {
         return false;
     }
     let Some(boundary) = jit().break_at(CodeAddr(at.pc() - 1)) else { return false };
@@ -56,6 +58,9 @@ pub fn at_breakpoint(thread: &mut Thread, at: &mut Interrupted) -> bool {
     at.context.rip = boundary.0;
     take_pointers(thread, at, &place);
     let state = state_at(thread, at, &place, &entry);
+    // A replay keeps all registers.
+    let state = State { valid: u64::from(GprSet::ALL.bits()), ..state };
+    interrupted(thread, &state);
     go(thread, at, &state);
     true
 }

@@ -4,6 +4,8 @@
 use crate::base::facts::facts;
 use crate::base::replaying::is_alone;
 use crate::base::signal::{bit, AltStack, SigInfo, SA_NODEFER, SIGSEGV, SI_KERNEL, SS_AUTODISARM};
+use crate::code::jit::jit;
+use crate::code::statics;
 use crate::kernel::replay::outcome::{conclude, differs, Expected};
 use crate::kernel::replay::script::{Entry, Next};
 use crate::kernel::replay::steer::{self, Wish};
@@ -36,6 +38,7 @@ const ARITHMETIC: u64 = 0x8d5;
 /// it goes on, if that is somewhere else now.
 pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
     stepping::end(thread);
+    jit().lift_stop();
     let begins = thread.resume_original;
     // What the runtime has raised comes first.
     let raised = thread.mailbox.waiting.number().is_some();
@@ -66,6 +69,14 @@ pub fn before_leaving(thread: &mut Thread, at_boundary: bool) -> Option<u64> {
     }
     thread.seek.insn = None;
     (thread.resume_original != begins).then_some(thread.resume_original)
+}
+
+/// Behind [`before_leaving`] the code was translated that the thread goes on in.
+pub fn translated(thread: &mut Thread) {
+    let Some(sought) = thread.seek.sought.filter(|_| !thread.mailbox.is_stepping()) else { return };
+    if sought.moment.is_some_and(|moment| !jit().stop_at(moment.rip)) {
+        stepping::begin(thread, sought);
+    }
 }
 
 /// What the script has next.
@@ -159,6 +170,20 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
     }
 }
 
+/// Whether the thread, which has made its last turn in front of the moment, will be stopped there: that is much quicker
+/// than step by step, and can be where all code was translated at run time.
+fn stops_at(thread: &Thread, moment: &Moment, at_boundary: bool) -> bool {
+    const TRAP_FLAG: u64 = 0x100;
+    let is_here = at_boundary && thread.resume_original == moment.rip;
+    let traps = thread.mailbox.has_trap_flag() || thread.block.registers.rflags & TRAP_FLAG != 0;
+    !is_here
+        && !traps
+        && !steer::is_steered()
+        && statics::is_empty()
+        && !stepping::may_come_again(moment.rip)
+        && jit().stop_at(moment.rip)
+}
+
 /// Puts in place what the kernel had written by now.
 fn write_now(thread: &mut Thread, pc: u64, turns: u64) {
     loop {
@@ -202,8 +227,11 @@ fn lead(
         Some(_) => thread.leave_in(1),
         None => thread.leave_in(0),
     }
-    if let Some(moment) = sought.filter(|_| !raised) {
-        stepping::begin(thread, Sought { moment, first: at_boundary });
+    let Some(moment) = sought.filter(|_| !raised) else { return };
+    let sought = Sought { moment, first: at_boundary };
+    match moment.is_some_and(|moment| stops_at(thread, &moment, at_boundary)) {
+        true => thread.seek.sought = Some(sought),
+        false => stepping::begin(thread, sought),
     }
 }
 
