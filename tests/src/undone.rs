@@ -189,11 +189,11 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
         let (who, status) = sys::wait(-1).ok_or_else(|| Error::other("the program vanished"))?;
         match status {
             Status::Stopped(_, libc::PTRACE_EVENT_CLONE) => {
-                let new = sys::event_message(who)? as Pid;
-                if !gone.remove(&new) {
+                let new = unless_killed(sys::event_message(who))?;
+                if let Some(new) = new.map(|new| new as Pid).filter(|new| !gone.remove(new)) {
                     live.insert(new);
                 }
-                sys::resume(who, 0)?;
+                unless_killed(sys::resume(who, 0))?;
             }
             Status::Stopped(_, libc::PTRACE_EVENT_EXEC) => return Ok(None),
             Status::Stopped(_, libc::PTRACE_EVENT_EXIT) => {
@@ -204,24 +204,26 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
                 }
                 // Threads that are ended by exit_group do not stop on their way out: they are waited
                 // for while the first one keeps the memory.
-                let alone = sys::registers(who)?.orig_rax as i64 == libc::SYS_exit;
+                let registers = unless_killed(sys::registers(who))?;
+                let killed = registers.is_none();
+                let alone = registers.is_none_or(|r| r.orig_rax as i64 == libc::SYS_exit);
                 if who == pid && !alone && !live.is_empty() {
                     leader_waits = true;
                     continue;
                 }
                 cut_off |= leader_waits;
                 if live.is_empty() {
-                    after = everything(who)?;
+                    after = everything(if killed { pid } else { who })?;
                 }
-                sys::resume(who, 0)?;
+                unless_killed(sys::resume(who, 0))?;
                 if leader_waits && live.is_empty() && who != pid {
                     sys::resume(pid, 0)?;
                 }
             }
             // A new thread stops before it runs.
-            Status::Stopped(libc::SIGSTOP, _) => sys::resume(who, 0)?,
-            Status::Stopped(signal, 0) => sys::resume(who, signal)?,
-            Status::Stopped(..) => sys::resume(who, 0)?,
+            Status::Stopped(libc::SIGSTOP, _) => drop(unless_killed(sys::resume(who, 0))?),
+            Status::Stopped(signal, 0) => drop(unless_killed(sys::resume(who, signal))?),
+            Status::Stopped(..) => drop(unless_killed(sys::resume(who, 0))?),
             status if who == pid => return Ok(Some(Seen { before, after, status, cut_off })),
             _ if stopped.remove(&who) => {}
             _ => {
@@ -235,6 +237,14 @@ fn follow(pid: Pid, program: &Path, image: &Image) -> Result<Option<Seen>> {
                 }
             }
         }
+    }
+}
+
+/// `None`: the thread is not stopped any more, as another one has ended the process. How it ends is waited for.
+fn unless_killed<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        done => done.map(Some),
     }
 }
 
