@@ -527,6 +527,9 @@ pub enum Event<B, R> {
     /// Watched inputs: until here the process had one thread, whose memory nobody else wrote to. From here on it is
     /// watched as a thread that begins.
     Watched,
+    /// A ring of watched inputs: from here on nothing is known of memory, as where a thread begins. A replay may
+    /// begin here.
+    Anew,
     /// Watched inputs: the place of this moment in an order of all threads that respects what synchronises them.
     Stamp {
         /// The instruction that synchronises, sees what another thread has stored, or calls the kernel; where a
@@ -653,6 +656,7 @@ kinds! {
     Turns = 66 "TURNS",
     Watched = 67 "WATCHED",
     Stamp = 68 "STAMP",
+    Anew = 69 "ANEW",
 }
 
 /// Places that an [`Event::Cost`] names.
@@ -821,7 +825,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
                 put_words(out, &[pc.0]);
                 put_words(out, values);
             }
-            Event::Yields | Event::Watched => {}
+            Event::Yields | Event::Watched | Event::Anew => {}
             Event::Mapped { file, size, changed_ns, contents, path } => {
                 put_words(out, file);
                 put_words(out, &[*size, *changed_ns, contents.as_ref().len() as u64]);
@@ -997,6 +1001,7 @@ impl<B: AsRef<[u8]>, R: Borrow<RegisterState>> Event<B, R> {
             Kind::Arrived => Event::Arrived(f.registers()?),
             Kind::Yields => Event::Yields,
             Kind::Watched => Event::Watched,
+            Kind::Anew => Event::Anew,
             Kind::Stamp => {
                 let (pc, number, moment, _) = (f.live()?, f.u64()?, f.u32()?, f.u32()?);
                 Event::Stamp { pc, number, moment: Moment::from_u32(moment) }

@@ -73,7 +73,7 @@ impl Wanted {
     #[must_use]
     pub fn all(trace: &Trace) -> Vec<Wanted> {
         let events = trace.threads.iter().flat_map(|thread| &thread.events);
-        let events = events.chain(&trace.snapshot);
+        let events = events.chain(&trace.snapshot).chain(&trace.process_events);
         let mut all: Vec<Wanted> =
             events.filter_map(|placed| Wanted::of(placed.event.as_ref()?)).collect();
         all.sort();

@@ -36,6 +36,9 @@ struct Mapped<'a> {
 impl<'a> Mapped<'a> {
     fn of(lineage: &'a Lineage, brk: u64) -> Result<Mapped<'a>, Error> {
         let mut mapped = Mapped { brk, ..Mapped::default() };
+        for trace in lineage.traces() {
+            mapped.told(trace)?;
+        }
         for thread in lineage.traces().into_iter().flat_map(|trace| &trace.threads) {
             let mut file = None;
             for event in thread.events.iter().filter_map(|placed| placed.event.as_ref()) {
@@ -53,6 +56,25 @@ impl<'a> Mapped<'a> {
             }
         }
         Ok(mapped)
+    }
+
+    /// What the trace says of calls that are not kept.
+    fn told(&mut self, trace: &'a Trace) -> Result<(), Error> {
+        let mut file = None;
+        for event in trace.process_events.iter().filter_map(|placed| placed.event.as_ref()) {
+            match event {
+                Event::Mapped { .. } => file = Some(event),
+                Event::Snapshot { brk, .. } => self.brk = self.brk.max(brk.0),
+                Event::Region { start, len, offset, protection, kind } => {
+                    if *kind == RegionKind::File {
+                        self.code(start.0, *len, *offset, *protection, file.take())?;
+                    }
+                    self.ranges.add(start.0, *len);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn call(
@@ -73,28 +95,37 @@ impl<'a> Mapped<'a> {
         };
         let len = len.next_multiple_of(PAGE);
         if number == MMAP && arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
-            let Some(file) = file else {
-                return Err(Error("damaged: it does not say which code is mapped".into()));
-            };
-            let meets = |&&(start, other, ..): &&(u64, u64, u64, u32, &Event)| {
-                start < result + len && result < start + other
-            };
-            match self.code.iter().find(meets) {
-                Some(&(start, other, offset, _, known)) => {
-                    let same = (start, other, offset) == (result, len, arguments[5]);
-                    if !same || known != file {
-                        return Err(Error(format!(
-                            "different code was mapped at {result:#x} at different times: threads cannot be replayed alone (record with --threads serial)"
-                        )));
-                    }
-                }
-                None => {
-                    let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
-                    self.code.push((result, len, arguments[5], protection, file));
-                }
-            }
+            let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
+            self.code(result, len, arguments[5], protection, file)?;
         }
         self.ranges.add(result, len);
+        Ok(())
+    }
+
+    fn code(
+        &mut self,
+        start: u64,
+        len: u64,
+        offset: u64,
+        protection: u32,
+        file: Option<&'a Event>,
+    ) -> Result<(), Error> {
+        let Some(file) = file else {
+            return Err(Error("damaged: it does not say which code is mapped".into()));
+        };
+        let meets = |&&(at, other, ..): &&(u64, u64, u64, u32, &Event)| {
+            at < start.saturating_add(len) && start < at.saturating_add(other)
+        };
+        match self.code.iter().find(meets) {
+            Some(&(at, other, from, _, known)) => {
+                if (at, other, from) != (start, len, offset) || known != file {
+                    return Err(Error(format!(
+                        "different code was mapped at {start:#x} at different times: threads cannot be replayed alone (record with --threads serial)"
+                    )));
+                }
+            }
+            None => self.code.push((start, len, offset, protection, file)),
+        }
         Ok(())
     }
 
@@ -194,13 +225,19 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
     let mut items = Vec::new();
     let mut events = thread.events.iter().peekable();
     let later = is_later(thread);
-    if later {
+    // What came before is not kept.
+    let is_cut = matches!(
+        thread.events.first().and_then(|placed| placed.event.as_ref()),
+        Some(Event::Actions(_))
+    );
+    if later && !is_cut {
         events.by_ref().find(|placed| matches!(placed.event, Some(Event::Watched)));
     }
     // What the kernel has written by then: of a program's first thread the stack, of a forked process what it alone
     // was given. It comes behind the memory that it lies in.
     let mut written = Vec::new();
-    let is_programs_first = index == 0 && !lineage.is_forked() && !later;
+    let is_programs_first =
+        index == 0 && !later && !is_cut && crate::lineage::has_start(lineage.last());
     let mut has_state = false;
     let is_start = |event: &Option<Event>, has_state: bool| match event {
         Some(Event::ThreadStart { .. } | Event::OwnProcess { .. }) => true,
@@ -224,6 +261,10 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
     items.push(first(Cow::Owned(start)));
     for placed in events {
         let Some(event) = &placed.event else { continue };
+        // Whoever begins before knows it.
+        if matches!(event, Event::Actions(_) | Event::State { .. }) {
+            continue;
+        }
         let (thread, position) = (index, placed.position);
         items.push(Item { thread, position, event: Cow::Borrowed(event) });
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use recording::{Recording, TraceName};
-use trace::events::Event;
+use trace::events::{Event, Placed};
 use trace::{Error, Trace, NOT_STARTED};
 
 /// The trace of a process, behind those of the processes that forked it, the first of which began with an
@@ -137,11 +137,18 @@ impl Lineage {
     }
 }
 
-/// Whether the trace has the start of a program, and not of a forked child: what the stack held.
+/// Whether the trace has the start of a program, or all that the replays of a forked child need.
 fn begins(trace: &Trace) -> bool {
-    if trace.first_stretch().is_some() {
-        return true;
-    }
+    // A ring of watched threads says itself what was mapped before.
+    let recording = trace.options.recording;
+    let is_told = |placed: &Placed| matches!(placed.event, Some(Event::Snapshot { .. }));
+    let is_whole =
+        recording.ring && recording.watches() && trace.process_events.iter().any(is_told);
+    trace.first_stretch().is_some() || is_whole || has_start(trace)
+}
+
+/// Whether the trace has the start of a program, and not of a forked child: what the stack held.
+pub fn has_start(trace: &Trace) -> bool {
     let layout = trace.process_events.iter().find_map(|placed| match placed.event {
         Some(Event::Layout { stack, .. }) => Some(stack.0),
         _ => None,

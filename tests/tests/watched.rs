@@ -21,10 +21,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Takes the line out that says that the recording cannot be replayed.
+/// And of a ring then.
+const RING_KEEPS: &str = "the ring keeps all that follows";
+
+/// Takes the lines out that say that the recording cannot be replayed.
 fn without_notice(mut run: Run) -> Run {
     let said = text(&run.stderr);
-    let kept: Vec<_> = said.split_inclusive('\n').filter(|l| !l.contains(NOT_REPLAYED)).collect();
+    let is_notice = |l: &str| l.contains(NOT_REPLAYED) || l.contains(RING_KEEPS);
+    let kept: Vec<_> = said.split_inclusive('\n').filter(|l| !is_notice(l)).collect();
     run.stderr = kept.concat().into_bytes();
     run
 }
@@ -140,10 +144,43 @@ const CASES: [&str; 28] = [
     "rust/",
 ];
 
+/// Cases whose threads are watched in a ring that keeps next to nothing.
+const CASES_OF_RINGS: [&str; 17] = [
+    "c/signals.",
+    "c/timer.",
+    "c/threads.",
+    "c/many_threads.",
+    "c/fork_threads.",
+    "c/leader_gone.",
+    "c/tls.",
+    "c/ucontext.",
+    "c/fork_",
+    "c/vfork.",
+    "c/spawn.",
+    "c/nested.",
+    "c/clone_",
+    "c/thread_one.",
+    "c/kernel_writes.",
+    "cpp/",
+    "rust/",
+];
+
 #[test]
 fn the_corpus_is_watched_and_each_thread_replays() {
-    let mut tally = Tally::start("the_corpus_is_watched_and_each_thread_replays");
-    let chosen = |case: &corpus::Case| CASES.iter().any(|start| case.name.starts_with(start));
+    check_all("the_corpus_is_watched_and_each_thread_replays", &CASES, &[]);
+}
+
+/// Threads begin anew all the time, and what came before goes.
+#[test]
+fn the_corpus_is_watched_in_a_ring_and_what_is_kept_replays() {
+    let name = "the_corpus_is_watched_in_a_ring_and_what_is_kept_replays";
+    check_all(name, &CASES_OF_RINGS, &[("DEP_RING", "200")]);
+}
+
+/// `further`: of the environment.
+fn check_all(name: &'static str, cases: &[&str], further: &[(&str, &str)]) {
+    let mut tally = Tally::start(name);
+    let chosen = |case: &corpus::Case| cases.iter().any(|start| case.name.starts_with(start));
     // Libraries are translated once for all replays.
     let all = tempfile::tempdir().unwrap();
     let cache = all.path().join("cache");
@@ -160,7 +197,9 @@ fn the_corpus_is_watched_and_each_thread_replays() {
         }
         let dir = tempfile::tempdir_in(all.path()).unwrap();
         std::os::unix::fs::symlink(&cache, dir.path().join("cache")).unwrap();
-        match check(&spec(&case), dir.path()) {
+        let mut spec = spec(&case);
+        spec.env.extend(further.iter().map(|&(name, value)| (name.into(), value.into())));
+        match check(&spec, dir.path()) {
             Ok(Came::Refused(why)) => tally.skip(&case.name, &why),
             Ok(Came::ButOne(why)) => {
                 tally.skip(&case.name, why);
@@ -1607,3 +1646,119 @@ int main(void) {
     return 0;
 }
 "#;
+
+/// One thread sleeps, one computes by itself, two share a lock, and in the end one trips over a pointer that was
+/// destroyed shortly before.
+const RING: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static long shared[128], handled;
+static long *volatile pointer = shared;
+static void handle(int signal) { handled++; }
+static void *sleep_on(void *unused) { pause(); return 0; }
+static void *compute(void *unused) {
+    volatile unsigned long s = 1;
+    for (;;) s = s * 6364136223846793005UL + 1;
+    return 0;
+}
+static void *work(void *number) {
+    unsigned long s = (long)number;
+    for (int k = 0; k < 600; k++) {
+        for (int i = 0; i < 2000; i++) s = s * 6364136223846793005UL + 1442695040888963407UL;
+        char *memory = mmap(0, 8192, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(memory, k, 8192);
+        pthread_mutex_lock(&lock);
+        shared[s >> 57] += memory[k];
+        pthread_mutex_unlock(&lock);
+        if (k % 3) munmap(memory, 8192);
+        if (k % 40 == 0) raise(SIGUSR1);
+        if (getenv("WAIT") && k == 500) { puts("here"); fflush(stdout); usleep(300000); }
+    }
+    return 0;
+}
+int main(void) {
+    signal(SIGUSR1, handle);
+    pthread_t threads[4];
+    pthread_create(&threads[0], 0, sleep_on, 0);
+    pthread_create(&threads[1], 0, compute, 0);
+    for (long i = 2; i < 4; i++) pthread_create(&threads[i], 0, work, (void *)i);
+    for (int i = 2; i < 4; i++) pthread_join(threads[i], 0);
+    pointer = (long *)0x10;
+    return *pointer;
+}
+"#;
+
+/// The turns that a line of `dep replay` tells of.
+fn turns_of(line: &str) -> u64 {
+    let behind = line.split(" replayed ").nth(1).unwrap_or_default();
+    behind.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn a_ring_of_watched_threads_keeps_the_newest_part_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, RING, &["-g"]);
+    let record = |ring: &[&str], name: &str| {
+        let start = ["record", "--replayable", "--threads", "watched", "-o", name];
+        dep(here, &[&start[..], ring, &["./program"]].concat())
+    };
+    let crashed = record(&["--keep-last", "200k"], "kept");
+    assert_eq!(crashed.status.code(), Some(139), "{}", text(&crashed.stderr));
+    let whole = record(&[], "whole");
+    assert_eq!(whole.status.code(), Some(139), "{}", text(&whole.stderr));
+    let replayed = |name: &str| {
+        let done = dep(here, &["replay", name]);
+        let lines: Vec<String> = text(&done.stdout).lines().map(str::to_owned).collect();
+        let equal = lines.iter().all(|line| line.contains(": equal to the recording"));
+        assert!(done.status.success() && equal, "{lines:?} {}", text(&done.stderr));
+        lines
+    };
+    let (kept, whole) = (replayed("kept"), replayed("whole"));
+    assert!(kept.len() >= 3, "{kept:?}");
+    let last = |lines: &[String]| lines.iter().map(|line| turns_of(line)).max().unwrap_or(0);
+    assert!(last(&whole) > 1_000_000, "{whole:?}");
+    // What the working threads did is a few parts; whoever computes by itself may have kept more.
+    let first = kept.first().map(|line| turns_of(line)).unwrap_or(0);
+    assert!(first < 400_000, "{kept:?}");
+    let info = text(&dep(here, &["info", "kept"]).stdout);
+    assert!(info.contains("from where the part begins that was kept"), "{info}");
+    // Locks that were taken before order nothing that is seen: still no race is made up.
+    let races = dep(here, &["races", "kept"]);
+    let found = text(&races.stdout);
+    assert!(races.status.success(), "{}", text(&races.stderr));
+    assert!(!found.contains("work"), "{found}");
+    // The last value of what it tripped over.
+    let done = dep(here, &["values", "--address", "pointer", "kept"]);
+    let values = text(&done.stdout);
+    assert!(done.status.success() && values.contains("10"), "{values} {}", text(&done.stderr));
+}
+
+#[test]
+fn what_a_ring_of_watched_threads_keeps_is_dumped_while_they_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    let program = build(here, RING, &["-g"]);
+    let rewritten = here.join(WATCHED.name);
+    Tools::get().rewrite(&program, &rewritten, WATCHED.flags).unwrap();
+    let mut command = Command::new(&rewritten);
+    command.env("DEP_RING", "200k").env("DEP_FILE", here.join("t.dep")).env("WAIT", "1");
+    let mut child = command.current_dir(here).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let out = child.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    assert_eq!(line, "here\n");
+    let dump = here.join("dumped.dep");
+    let done = dep(here, &["dump", &child.id().to_string(), "-o", &dump.display().to_string()]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(child.wait().unwrap().code(), None, "it ends by a signal");
+    let lines = replayed(&program, &dump, here).unwrap();
+    assert!(lines.len() >= 3, "{lines:?}");
+    assert!(replayed(&program, &here.join("t.dep"), here).unwrap().len() >= 3);
+}

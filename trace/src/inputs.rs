@@ -3,7 +3,7 @@
 use crate::events::{Event, Placed};
 use crate::open::{Thread, Trace};
 use crate::Error;
-use abi::event::{Position, WHOLE_UNIT};
+use abi::event::{Kind, Position, WHOLE_UNIT};
 use abi::ids::StreamOff;
 
 /// Makes a thread of inputs and a profile one of inputs: events that turns place.
@@ -30,7 +30,8 @@ pub fn without(thread: &mut Thread) {
         !matches!(
             placed.event,
             Some(
-                Event::Answer { .. }
+                Event::Anew
+                    | Event::Answer { .. }
                     | Event::Arrived(_)
                     | Event::Checked(_)
                     | Event::Mapped { .. }
@@ -46,6 +47,23 @@ pub fn without(thread: &mut Thread) {
             )
         )
     });
+}
+
+/// Of a watched thread in a ring: what stands in front of the first part that is kept goes. False if nothing of the
+/// thread can be replayed: it has ended, and its part is not kept.
+pub fn begins_in_part(thread: &mut Thread) -> bool {
+    let kind = |at: usize| thread.events.get(at)?.event.as_ref().map(Event::kind);
+    if matches!(kind(0), Some(Kind::ThreadStart | Kind::OwnProcess)) {
+        return true;
+    }
+    let begins = |&at: &usize| kind(at) == Some(Kind::Actions) && kind(at + 1) == Some(Kind::State);
+    let Some(first) = (0..thread.events.len()).find(begins) else { return false };
+    thread.events.drain(..first);
+    let state = thread.events.get(1).and_then(|placed| placed.event.as_ref());
+    if let (None, Some(Event::State { tid, .. })) = (thread.tid, state) {
+        thread.tid = Some(*tid);
+    }
+    true
 }
 
 /// What the events of a thread have announced.
@@ -146,7 +164,6 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::event::Kind;
     use abi::ids::LiveAddr;
     use abi::trace::RegisterState;
 

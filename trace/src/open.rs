@@ -390,6 +390,9 @@ impl Trace {
         self.damage.retain(|damage| !gave_way.contains(damage));
         if self.options.recording.inputs() {
             // Its events say themselves where they belong.
+            if self.options.recording.watches() {
+                self.threads.retain_mut(crate::inputs::begins_in_part);
+            }
             return;
         }
         for thread in &mut self.threads {

@@ -60,6 +60,7 @@ fn sample(kind: Kind) -> Owned {
         Kind::Arrived => Event::Arrived(registers()),
         Kind::Yields => Event::Yields,
         Kind::Watched => Event::Watched,
+        Kind::Anew => Event::Anew,
         Kind::Stamp => Event::Stamp { pc, number: 13, moment: Moment::BehindCall },
         Kind::Runs => Event::Runs(12),
         Kind::Checked => Event::Checked(registers()),

@@ -26,8 +26,8 @@ pub fn of(thread: &Thread) -> Option<Vec<Stamp>> {
     let (mut stamps, mut calls) = (Vec::<Stamp>::new(), 0);
     for placed in &thread.events {
         match placed.event {
-            // What was in front is no part of it.
-            Some(Event::State { .. }) => calls = 0,
+            // What was in front is no part of it. (In a ring a thread begins anew again and again.)
+            Some(Event::State { .. }) if stamps.is_empty() => calls = 0,
             Some(Event::Stamp { pc, number, moment }) => {
                 let turns = placed.position.control_flow.0;
                 stamps.push(Stamp { number, moment, pc: pc.0, turns, calls });

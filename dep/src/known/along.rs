@@ -56,6 +56,7 @@ impl<'a> Along<'a> {
                     | Event::Mapped { .. }
                     | Event::Passed { .. }
                     | Event::Runs(_)
+                    | Event::Checked(_)
             )
         };
         let script: Box<dyn Iterator<Item = _>> =
@@ -129,11 +130,16 @@ impl<'a> Along<'a> {
     fn up_to(&mut self, pc: u64, begun: bool) {
         let Pace { turns, .. } = self.pace;
         let is_straight = !self.pace.is_interrupted();
+        let anew = &self.known.anew;
         let has_happened = |entry: &Result<Entry, Error>| {
             let Ok(entry) = entry else { return false };
             let of = entry.turns.unwrap_or(0);
             match entry.event {
                 Event::Syscall { .. } => false,
+                // Where that is not sure, less is known.
+                Event::Anew if of == turns => {
+                    !is_straight || anew.get(&entry.at).is_none_or(|&at| at <= pc)
+                }
                 Event::Seen { pc: at, .. } if of == turns => {
                     is_straight && (at.0 < pc || begun && at.0 == pc)
                 }
@@ -209,7 +215,7 @@ impl<'a> Along<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::ops::Range;
 
     use abi::ids::LiveAddr;
@@ -225,7 +231,7 @@ mod tests {
             pages.note(range.clone(), *time, *by);
         }
         let files = std::iter::once(0x9000..0x9010).collect();
-        Known { pages, files, calls: BTreeSet::new() }
+        Known { pages, files, calls: BTreeSet::new(), anew: BTreeMap::new() }
     }
 
     fn entry(at: u64, turns: u64, event: Event) -> Result<Entry, Error> {

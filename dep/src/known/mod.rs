@@ -12,7 +12,7 @@
 mod along;
 mod pace;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::iter::Peekable;
 use std::ops::Range;
 
@@ -114,6 +114,8 @@ pub struct Known {
     files: Vec<Range<u64>>,
     /// The numbers of the calls for which the kernel has written, or may have.
     calls: BTreeSet<u64>,
+    /// Where the thread begins anew, and knows nothing: the instruction, by the place of the entry.
+    anew: BTreeMap<u64, u64>,
 }
 
 #[derive(Default)]
@@ -206,9 +208,11 @@ impl Known {
         trace: &Trace,
         code: impl Fn(u64, &mut [u8]) -> usize,
     ) -> Result<Known, Error> {
+        let (moments, anew) = moments_anew(entries(&ready.script_path)?)?;
         let mut finder = Finder {
             script: Script {
                 entries: entries(&ready.script_path)?.peekable(),
+                anew: moments,
                 brk: ready.script.header.brk,
                 files: files(ready)?,
                 calls: BTreeSet::new(),
@@ -237,7 +241,7 @@ impl Known {
         let Finder { mut script, mut pages, .. } = finder;
         while script.up_to_call(&mut pages)?.is_some() {}
         let Script { files, calls, .. } = script;
-        Ok(Known { pages, files, calls })
+        Ok(Known { pages, files, calls, anew })
     }
 
     /// How many of these bytes are known in front of the first one that is not, where the replay stands at `here`.
@@ -304,6 +308,29 @@ struct Script<I: Iterator<Item = Result<Entry, Error>>> {
     calls: BTreeSet<u64>,
     /// Of the thread, where it begins.
     turns: u64,
+    /// Turns and instruction where it begins anew, further on.
+    anew: VecDeque<(u64, u64)>,
+}
+
+/// Where the thread begins anew: turns and instructions, and the instructions by the places of the entries.
+#[allow(clippy::type_complexity, reason = "two lists of pairs")]
+fn moments_anew(
+    entries: impl Iterator<Item = Result<Entry, Error>>,
+) -> Result<(VecDeque<(u64, u64)>, BTreeMap<u64, u64>), Error> {
+    let (mut moments, mut places, mut pc) = (VecDeque::new(), BTreeMap::new(), 0);
+    for entry in entries {
+        let entry = entry?;
+        match entry.event {
+            // It stands in front of it.
+            Event::Checked(registers) => pc = registers.rip,
+            Event::Anew => {
+                moments.push_back((entry.turns.unwrap_or(0), pc));
+                places.insert(entry.at, pc);
+            }
+            _ => {}
+        }
+    }
+    Ok((moments, places))
 }
 
 impl<I: Iterator<Item = Result<Entry, Error>>> Script<I> {
@@ -329,6 +356,11 @@ impl<I: Iterator<Item = Result<Entry, Error>>> Script<I> {
 
     /// What has happened up to the next call, and with it: its number, and the turn.
     fn up_to_call(&mut self, pages: &mut Pages) -> Result<Option<(u64, u64)>, Error> {
+        self.up_to(pages, false)
+    }
+
+    /// The same, or up to where the thread begins anew if that comes first and is asked for (`None` then).
+    fn up_to(&mut self, pages: &mut Pages, anew: bool) -> Result<Option<(u64, u64)>, Error> {
         let mut written = Vec::new();
         // What is shown for a call is there when it returns: never, if the recording ends in it.
         let mut shown = Vec::new();
@@ -362,6 +394,14 @@ impl<I: Iterator<Item = Result<Entry, Error>>> Script<I> {
                     }
                     written.drain(..).for_each(|range| pages.note(range, at, By::Kernel));
                     return Ok(Some((number, turns.unwrap_or(0))));
+                }
+                Event::Anew => {
+                    written.clear();
+                    pages.note(0..u64::MAX, at, By::Forgotten);
+                    self.anew.pop_front();
+                    if anew {
+                        return Ok(None);
+                    }
                 }
                 _ => written.drain(..).for_each(|range| pages.note(range, at, By::Kernel)),
             }
@@ -479,6 +519,12 @@ impl<I: Iterator<Item = Result<Entry, Error>>, C: Fn(u64, &mut [u8]) -> usize> F
     }
 
     fn touch(&mut self, pc: u64, address: u64, size: u64) {
+        while self.script.anew.front().is_some_and(|&moment| moment <= (self.pace.turns, pc)) {
+            if let Err(error) = self.script.up_to(&mut self.pages, true) {
+                self.failed = Some(error);
+                return;
+            }
+        }
         let end = address.saturating_add(size);
         let number = address / PAGE;
         if size > 0 && end <= (number + 1).saturating_mul(PAGE) {
@@ -541,7 +587,8 @@ mod tests {
         for (range, time, by) in notes {
             pages.note(range.clone(), *time, *by);
         }
-        Known { pages, files: std::iter::once(0x9000..0x9010).collect(), calls: BTreeSet::new() }
+        let files = std::iter::once(0x9000..0x9010).collect();
+        Known { pages, files, calls: BTreeSet::new(), anew: BTreeMap::new() }
     }
 
     fn at(turns: u64, entry: u64, pc: u64) -> Position {

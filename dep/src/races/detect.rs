@@ -143,6 +143,8 @@ pub struct Detector<'a> {
     /// What the thread's next call leaves was left already.
     has_left: Vec<bool>,
     heap_end: u64,
+    /// Watched threads of a ring that have begun.
+    begun: Vec<bool>,
     /// Which threads were there before the part that was kept.
     was_there: Vec<bool>,
     /// Conflicts of one access: with which, and with which bytes.
@@ -170,8 +172,14 @@ impl<'a> Detector<'a> {
                 }
             }
         }
+        let begins_in_midst = |thread: &trace::Thread| {
+            let first = thread.events.first().and_then(|placed| placed.event.as_ref());
+            matches!(first, Some(Event::Actions(_)))
+        };
+        let begun = trace.threads.iter().map(|thread| !begins_in_midst(thread)).collect();
         Detector {
             trace,
+            begun,
             strict,
             shadow,
             order: Order::default(),
@@ -331,10 +339,25 @@ impl<'a> Detector<'a> {
     }
 }
 
+impl Detector<'_> {
+    /// A watched thread in a ring begins in the midst of what it did: what ordered it behind others before is not kept.
+    /// It is behind all that they have done by now, so no race is made up.
+    fn begins_in_midst(&mut self, thread: usize) {
+        if self.begun.get(thread).copied().unwrap_or(true) {
+            return;
+        }
+        self.begun[thread] = true;
+        let others: Vec<usize> =
+            (0..self.begun.len()).filter(|&at| at != thread && self.begun[at]).collect();
+        others.into_iter().for_each(|other| self.order.begin(thread, other));
+    }
+}
+
 impl Listener for Detector<'_> {
     fn runs(&mut self, thread: usize) {
         self.thread = thread;
         self.order.clock(thread);
+        self.begins_in_midst(thread);
     }
 
     fn ran(&mut self, _instructions: u32, turns: u32) {

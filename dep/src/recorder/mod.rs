@@ -123,9 +123,6 @@ impl Arguments {
         if self.replayable {
             self.how.record_inputs();
         }
-        if self.how.is_watched() && self.keep_last.is_some() {
-            return Err("--keep-last needs --threads serial: watched threads have no ring");
-        }
         if self.how.is_watched() && self.schedule.is_some() {
             return Err("--schedule needs --threads serial: watched threads run all at once");
         }

@@ -676,10 +676,20 @@ fn of_watched(trace: &Trace) -> String {
     let count = ends.len();
     let threads = if count == 1 { "thread" } else { "threads" };
     let cut: Vec<_> = ends.iter().filter(|end| !end.is_whole()).collect();
+    let is_cut = |thread: &trace::Thread| {
+        matches!(
+            thread.events.first().and_then(|placed| placed.event.as_ref()),
+            Some(trace::events::Event::Actions(_))
+        )
+    };
+    let from = match trace.threads.iter().any(is_cut) {
+        true => ", from where the part begins that was kept",
+        false => "",
+    };
     match cut.first() {
-        None => format!("to its end, {count} watched {threads}, each alone"),
+        None => format!("to its end, {count} watched {threads}, each alone{from}"),
         Some(first) => {
-            format!("{} of {count} watched {threads} {first}, each alone", cut.len())
+            format!("{} of {count} watched {threads} {first}, each alone{from}", cut.len())
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::kernel::baton;
 use crate::kernel::brk::is_reserved;
 use crate::kernel::old_calls;
 use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
+use crate::kernel::ring::parts;
 use crate::kernel::signals::pending;
 use crate::kernel::switch;
 use crate::kernel::syscalls::{self, mapping};
@@ -87,6 +88,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let pc = thread.block.target;
             thread.block.target = facts().window;
             prepare(thread, pc);
+            parts::look(thread, pc);
         }
         TURN => {
             // Counted, and not made yet: what comes in on the way back finds the thread in front of it.

@@ -314,7 +314,7 @@ pub fn before_vfork(thread: &mut Thread) {
 /// The child is gone, wherever it was.
 pub fn after_vfork(thread: &mut Thread, child: &Thread) {
     if !is_serial() {
-        return;
+        return ring::leaves(child);
     }
     let gone = child.block.this;
     let wakes = {

@@ -465,10 +465,20 @@ fn carry_out(request: &Request) -> Answer {
         }
         command::DUMP => {
             let mut text = [0; TEXT_MOST];
-            let written = ring::write_to(control::text(&mut text));
+            let path = control::text(&mut text);
+            let written = match ring::parts::is_active() {
+                true => {
+                    // (If there are too many to stop them, the copy may have a little more of one than of another.)
+                    let _stopped = stop_others();
+                    ring::parts::write_to(path)
+                }
+                false => ring::write_to(path),
+            };
             match written {
                 Ok(_) => done(outcome::DONE),
-                Err(sys::EINVAL) if !ring::is_active() => done(outcome::NO_RING),
+                Err(sys::EINVAL) if !ring::is_active() && !ring::parts::is_active() => {
+                    done(outcome::NO_RING)
+                }
                 Err(errno) => Answer { interrupted: errno as u32, ..done(outcome::FAILED) },
             }
         }

@@ -95,6 +95,8 @@ pub struct Recorder {
     overflow_is_open: bool,
     events: Option<Appender>,
     events_seq: u32,
+    /// Of a ring: the first frame of the part.
+    part_seq: u32,
     /// Where the current chunk is in the file.
     place: Option<Place>,
     /// The frame that full chunks are written from.
@@ -272,6 +274,7 @@ impl Recorder {
             of_another.seal();
         }
         (self.seq, self.events_seq, self.gap, self.told) = (0, 0, None, None);
+        self.part_seq = 0;
         (self.slot, self.in_slot) = (None, false);
         if self.new_events(trace, 0) {
             let Identity { tid, parent, .. } = self.thread;
@@ -614,7 +617,10 @@ impl Recorder {
     fn new_events(&mut self, trace: &TraceFile, least: u64) -> bool {
         let index = self.thread.index;
         let least = match self.counts && !self.tiny {
-            true => least.max((SMALLEST_EVENTS << self.events_seq.min(16)).min(LARGEST_EVENTS)),
+            true => {
+                let behind = self.events_seq.wrapping_sub(self.part_seq).min(16);
+                least.max((SMALLEST_EVENTS << behind).min(LARGEST_EVENTS))
+            }
             false => least,
         };
         match trace.new_appender(FrameKind::Events, index, self.events_seq, least) {
@@ -629,6 +635,14 @@ impl Recorder {
                 trace.lost(errno);
                 false
             }
+        }
+    }
+
+    /// What comes next may be all that is kept of the thread: it has frames of its own.
+    pub fn begin_part(&mut self) {
+        if let Some(trace) = self.trace.filter(|_| self.to_file()) {
+            self.part_seq = self.events_seq;
+            self.new_events(trace, 0);
         }
     }
 

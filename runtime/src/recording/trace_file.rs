@@ -462,8 +462,14 @@ impl TraceFile {
 
     /// Gives up what was recorded in parts in front of `interval` alone. False if the file system cannot.
     pub fn drop_before(&self, interval: u32) -> bool {
+        self.drop_frames(|_, part| part < interval)
+    }
+
+    /// Gives up the frames that `go`, by their threads' indexes and the parts in which they were completed. False if
+    /// the file system cannot.
+    pub fn drop_frames(&self, go: impl Fn(u32, u32) -> bool) -> bool {
         let mut state = self.state.lock();
-        while let Some(oldest) = state.sealed.iter().position(|s| s.chunk < interval) {
+        while let Some(oldest) = state.sealed.iter().position(|s| go(s.thread, s.chunk)) {
             let Some(frame) = state.sealed.remove(oldest) else { break };
             if self.drop_frame(&mut state, &frame).is_err() {
                 return false;

@@ -132,6 +132,8 @@ pub struct Thread {
     pub code_is_made: bool,
     /// What the instruction stores that runs on the view.
     pub stored_on_view: Vec<(u64, u64)>,
+    /// In a ring: how its part stands.
+    pub part: Part,
     /// The word that the kernel clears when the thread ends, or 0.
     pub clear_tid: u64,
     /// Number of the last filter of system calls (see [`crate::kernel::syscalls::seccomp`]), or 0.
@@ -148,6 +150,17 @@ pub struct Thread {
     /// In the list of ended threads: the next one.
     pub next_spare: u64,
     pub handler_stack: u64,
+}
+
+/// The part of a watched thread in a ring, where a replay may begin.
+#[derive(Default)]
+pub struct Part {
+    /// The interval in which it began.
+    pub interval: u32,
+    /// Turns that have been counted.
+    pub counted: u64,
+    /// How often the thread has come by.
+    pub looks: u32,
 }
 
 /// What belongs to the processor while a thread runs, once the thread lets others run.
@@ -255,6 +268,7 @@ impl Thread {
             unwatched: false,
             code_is_made: false,
             stored_on_view: Vec::new(),
+            part: Part::default(),
             clear_tid: 0,
             filter: 0,
             kernel_filter: 0,

@@ -15,6 +15,7 @@ use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::{abort_of, broken_off};
 use crate::kernel::replay::is_replay;
+use crate::kernel::ring::parts;
 use crate::kernel::signals::deliver::{deliver, handlers_begin_anew, Led, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
@@ -59,7 +60,8 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
         thread.pressure.returned = sys::monotonic_ns();
         thread.pressure.returned_to = state.rip;
     }
-    if ring::is_active() && (baton::is_wanted() || ring::is_due()) {
+    let has_baton = ring::is_active() && (baton::is_wanted() || ring::is_due());
+    if has_baton || parts::is_due(thread) {
         // By way of the runtime: there the thread's whole state is the processor's, or in its block.
         return go_round(thread, at, state);
     }

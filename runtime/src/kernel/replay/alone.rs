@@ -4,15 +4,55 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::facts::facts;
-use crate::base::program::read_program_value;
+use crate::base::program::{is_mapped, read_program_value};
 use crate::base::replaying::is_alone;
-use crate::base::sys;
+use crate::base::sys::{self, nr};
+use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::impossible_at_start;
 use crate::kernel::replay::replay;
-use abi::layout::{page_down, page_up};
+use crate::kernel::replay::script::Next;
+use abi::event::Event;
+use abi::layout::{page_down, page_up, PAGE};
+use core::ops::Range;
 
 const LOAD: u64 = 1;
 const WRITABLE: u64 = 2;
+
+/// The thread begins anew: nothing of its memory is known any more.
+pub fn begins_anew() {
+    const MADV_DONTNEED: usize = 4;
+    let drop = |range: Range<u64>| {
+        let args = [range.start as usize, (range.end - range.start) as usize, MADV_DONTNEED];
+        // SAFETY: the program's own memory, of nobody's file: it is zero again, and code as in its file.
+        let _ = unsafe { sys::call(nr::MADVISE, &args) };
+    };
+    let (mut script, header) = {
+        let replay = replay();
+        (replay.script.from_start(), replay.header)
+    };
+    while let Next::Entry(entry) = script.peek() {
+        match entry.event() {
+            Some(Event::Region { start, len, .. }) => drop(start.0..start.0.saturating_add(len)),
+            Some(Event::Snapshot { .. }) => break,
+            _ => {}
+        }
+        script.take(&entry);
+    }
+    // (The page where it begins may be shared with the program's data, which is cleared below.)
+    let heap = {
+        let brk = brk();
+        page_up(brk.start)..page_up(brk.current)
+    };
+    if heap.start < heap.end {
+        drop(heap);
+    }
+    let mut stack = page_down(header.stack);
+    while is_mapped(stack - PAGE) {
+        stack -= PAGE;
+    }
+    drop(stack..header.stack_end);
+    clear();
+}
 
 /// What the program and its interpreter may write to is zero, if one thread is replayed alone.
 pub fn clear() {

@@ -10,7 +10,7 @@ use crate::kernel::replay::outcome::{conclude, differs, Expected};
 use crate::kernel::replay::script::{Entry, Next};
 use crate::kernel::replay::steer::{self, Wish};
 use crate::kernel::replay::{
-    coming, contexts, event_of, next_entry, replay, stepping, take, write,
+    alone, coming, contexts, event_of, next_entry, replay, stepping, take, write,
 };
 use crate::kernel::signals::actions::{self, Which};
 use crate::kernel::signals::deliver::handlers_begin_anew;
@@ -105,6 +105,11 @@ fn next_moment(thread: &mut Thread, here: bool) -> Option<Ahead> {
                 thread.begin_turns(entry.turns);
                 take(&entry);
                 write_now(thread, pc, entry.turns);
+            }
+            Kind::Anew if entry.thread == thread.index => {
+                // What was compared in front of it stands here, too.
+                take(&entry);
+                alone::begins_anew();
             }
             Kind::Seen if entry.thread == thread.index => {
                 let Event::Seen { pc: at, rcx, address, bytes } = event_of(thread, pc, &entry)

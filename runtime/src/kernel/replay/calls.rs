@@ -69,6 +69,7 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, 
     steer::before_call(thread, number as u64);
     match number {
         nr::RT_SIGRETURN => {
+            shown(thread);
             return sigreturn::sigreturn(thread).unwrap_or_else(|| {
                 let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
                 pending::raise(thread, signal::SIGSEGV, info);
@@ -143,6 +144,26 @@ pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, 
             temporary_mask(number, args).filter(|_| is_interrupted_at(thread, next));
     }
     next
+}
+
+/// Puts in place what others have stored, and the call shows.
+fn shown(thread: &mut Thread) {
+    let pc = thread.syscall_pc;
+    loop {
+        let entry = next_entry(thread, pc);
+        let is_mine = (entry.thread, entry.turns) == (thread.index, thread.turns());
+        if !is_alone() || !is_mine || entry.kind() != Kind::Seen {
+            return;
+        }
+        let Event::Seen { pc: at, address, bytes, .. } = event_of(thread, pc, &entry) else {
+            return;
+        };
+        if at.0 != pc {
+            return;
+        }
+        write(thread, pc, &[(address.0, bytes)]);
+        take(&entry);
+    }
 }
 
 /// What comes next for a call. What is compared in it is compared.

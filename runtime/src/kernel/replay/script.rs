@@ -68,6 +68,11 @@ impl Script {
         Some(Script { entries, at, taken: at })
     }
 
+    /// The same entries, at their first one.
+    pub fn from_start(&self) -> Script {
+        Script::new(self.entries)
+    }
+
     /// Bytes of the entries that have been taken.
     pub fn at(&self) -> u64 {
         self.at as u64
@@ -180,6 +185,7 @@ fn is_input(kind: Kind) -> bool {
             | Actions
             | Untouched
             | StackLimit
+            | Anew
     )
 }
 

@@ -142,6 +142,20 @@ pub(super) fn elsewhere(
     end: u64,
     is_cut: bool,
 ) -> Result<u64, i32> {
+    let (file, at) = copied_to(fd, path, end)?;
+    if !is_cut {
+        return Ok(at);
+    }
+    write(copied, Frames { fd: file.0, at, seq: &AtomicU32::new(0), payload: Vec::new() })
+}
+
+/// Copies the first `end` bytes of the trace in `fd` to a new file at `path`, which ends in a zero. Returns its size.
+pub(super) fn copy(fd: i32, path: &[u8], end: u64) -> Result<u64, i32> {
+    copied_to(fd, path, end).map(|(_, size)| size)
+}
+
+/// The same; the file, too.
+fn copied_to(fd: i32, path: &[u8], end: u64) -> Result<(File, u64), i32> {
     const WRITE_ONLY_CREATE_NEW: usize = 1 | 0o100 | 0o200;
     let file = File::open(path, WRITE_ONLY_CREATE_NEW)?;
     let mut buffer = alloc::vec![0u8; FRAME];
@@ -166,10 +180,7 @@ pub(super) fn elsewhere(
     let at = page_up(end);
     // SAFETY: no memory involved.
     unsafe { sys::call(nr::FTRUNCATE, &[file.0 as usize, at as usize]) }?;
-    if !is_cut {
-        return Ok(at);
-    }
-    write(copied, Frames { fd: file.0, at, seq: &AtomicU32::new(0), payload: Vec::new() })
+    Ok((file, at))
 }
 
 fn write(copied: &Copied, frames: Frames<'_>) -> Result<u64, i32> {

@@ -6,6 +6,8 @@
 //! At the end, and when somebody asks for it, the oldest copy writes down what it is (`dump`): with that
 //! a replay can begin there.
 //!
+//! Watched threads need no copies: [`parts`].
+//!
 //! The youngest copy keeps the time: it counts ticks, and kicks the thread that runs, which looks here
 //! before it goes on.
 // On the way of every entry: an index may panic, `get` says what then.
@@ -15,6 +17,7 @@ mod copied;
 mod dump;
 mod keeper;
 mod lines;
+pub mod parts;
 
 use crate::base::census;
 use crate::base::facts::facts;
@@ -24,7 +27,7 @@ use crate::base::once::Once;
 use crate::base::sys;
 use crate::base::vectors::{save_vectors, vectors_len};
 use crate::kernel::baton;
-use crate::logs::inputs::{mappings, unfollowed};
+use crate::logs::inputs::{mappings, unfollowed, view};
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::set_before_last_words;
@@ -131,6 +134,9 @@ impl Kept {
 
 /// The program starts.
 pub fn start(settings: Settings) {
+    if view::may_be_watched() {
+        return parts::start(settings.ring);
+    }
     SETTINGS.install(settings);
     if !keeper::prepare() {
         return crate::say!("no memory for a ring: everything is kept (DEP_RING)");
@@ -162,6 +168,7 @@ pub fn enters(thread: &Thread) {
 
 /// The thread is not recorded any more.
 pub fn leaves(thread: &Thread) {
+    parts::leaves(thread);
     if is_active() {
         let at = thread.block.this;
         let mut kept = KEPT.lock();
@@ -363,6 +370,7 @@ pub fn write_to(path: &[u8]) -> Result<u64, i32> {
 /// In the only thread of a forked child: the copies are its parent's.
 pub fn forked(thread: &Thread, forked: &Forked) {
     KEPT.force_unlock(forked);
+    parts::forked(forked);
     if !is_active() {
         return;
     }

@@ -5,12 +5,52 @@ use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::signal::AltStack;
 use crate::kernel::signals::frame::{software, Frame, UContext, DEFAULT_FCW, DEFAULT_MXCSR};
 use crate::kernel::signals::pressure;
+use crate::logs::inputs::view;
 use crate::thread::traps::Traps;
 use crate::thread::{claims, Thread};
 use abi::event::{Event, WHOLE_UNIT};
+use abi::layout::{page_down, PAGE};
 use abi::thread::FIRST_VECTOR;
 
 const TRAP_FLAG: u64 = 0x100;
+
+/// What a watched thread is about to read of its frame: it may have been written before the thread's part began, or by
+/// another thread.
+#[inline(never)]
+pub fn shows(thread: &mut Thread) {
+    if !view::has(thread) {
+        return;
+    }
+    let at = thread.block.registers.gpr[4].wrapping_sub(8)
+        + core::mem::offset_of!(Frame, ucontext) as u64;
+    let mut uc = UContext::default();
+    if !read_program_value(at, &mut uc) {
+        return;
+    }
+    shown(thread, at, size_of::<UContext>() as u64);
+    let mut legacy = [0u8; 512];
+    let fpstate = uc.context.fpstate;
+    if fpstate != 0 && read_program_value(fpstate, &mut legacy) {
+        let size = software(&legacy).map_or(512, |s| u64::from(s.extended_size).clamp(512, 16384));
+        shown(thread, fpstate, size);
+    }
+}
+
+/// Other threads may have stored these bytes, which the kernel reads for the thread.
+fn shown(thread: &mut Thread, at: u64, len: u64) {
+    let pc = thread.syscall_pc;
+    let mut page = [0u8; PAGE as usize];
+    let (mut from, end) = (at, at.saturating_add(len));
+    while from < end {
+        let to = end.min(page_down(from) + PAGE);
+        let Some(part) = page.get_mut(..(to - from) as usize) else { return };
+        if !read_program_bytes(from, part) {
+            return;
+        }
+        view::sees(thread, pc, from, part);
+        from = to;
+    }
+}
 
 /// `rt_sigreturn`: back to what the frame says. `None` if the frame cannot be read.
 ///

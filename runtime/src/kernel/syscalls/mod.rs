@@ -24,6 +24,7 @@ use crate::kernel::baton;
 use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, interruptible_old, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
+use crate::kernel::ring::parts;
 use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::kernel::watched;
@@ -67,6 +68,7 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
         return next;
     }
     if number == nr::RT_SIGRETURN {
+        sigreturn::shows(thread);
         return match sigreturn::sigreturn(thread) {
             Some(pc) => pc,
             None => {
@@ -119,6 +121,7 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
         watched::start::from_here_on(thread, next);
     }
     watched::start::up_to_here(thread);
+    parts::behind_call(thread, next);
     next
 }
 

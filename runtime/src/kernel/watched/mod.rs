@@ -17,6 +17,7 @@ use crate::base::{attempt, program};
 use crate::code::jit::has_protected_pages;
 use crate::code::writing::write_program;
 use crate::kernel::ask::instruction;
+use crate::kernel::ring::parts;
 use crate::kernel::signals::pending;
 use crate::logs::extent::extent;
 use crate::logs::inputs::unfollowed::unfollowed;
@@ -57,6 +58,9 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     let anew = has_protected_pages();
     let insn = fetch(pc);
     thread.resume_original = pc;
+    if !matches!(why, watch::AFTER | watch::LOADED) {
+        parts::look(thread, pc);
+    }
     match why {
         watch::MEND => {
             for (at, len) in ranges(thread, &insn, false) {

@@ -3,11 +3,12 @@
 use crate::base::own::anonymous;
 use crate::base::sys::{self, nr};
 use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
+use crate::kernel::ring::parts;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::logs::inputs::{mappings, stamps, view};
 use crate::thread::{claims, Thread};
-use abi::event::{Event, Moment, WHOLE_UNIT};
+use abi::event::{Event, WHOLE_UNIT};
 use alloc::vec::Vec;
 
 /// The only thread, in front of a call that makes another one, or (at `pc`) behind one that lets others write to its
@@ -16,11 +17,15 @@ pub fn from_here_on(thread: &mut Thread, pc: u64) {
     if !view::waits() || !view::can_begin(thread) {
         return;
     }
+    let interval = parts::interval();
+    if parts::is_active() {
+        thread.recorder.begin_part();
+    }
     let registers = thread.register_state(pc, 0xffff);
     thread.event(WHOLE_UNIT, &Event::Checked(&registers));
     thread.event(WHOLE_UNIT, &Event::Watched);
     gets_view(thread);
-    begins(thread, pc);
+    begins_in(thread, pc, interval);
 }
 
 /// Behind a call of the thread's: if it has mapped memory where threads cannot be watched, none is from here on.
@@ -52,8 +57,24 @@ fn gets_view(thread: &mut Thread) {
     switch::watches(thread);
 }
 
+/// The watched thread, with its registers in its block, goes on at `pc` as one that begins: a replay may begin there.
+pub fn anew(thread: &mut Thread, pc: u64) {
+    let interval = parts::interval();
+    thread.recorder.begin_part();
+    let registers = thread.register_state(pc, 0xffff);
+    thread.event(WHOLE_UNIT, &Event::Checked(&registers));
+    thread.event(WHOLE_UNIT, &Event::Anew);
+    view::empty(thread);
+    begins_in(thread, pc, interval);
+}
+
 /// The thread, with its registers in its block, is about to begin at `pc`.
 pub fn begins(thread: &mut Thread, pc: u64) {
+    begins_in(thread, pc, parts::interval());
+}
+
+/// The same, in this interval of a ring.
+fn begins_in(thread: &mut Thread, pc: u64, interval: u32) {
     if !view::is_watched() {
         return;
     }
@@ -63,9 +84,10 @@ pub fn begins(thread: &mut Thread, pc: u64) {
     let state = thread.register_state(pc, 0xffff);
     let event = thread.state_event(&state, &vectors);
     thread.event(WHOLE_UNIT, &event);
-    stamps::stamp(thread, pc, Moment::Begins);
-    thread.code_is_made = false;
+    stamps::begins(thread, pc);
+    (thread.code_is_made, thread.unwatched) = (false, false);
     view::tell(thread);
+    parts::has_begun(thread, interval);
 }
 
 /// The processor's vector and floating-point state, with the registers that the runtime uses as the thread

@@ -14,6 +14,7 @@ use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
+use crate::logs::inputs::regions::{self, Region};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
 use crate::logs::inputs::{view, written};
 use crate::logs::moment::Call;
@@ -308,7 +309,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     let mut special = Special { start, end, kind, file: [0; 2], from: 0, copied: 0 };
     if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
-        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind == Kind::Through) {
+        let code = (prot & sys::PROT_EXEC != 0).then_some(Region { start, len, prot });
+        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind == Kind::Through, code) {
             special.file = stat.0.identity();
             special.from = offset as u64;
             special.copied = page_up(stat.1);
@@ -417,13 +419,14 @@ impl Stat {
 }
 
 /// Notes which file is mapped, and what of it if that has to be copied, as it has if it `changes`. Returns
-/// what is known of it, and how much was copied.
+/// what is known of it, and how much was copied. `code`: where it may be executed.
 fn of_file(
     thread: &mut Thread,
     fd: usize,
     offset: u64,
     len: u64,
     changes: bool,
+    code: Option<Region>,
 ) -> Option<(Stat, u64)> {
     let Some(stat) = Stat::of(fd) else {
         unfollowed(thread, "it is not known which file is mapped (mmap)");
@@ -467,6 +470,9 @@ fn of_file(
         path,
     };
     thread.event(WHOLE_UNIT, &mapped);
+    if let Some(region) = code {
+        regions::code(&region, offset, &mapped);
+    }
     Some((stat, contents.len() as u64))
 }
 

@@ -6,6 +6,7 @@
 
 pub mod mappings;
 pub mod passed;
+pub mod regions;
 pub mod stamps;
 pub mod unfollowed;
 pub mod view;
@@ -116,6 +117,7 @@ impl Log for Inputs {
 
     fn forked(&self, forked: &crate::base::lock::Forked) {
         mappings::forked(forked);
+        regions::forked(forked);
     }
 }
 

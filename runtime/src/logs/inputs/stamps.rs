@@ -43,13 +43,23 @@ pub fn stamp(thread: &mut Thread, pc: u64, moment: Moment) {
     newest(thread, pc, moment);
 }
 
-/// The same; returns the newest stamp, which is the thread's.
+/// Notes where the thread begins, at `pc`: there is nothing before.
+pub fn begins(thread: &mut Thread, pc: u64) {
+    put(thread, pc, Moment::Begins, true);
+}
+
+/// As [`stamp`]; returns the newest stamp, which is the thread's.
 fn newest(thread: &mut Thread, pc: u64, moment: Moment) -> u64 {
+    put(thread, pc, moment, false)
+}
+
+/// The same; `always`: even if the newest stamp is the thread's.
+fn put(thread: &mut Thread, pc: u64, moment: Moment, always: bool) -> u64 {
     if !view::has(thread) || !thread.recorder.to_file() {
         return 0;
     }
     let name = u64::from(name(thread));
-    let next = |newest: u64| match newest & ((1 << THREAD_BITS) - 1) == name {
+    let next = |newest: u64| match newest & ((1 << THREAD_BITS) - 1) == name && !always {
         true => None,
         false => Some(((newest >> THREAD_BITS) + 1) << THREAD_BITS | name),
     };

@@ -10,8 +10,8 @@ use crate::base::lock::Forked;
 use crate::base::own::own_range;
 use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::stamps;
 use crate::logs::inputs::unfollowed::unfollowed;
+use crate::logs::inputs::{regions, stamps};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, Moment, WHOLE_UNIT};
@@ -22,6 +22,7 @@ use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
+const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 
 /// Views lie at multiples of this below the program's memory.
@@ -201,6 +202,7 @@ pub fn covers(at: u64, len: u64) -> bool {
 /// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
 /// any more; of code that is in no file a replay of one thread knows nothing.
 pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
+    regions::note(call, result);
     let may_be_watched = may_be_watched() && !gave_up();
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
     let [_, second, third, fourth, ..] = call.args;
@@ -248,6 +250,11 @@ fn code_is_made(thread: &mut Thread, why: &str) {
         thread.code_is_made = true;
     }
     CODE_IS_MADE.store(true, Release);
+}
+
+/// Whether a thread has made code.
+pub fn has_made_code() -> bool {
+    CODE_IS_MADE.load(Acquire)
 }
 
 /// The thread may have been told of code that another one has made.
@@ -353,6 +360,22 @@ pub fn release(thread: &mut Thread) {
     }
     covered().for_each(|range| unmap(range.start - distance..range.end - distance));
     thread.block.view = 0;
+}
+
+/// Nothing is in the thread's view any more.
+pub fn empty(thread: &Thread) {
+    let distance = thread.block.view_back;
+    if distance == 0 {
+        return;
+    }
+    for range in covered() {
+        let (at, len) = (range.start - distance, range.end - range.start);
+        let args = [at as usize, len as usize, MADV_DONTNEED];
+        // SAFETY: the thread's view, of which nobody has a slice.
+        if unsafe { sys::call(nr::MADVISE, &args) }.is_err() {
+            crate::die!("the view of a watched thread cannot be emptied: use --threads serial");
+        }
+    }
 }
 
 /// In the only thread of a forked child, which has inherited no view.

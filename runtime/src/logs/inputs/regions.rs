@@ -1,0 +1,182 @@
+//! What any thread of a process with watched threads has mapped so far, kept for a ring: the calls that mapped it may
+//! have gone out of the recording when a replay needs to know where memory was.
+//!
+//! It is told as it grows: most programs map the same places again and again.
+
+use crate::base::facts::facts;
+use crate::base::lock::{Forked, Lock};
+use crate::base::sys::{self, nr};
+use crate::logs::inputs::view;
+use crate::logs::moment::Call;
+use crate::recording::trace_file::trace;
+use abi::event::{Event, EventRef, RegionKind};
+use abi::ids::LiveAddr;
+use abi::layout::page_up;
+use alloc::vec::Vec;
+
+static KNOWN: Lock<Known> = Lock::new(Known { ranges: Vec::new(), code: Vec::new(), brk: 0 });
+
+/// A part of a file that is mapped where it may be executed.
+#[derive(Clone, Copy)]
+pub struct Region {
+    /// Where.
+    pub start: u64,
+    /// Bytes, whole pages.
+    pub len: u64,
+    /// As the program asked for it.
+    pub prot: usize,
+}
+
+struct Code {
+    region: Region,
+    offset: u64,
+    file: [u64; 2],
+    size: u64,
+    changed_ns: u64,
+    contents: Vec<u8>,
+    path: Vec<u8>,
+}
+
+impl Code {
+    fn mapped(&self) -> EventRef<'_> {
+        Event::Mapped {
+            file: self.file,
+            size: self.size,
+            changed_ns: self.changed_ns,
+            contents: &self.contents,
+            path: &self.path,
+        }
+    }
+
+    /// It is told while nobody else tells of a file.
+    fn tell(&self) {
+        let Region { start, len, prot } = self.region;
+        trace().process_event(&self.mapped());
+        tell(start, len, self.offset, prot, RegionKind::File);
+    }
+}
+
+struct Known {
+    /// First bytes, and first bytes behind, in their order; none touches another.
+    ranges: Vec<(u64, u64)>,
+    code: Vec<Code>,
+    /// The largest end of the heap.
+    brk: u64,
+}
+
+impl Known {
+    /// Whether that was not known.
+    fn add(&mut self, start: u64, end: u64) -> bool {
+        let first = self.ranges.partition_point(|range| range.1 < start);
+        let behind = self.ranges.partition_point(|range| range.0 <= end);
+        let touched = self.ranges.get(first..behind).unwrap_or_default();
+        if touched.iter().any(|range| range.0 <= start && end <= range.1) {
+            return false;
+        }
+        let start = touched.first().map_or(start, |range| range.0.min(start));
+        let end = touched.last().map_or(end, |range| range.1.max(end));
+        self.ranges.splice(first..behind, [(start, end)]);
+        true
+    }
+}
+
+fn is_wanted() -> bool {
+    facts().options.recording.ring && view::may_be_watched()
+}
+
+fn tell(start: u64, len: u64, offset: u64, prot: usize, kind: RegionKind) {
+    let protection = prot as u32;
+    trace().process_event(&Event::Region { start: LiveAddr(start), len, offset, protection, kind });
+}
+
+fn tell_memory(start: u64, end: u64) {
+    let prot = sys::PROT_READ | sys::PROT_WRITE;
+    tell(start, end - start, 0, prot, RegionKind::Anonymous);
+}
+
+fn tell_heap(brk: u64) {
+    trace().process_event(&Event::Snapshot { stretch: 0, brk: LiveAddr(brk) });
+}
+
+/// The call has returned `result`.
+pub fn note(call: &Call, result: usize) {
+    let (true, Ok(at)) = (is_wanted(), sys::check(result)) else { return };
+    let (at, [_, second, third, ..]) = (at as u64, call.args);
+    let len = match call.number {
+        nr::MMAP => second,
+        nr::MREMAP => third,
+        nr::BRK => {
+            let mut known = KNOWN.lock();
+            if at > known.brk {
+                known.brk = at;
+                tell_heap(at);
+            }
+            return;
+        }
+        _ => return,
+    };
+    let end = at.saturating_add(page_up(len as u64));
+    let mut known = KNOWN.lock();
+    if at < end && known.add(at, end) {
+        tell_memory(at, end);
+    }
+}
+
+/// Code of a file is mapped in `region`; `mapped` says which file that is.
+pub fn code(region: &Region, offset: u64, mapped: &EventRef<'_>) {
+    let Event::Mapped { file, size, changed_ns, contents, path } = *mapped else { return };
+    if !is_wanted() {
+        return;
+    }
+    let mut known = KNOWN.lock();
+    let is_it = |code: &Code| {
+        (code.region.start, code.region.len, code.offset) == (region.start, region.len, offset)
+            && (code.file, code.size, code.changed_ns) == (file, size, changed_ns)
+    };
+    if known.code.iter().any(is_it) {
+        return;
+    }
+    let (contents, path) = (contents.to_vec(), path.to_vec());
+    let code = Code { region: *region, offset, file, size, changed_ns, contents, path };
+    code.tell();
+    known.code.push(code);
+}
+
+/// In the only thread of a forked child.
+pub fn forked(forked: &Forked) {
+    KNOWN.force_unlock(forked);
+}
+
+/// The trace of a forked child has begun: it has what its parent had mapped.
+pub fn tell_all() {
+    if !is_wanted() {
+        return;
+    }
+    let known = KNOWN.lock();
+    known.ranges.iter().for_each(|&(start, end)| tell_memory(start, end));
+    known.code.iter().for_each(Code::tell);
+    tell_heap(known.brk);
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests have a heap and may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let mut known = Known { ranges: Vec::new(), code: Vec::new(), brk: 0 };
+        assert!(known.add(10, 20));
+        assert!(known.add(40, 50));
+        assert!(!known.add(12, 20));
+        assert!(known.add(20, 30));
+        assert_eq!(known.ranges, [(10, 30), (40, 50)]);
+        assert!(known.add(25, 45));
+        assert_eq!(known.ranges, [(10, 50)]);
+        assert!(known.add(0, 5));
+        assert!(known.add(60, 70));
+        assert_eq!(known.ranges, [(0, 5), (10, 50), (60, 70)]);
+        assert!(known.add(1, 100));
+        assert_eq!(known.ranges, [(0, 100)]);
+    }
+}
