@@ -160,6 +160,90 @@ fn moved_programs_lie_where_the_kernel_might_put_them() {
     tally.finish();
 }
 
+/// What a process maps in a program that shows it, with a limit of its stack and nothing at random: from where,
+/// to where, and the rest of the line.
+fn maps(cat: &Path, stack: u64) -> Result<Vec<(u64, u64, String)>, String> {
+    let mut run = Command::new("prlimit");
+    run.arg(format!("--stack={stack}")).args(["setarch", "--addr-no-randomize"]);
+    let run = run.arg(cat).arg("/proc/self/maps").env("DEP_FILE", "null:").output();
+    let run = run.map_err(|e| format!("prlimit: {e}"))?;
+    if !run.status.success() {
+        return Err(format!("{:?}: {}", run.status, String::from_utf8_lossy(&run.stderr)));
+    }
+    let piece = |line: &str| {
+        let (start, rest) = line.split_once('-')?;
+        let (end, rest) = rest.split_once(' ')?;
+        let number = |word| u64::from_str_radix(word, 16).ok();
+        Some((number(start)?, number(end)?, rest.to_owned()))
+    };
+    Ok(String::from_utf8_lossy(&run.stdout).lines().filter_map(piece).collect())
+}
+
+/// The kernel places the vdso into a gap between the parts of an output where that is the highest free place. The
+/// gap is kept free nevertheless: a replay has code of its own there.
+#[test]
+fn nothing_lies_among_what_was_added() {
+    const LIMIT: u64 = 256 << 20;
+    const PAGE: u64 = 4096;
+    let mut tally = Tally::start("nothing_lies_among_what_was_added");
+    let dir = tempfile::tempdir().unwrap();
+    let native = maps(Path::new("/bin/cat"), LIMIT).expect("what cat maps");
+    // The limit says how far below the stack the kernel begins.
+    let stack = native.iter().find(|(.., rest)| rest.ends_with("[stack]")).expect("a stack").0;
+    let below = native.iter().filter(|(_, end, _)| *end <= stack).map(|piece| piece.1).max();
+    let highest = below.expect("what lies below the stack");
+    for (name, flags) in [
+        ("inputs", ["--instrument", "inputs"]),
+        ("none", ["--instrument", "none"]),
+        ("profile", ["--instrument", "dep"]),
+    ] {
+        let cat = dir.path().join(name);
+        Tools::get().rewrite(Path::new("/bin/cat"), &cat, &flags).expect("an output");
+        let file = cat.display().to_string();
+        let own = |pieces: &[(u64, u64, String)]| -> (u64, u64) {
+            let tables = abi::layout::tables(true);
+            let own = pieces.iter().filter(|(start, _, rest)| {
+                let start = *start;
+                rest.ends_with(&file)
+                    && !tables.contains(&start)
+                    && (abi::layout::ADDED_PIE..abi::layout::ADDED_PIE + (16 << 20))
+                        .contains(&(start % WINDOW))
+            });
+            let own: Vec<_> = own.collect();
+            let first = own.iter().map(|piece| piece.0).min().unwrap_or(0);
+            let end = own.iter().map(|piece| piece.1).max().unwrap_or(0);
+            // Zeros at the end of the last part have no name.
+            let zeros =
+                pieces.iter().find(|(start, _, rest)| *start == end && rest.starts_with("rw"));
+            (first, zeros.map_or(end, |piece| piece.1))
+        };
+        let check = |pages: u64, len: u64| -> Result<(), String> {
+            let begins = (highest - WINDOW) / WINDOW * WINDOW + abi::layout::ADDED_PIE + len;
+            let pieces = maps(&cat, LIMIT + (highest - begins) - pages * PAGE)?;
+            let (first, end) = own(&pieces);
+            if end == 0 {
+                return Err("the parts of the output are not among what is mapped".into());
+            }
+            let mut next = first;
+            for (start, to, rest) in pieces.iter().filter(|p| (first..end).contains(&p.0)) {
+                let is_ours = rest.ends_with(&file) || rest.split_whitespace().count() == 4;
+                if *start != next || !is_ours {
+                    return Err(format!("{pages} pages: {next:#x} to {start:#x}, {rest}"));
+                }
+                next = *to;
+            }
+            Ok(())
+        };
+        let outcome = || -> Result<(), String> {
+            let (first, end) = own(&maps(&cat, LIMIT)?);
+            // The vdso and its data are some eight pages.
+            (0..12).step_by(2).try_for_each(|pages| check(pages, end - first))
+        };
+        tally.record(name, outcome());
+    }
+    tally.finish();
+}
+
 /// Debuggers are told where the program lies: the kernel's auxiliary vector names places in it.
 #[test]
 fn the_kernel_knows_where_a_moved_program_lies() {

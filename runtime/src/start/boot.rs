@@ -151,7 +151,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
-    let mut added = keep_together(&header, window, window + params[1]..runtime.end);
+    let mut added = keep_together(&header, window, window + params[1]..runtime.end, &start);
     if options.is_repeatable() && replay.is_none() && window != 0 {
         added.end = keep_room_behind(&added);
     }
@@ -286,15 +286,24 @@ fn begins(start: &Start, header: &ImageHeader) -> abi::start::Start {
 }
 
 /// Reserves the gaps between the segments that were added, of which `added` is a part: the kernel
-/// would give them to the program, in the midst of our own memory. Returns the range of all.
-fn keep_together(header: &ImageHeader, window: u64, added: Range<u64>) -> Range<u64> {
+/// would give them to the program, in the midst of our own memory. It may have put the vdso into one, where no
+/// other place was free; that goes out of the way. Returns the range of all.
+fn keep_together(
+    header: &ImageHeader,
+    window: u64,
+    added: Range<u64>,
+    start: &Start,
+) -> Range<u64> {
     let (mut first, mut end) = (added.start, None);
     // SAFETY: the rewriter's table.
     for piece in unsafe { place::pieces(header, window) } {
         let (from, to) = (window + piece.start, window + piece.end);
         if from < added.end && added.start < to {
             if let Some(end) = end.filter(|&end| end < from) {
-                reserve(end, from - end);
+                let keep = || reserve(end, from - end);
+                if !keep() && vdso::move_away(start) {
+                    keep();
+                }
             }
             first = first.min(from);
             end = end.max(Some(to));
