@@ -220,7 +220,7 @@ fn compile(command: &[String], source: &Path, output: &Path) -> Result<(), Build
         output.file_name().unwrap_or_default().to_string_lossy()
     ));
     let mut stamp = command.join(" ");
-    for header in ["common.h", "check.h", "../c/check.h"] {
+    for header in ["common.h", "check.h", "gone.h", "../c/check.h"] {
         stamp += &fs::read_to_string(source.with_file_name(header)).unwrap_or_default();
     }
     stamp += &fs::read_to_string(source).map_err(|e| failed(source, e))?;

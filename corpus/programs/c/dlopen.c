@@ -4,9 +4,14 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include "check.h"
+#include "gone.h"
 int callback(int x) { return x + 1000; }
 static int (*get)(void);
-static void *thread(void *arg) { return (void *)(long)get(); }
+static void *thread(void *arg) {
+    long got = get();
+    going();
+    return (void *)got;
+}
 int main(void) {
     for (int i = 0; i < 3; i++) {
         void *h = dlopen("libshared.so", RTLD_NOW | RTLD_LOCAL);
@@ -15,10 +20,11 @@ int main(void) {
         get = dlsym(h, "shared_tls");
         CHECK(f(5, callback) == 1011);
         CHECK(get() == 1 && get() == 2);
+        before_going();
         pthread_t t;
         void *r;
         pthread_create(&t, 0, thread, 0);
-        pthread_join(t, &r);
+        join_gone(t, &r);
         CHECK((long)r == 1);
         CHECK(!dlclose(h));
     }

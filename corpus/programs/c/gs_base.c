@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
+#include "gone.h"
 enum { SET_GS = 0x1001, GET_GS = 0x1004, FSGSBASE = 2 };
 static long main_block[64] __attribute__((aligned(64)));
 static void set_gs(void *base) { CHECK(syscall(SYS_arch_prctl, SET_GS, base) == 0); }
@@ -93,6 +94,7 @@ static void *other(void *given) {
     set_gs(other_block);
     for (int i = 0; i < 1000; i++) __asm__ volatile("incq %%gs:8" : : : "memory");
     CHECK(get_gs() == other_block);
+    going();
     return (void *)at(1);
 }
 __attribute__((noinline)) static void by_instruction(void) {
@@ -121,8 +123,9 @@ int main(void) {
     CHECK(get_gs() == main_block);
     pthread_t thread;
     void *result;
+    before_going();
     CHECK(pthread_create(&thread, 0, other, main_block) == 0);
-    CHECK(pthread_join(thread, &result) == 0 && (long)result == 1000);
+    CHECK(join_gone(thread, &result) == 0 && (long)result == 1000);
     CHECK(get_gs() == main_block && at(1) == 1001);
     pid_t child = fork();
     if (child == 0) _exit(get_gs() == main_block && at(4) == 1004 ? 3 : 4);

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "check.h"
+#include "gone.h"
 static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 static volatile int seen;
 static void handler(int n) { seen += n; }
@@ -23,7 +24,12 @@ static long deep(int n) {
     if (n % 16 == 0) raise(SIGUSR1);
     return deep(n - 1) + list[0] + room[n % 200] + text[0];
 }
-static void *work(void *p) { (void)p; return (void *)deep(120); }
+static void *work(void *p) {
+    (void)p;
+    long sum = deep(120);
+    going();
+    return (void *)sum;
+}
 int main(void) {
     signal(SIGUSR1, handler);
     long sum = 0;
@@ -33,9 +39,10 @@ int main(void) {
             CHECK(mmap(at, 0x80000, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == at);
             pthread_attr_t attr;
             CHECK(!pthread_attr_init(&attr) && !pthread_attr_setstack(&attr, at, 0x40000 + above + 0x2000));
+            before_going();
             pthread_t t;
             void *result;
-            CHECK(!pthread_create(&t, &attr, work, 0) && !pthread_join(t, &result));
+            CHECK(!pthread_create(&t, &attr, work, 0) && !join_gone(t, &result));
             sum += (long)result;
             munmap(at, 0x80000);
         }
