@@ -297,3 +297,48 @@ fn stripped_misplaced_programs_start() {
     }
     tally.finish();
 }
+
+/// A recording of inputs keeps everything between its own parts and its code cache free, wherever the kernel has placed
+/// the vdso: the output of a replay is longer, and its cache lies behind it.
+#[test]
+fn recordings_leave_room_for_their_replays() {
+    const LIMIT: u64 = 256 << 20;
+    let mut tally = Tally::start("recordings_leave_room_for_their_replays");
+    let dir = tempfile::tempdir().unwrap();
+    let cat = dir.path().join("cat");
+    Tools::get()
+        .rewrite(Path::new("/bin/cat"), &cat, &["--instrument", "inputs"])
+        .expect("an output");
+    let native = maps(Path::new("/bin/cat"), LIMIT).expect("what cat maps");
+    let stack = native.iter().find(|(.., rest)| rest.ends_with("[stack]")).expect("a stack").0;
+    let below = native.iter().filter(|(_, end, _)| *end <= stack).map(|piece| piece.1).max();
+    let highest = below.expect("what lies below the stack");
+    let file = cat.display().to_string();
+    let cache = abi::layout::ARENA_END - abi::layout::ARENA_LEN;
+    let check = |offset: u64| -> Result<(), String> {
+        let begins = (highest - WINDOW) / WINDOW * WINDOW + offset;
+        let pieces = maps(&cat, LIMIT + (highest - begins))?;
+        let own = pieces.iter().filter(|(start, _, rest)| {
+            rest.ends_with(&file)
+                && start % WINDOW < cache
+                && start % WINDOW >= abi::layout::ADDED_PIE
+        });
+        let end = own.map(|piece| piece.1).max().ok_or("no parts of the output are mapped")?;
+        let window = end / WINDOW * WINDOW;
+        // Behind the last part are its zeros.
+        let among = pieces.iter().filter(|(start, ..)| (end + 1..window + cache).contains(start));
+        for (start, to, rest) in among {
+            if !rest.starts_with("---p") {
+                return Err(format!("{start:#x} to {to:#x}, {rest}"));
+            }
+        }
+        match pieces.iter().find(|(start, ..)| *start == window + cache) {
+            Some((.., rest)) if rest.contains('x') => Ok(()),
+            other => Err(format!("no code cache where it belongs: {other:?}")),
+        }
+    };
+    for offset in [0x6200_0000, 0x7400_0000, 0x7900_0000, 0x8000_0000, 0x9000_0000, 0xd000_0000] {
+        tally.record(&format!("{offset:#x}"), check(offset));
+    }
+    tally.finish();
+}

@@ -41,7 +41,9 @@ use crate::thread::Thread;
 use abi::event::Event;
 use abi::ids::LiveAddr;
 use abi::image::{flags, ImageHeader, HEADER_SIZE};
-use abi::layout::{page_up, AREA_END_FIXED, AREA_END_PIE, ARENA_LEN, PAGE, WINDOW_SIZE};
+use abi::layout::{
+    page_up, AREA_END_FIXED, AREA_END_PIE, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE,
+};
 use abi::options::{torture, Options, Pointers};
 use abi::ring::Ring;
 use core::ffi::CStr;
@@ -95,20 +97,28 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         // What is reserved counts: take no more than a program needs.
         area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
     }
-    let behind = window + header.runtime_end;
+    // It goes before anything is placed: it could lie in the midst of the area. (What is replayed has gone out of
+    // the way already.)
+    if options.recording.inputs() && replay.is_none() {
+        vdso::remove(&start);
+    }
+    let output_end = page_up(window + header.runtime_end);
     let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
-    let behind =
-        replay.as_ref().map_or(behind, |given| given.room_for_code(window, behind, &mapped));
+    let behind = match options.is_repeatable() {
+        true => place_of_replays(window, area_end).max(output_end),
+        false => output_end,
+    };
+    let behind = replay
+        .as_ref()
+        .map_or(behind, |given| given.room_for_code(window, behind, output_end, &mapped));
     // The kernel likes to place the vdso there.
     let area = || Area::reserve(window, behind, area_end, start.get(at::SYSINFO_EHDR));
     let area = area().or_else(|| vdso::move_away(&start).then(area).flatten());
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
-    let keep_free = || keep_free_in_front(page_up(window + header.runtime_end), &area);
-    // (The kernel's vdso may be in the midst of it, and the program's memory would follow.)
-    if options.recording.inputs() && !keep_free() && vdso::move_away(&start) {
-        keep_free();
+    if options.recording.inputs() {
+        keep_free_in_front(output_end, &area);
     }
     let Ok(mut arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
@@ -151,10 +161,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         crate::die!("{why}");
     }
     let runtime = window + header.runtime..window + header.runtime_end;
-    let mut added = keep_together(&header, window, window + params[1]..runtime.end, &start);
-    if options.is_repeatable() && replay.is_none() && window != 0 {
-        added.end = keep_room_behind(&added);
-    }
+    let added = keep_together(&header, window, window + params[1]..runtime.end, &start);
     brk::install(match &replay {
         Some(given) => Brk::new(given.header.brk, added.start.max(page_up(given.header.brk))),
         None => program_break(&header, window, added.start),
@@ -203,11 +210,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
             jit().is_read_only(window, window.saturating_add(WINDOW_SIZE));
         }
     }
-    // What is replayed has gone out of the way already.
-    match options.is_repeatable() {
-        true if replay.is_some() => {}
-        true => vdso::remove(&start),
-        false => vdso::add(&start),
+    if !options.is_repeatable() {
+        vdso::add(&start);
     }
     let stack_end = page_up(program_path(&start).as_ptr_range().end as u64);
     keep_spare();
@@ -312,19 +316,18 @@ fn keep_together(
     first..added.end
 }
 
-/// Keeps room behind what was `added`: a replay adds other code, which may be longer, and the program's memory
-/// has to be where it was. Returns where it ends.
-fn keep_room_behind(added: &Range<u64>) -> u64 {
-    const LEAST: u64 = 64 << 20;
-    let start = page_up(added.end);
-    let mut len = page_up((added.end - added.start).max(LEAST));
-    while len >= PAGE {
-        if reserve(start, len) {
-            return start + len;
-        }
-        len = abi::layout::page_down(len / 2);
+/// Where the code cache of a recording of inputs begins, if it may lie there. The output of a replay is another one, and
+/// mostly longer: its cache is to find the same place, and its libraries the same area. So the place is the last one from
+/// which the whole program is in reach, and all between the output and it stays free.
+fn place_of_replays(window: u64, area_end: u64) -> u64 {
+    let last = window + ARENA_END - ARENA_LEN;
+    // (Programs at fixed addresses have the tables behind it, and a limit counts what is reserved.)
+    let is_room = last + ARENA_LEN + AREA_STEP <= window + area_end;
+    if is_room {
+        last
+    } else {
+        0
     }
-    added.end
 }
 
 fn program_break(header: &ImageHeader, window: u64, added: u64) -> Brk {

@@ -20,6 +20,7 @@ use abi::image::ImageHeader;
 use abi::layout::{page_down, page_up, tables, AREA_STEP, ARENA_END, ARENA_LEN, PAGE, WINDOW_SIZE};
 use abi::script::{Header, TAKEN};
 use alloc::vec::Vec;
+use core::iter;
 use core::ops::Range;
 
 /// What is replayed.
@@ -225,14 +226,21 @@ impl Given {
         mapped
     }
 
-    /// Where the code cache may begin, from `from` on: the recorded program, whose cache lay elsewhere, has
-    /// mapped nothing there.
-    pub fn room_for_code(&self, window: u64, from: u64, used: &[Range<u64>]) -> u64 {
+    /// Where the code cache may begin: at `preferred` or from `least` on, where the recorded program, whose
+    /// cache may have been elsewhere, has `used` nothing at any time.
+    pub fn room_for_code(
+        &self,
+        window: u64,
+        preferred: u64,
+        least: u64,
+        used: &[Range<u64>],
+    ) -> u64 {
         let last = window + ARENA_END - ARENA_LEN;
-        let mut starts = (from.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
+        let others = (least.next_multiple_of(AREA_STEP)..=last).step_by(AREA_STEP as usize);
         let is_free =
             |start: &u64| used.iter().all(|r| r.end <= *start || start + ARENA_LEN <= r.start);
-        starts.find(is_free).unwrap_or(from)
+        let preferred = preferred.next_multiple_of(AREA_STEP);
+        iter::once(preferred).chain(others).find(is_free).unwrap_or(preferred)
     }
 
     /// From here on everything comes from the script. `area`: where the runtime places libraries.
