@@ -36,7 +36,8 @@ pub enum Who {
     Start,
     /// What is done when the thread ends.
     End,
-    /// Nobody for this thread: it sees, of what others have stored, what it has not stored itself.
+    /// Nobody for this thread: it sees, of what others have stored, what it has not stored itself. Where a part of it
+    /// begins anew, that is all.
     Others,
 }
 
@@ -201,6 +202,13 @@ impl Effects {
                     });
                 }
                 return self.goes_on(thread);
+            }
+            // What the thread has seen up to here is empty again.
+            Event::Anew => {
+                let (who, turns, touched) = (Who::Others, self.turns(), self.range.clone());
+                let (pc, bytes, is_sure) = (None, None, true);
+                self.found.push(Effect { at, thread, turns, who, pc, touched, bytes, is_sure });
+                return;
             }
             Event::Mapped { .. } | Event::Runs(_) => return,
             Event::Syscall { number, arguments, result } => {

@@ -2,6 +2,7 @@
 
 use crate::base::sys::{self, nr};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// All of it; `None` without `/proc`.
 pub fn read() -> Option<Vec<u8>> {
@@ -28,6 +29,15 @@ pub fn read() -> Option<Vec<u8>> {
 pub fn range(line: &[u8]) -> Option<(u64, u64)> {
     let (start, end) = words(line).next()?.split_once('-')?;
     Some((hexadecimal(start)?, hexadecimal(end)?))
+}
+
+/// The first line of what is mapped in `wanted`, and otherwise nothing.
+pub fn mapped_in(maps: &[u8], wanted: Range<u64>) -> &str {
+    let meets = |line: &&[u8]| {
+        range(line).is_some_and(|(start, end)| start < wanted.end && wanted.start < end)
+    };
+    let line = maps.split(|&byte| byte == b'\n').find(meets).unwrap_or_default();
+    core::str::from_utf8(line).unwrap_or_default()
 }
 
 /// How long the object is that is mapped from its beginning on at `at`, pieces with other rights and holes included.
@@ -65,6 +75,14 @@ mod tests {
         let line = b"7ffff7fc9000-7ffff7fcb000 r--p 00000000 00:00 0     [vvar_vclock]";
         assert_eq!(range(line), Some((0x7fff_f7fc_9000, 0x7fff_f7fc_b000)));
         assert_eq!(range(b""), None);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_the_first_that_overlaps() {
+        let maps = b"10000-11000 r--p\n12000-14000 rw-p\n14000-15000 r-xp\n";
+        assert_eq!(mapped_in(maps, 0x11000..0x13000), "12000-14000 rw-p");
+        assert_eq!(mapped_in(maps, 0x13000..0x20000), "12000-14000 rw-p");
+        assert_eq!(mapped_in(maps, 0x11000..0x12000), "");
     }
 
     #[test]

@@ -68,6 +68,13 @@ pub struct Prepared {
     pub misses: Misses,
 }
 
+/// Where returns to code outside the window land that have its high half.
+struct Landing {
+    high: u32,
+    /// What is mapped there for it: nothing, where that was not possible.
+    pages: Range<u64>,
+}
+
 /// All tables of the process.
 pub struct LookUps {
     jumps: Table,
@@ -81,8 +88,7 @@ pub struct LookUps {
     /// Descriptor of the file that they are mapped from, or -1.
     fd: i32,
     window: u64,
-    /// High halves of addresses outside the window that have been given a landing page.
-    landings: Vec<u32>,
+    landings: Vec<Landing>,
     /// Pieces that were mapped for look-ups of what is not in the window.
     pieces: u32,
     /// The program's stack starts here.
@@ -270,15 +276,30 @@ impl LookUps {
             return;
         }
         let high = (address >> 32) as u32;
-        self.landings.push(high);
-        let _ = landing(address, high, self.puts_back);
+        let pages = landing(address, high, self.puts_back).unwrap_or_default();
+        self.landings.push(Landing { high, pages });
+    }
+
+    /// In a replay: the recorded program, which had no landing pages there, is about to have memory at `start..end`.
+    /// The returns fault instead.
+    pub fn give_up_landings(&mut self, start: u64, end: u64) {
+        for landing in &mut self.landings {
+            let Range { start: first, end: behind } = landing.pages;
+            if start < behind && first < end {
+                // SAFETY: pages of ours that nothing needs.
+                let _ =
+                    unsafe { sys::call(nr::MUNMAP, &[first as usize, (behind - first) as usize]) };
+                landing.pages = Range::default();
+            }
+        }
     }
 
     /// Whether a landing page at `address` would be the first of its 4 GiB, and far enough from the stack.
     fn may_land(&self, address: u64) -> bool {
         let room = sys::limit(sys::RLIMIT_STACK).clamp(*STACK_ROOM.start(), *STACK_ROOM.end());
         let room = self.stack.saturating_sub(room)..self.stack + PAGE;
-        let is_there = self.landings.contains(&((address >> 32) as u32));
+        let high = (address >> 32) as u32;
+        let is_there = self.landings.iter().any(|landing| landing.high == high);
         !room.contains(&address) && !is_there && self.landings.len() < MOST_LANDINGS
     }
 
@@ -445,7 +466,8 @@ impl LookUpTables for LookUps {
 }
 
 /// Writes the code of a landing page, behind what puts the return address back: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
-fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
+/// Returns what was mapped for it.
+fn landing(at: u64, high: u32, puts_back: bool) -> Result<Range<u64>, i32> {
     let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
     if puts_back {
         code.put_back();
@@ -462,7 +484,7 @@ fn landing(at: u64, high: u32, puts_back: bool) -> Result<(), i32> {
         let prot = sys::PROT_READ | sys::PROT_EXEC;
         sys::call(nr::MPROTECT, &[page as usize, len as usize, prot])?;
     }
-    Ok(())
+    Ok(page..page + len)
 }
 
 /// `len` bytes that repeat the [`PIECE`] at `from`.

@@ -1,9 +1,10 @@
 //! Calls that change the address space: made again, at the addresses that were recorded.
 
-use crate::base::guards;
 use crate::base::own::own_range;
 use crate::base::replaying::is_alone;
 use crate::base::sys::{self, nr};
+use crate::base::{guards, maps};
+use crate::code::jit::jit;
 use crate::code::window::{library_at, placed};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::outcome::{differs, impossible};
@@ -161,6 +162,7 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         true => sys::MAP_FIXED,
         false => sys::MAP_FIXED_NOREPLACE,
     };
+    jit().tables.give_up_landings(start, start + len);
     let real = mapping::real_protection(prot);
     let (fd, from) = match (file, mapped) {
         (false, _) => (-1, 0),
@@ -182,7 +184,13 @@ fn mmap(thread: &mut Thread, args: &[usize; 6], start: u64, mapped: Option<&Mapp
         Ok(at) if at == start => {}
         Ok(_) | Err(sys::EEXIST) => {
             let end = start + len;
-            impossible(thread, pc, format_args!("the addresses {start:#x} to {end:#x} {TAKEN}"))
+            let maps = maps::read().unwrap_or_default();
+            let by = maps::mapped_in(&maps, start..end);
+            impossible(
+                thread,
+                pc,
+                format_args!("the addresses {start:#x} to {end:#x} {TAKEN} ({by})"),
+            )
         }
         Err(errno) => impossible(
             thread,
