@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use recording::compress::Strength;
+use recording::Recording;
 
 use crate::list::Table;
 use crate::{ask, cache, compare, debug, prepare, recorder, replay};
@@ -199,6 +200,12 @@ pub struct Common {
     pub replayed: bool,
 }
 
+impl Common {
+    fn place(&mut self) -> (&mut PathBuf, &mut Option<Which>) {
+        (&mut self.file, &mut self.process)
+    }
+}
+
 #[derive(ClapArgs)]
 pub struct SwitchArguments {
     /// Its process id
@@ -338,6 +345,30 @@ impl Command {
             Command::Blocks(blocks) => blocks.what.columns.as_ref(),
             Command::Memrefs(what) => what.columns.as_ref(),
             _ => None,
+        }
+    }
+
+    /// A trace in the folder of a recording is that process of the recording: a replay needs what is beside it.
+    pub fn find_recording(&mut self) {
+        let (file, process) = match self {
+            Command::Blocks(blocks) => blocks.what.common.place(),
+            Command::Memrefs(what) => what.common.place(),
+            Command::Syscalls(what) => what.common.place(),
+            Command::Undo(what) => what.common.place(),
+            Command::Races(what) => what.common.place(),
+            Command::Window(what) => what.common.place(),
+            Command::Values(what) => what.common.place(),
+            Command::When(what) => what.common.place(),
+            Command::Replay(what) => (&mut what.file, &mut what.process),
+            Command::Debug(what) => (&mut what.file, &mut what.process),
+            _ => return,
+        };
+        if process.is_some() {
+            return;
+        }
+        if let Some((recording, name)) = Recording::with_trace(file) {
+            *file = recording;
+            *process = Some(Which { pid: name.pid, image: Some(name.image) });
         }
     }
 

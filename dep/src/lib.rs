@@ -96,6 +96,7 @@ impl Warnings {
 /// The command.
 pub fn main() -> ExitCode {
     let mut args = Args::of_process();
+    args.command.find_recording();
     match &args.command {
         Command::Compare(what) => return compare::run(what),
         Command::Cache(what) => return cache::run(what),
@@ -223,23 +224,31 @@ struct Verified {
     instructions: u64,
     blocks: u64,
     references: u64,
+    events: u64,
 }
 
 impl Row for Verified {
     fn text(&self, out: &mut Vec<u8>) {
-        let Verified { ok: _, frames, chunks, units, instructions, blocks, references } = self;
-        let text = format!(
-            "ok: {frames} frames, {chunks} chunks, {units} units, {instructions} instructions, \
-             {blocks} blocks, {references} references"
-        );
+        let Verified { ok: _, frames, chunks, units, instructions, blocks, references, events } =
+            self;
+        let mut text = format!("ok: {frames} frames");
+        if *chunks > 0 || *events == 0 {
+            text += &format!(
+                ", {chunks} chunks, {units} units, {instructions} instructions, \
+                 {blocks} blocks, {references} references"
+            );
+        }
+        if *events > 0 {
+            text += &format!(", {events} events of inputs");
+        }
         out.extend_from_slice(text.as_bytes());
     }
 }
 
 impl From<Summary> for Verified {
     fn from(summary: Summary) -> Verified {
-        let Summary { frames, chunks, units, instructions, blocks, references } = summary;
-        Verified { ok: true, frames, chunks, units, instructions, blocks, references }
+        let Summary { frames, chunks, units, instructions, blocks, references, events } = summary;
+        Verified { ok: true, frames, chunks, units, instructions, blocks, references, events }
     }
 }
 

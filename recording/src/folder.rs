@@ -76,6 +76,16 @@ impl Recording {
         path.is_dir() || packed::is_packed(path)
     }
 
+    /// The folder of the recording that a trace lies in, and the name of the trace in it.
+    pub fn with_trace(trace: &Path) -> Option<(PathBuf, TraceName)> {
+        let trace = trace.canonicalize().ok()?;
+        let name = TraceName::of_file(trace.file_name()?.to_str()?)?;
+        let traces = trace.parent()?;
+        let folder = traces.parent()?;
+        let is_one = traces.ends_with(TRACES) && Manifest::read(folder).is_ok();
+        is_one.then(|| (folder.to_owned(), name))
+    }
+
     /// Opens a folder, or a file that was made of one.
     pub fn open(path: &Path) -> Result<Recording, Error> {
         if !packed::is_packed(path) {

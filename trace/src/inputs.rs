@@ -76,8 +76,9 @@ enum Announced {
     Arrived,
 }
 
-/// Checks the events of all threads; the error is the first violation.
-pub fn check(trace: &Trace) -> Result<(), Error> {
+/// Checks the events of all threads, and counts them; the error is the first violation.
+pub fn check(trace: &Trace) -> Result<u64, Error> {
+    let mut events = 0;
     for thread in &trace.threads {
         if let Some(chunk) = thread.chunks.first() {
             let what = "a recording of inputs has no streams";
@@ -87,8 +88,9 @@ pub fn check(trace: &Trace) -> Result<(), Error> {
             let (name, turns) = (thread.name(), placed.position.control_flow.0);
             Error(format!("thread {name}, behind {turns} turns: {what}"))
         })?;
+        events += thread.events.len() as u64;
     }
-    Ok(())
+    Ok(events)
 }
 
 fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {

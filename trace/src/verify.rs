@@ -26,6 +26,8 @@ pub struct Summary {
     pub blocks: u64,
     /// Memory references, or stores of an undo log.
     pub references: u64,
+    /// Events of a recording of inputs.
+    pub events: u64,
 }
 
 /// Counts; what it counts has been checked by being recovered.
@@ -95,12 +97,13 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
         return Err(Error(format!("thread {}: its start is missing", thread.index)));
     }
     switches_alternate(trace)?;
-    match trace.options.recording.inputs() {
+    let events = match trace.options.recording.inputs() {
         true => crate::inputs::check(trace)?,
         false if trace.both => crate::inputs::check(&Trace::open_alone(&trace.path)?)?,
-        false => {}
-    }
-    let mut summary = Summary { frames: trace.file.frames.len() as u64, ..Summary::default() };
+        false => 0,
+    };
+    let frames = trace.file.frames.len() as u64;
+    let mut summary = Summary { frames, events, ..Summary::default() };
     let mut previous: Option<(usize, ChunkEnd)> = None;
     let mut wrong = None;
     let make = |_, outlet| Count { outlet, blocks: 0, references: 0 };
