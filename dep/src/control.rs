@@ -161,7 +161,9 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
             return Err(page.error("it keeps an undo log, which has no gaps: rewrite it without"))
         }
         outcome::INPUTS => {
-            return Err(page.error("its inputs are recorded, which has no gaps: rewrite it without"))
+            let what = "its inputs are recorded, which has no gaps: record a profile (`dep record --instrument \
+                        dep`), which can be switched";
+            return Err(page.error(what));
         }
         outcome::BITS => {
             let what = "it records in the format bits, which cannot be switched: rewrite it with \
@@ -169,9 +171,7 @@ fn request(name: &'static str, command: u32, pid: u32, text: &[u8]) -> Result<Do
             return Err(page.error(what));
         }
         outcome::NO_RING => {
-            return Err(
-                page.error("it has no ring: record it with `dep record --replayable --keep-last`")
-            )
+            return Err(page.error("it has no ring: record it with `dep record --keep-last`"))
         }
         outcome::FAILED => {
             let errno = page.word(at::INTERRUPTED)?.cast_signed();

@@ -84,7 +84,7 @@ impl Lineage {
         }
         if !trace.options.recording.inputs() {
             return Err(Error(
-                "it is no recording of inputs: record with `dep record --replayable`".into(),
+                "it is no recording of inputs: record with `dep record --instrument inputs`".into(),
             ));
         }
         // The youngest first.

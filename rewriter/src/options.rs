@@ -60,12 +60,13 @@ pub struct How {
     /// What is inserted.
     #[arg(long, value_enum, default_value = "dep")]
     instrument: InstrumentArg,
-    /// How control flow is recorded.
-    #[arg(long, value_enum, default_value = "tags")]
-    control_flow: ControlFlowArg,
-    /// How memory references are recorded.
-    #[arg(long, value_enum, default_value = "registers")]
-    memory: MemoryArg,
+    /// How control flow is recorded [default: tags]
+    // Without a default value: whether it was given says something of itself.
+    #[arg(long, value_enum)]
+    control_flow: Option<ControlFlowArg>,
+    /// How memory references are recorded [default: registers]
+    #[arg(long, value_enum)]
+    memory: Option<MemoryArg>,
     /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
     #[arg(long, value_enum, default_value = "reuse")]
     dead_registers: DeadRegistersArg,
@@ -83,10 +84,10 @@ pub struct How {
     /// Do not record this code. It is stronger than --only.
     #[arg(long, value_name = "SELECTOR", value_delimiter = ',')]
     skip: Vec<String>,
-    /// When the recording begins: entry, main, second-thread, signal:N, or off (with `dep on`);
+    /// When the recording begins: entry (the default), main, second-thread, signal:N, or off (with `dep on`);
     /// DEP_START says otherwise for one run.
-    #[arg(long, value_name = "WHEN", value_parser = start, default_value = "entry")]
-    pub start: Start,
+    #[arg(long, value_name = "WHEN", value_parser = start)]
+    start: Option<Start>,
     /// Code that is translated ahead of time is so twice, so that a recording that is switched off costs
     /// no more than --instrument none. --start implies it.
     #[arg(long)]
@@ -161,15 +162,17 @@ fn log_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
+#[derive(Clone, Copy, Default, ValueEnum, Debug)]
 enum ControlFlowArg {
+    #[default]
     Tags,
     FullPc,
     Bits,
 }
 
-#[derive(Clone, Copy, ValueEnum, Debug)]
+#[derive(Clone, Copy, Default, ValueEnum, Debug)]
 enum MemoryArg {
+    #[default]
     Registers,
     Addresses,
     None,
@@ -269,10 +272,24 @@ impl How {
         matches!(self.instrument, InstrumentArg::InputsAndDep)
     }
 
+    fn control_flow(&self) -> ControlFlowArg {
+        self.control_flow.unwrap_or_default()
+    }
+
+    /// When the recording begins.
+    pub fn start(&self) -> Start {
+        self.start.unwrap_or(Start::Entry)
+    }
+
+    /// Whether inputs are recorded, and nothing beside them.
+    pub fn records_inputs_alone(&self) -> bool {
+        matches!(self.instrument, InstrumentArg::Inputs)
+    }
+
     /// The recording is to be one that can be switched off for the price of none, if it can be switched.
     pub fn be_switchable(&mut self) {
         let is_profile = matches!(self.instrument, InstrumentArg::Dep);
-        self.switchable |= is_profile && !matches!(self.control_flow, ControlFlowArg::Bits);
+        self.switchable |= is_profile && !matches!(self.control_flow(), ControlFlowArg::Bits);
     }
 
     /// Threads run one at a time, whatever `--threads` says.
@@ -309,8 +326,8 @@ impl How {
         let mut flags = Vec::new();
         let mut add = |flag: &str, value: String| flags.extend([flag.to_owned(), value]);
         add("--instrument", typed(*instrument));
-        add("--control-flow", typed(*control_flow));
-        add("--memory", typed(*memory));
+        add("--control-flow", typed(control_flow.unwrap_or_default()));
+        add("--memory", typed(memory.unwrap_or_default()));
         add("--dead-registers", typed(*dead_registers));
         add("--translate", typed(*translate));
         add("--tables", typed(*tables));
@@ -318,7 +335,7 @@ impl How {
         if *threads == ThreadsArg::Watched {
             add("--threads", typed(*threads));
         }
-        if *start != Start::Entry {
+        if let Some(start) = start.filter(|&start| start != Start::Entry) {
             add("--start", start.to_string());
         }
         if let Some(steps) = log_size {
@@ -366,10 +383,10 @@ impl How {
         if self.switchable && recording.control_flow == ControlFlow::Bits {
             return Err("--switchable needs --control-flow tags or full-pc");
         }
-        if recording.undo() && self.start != Start::Entry {
+        if recording.undo() && self.start() != Start::Entry {
             return Err("--instrument undo needs --start entry: an undo log has no gaps");
         }
-        if recording.control_flow == ControlFlow::Bits && self.start != Start::Entry {
+        if recording.control_flow == ControlFlow::Bits && self.start() != Start::Entry {
             return Err("--start needs --control-flow tags or full-pc");
         }
         if self.threads == ThreadsArg::Watched && !recording.inputs() {
@@ -387,7 +404,7 @@ impl How {
             );
         }
         if recording.inputs() {
-            if self.start != Start::Entry {
+            if self.start() != Start::Entry {
                 return Err("--instrument inputs needs --start entry: a replay begins there");
             }
             if recording.ring || recording.log_size != 0 {
@@ -448,7 +465,7 @@ impl How {
                 DeadRegistersArg::Reuse => DeadRegisters::Reuse,
             },
             // Where nothing is recorded there is nothing to switch. One thread alone is not watched.
-            switchable: (self.switchable || self.start != Start::Entry || self.is_watched())
+            switchable: (self.switchable || self.start() != Start::Entry || self.is_watched())
                 && !matches!(self.instrument, InstrumentArg::None),
             replays: self.replays,
             straight: self.straight,
@@ -463,12 +480,12 @@ impl How {
                 InstrumentArg::Inputs => Instrument::Inputs,
                 InstrumentArg::InputsAndDep => Instrument::InputsAndDep,
             },
-            control_flow: match self.control_flow {
+            control_flow: match self.control_flow() {
                 ControlFlowArg::Tags => ControlFlow::Tags,
                 ControlFlowArg::FullPc => ControlFlow::FullPc,
                 ControlFlowArg::Bits => ControlFlow::Bits,
             },
-            memory: match self.memory {
+            memory: match self.memory.unwrap_or_default() {
                 MemoryArg::Registers => Memory::Registers,
                 MemoryArg::Addresses => Memory::Addresses,
                 MemoryArg::None => Memory::None,

@@ -191,7 +191,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let room_in_tables = write::room_in_tables(&input, &runtime, code.len(), &libraries);
     let folder = shared.map(SharedLibraries::folder);
     let folder = folder.as_deref();
-    let start = arguments.how.start;
+    let start = arguments.how.start();
     let tables = tables(
         &input,
         &translated,

@@ -114,7 +114,7 @@ fn a_table_has_the_rows_of_the_list() {
     let here = folder();
     let here = here.path();
     compiled(here);
-    record(here, "profile", &[]);
+    record(here, "profile", &["--instrument", "dep"]);
     assert!(same(here, "profile", &[]) > 100_000);
     for (limit, rows) in [("0", 0), ("1", 2), ("70000", 140_000)] {
         assert_eq!(same(here, "profile", &["--limit", limit]), rows);
@@ -161,7 +161,7 @@ fn what_is_wrong_leaves_no_table() {
     let here = folder();
     let here = here.path();
     compiled(here);
-    record(here, "rec", &[]);
+    record(here, "rec", &["--instrument", "dep"]);
     let left = || fs::read_dir(here).expect("a folder").count();
     let before = left();
     let said = refused(here, &["memrefs", "--columns", "no/such/table", "rec"], 1);

@@ -65,7 +65,7 @@ fn a_compressed_recording_is_the_same_in_fewer_bytes() {
     let here = folder();
     input(here.path(), 20_000);
     let script = "gzip -c input | sort | wc -c; gzip -dc </dev/null 2>/dev/null; true";
-    text(here.path(), &["record", "-o", "plain", "sh", "-c", script]);
+    text(here.path(), &["record", "--instrument", "dep", "-o", "plain", "sh", "-c", script]);
     let before = lists(here.path(), "plain");
     let recording = here.path().join("plain");
     let sizes = traces(&recording);
@@ -94,7 +94,7 @@ fn first_name(here: &Path) -> String {
 
 /// Starts the recording of a program that goes on until its standard input ends.
 fn record_cat(here: &Path, options: &[&str]) -> Child {
-    let mut command = dep(here, &["record", "-o", "live", "--no-follow"]);
+    let mut command = dep(here, &["record", "--instrument", "dep", "-o", "live", "--no-follow"]);
     command.args(options).args(["gzip", "-c"]);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it runs")
 }
@@ -182,7 +182,10 @@ fn complaint(here: &Path, arguments: &[&str]) -> String {
 fn damage_is_named_and_a_full_disk_loses_nothing() {
     let here = folder();
     input(here.path(), 20_000);
-    text(here.path(), &["record", "-o", "live", "--no-follow", "gzip", "-k", "input"]);
+    text(
+        here.path(),
+        &["record", "--instrument", "dep", "-o", "live", "--no-follow", "gzip", "-k", "input"],
+    );
     let all = instructions(here.path());
     let trace = one_trace(&here.path().join("live"));
     // A file may not become larger than 64 KiB.

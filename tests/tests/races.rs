@@ -133,10 +133,10 @@ fn races_are_found_in_any_order() {
 #[test]
 fn the_order_of_threads_has_to_be_recorded() {
     let dir = tempfile::tempdir().expect("a folder");
-    let recorded = dep(dir.path(), &["record", "-o", "rec", "/bin/true"]);
+    let recorded = dep(dir.path(), &["record", "--instrument", "dep", "-o", "rec", "/bin/true"]);
     assert!(recorded.status.success(), "{recorded:?}");
     let Output { status, stderr, .. } = dep(dir.path(), &["races", "rec"]);
     let said = String::from_utf8_lossy(&stderr).into_owned();
     assert_eq!(status.code(), Some(1));
-    assert!(said.contains("dep record --replayable") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("dep record --instrument inputs") && said.lines().count() == 1, "{said}");
 }

@@ -269,6 +269,31 @@ int main(void) {
 }
 "#;
 
+/// Threads that take a lock from each other all the time: a replay stops so often that it is done at an int3, in code that is
+/// translated while it runs.
+const CONTENDED: &str = r#"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+static atomic_int lock;
+static long locked, waited;
+static void *run(void *unused) {
+    for (int i = 0; i < 100000; i++) {
+        while (atomic_exchange(&lock, 1)) waited++;
+        locked += 3;
+        lock = 0;
+    }
+    return 0;
+}
+int main(void) {
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, run, 0);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+    printf("%ld\n", locked);
+    return 0;
+}
+"#;
+
 /// A bounded queue without locks, of several producers and consumers.
 const QUEUE: &str = r#"
 #include <pthread.h>
@@ -479,6 +504,7 @@ fn claimed_registers_are_the_threads() {
 fn threads_that_race_replay_alone() {
     let programs = [
         (RACING, "60000 600\n", 4),
+        (CONTENDED, "900000\n", 4),
         (QUEUE, "25005000\n", 5),
         (REQUEUE, "4\n", 5),
         (CANCELLED, "2 1\n", 3),
@@ -1428,7 +1454,7 @@ int main(void) {
 fn what_goes_with_watched_threads_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path();
-    let done = dep(here, &["record", "--threads", "watched", "true"]);
+    let done = dep(here, &["record", "--instrument", "dep", "--threads", "watched", "true"]);
     let said = text(&done.stderr);
     assert!(!done.status.success() && said.contains("--instrument inputs"), "{said}");
 }
@@ -1671,7 +1697,7 @@ static void *work(void *number) {
         pthread_mutex_unlock(&lock);
         if (k % 3) munmap(memory, 8192);
         if (k % 40 == 0) raise(SIGUSR1);
-        if (getenv("WAIT") && k == 500) { puts("here"); fflush(stdout); usleep(300000); }
+        if (getenv("WAIT") && k == 500) { puts("here"); fflush(stdout); usleep(2000000); }
     }
     return 0;
 }

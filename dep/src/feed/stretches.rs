@@ -26,7 +26,7 @@ pub fn stretches(trace: &Trace) -> Vec<(u64, usize)> {
 pub fn needs_inputs(common: &Common) -> Stop {
     let file = common.file.display();
     let why = "the order of its threads was not recorded; it takes a recording of inputs";
-    Error(format!("{file}: {why} (dep record --replayable)")).into()
+    Error(format!("{file}: {why} (dep record --instrument inputs)")).into()
 }
 
 /// The thread that runs before anybody is numbered, by its place.

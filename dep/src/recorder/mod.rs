@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::Args as ClapArgs;
+use clap::builder::ArgPredicate;
+use clap::{Arg, Args as ClapArgs};
 use indicatif::BinaryBytes;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
@@ -62,7 +63,22 @@ const VARIABLES: [&str; 7] = [
     "DEP_CACHE_SIZE",
 ];
 
+/// What says something about how a profile is made asks for one.
+const OF_A_PROFILE: [&str; 6] = ["control_flow", "memory", "log_size", "only", "skip", "start"];
+
+/// The smallest recording, which every question can be asked of, unless something is said that it does not have.
+fn inputs_by_default(instrument: Arg) -> Arg {
+    let given = OF_A_PROFILE.map(|option| (option, ArgPredicate::IsPresent));
+    let set = ("switchable", ArgPredicate::Equals("true".into()));
+    let profiles = given.into_iter().chain([set]).map(|(option, when)| (option, when, Some("dep")));
+    instrument
+        .help("What is recorded; dep if an option is given that only a profile has")
+        .default_value("inputs")
+        .default_value_ifs(profiles)
+}
+
 #[derive(ClapArgs)]
+#[command(mut_arg("instrument", inputs_by_default))]
 pub struct Arguments {
     /// The folder to make; without it PROGRAM.N.rec in the working directory, N being the first number
     /// that is free
@@ -71,11 +87,12 @@ pub struct Arguments {
     /// Record the program alone: not the processes and programs that it starts
     #[arg(long)]
     no_follow: bool,
-    /// Record what a replay needs: what the programs could not compute themselves (--instrument inputs)
+    /// Record what a replay needs, which is the default: what the programs could not compute themselves
+    /// (--instrument inputs)
     #[arg(long, conflicts_with = "instrument")]
     replayable: bool,
     /// Keep the newest part only, of each process: a number of turns (100M), a size (64MiB) or a time (10s)
-    #[arg(long, value_name = "PART", requires = "replayable", value_parser = part)]
+    #[arg(long, value_name = "PART", value_parser = part)]
     keep_last: Option<String>,
     /// With --keep-last: keep all of the memory that the kept part begins with, also what it never looks at
     #[arg(long, requires = "keep_last")]
@@ -87,9 +104,9 @@ pub struct Arguments {
     /// runs to a file, as `dep dump` does
     #[arg(long, value_name = "SIGNAL", requires = "keep_last", value_parser = dumps::signal)]
     dump_signal: Option<i32>,
-    /// With --replayable: which thread is next, and for how long, is left to chance, so that errors that depend on the
-    /// order of threads show sooner
-    #[arg(long, value_name = "random:SEED", requires = "replayable", value_parser = schedule)]
+    /// Which thread is next, and for how long, is left to chance, so that errors that depend on the order of threads
+    /// show sooner
+    #[arg(long, value_name = "random:SEED", value_parser = schedule)]
     schedule: Option<String>,
     #[command(flatten)]
     how: How,
@@ -122,6 +139,10 @@ impl Arguments {
         }
         if self.replayable {
             self.how.record_inputs();
+        }
+        if (self.keep_last.is_some() || self.schedule.is_some()) && !self.how.records_inputs_alone()
+        {
+            return Err("--keep-last and --schedule need --instrument inputs, the default without options of a profile (its newest part is kept by --ring and --log-size)");
         }
         if self.how.is_watched() && self.schedule.is_some() {
             return Err("--schedule needs --threads serial: watched threads run all at once");
