@@ -533,8 +533,11 @@ mod tests {
             &["--pointers", "xmm15"],
         ] {
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(flags);
-            let meant = Arguments::try_parse_from(all).expect("flags").how;
+            let mut meant = Arguments::try_parse_from(all).expect("flags").how;
             let typed = meant.flags();
+            // What was left open is typed.
+            meant.control_flow.get_or_insert_default();
+            meant.memory.get_or_insert_default();
             let typed: Vec<&str> = typed.iter().map(String::as_str).collect();
             let all = ["deprewrite", "in", "-o", "out"].iter().chain(&typed);
             let again = Arguments::try_parse_from(all).expect("flags").how;
