@@ -236,6 +236,13 @@ impl Options {
         Options { recording, ..self }
     }
 
+    /// Of a recording of inputs with serial threads: those of the code that a process goes over to if others write to the memory
+    /// of its only thread. It has the tables of the other code.
+    pub fn watching(self) -> Options {
+        let recording = RecordingOptions { watched: true, ..self.recording };
+        Options { process: ProcessOptions { switchable: true, ..self.process }, recording }
+    }
+
     /// Whether a process runs code that does not watch as long as it has one thread.
     pub fn watches_later(self) -> bool {
         self.recording.watches() && self.process.switchable
@@ -415,6 +422,22 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_that_watches_later_has_the_tables_of_the_other() {
+        for high_tables in [false, true] {
+            let process = ProcessOptions { high_tables, ..ProcessOptions::default() };
+            let recording =
+                RecordingOptions { instrument: Instrument::Inputs, ..RecordingOptions::default() };
+            let serial = Options { process, recording };
+            let watching = serial.watching();
+            assert!(watching.recording.watches() && watching.watches_later());
+            assert_eq!(watching.jump_table(), serial.jump_table());
+            assert_eq!(watching.of_tables().return_table(), serial.return_table());
+            assert_eq!(watching.turns(), serial.turns());
+            assert_eq!(Options::from_word(watching.to_word()), Some(watching));
+        }
+    }
 
     #[test]
     fn options_survive_their_word() {

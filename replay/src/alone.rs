@@ -156,10 +156,12 @@ pub fn threads(trace: &Trace) -> Vec<u32> {
     trace.threads.iter().filter(|thread| begins(thread)).map(|thread| thread.index).collect()
 }
 
-/// Whether threads of the process were watched. Else it had one, and is replayed as with serial threads.
+/// Whether threads of the process were watched. Else it is replayed as with serial threads.
 #[must_use]
 pub fn is_watched(trace: &Trace) -> bool {
-    trace.options.recording.watches() && trace.threads.iter().any(begins)
+    // A process with serial threads goes over to that if others may write to its memory.
+    let may_be = trace.options.recording.watches() || trace.threads.iter().any(is_later);
+    may_be && trace.threads.iter().any(begins)
 }
 
 /// Whether there is something in front of where its first thread was watched.

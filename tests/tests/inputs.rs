@@ -292,12 +292,16 @@ fn what_cannot_be_followed_is_said() {
         dir.path(),
         r#"
         #define _GNU_SOURCE
+        #include <pthread.h>
         #include <string.h>
         #include <sys/mman.h>
         #include <sys/wait.h>
         #include <unistd.h>
+        static void *nothing(void *p) { return p; }
         int main(int argc, char **argv) {
             int shared = argc > 1 && !strcmp(argv[1], "anonymous");
+            pthread_t thread;
+            if (argc > 2 && (pthread_create(&thread, 0, nothing, 0) || pthread_join(thread, 0))) return 1;
             int file = memfd_create("x", 0);
             ftruncate(file, 4096);
             int flags = shared ? MAP_SHARED | MAP_ANONYMOUS : argc > 1 ? MAP_SHARED : MAP_PRIVATE;
@@ -310,10 +314,14 @@ fn what_cannot_be_followed_is_said() {
     let tools = Tools::get();
     let rewritten = dir.path().join("rewritten");
     tools.rewrite(&program, &rewritten, STATIC.flags).unwrap();
-    let cases: [(&[&str], i32, Option<&str>); 3] = [
+    let is_shared = Some("memory is shared between processes");
+    let cases: [(&[&str], i32, Option<&str>); 5] = [
         (&[], 0, None),
-        (&["file"], 7, Some("memory is shared between processes")),
-        (&["anonymous"], 7, Some("memory is shared between processes")),
+        // A process of one thread is watched from there on.
+        (&["file"], 7, None),
+        (&["anonymous"], 7, None),
+        (&["file", "threads"], 7, is_shared),
+        (&["anonymous", "threads"], 7, is_shared),
     ];
     for (args, status, why) in cases {
         let spec = RunSpec::new(&program).args(args);

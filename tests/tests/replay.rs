@@ -511,6 +511,59 @@ void talk(void) { for (int i = 0; i < 100000; i++) puts("more than a pipe has ro
     assert_eq!(written, recorded.stdout);
 }
 
+/// A process of one thread is watched from where others may write to its memory: it replays to its end, as its child does,
+/// and every command answers.
+#[test]
+fn memory_that_processes_share_is_followed() {
+    const C: &str = r#"
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    long sum = 0;
+    char own[3000];
+    volatile long *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(own, 3, sizeof own);
+    int child = fork();
+    for (long i = 0; i < 500; i++) {
+        while (*both != 2 * i + (child == 0)) sched_yield();
+        sum += own[i] + *both;
+        *both = *both + 1;
+        __atomic_fetch_add(both + 1, i, __ATOMIC_SEQ_CST);
+    }
+    if (child == 0) return sum % 100;
+    int status;
+    waitpid(child, &status, 0);
+    printf("%ld %ld %ld %d\n", *both, both[1], sum, WEXITSTATUS(status));
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let recorded = record(here, "rec", &["./program"]);
+    let said = text(&recorded.stdout);
+    assert_eq!((&*said, &*text(&recorded.stderr)), ("1000 249500 251000 0\n", ""));
+    let replay = output(dep(here).args(["replay", "rec"]));
+    let lines = text(&replay.stdout);
+    // The first part of the parent, the rest, and the child.
+    assert_eq!(lines.lines().count(), 3, "{lines}{}", text(&replay.stderr));
+    assert!(lines.lines().all(|line| line.contains("equal to the recording")), "{lines}");
+    let info = text(&output(dep(here).args(["info", "rec"])).stdout);
+    assert!(info.contains("replayable     all 2 to their ends"), "{info}");
+    let processes = text(&output(dep(here).args(["ps", "rec"])).stdout);
+    let names = processes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    for name in names {
+        for command in ["blocks", "memrefs", "syscalls"] {
+            let listed = output(dep(here).args([command, "-p", name, "rec"]));
+            assert!(listed.status.success(), "{command}: {}", text(&listed.stderr));
+            assert!(!listed.stdout.is_empty(), "{command} {name}");
+        }
+    }
+}
+
 /// What a process has recorded that somebody kills replays up to there.
 #[test]
 fn a_prefix_replays() {

@@ -61,6 +61,8 @@ pub struct Jit<W: World = Process> {
     plain: bool,
     /// The other variant of the code, from the first switch on.
     other: Option<Box<Variant>>,
+    /// That one watches, and this one does not.
+    other_watches: bool,
     /// Of code that records nothing: whoever comes here comes by way of the runtime.
     watched: Option<LiveAddr>,
     /// How often all units were forgotten.
@@ -161,6 +163,7 @@ impl<W: World> Jit<W> {
             plain: false,
             watched: None,
             other: None,
+            other_watches: false,
             flushes: 0,
             packs: Packs::default(),
             selection: Selection::default(),
@@ -180,7 +183,10 @@ impl<W: World> Jit<W> {
     /// will go back to what was looked up before.
     pub fn switch(&mut self) {
         if self.other.is_none() {
-            let options = self.options.plain();
+            let options = match self.other_watches {
+                true => self.options.watching(),
+                false => self.options.plain(),
+            };
             self.other = Some(Box::new(Variant {
                 options,
                 units: Units::default(),
@@ -190,13 +196,18 @@ impl<W: World> Jit<W> {
         }
         self.exchange();
         self.all_miss();
-        self.tables.switches(self.plain);
+        self.tables.switches(self.plain, self.options.recording.watches());
         if !self.plain {
             // Whoever waits for that is recorded now.
             self.watched = None;
         } else if self.packs.use_plain() {
             self.tables.plain_has_slots(|word| self.is_private(word));
         }
+    }
+
+    /// The other variant of the code is one that watches.
+    pub fn other_watches(&mut self) {
+        self.other_watches = true;
     }
 
     /// Whoever comes to `address` in code that records nothing comes to the runtime first, until the

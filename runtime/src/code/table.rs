@@ -81,8 +81,6 @@ pub struct LookUps {
     returns: Option<Table>,
     /// See [`Options::puts_back`].
     puts_back: bool,
-    /// See [`Options::watches_later`].
-    watches_later: bool,
     /// The code in use does not look into the table of returns.
     jumps_alone: Cell<bool>,
     /// Descriptor of the file that they are mapped from, or -1.
@@ -120,7 +118,7 @@ impl LookUps {
         stack: u64,
         prepared: Option<Prepared>,
     ) -> LookUps {
-        let watches_later = options.watches_later();
+        let jumps_alone = Cell::new(options.watches_later());
         let options = options.of_tables();
         // This processor may have another table than the output was made for.
         let prepared = prepared
@@ -142,8 +140,7 @@ impl LookUps {
             jumps,
             returns,
             puts_back: options.puts_back(),
-            watches_later,
-            jumps_alone: Cell::new(watches_later),
+            jumps_alone,
             fd: -1,
             window,
             landings: Vec::new(),
@@ -447,8 +444,8 @@ impl LookUpTables for LookUps {
         self.bound.borrow_mut().fill(slow.0, gpr, entry);
     }
 
-    fn switches(&self, is_plain: bool) {
-        self.jumps_alone.set(self.watches_later && !is_plain);
+    fn switches(&self, is_plain: bool, jumps_alone: bool) {
+        self.jumps_alone.set(jumps_alone);
         self.bound.borrow_mut().switch(is_plain);
     }
 

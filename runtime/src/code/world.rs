@@ -65,8 +65,9 @@ pub trait LookUpTables {
         _executable: impl Fn(LiveAddr) -> bool,
     ) {
     }
-    /// From now on code that records nothing is used, or the other code: no entry leads there yet.
-    fn switches(&self, _is_plain: bool) {}
+    /// From now on the other variant of the code is used: no entry leads there yet. `jumps_alone`: that one does not look into the
+    /// table of returns.
+    fn switches(&self, _is_plain: bool, _jumps_alone: bool) {}
     /// Code that records nothing, which nobody has used before, has slots of what does not change; `is_private` as
     /// for [`LookUpTables::becomes_constant`].
     fn plain_has_slots(&self, _is_private: impl Fn(LiveAddr) -> bool) {}

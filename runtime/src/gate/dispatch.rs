@@ -187,7 +187,7 @@ fn put_back_at_hand(sp: u64, target: u64) {
     let mut left = 0u64;
     // SAFETY: `left` is borrowed; the program's return address was at the other place.
     let is_there = unsafe { attempt::copy(&raw mut left as u64, at, len) };
-    let stays = left as u32 != facts().entries.return_miss as u32 && !facts().options.puts_back();
+    let stays = left as u32 != facts().entries.return_miss as u32 && !view::options().puts_back();
     // SAFETY: as above.
     let is_done = || stays || unsafe { attempt::copy(at, &raw const target as u64, len) };
     if !is_there || !is_done() {

@@ -33,6 +33,7 @@ use crate::base::futex::{wait, wake, ETIMEDOUT};
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::kernel::ring;
 use crate::logs::inputs::unfollowed::unfollowed_unwatched;
+use crate::logs::inputs::view;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
 use abi::event::{Event, EventRef, WHOLE_UNIT};
@@ -166,7 +167,7 @@ impl Line {
 
 /// Whether one thread runs at a time.
 pub fn is_serial() -> bool {
-    facts().serial
+    facts().serial && !view::have_begun()
 }
 
 fn note(thread: &mut Thread, event: &EventRef<'_>) {

@@ -221,6 +221,11 @@ pub fn forked(thread: &Thread, forked: &Forked, shares: bool) {
 
 /// The program starts; `main`: its function of that name, or 0.
 pub fn start(when: Start, main: u64) {
+    if view::only_if_shared() {
+        // Until others may write to its memory.
+        view::wait();
+        return jit().other_watches();
+    }
     if view::may_be_watched() && facts().options.watches_later() {
         // Until there is a second thread.
         view::wait();

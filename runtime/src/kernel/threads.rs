@@ -285,7 +285,7 @@ fn fork(
     switch::forked(thread, forked, shares);
     watched::start::changes_code(thread);
     let units = units.unwrap_or_default();
-    trace().open_again(&inherited, shares, parent, &units, &process_now(facts().options));
+    trace().open_again(&inherited, shares, parent, &units, &process_now(view::described()));
     switch::note_start();
     NEXT_INDEX.store(1, Relaxed);
     (thread.index, thread.parent, thread.tid) = (0, 0, sys::gettid());
@@ -322,6 +322,7 @@ fn share(
     }
     let is_seen = view::is_watched();
     let inputs = facts().options.recording.inputs();
+    view::thread_is_made();
     if request.flags & CLONE_CHILD_SETTID != 0 && inputs && !is_seen {
         unfollowed_unwatched(
             thread,

@@ -218,9 +218,19 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     actions::install_handlers();
     let entry = enter_program(&start, &header, window, replay.as_ref());
     let main = if header.main == 0 { 0 } else { window + header.main };
+    let stack = start.stack as u64..stack_end;
+    let inputs_alone = options.recording.inputs() && !options.recording.both();
+    if inputs_alone
+        && !options.recording.watches()
+        && !options.process.replays
+        && ring.is_none()
+        && window != 0
+        && view::can_be_entered(&stack)
+    {
+        view::begins_if_shared();
+    }
     switch::start(when, main);
     hidden::hide(&start);
-    let stack = start.stack as u64..stack_end;
     if options.recording.inputs() {
         trace_file::trace().say_of_program(&Event::Layout {
             window: LiveAddr(window),

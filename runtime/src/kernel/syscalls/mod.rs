@@ -78,8 +78,8 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
             }
         };
     }
-    if matches!(number, nr::CLONE | nr::CLONE3 | nr::VFORK) && threads::shares_memory(number, &args)
-    {
+    let makes = matches!(number, nr::CLONE | nr::CLONE3 | nr::VFORK);
+    if makes && !view::only_if_shared() && threads::shares_memory(number, &args) {
         watched::start::from_here_on(thread, thread.syscall_pc);
     }
     let writes = match log().wants_writes() || has_protected_pages() {

@@ -44,9 +44,10 @@ pub fn gives_up(thread: &mut Thread) {
     view::leave(thread);
 }
 
-/// The thread, which is the only one, gets a view and runs code that watches.
+/// In a forked child: the thread gets a view and runs code that watches.
 pub fn changes_code(thread: &mut Thread) {
-    if view::waits() && view::can_begin(thread) {
+    let begins = !view::only_if_shared() || mappings::are_shared() && view::may_begin();
+    if view::waits() && begins && view::can_begin(thread) {
         gets_view(thread);
     }
 }

@@ -111,9 +111,14 @@ pub fn cannot_be_copied() -> Option<&'static str> {
     .find_map(|(kind, why)| has(kind).then_some(why))
 }
 
+/// Whether a forked child shares memory with its parent.
+pub fn are_shared() -> bool {
+    has(Kind::Shared) || has(Kind::Through)
+}
+
 /// A child is made that has a copy of all other memory: in both.
 fn shared_with_child(thread: &mut Thread) {
-    if has(Kind::Shared) || has(Kind::Through) {
+    if are_shared() {
         unfollowed_unwatched(
             thread,
             "memory is shared between processes (mmap with MAP_SHARED, and fork)",

@@ -34,7 +34,7 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
 pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
-    if view::waits() {
+    if view::waits() && view::may_begin() {
         // From behind the call on they are.
         return view::want();
     }

@@ -45,6 +45,12 @@ static STACK_AT: AtomicU64 = AtomicU64::new(END);
 /// A thread has made code, which others may run.
 static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
+/// Threads are serial. The only one of a process gets a view if others may write to its memory.
+static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
+/// A thread has got a view.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+/// The process has had more than one thread.
+static HAD_THREADS: AtomicBool = AtomicBool::new(false);
 /// There is one thread, whose memory nobody else writes to: it has no view yet.
 static WAITS: AtomicBool = AtomicBool::new(false);
 /// Somebody else may write to it from the call on that is under way.
@@ -58,7 +64,54 @@ static GAVE_UP: AtomicBool = AtomicBool::new(false);
 
 /// Whether the threads of this process have views, or will have.
 pub fn may_be_watched() -> bool {
-    facts().options.recording.watches() && !facts().options.process.replays
+    let options = facts().options;
+    (options.recording.watches() || only_if_shared()) && !options.process.replays
+}
+
+/// Whether threads are serial, and only a process of one thread, whose memory others may write to, is watched.
+pub fn only_if_shared() -> bool {
+    ONLY_IF_SHARED.load(Relaxed)
+}
+
+/// That is so. The program has not started.
+pub fn begins_if_shared() {
+    ONLY_IF_SHARED.store(true, Relaxed);
+}
+
+/// Whether a thread of the process has had a view: the others have, too.
+pub fn have_begun() -> bool {
+    BEGUN.load(Relaxed)
+}
+
+/// A thread is made.
+pub fn thread_is_made() {
+    HAD_THREADS.store(true, Relaxed);
+}
+
+/// Whether the process could be watched from here on, as far as can be told, if others may write to its memory.
+pub fn may_begin() -> bool {
+    !only_if_shared()
+        || !HAD_THREADS.load(Relaxed)
+            && !has_made_code()
+            && !sys::address_space_is_limited()
+            && has_room()
+}
+
+/// Whether there is address space for a view.
+fn has_room() -> bool {
+    let distance = distances().find(|&distance| map(distance));
+    if let Some(distance) = distance {
+        unmap_all(distance);
+    }
+    distance.is_some()
+}
+
+/// The options that describe the process: whether its threads are watched.
+pub fn described() -> Options {
+    match have_begun() && only_if_shared() {
+        true => facts().options.watching(),
+        false => facts().options,
+    }
 }
 
 /// Whether the threads of this process have views.
@@ -97,9 +150,11 @@ pub fn is_wanted() -> bool {
 
 /// The options of the code in use.
 pub fn options() -> Options {
-    match waits() || gave_up() {
-        true => facts().options.plain(),
-        false => facts().options,
+    let options = facts().options;
+    match (waits() || gave_up(), only_if_shared()) {
+        (true, true) | (false, false) => options,
+        (true, false) => options.plain(),
+        (false, true) => options.watching(),
     }
 }
 
@@ -118,6 +173,7 @@ pub fn can_begin(thread: &mut Thread) -> bool {
 /// The only thread of the process, which is in the runtime, gets its view.
 pub fn begin(thread: &mut Thread) {
     thread.block.program_fs = thread.fs_base();
+    BEGUN.store(true, Relaxed);
     WAITS.store(false, Relaxed);
     if !take(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");
@@ -221,11 +277,13 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
             }
             // (Memory without a file is shared with a child that is forked, which is looked at there.)
             let is_of_others = fourth & sys::MAP_SHARED != 0 && fourth & sys::MAP_ANONYMOUS == 0;
-            if waits() && call.number == nr::MMAP && is_of_others && third & sys::PROT_WRITE != 0 {
+            let waits = waits() && !only_if_shared();
+            if waits && call.number == nr::MMAP && is_of_others && third & sys::PROT_WRITE != 0 {
                 want();
             }
-            // What can be written may be made, too, of a file.
-            let made = fourth & sys::MAP_ANONYMOUS != 0 || third & sys::PROT_WRITE != 0;
+            // What can be written may be made, too, of a file; so may what others can write.
+            let made = fourth & (sys::MAP_ANONYMOUS | sys::MAP_SHARED) != 0
+                || third & sys::PROT_WRITE != 0;
             if call.number == nr::MMAP && executable(third) && made {
                 code_is_made(
                     thread,
@@ -301,15 +359,19 @@ pub fn can_be_entered(stack: &Range<u64>) -> bool {
     false
 }
 
+/// How far views may lie below the program's memory.
+fn distances() -> impl Iterator<Item = u64> {
+    let lowest = covered().map(|range| range.start).min().unwrap_or(0);
+    (1..).map(|n| n * STEP).take_while(move |&far| far + LOW <= lowest)
+}
+
 /// Gives the thread a view. False if there is no address space for it.
 #[must_use]
 pub fn take(thread: &mut Thread) -> bool {
     if !is_watched() {
         return true;
     }
-    let lowest = covered().map(|range| range.start).min().unwrap_or(0);
-    let distances = (1..).map(|n| n * STEP).take_while(|&far| far + LOW <= lowest);
-    for distance in distances {
+    for distance in distances() {
         if map(distance) {
             thread.block.view = distance.wrapping_neg();
             thread.block.view_back = distance;
@@ -345,6 +407,11 @@ fn map(distance: u64) -> bool {
     true
 }
 
+/// Gives all of a view back.
+fn unmap_all(distance: u64) {
+    covered().for_each(|range| unmap(range.start - distance..range.end - distance));
+}
+
 /// Gives a part of a view back, which nobody uses any more.
 fn unmap(place: Range<u64>) {
     let args = [place.start as usize, (place.end - place.start) as usize];
@@ -358,7 +425,7 @@ pub fn release(thread: &mut Thread) {
     if distance == 0 {
         return;
     }
-    covered().for_each(|range| unmap(range.start - distance..range.end - distance));
+    unmap_all(distance);
     thread.block.view = 0;
 }
 
@@ -381,6 +448,7 @@ pub fn empty(thread: &Thread) {
 /// In the only thread of a forked child, which has inherited no view.
 pub fn forked(thread: &mut Thread, _: &Forked) {
     let had_one = has(thread);
+    HAD_THREADS.store(false, Relaxed);
     (thread.block.view, thread.block.view_back) = (0, 0);
     if gave_up() {
         if had_one {
