@@ -9,7 +9,7 @@ use trace::events::{Event, Placed};
 use trace::{Error, Thread, Trace};
 
 use crate::end::End;
-use crate::lineage::Lineage;
+use crate::lineage::{has_start, Lineage};
 use crate::order::{Item, Ordered};
 use crate::space::Used;
 
@@ -162,6 +162,22 @@ pub fn is_watched(trace: &Trace) -> bool {
     // A process with serial threads goes over to that if others may write to its memory.
     let may_be = trace.options.recording.watches() || trace.threads.iter().any(is_later);
     may_be && trace.threads.iter().any(begins)
+}
+
+/// Whether the process was killed before there was anything to replay: as nothing was recorded, or as it is a forked child
+/// whose thread was about to be watched.
+#[must_use]
+pub fn has_not_begun(trace: &Trace) -> bool {
+    let events = || trace.threads.iter().flat_map(|thread| &thread.events);
+    let is_followed =
+        || !events().any(|placed| matches!(placed.event, Some(Event::Unfollowed { .. })));
+    let is_watched_child = trace.options.recording.watches() && !has_start(trace);
+    trace.not_started || is_watched_child && !trace.threads.iter().any(begins) && is_followed()
+}
+
+/// Whether the thread was made by one that was watched, and is not part of the order in front of that.
+pub(crate) fn follows_watched(trace: &Trace, thread: &Thread) -> bool {
+    thread.index != 0 && begins(thread) && trace.threads.iter().any(is_later)
 }
 
 /// Whether there is something in front of where its first thread was watched.

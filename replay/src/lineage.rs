@@ -79,7 +79,7 @@ impl Lineage {
         trace: Trace,
         mut parent: impl FnMut(&Trace) -> Option<Arc<Trace>>,
     ) -> Result<Lineage, Error> {
-        if trace.not_started {
+        if crate::alone::has_not_begun(&trace) {
             return Err(Error(NOT_STARTED.into()));
         }
         if !trace.options.recording.inputs() {

@@ -106,12 +106,9 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
     Ok(ordered)
 }
 
-/// What the only thread of the process did until it was watched.
+/// What the process did until its first thread, which was the only one then, was watched.
 pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
-    let first = trace.threads.iter().find(|thread| thread.index == 0);
-    let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
-    let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));
-    let mut ordered = Ordered { items: items.collect(), end: End::None, child: None };
+    let mut ordered = alone(trace, &Numbers::OWN)?;
     ordered.cut();
     Ok(ordered)
 }
@@ -173,7 +170,8 @@ fn pieces(trace: &Trace) -> Result<(Vec<Piece>, Result<(), u64>), Error> {
     let mut unnumbered = Vec::new();
     let mut within = Vec::new();
     let first = trace.first_stretch();
-    for (index, thread) in trace.threads.iter().enumerate() {
+    let together = |(_, thread): &(usize, &Thread)| !crate::alone::follows_watched(trace, thread);
+    for (index, thread) in trace.threads.iter().enumerate().filter(together) {
         let runs: Vec<(usize, u64)> = thread.events.iter().enumerate().filter_map(runs).collect();
         let all = Piece { thread: index, events: 0..thread.events.len() };
         match runs.is_empty() {

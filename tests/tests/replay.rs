@@ -516,15 +516,24 @@ void talk(void) { for (int i = 0; i < 100000; i++) puts("more than a pipe has ro
 #[test]
 fn memory_that_processes_share_is_followed() {
     const C: &str = r#"
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-int main(void) {
+static long counted;
+static void *count(void *p) { for (int i = 0; i < 1000; i++) counted += i; return p; }
+int main(int argc, char **argv) {
     long sum = 0;
     char own[3000];
+    pthread_t threads[2];
+    // Threads and a child of vfork that have ended.
+    for (int i = 0; i < 2 && argc > 1; i++) pthread_create(&threads[i], 0, count, 0);
+    for (int i = 0; i < 2 && argc > 1; i++) pthread_join(threads[i], 0);
+    if (argc > 1 && system("exit 3") != 3 << 8) return 1;
     volatile long *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(own, 3, sizeof own);
     int child = fork();
@@ -542,24 +551,24 @@ int main(void) {
 "#;
     let here = folder();
     let here = here.path();
-    compile(here, C, "program", &[]);
-    let recorded = record(here, "rec", &["./program"]);
-    let said = text(&recorded.stdout);
-    assert_eq!((&*said, &*text(&recorded.stderr)), ("1000 249500 251000 0\n", ""));
-    let replay = output(dep(here).args(["replay", "rec"]));
-    let lines = text(&replay.stdout);
-    // The first part of the parent, the rest, and the child.
-    assert_eq!(lines.lines().count(), 3, "{lines}{}", text(&replay.stderr));
-    assert!(lines.lines().all(|line| line.contains("equal to the recording")), "{lines}");
-    let info = text(&output(dep(here).args(["info", "rec"])).stdout);
-    assert!(info.contains("replayable     all 2 to their ends"), "{info}");
-    let processes = text(&output(dep(here).args(["ps", "rec"])).stdout);
-    let names = processes.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-    for name in names {
-        for command in ["blocks", "memrefs", "syscalls"] {
-            let listed = output(dep(here).args([command, "-p", name, "rec"]));
-            assert!(listed.status.success(), "{command}: {}", text(&listed.stderr));
-            assert!(!listed.stdout.is_empty(), "{command} {name}");
+    compile(here, C, "program", &["-pthread"]);
+    // The first part of the parent, the rest, and the child; and the shell.
+    for (recording, arguments, lines) in [("one", &[][..], 3), ("more", &["threads"], 4)] {
+        let recorded = record(here, recording, &[&["./program"], arguments].concat());
+        let said = text(&recorded.stdout);
+        assert_eq!((&*said, &*text(&recorded.stderr)), ("1000 249500 251000 0\n", ""));
+        let replay = output(dep(here).args(["replay", recording]));
+        let all = text(&replay.stdout);
+        assert_eq!(all.lines().count(), lines, "{all}{}", text(&replay.stderr));
+        assert!(all.lines().all(|line| line.contains("equal to the recording")), "{all}");
+        let info = text(&output(dep(here).args(["info", recording])).stdout);
+        assert!(info.contains(&format!("all {} to their ends", lines - 1)), "{info}");
+        for name in names(here, recording) {
+            for command in ["blocks", "memrefs", "syscalls"] {
+                let listed = output(dep(here).args([command, "-p", &name, recording]));
+                assert!(listed.status.success(), "{command}: {}", text(&listed.stderr));
+                assert!(!listed.stdout.is_empty(), "{command} {name}");
+            }
         }
     }
 }

@@ -322,12 +322,13 @@ fn share(
     }
     let is_seen = view::is_watched();
     let inputs = facts().options.recording.inputs();
-    view::thread_is_made();
     if request.flags & CLONE_CHILD_SETTID != 0 && inputs && !is_seen {
-        unfollowed_unwatched(
-            thread,
-            "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)",
-        );
+        let why = "the kernel writes to memory when a thread begins (CLONE_CHILD_SETTID)";
+        match view::only_if_shared() {
+            // Behind the call there are two.
+            true => unfollowed(thread, why),
+            false => unfollowed_unwatched(thread, why),
+        }
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
     if view::is_watched() && !view::has(child) {

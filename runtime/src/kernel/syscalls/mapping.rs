@@ -22,6 +22,7 @@ use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
 use abi::layout::page_up;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// What the kernel is asked for when the program asks for `prot`.
@@ -39,6 +40,20 @@ pub fn is_ours(start: u64, len: u64) -> bool {
     let arena = jit().arena.range();
     let ours = [facts.added.clone(), arena, facts.options.tables(), log().memory(), kept()];
     ours.iter().any(|r| start < r.end && r.start < end) || statics::code_in(start, end)
+}
+
+/// The program has mapped memory where the runtime's own lies.
+static AMONG_OWN: AtomicBool = AtomicBool::new(false);
+
+fn touches_own(start: u64, len: u64) -> bool {
+    let own = own_range();
+    start < own.end && own.start < start.saturating_add(len)
+}
+
+/// Whether a call that names memory which is there names some of the runtime: what a program finds in its list of
+/// mappings, and has not mapped.
+fn names_ours(start: u64, len: u64) -> bool {
+    is_ours(start, len) || touches_own(start, len) && !AMONG_OWN.load(Relaxed)
 }
 
 /// The pieces of memory, from where to where, that a call names.
@@ -291,6 +306,9 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     let &Placed { start, len, prot, flags, fd, offset, fixed } = placed;
     let file = flags & sys::MAP_ANONYMOUS == 0;
     let exec = prot & sys::PROT_EXEC != 0;
+    if touches_own(start, len) {
+        AMONG_OWN.store(true, Relaxed);
+    }
     let mut jit = jit();
     // A thread's stack that becomes executable holds what the kernel writes, too.
     const MAP_STACK: usize = 0x2_0000;
@@ -353,7 +371,7 @@ fn is_library(fd: usize) -> bool {
 /// `munmap(address, length)`
 pub fn munmap(args: &[usize; 6]) -> usize {
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
-    if is_ours(start, len) {
+    if names_ours(start, len) {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
@@ -383,7 +401,7 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     const PROT_GROWSDOWN: usize = 0x100_0000;
     let [address, length, prot, key, ..] = *args;
     let (start, len) = (address as u64, page_up(length as u64));
-    if is_ours(start, len) {
+    if names_ours(start, len) {
         refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
     }
     let may_run = |m: &statics::Module| m.entered.load(Relaxed);
@@ -446,7 +464,7 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     const MADV_FREE: usize = 8;
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
     let replaces = drops(args[2] as u64);
-    if replaces && is_ours(start, len) {
+    if replaces && names_ours(start, len) {
         return failed(sys::EINVAL);
     }
     jit().changes(start, start.saturating_add(len));
@@ -471,7 +489,7 @@ pub fn madvise(args: &[usize; 6]) -> usize {
 pub fn mremap(args: &[usize; 6]) -> usize {
     let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
     let to_ours = args[3] & sys::MREMAP_FIXED != 0 && is_ours(args[4] as u64, new.max(1));
-    if is_ours(start, old.max(1)) || to_ours {
+    if names_ours(start, old.max(1)) || to_ours {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
@@ -488,6 +506,9 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     // SAFETY: the program's own memory.
     let result = unsafe { sys::raw(nr::MREMAP, *args) };
     let Ok(at) = sys::check(result).map(|at| at as u64) else { return result };
+    if touches_own(at, new) {
+        AMONG_OWN.store(true, Relaxed);
+    }
     if at != start {
         // What was there is replaced.
         jit.remove_executable(at, at + new);

@@ -1,5 +1,6 @@
 //! What a recording of inputs cannot follow: from there on it is not replayed. The program goes on.
 
+use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
@@ -34,7 +35,9 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
 pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
-    if view::waits() && view::may_begin() {
+    // (Others would have to go over, too.)
+    let is_alone = !view::only_if_shared() || census::live() == 1 && thread.index == 0;
+    if view::waits() && is_alone && view::may_begin() {
         // From behind the call on they are.
         return view::want();
     }

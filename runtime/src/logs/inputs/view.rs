@@ -49,8 +49,6 @@ static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
 /// A thread has got a view.
 static BEGUN: AtomicBool = AtomicBool::new(false);
-/// The process has had more than one thread.
-static HAD_THREADS: AtomicBool = AtomicBool::new(false);
 /// There is one thread, whose memory nobody else writes to: it has no view yet.
 static WAITS: AtomicBool = AtomicBool::new(false);
 /// Somebody else may write to it from the call on that is under way.
@@ -83,18 +81,10 @@ pub fn have_begun() -> bool {
     BEGUN.load(Relaxed)
 }
 
-/// A thread is made.
-pub fn thread_is_made() {
-    HAD_THREADS.store(true, Relaxed);
-}
-
-/// Whether the process could be watched from here on, as far as can be told, if others may write to its memory.
+/// Whether a process of one thread could be watched from here on, as far as can be told, if others may write to its memory.
 pub fn may_begin() -> bool {
-    !only_if_shared()
-        || !HAD_THREADS.load(Relaxed)
-            && !has_made_code()
-            && !sys::address_space_is_limited()
-            && has_room()
+    let can_be = || !has_made_code() && !sys::address_space_is_limited() && has_room();
+    !only_if_shared() || can_be()
 }
 
 /// Whether there is address space for a view.
@@ -448,7 +438,6 @@ pub fn empty(thread: &Thread) {
 /// In the only thread of a forked child, which has inherited no view.
 pub fn forked(thread: &mut Thread, _: &Forked) {
     let had_one = has(thread);
-    HAD_THREADS.store(false, Relaxed);
     (thread.block.view, thread.block.view_back) = (0, 0);
     if gave_up() {
         if had_one {
