@@ -46,7 +46,7 @@ pub fn gives_up(thread: &mut Thread) {
 
 /// In a forked child: the thread gets a view and runs code that watches.
 pub fn changes_code(thread: &mut Thread) {
-    let begins = !view::only_if_shared() || mappings::are_shared() && view::may_begin();
+    let begins = !view::only_if_shared() || mappings::are_shared() && view::may_begin(thread);
     if view::waits() && begins && view::can_begin(thread) {
         gets_view(thread);
     }

@@ -35,9 +35,12 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
 pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
+    if !thread.recorder.to_file() {
+        return;
+    }
     // (Others would have to go over, too.)
     let is_alone = !view::only_if_shared() || census::live() == 1 && thread.index == 0;
-    if view::waits() && is_alone && view::may_begin() {
+    if view::waits() && is_alone && view::may_begin(thread) {
         // From behind the call on they are.
         return view::want();
     }

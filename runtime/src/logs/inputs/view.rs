@@ -47,6 +47,8 @@ static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Threads are serial. The only one of a process gets a view if others may write to its memory.
 static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
+/// All that is mapped is locked in memory: views are much.
+static LOCKS_ALL: AtomicBool = AtomicBool::new(false);
 /// A thread has got a view.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 /// There is one thread, whose memory nobody else writes to: it has no view yet.
@@ -82,8 +84,16 @@ pub fn have_begun() -> bool {
 }
 
 /// Whether a process of one thread could be watched from here on, as far as can be told, if others may write to its memory.
-pub fn may_begin() -> bool {
-    let can_be = || !has_made_code() && !sys::address_space_is_limited() && has_room();
+pub fn may_begin(thread: &Thread) -> bool {
+    // What a filter of system calls makes of those that a view takes is not known.
+    let is_filtered = thread.filter != 0 || thread.kernel_filter != 0;
+    let can_be = || {
+        !is_filtered
+            && !has_made_code()
+            && !LOCKS_ALL.load(Relaxed)
+            && !sys::address_space_is_limited()
+            && has_room()
+    };
     !only_if_shared() || can_be()
 }
 
@@ -248,12 +258,15 @@ pub fn covers(at: u64, len: u64) -> bool {
 /// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
 /// any more; of code that is in no file a replay of one thread knows nothing.
 pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
+    const MLOCKALL: usize = 151;
+    const MCL_FUTURE: usize = 2;
     regions::note(call, result);
     let may_be_watched = may_be_watched() && !gave_up();
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
     let [_, second, third, fourth, ..] = call.args;
     let executable = |prot: usize| prot & sys::PROT_EXEC != 0;
     match call.number {
+        MLOCKALL if call.args[0] & MCL_FUTURE != 0 => LOCKS_ALL.store(true, Relaxed),
         nr::MMAP | nr::MREMAP => {
             let len = if call.number == nr::MMAP { second } else { third };
             match covers(at as u64, len as u64) {
