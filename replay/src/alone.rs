@@ -168,11 +168,22 @@ pub fn is_watched(trace: &Trace) -> bool {
 /// whose thread was about to be watched.
 #[must_use]
 pub fn has_not_begun(trace: &Trace) -> bool {
-    let events = || trace.threads.iter().flat_map(|thread| &thread.events);
-    let is_followed =
-        || !events().any(|placed| matches!(placed.event, Some(Event::Unfollowed { .. })));
+    let mut events = trace.threads.iter().flat_map(|thread| &thread.events);
+    // (A child whose parent could not be watched any more goes on without being watched.)
+    let is_of_more = |placed: &Placed| {
+        matches!(
+            placed.event,
+            Some(
+                Event::Syscall { .. }
+                    | Event::Signal { .. }
+                    | Event::Answer { .. }
+                    | Event::State { .. }
+                    | Event::Unfollowed { .. }
+            )
+        )
+    };
     let is_watched_child = trace.options.recording.watches() && !has_start(trace);
-    trace.not_started || is_watched_child && !trace.threads.iter().any(begins) && is_followed()
+    trace.not_started || is_watched_child && !events.any(is_of_more)
 }
 
 /// Whether the thread was made by one that was watched, and is not part of the order in front of that.
