@@ -224,7 +224,7 @@ pub fn start(when: Start, main: u64) {
     if view::only_if_shared() {
         // Until others may write to its memory.
         view::wait();
-        return jit().other_watches();
+        jit().other_watches();
     }
     if view::may_be_watched() && facts().options.watches_later() {
         // Until there is a second thread.

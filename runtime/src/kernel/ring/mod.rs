@@ -304,6 +304,9 @@ fn give_up(kept: &mut Kept, ring: Ring) {
             return;
         }
         let Some(next) = kept.intervals.get(1).map(|interval| interval.number) else { return };
+        // Whenever the process is killed, one copy has to know that it is the oldest.
+        let mut others = kept.intervals.iter().skip(1);
+        keeper::set_places(others.find_map(|interval| interval.keeper.as_ref()), true);
         let is_dropped = trace().drop_before(next);
         if !is_dropped && !core::mem::replace(&mut kept.said, true) {
             crate::say!("the file system cannot give room back: the trace is larger than the ring");
