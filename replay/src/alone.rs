@@ -168,7 +168,8 @@ pub fn is_watched(trace: &Trace) -> bool {
 /// whose thread was about to be watched.
 #[must_use]
 pub fn has_not_begun(trace: &Trace) -> bool {
-    let mut events = trace.threads.iter().flat_map(|thread| &thread.events);
+    let threads = trace.threads.iter().flat_map(|thread| &thread.events);
+    let mut events = threads.chain(&trace.process_events);
     // (A child whose parent could not be watched any more goes on without being watched.)
     let is_of_more = |placed: &Placed| {
         matches!(
@@ -179,6 +180,8 @@ pub fn has_not_begun(trace: &Trace) -> bool {
                     | Event::Answer { .. }
                     | Event::State { .. }
                     | Event::Unfollowed { .. }
+                    | Event::ThreadEnd { .. }
+                    | Event::ProcessEnd { .. }
             )
         )
     };

@@ -108,7 +108,21 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
 
 /// What the process did until its first thread, which was the only one then, was watched.
 pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
-    let mut ordered = alone(trace, &Numbers::OWN)?;
+    let first = trace.threads.iter().find(|thread| thread.index == 0);
+    let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
+    let has_run = |thread: &Thread| thread.events.iter().enumerate().any(|e| runs(e).is_some());
+    let ended_before = |thread: &Thread| {
+        thread.index != 0
+            && !crate::alone::follows_watched(trace, thread)
+            && (has_run(thread) || thread.own_process().is_some())
+    };
+    let mut ordered = match trace.threads.iter().any(ended_before) {
+        true => alone(trace, &Numbers::OWN)?,
+        false => {
+            let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));
+            Ordered { items: items.collect(), end: End::None, child: None }
+        }
+    };
     ordered.cut();
     Ok(ordered)
 }
