@@ -9,7 +9,7 @@ use trace::events::{Event, Placed};
 use trace::{Error, Thread, Trace};
 
 use crate::end::End;
-use crate::lineage::{has_start, Lineage};
+use crate::lineage::Lineage;
 use crate::order::{Item, Ordered};
 use crate::space::Used;
 
@@ -162,31 +162,6 @@ pub fn is_watched(trace: &Trace) -> bool {
     // A process with serial threads goes over to that if others may write to its memory.
     let may_be = trace.options.recording.watches() || trace.threads.iter().any(is_later);
     may_be && trace.threads.iter().any(begins)
-}
-
-/// Whether the process was killed before there was anything to replay: as nothing was recorded, or as it is a forked child
-/// whose thread was about to be watched.
-#[must_use]
-pub fn has_not_begun(trace: &Trace) -> bool {
-    let threads = trace.threads.iter().flat_map(|thread| &thread.events);
-    let mut events = threads.chain(&trace.process_events);
-    // (A child whose parent could not be watched any more goes on without being watched.)
-    let is_of_more = |placed: &Placed| {
-        matches!(
-            placed.event,
-            Some(
-                Event::Syscall { .. }
-                    | Event::Signal { .. }
-                    | Event::Answer { .. }
-                    | Event::State { .. }
-                    | Event::Unfollowed { .. }
-                    | Event::ThreadEnd { .. }
-                    | Event::ProcessEnd { .. }
-            )
-        )
-    };
-    let is_watched_child = trace.options.recording.watches() && !has_start(trace);
-    trace.not_started || is_watched_child && !events.any(is_of_more)
 }
 
 /// Whether the thread was made by one that was watched, and is not part of the order in front of that.

@@ -18,5 +18,5 @@ pub mod script;
 pub mod space;
 
 pub use end::End;
-pub use lineage::Lineage;
+pub use lineage::{has_not_begun, Lineage};
 pub use script::Script;

@@ -79,7 +79,7 @@ impl Lineage {
         trace: Trace,
         mut parent: impl FnMut(&Trace) -> Option<Arc<Trace>>,
     ) -> Result<Lineage, Error> {
-        if crate::alone::has_not_begun(&trace) {
+        if has_not_begun(&trace) {
             return Err(Error(NOT_STARTED.into()));
         }
         if !trace.options.recording.inputs() {
@@ -135,6 +135,31 @@ impl Lineage {
     pub fn traces(&self) -> Vec<&Trace> {
         std::iter::once(&self.first).chain(&self.others).map(Arc::as_ref).collect()
     }
+}
+
+/// Whether the process was killed before there was anything to replay: as nothing was recorded, or as it is a forked child
+/// whose thread was about to be watched.
+#[must_use]
+pub fn has_not_begun(trace: &Trace) -> bool {
+    let threads = trace.threads.iter().flat_map(|thread| &thread.events);
+    let mut events = threads.chain(&trace.process_events);
+    // (A child whose parent could not be watched any more goes on without being watched.)
+    let is_of_more = |placed: &Placed| {
+        matches!(
+            placed.event,
+            Some(
+                Event::Syscall { .. }
+                    | Event::Signal { .. }
+                    | Event::Answer { .. }
+                    | Event::State { .. }
+                    | Event::Unfollowed { .. }
+                    | Event::ThreadEnd { .. }
+                    | Event::ProcessEnd { .. }
+            )
+        )
+    };
+    let is_watched_child = trace.options.recording.watches() && !has_start(trace);
+    trace.not_started || is_watched_child && !events.any(is_of_more)
 }
 
 /// Whether the trace has the start of a program, or all that the replays of a forked child need.

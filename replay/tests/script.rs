@@ -132,6 +132,11 @@ fn one(events: Vec<Turn>) -> Process {
     Process { pid: 7, threads: vec![events], ..Process::default() }
 }
 
+/// A process that another one has forked.
+fn child_of(parent: u64, pid: u64, threads: Vec<Vec<Turn>>) -> Process {
+    Process { pid, parent: Some(parent), forked: true, threads, ..Process::default() }
+}
+
 #[test]
 fn one_thread_is_as_it_was() {
     let events = vec![
@@ -217,13 +222,7 @@ fn a_forked_child_knows_its_number_when_the_call_returns() {
         ended(6),
     ];
     let parent = Process { pid: 7, threads: vec![parent], ..Process::default() };
-    let child = Process {
-        pid: 0x1208,
-        parent: Some(7),
-        forked: true,
-        threads: vec![child],
-        ..Process::default()
-    };
+    let child = child_of(7, 0x1208, vec![child]);
     let (_, entries) = script_of(&[parent, child]).expect("a script");
     let told = entries.iter().position(|(.., e)| *e == written(0x3001, &[0x12]));
     let returned = entries.iter().position(|(.., e)| *e == cloned(0));
@@ -253,20 +252,8 @@ fn a_forked_child_goes_on_where_its_parent_was() {
     ];
     let grandchild = vec![start(9, 0), call(1, GETPID, 9)];
     let parent = Process { pid: 7, threads: vec![parent], ..Process::default() };
-    let child = Process {
-        pid: 8,
-        parent: Some(7),
-        forked: true,
-        threads: vec![child],
-        ..Process::default()
-    };
-    let grandchild = Process {
-        pid: 9,
-        parent: Some(8),
-        forked: true,
-        threads: vec![grandchild],
-        ..Process::default()
-    };
+    let child = child_of(7, 8, vec![child]);
+    let grandchild = child_of(8, 9, vec![grandchild]);
     let (script, entries) = script_of(&[parent.clone(), child.clone()]).expect("a script");
     let expected: Vec<Turn> = vec![
         start(7, 0),
@@ -382,13 +369,7 @@ fn the_parent_of_a_trace_may_have_executed_programs() {
     let forks = vec![start(7, 0), stack(), (2, Event::Fork { pid: 8 }), call(2, FORK, 8)];
     let before = one(vec![start(7, 0), stack(), call(1, GETPID, 7)]);
     let parent = Process { pid: 7, threads: vec![forks], ..Process::default() };
-    let child = Process {
-        pid: 8,
-        parent: Some(7),
-        forked: true,
-        threads: vec![vec![start(8, 0)]],
-        ..Process::default()
-    };
+    let child = child_of(7, 8, vec![vec![start(8, 0)]]);
     let path = |number: &str| folder.path().join(format!("program.7.dep{number}"));
     for (number, process) in [("", &before), (".1", &parent), (".2", &before)] {
         std::fs::write(path(number), process.trace()).expect("written");
@@ -408,13 +389,7 @@ fn the_parent_of_a_trace_may_have_executed_programs() {
 #[test]
 fn a_child_that_was_killed_before_it_was_watched_has_not_begun() {
     let parent = one(vec![start(7, 0), stack(), (4, Event::Fork { pid: 8 }), call(4, FORK, 8)]);
-    let child = |events: Vec<Turn>| Process {
-        pid: 8,
-        parent: Some(7),
-        forked: true,
-        watched: true,
-        threads: vec![events],
-    };
+    let child = |events: Vec<Turn>| Process { watched: true, ..child_of(7, 8, vec![events]) };
     let killed = child(vec![start(8, 0), (4, Event::Actions(vec![0; 16].into()))]);
     let said = script_of(&[parent.clone(), killed]).expect_err("nothing");
     assert!(said.contains(trace::NOT_STARTED), "{said}");
@@ -474,13 +449,7 @@ fn damage_is_an_error_or_a_shorter_script() {
     let second = vec![start(9, 0), (0, Event::Runs(1)), call(1, GETPID, 3), (2, Event::Yields)];
     let child = vec![start(8, 0), (0, Event::Runs(0)), call(4, GETPID, 8), ended(6)];
     let parent = Process { pid: 7, threads: vec![first, second], ..Process::default() };
-    let child = Process {
-        pid: 8,
-        parent: Some(7),
-        forked: true,
-        threads: vec![child],
-        ..Process::default()
-    };
+    let child = child_of(7, 8, vec![child]);
     let folder = tempfile::tempdir().expect("a folder");
     let paths = [parent.path(folder.path()), child.path(folder.path())];
     let whole = [parent.trace(), child.trace()];

@@ -140,7 +140,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
             for name in names {
                 match Trace::open_alone(&recording.path(name)) {
                     // Killed as it began, maybe. Nothing stands in the way: there is nothing.
-                    Ok(trace) if replay::alone::has_not_begun(&trace) => {
+                    Ok(trace) if replay::has_not_begun(&trace) => {
                         eprintln!("dep: {name}: {NOT_STARTED}");
                     }
                     Ok(trace) if replay::alone::is_watched(&trace) => alone.push(name),

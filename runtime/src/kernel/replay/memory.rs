@@ -1,6 +1,5 @@
 //! Calls that change the address space: made again, at the addresses that were recorded.
 
-use crate::base::own::own_range;
 use crate::base::replaying::is_alone;
 use crate::base::sys::{self, nr};
 use crate::base::{guards, maps};
@@ -135,9 +134,8 @@ fn moved(args: &[usize; 6], result: usize) -> [usize; 6] {
 
 /// Ends the replay if the runtime has something there.
 fn keep_out(thread: &mut Thread, start: u64, len: u64) {
-    let end = start.saturating_add(len);
-    let own = own_range();
-    if mapping::is_ours(start, len) || start < own.end && own.start < end {
+    if mapping::is_ours(start, len) || mapping::touches_own(start, len) {
+        let end = start.saturating_add(len);
         let pc = thread.syscall_pc;
         let what = "the runtime of this replay has memory there";
         impossible(

@@ -45,7 +45,8 @@ pub fn is_ours(start: u64, len: u64) -> bool {
 /// The program has mapped memory where the runtime's own lies.
 static AMONG_OWN: AtomicBool = AtomicBool::new(false);
 
-fn touches_own(start: u64, len: u64) -> bool {
+/// Whether `start..start + len` touches the range in which the runtime's own memory lies.
+pub fn touches_own(start: u64, len: u64) -> bool {
     let own = own_range();
     start < own.end && own.start < start.saturating_add(len)
 }
