@@ -9,7 +9,9 @@ use std::process::Command;
 use common::*;
 use tests::harness::{difference, Mode, RunSpec, Tally, Tools};
 
-const MODES: [Mode; 4] = [STATIC, DYNAMIC, STATIC_NONE, UNDO_STATIC];
+/// What the process that looks for leaks does to a recording, it says: the program goes on.
+const INPUTS: Mode = Mode { name: "inputs", flags: &["--instrument", "inputs"] };
+const MODES: [Mode; 5] = [STATIC, DYNAMIC, STATIC_NONE, UNDO_STATIC, INPUTS];
 
 const MEMORY: &str = r#"
 #include <pthread.h>

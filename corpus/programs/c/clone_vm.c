@@ -3,7 +3,6 @@
 //#variants: pie static
 //#oracle: no: runs beside its parent
 //#except: undo: it is another one under the watcher, which traces it
-//#except: inputs: processes beside their parent are refused while inputs are recorded
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>

@@ -49,6 +49,9 @@ static LOOSE: AtomicU64 = AtomicU64::new(0);
 /// Whoever has the baton is to let others run.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
+/// Threads run beside each other from some moment on.
+static ALL_RUN: AtomicBool = AtomicBool::new(false);
+
 /// A thread's word ([`Mailbox::baton`]): it does not wait; it waits; it is the first one that does; it
 /// has been given the baton.
 const AWAY: u32 = 0;
@@ -167,7 +170,24 @@ impl Line {
 
 /// Whether one thread runs at a time.
 pub fn is_serial() -> bool {
-    facts().serial && !view::have_begun()
+    facts().serial && !view::have_begun() && !ALL_RUN.load(Relaxed)
+}
+
+/// Nobody waits for the baton any more, neither now nor later.
+pub fn lets_all_run() {
+    let waiting = {
+        let mut line = LINE.lock();
+        ALL_RUN.store(true, Relaxed);
+        LOOSE.store(0, Relaxed);
+        WANTED.store(false, Relaxed);
+        WAITING.store(0, Relaxed);
+        (line.holder, line.slot) = (0, None);
+        core::mem::take(&mut line.waiting)
+    };
+    for waiter in waiting {
+        waiter.mailbox.baton.store(GIVEN, Release);
+        wake(&waiter.mailbox.baton);
+    }
 }
 
 fn note(thread: &mut Thread, event: &EventRef<'_>) {
@@ -198,6 +218,9 @@ pub fn is_wanted() -> bool {
 fn take(thread: &Thread) {
     {
         let mut line = LINE.lock();
+        if ALL_RUN.load(Relaxed) {
+            return;
+        }
         if line.holder == 0 {
             return line.grant(thread.block.this, thread.slot);
         }
@@ -408,6 +431,9 @@ pub fn let_others_run(thread: &mut Thread, valid: u64) {
     ring::stands_at(thread, thread.resume_original);
     let wakes = {
         let mut line = LINE.lock();
+        if ALL_RUN.load(Relaxed) {
+            return;
+        }
         line.stand_in(thread);
         line.pass_on()
     };

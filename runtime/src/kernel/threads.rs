@@ -15,12 +15,12 @@ use crate::kernel::syscalls::objects;
 use crate::kernel::watched;
 use crate::kernel::{baton, brk, ring};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
-use crate::logs::inputs::view;
+use crate::logs::inputs::{mappings, regions, view};
 use crate::logs::log;
 use crate::recording::description::process_now;
 use crate::recording::recorder::Identity;
 use crate::recording::trace_file::trace;
-use crate::thread::ending::{end_recording, refuse_program};
+use crate::thread::ending::end_recording;
 use crate::thread::{claims, Thread};
 use abi::control::place;
 use abi::event::{End, Event, WHOLE_UNIT};
@@ -169,14 +169,11 @@ pub fn clone(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
     let before = block_all();
     let result = if request.flags & CLONE_VM == 0 {
         fork(thread, number, args, &request, next)
-    } else if request.flags & (CLONE_THREAD | CLONE_VFORK) != 0 || may_go_beside() {
-        share(thread, number, args, &request, next)
     } else {
-        refuse_program(
-            thread,
-            next.wrapping_sub(2),
-            "starts a process that shares its memory and does not wait (clone with CLONE_VM)",
-        )
+        if request.flags & (CLONE_THREAD | CLONE_VFORK) == 0 {
+            goes_beside(thread);
+        }
+        share(thread, number, args, &request, next)
     };
     set_real_mask(before);
     result
@@ -196,7 +193,7 @@ pub fn ptrace(args: &[usize; 6]) -> usize {
         // SAFETY: the program's own call.
         return unsafe { sys::raw(PTRACE, *args) };
     }
-    let held = (jit(), trace().hold());
+    let held = (regions::hold(), mappings::hold(), jit(), trace().hold());
     // SAFETY: the program's own call.
     let result = unsafe { sys::raw(PTRACE, *args) };
     if result == 0 {
@@ -208,10 +205,21 @@ pub fn ptrace(args: &[usize; 6]) -> usize {
     result
 }
 
-/// Whether a process that shares this one's memory can run beside it: where one thread runs at a time, that
-/// process would have to be one of them.
-fn may_go_beside() -> bool {
-    !facts().serial && !facts().options.is_repeatable()
+/// A process is about to share this one's memory and to run beside it. Where one thread runs at a time it would have to
+/// be one of them, and it may stop the others whenever it wants to (leak checkers do). So from here on all run
+/// as they are, and a recording of inputs cannot be replayed.
+fn goes_beside(thread: &mut Thread) {
+    if facts().options.recording.inputs() {
+        unfollowed(
+            thread,
+            "a process shares the memory and nobody waits for it (clone with CLONE_VM)",
+        );
+        view::never_begins();
+        if view::is_watched() {
+            watched::start::gives_up(thread);
+        }
+    }
+    baton::lets_all_run();
 }
 
 /// A child with a copy of all memory, which goes on at `next`, on the program's stack of the request,

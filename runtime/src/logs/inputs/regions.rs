@@ -142,6 +142,11 @@ pub fn code(region: &Region, offset: u64, mapped: &EventRef<'_>) {
     known.code.push(code);
 }
 
+/// Nobody is in the midst of a look at what is known.
+pub fn hold() -> impl Sized {
+    KNOWN.lock()
+}
+
 /// In the only thread of a forked child.
 pub fn forked(forked: &Forked) {
     KNOWN.force_unlock(forked);

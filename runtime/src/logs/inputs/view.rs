@@ -203,6 +203,13 @@ pub fn give_up() -> bool {
     !GAVE_UP.swap(true, AcqRel)
 }
 
+/// The process, if it has no views yet, never gets one.
+pub fn never_begins() {
+    if WAITS.swap(false, Relaxed) {
+        GAVE_UP.store(true, Release);
+    }
+}
+
 /// The thread, which is in the runtime and goes on in code that does not watch, gives up its view if there are none any
 /// more.
 pub fn leave(thread: &mut Thread) {
