@@ -11,7 +11,7 @@ use crate::tables::{self, Tables};
 /// First bytes of the header.
 pub const MAGIC: [u8; 8] = *b"DEPREWR1";
 /// Version of header and tables.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Bits of [`ImageHeader::flags`].
 pub mod flags {
@@ -110,7 +110,7 @@ pub struct ImageHeader {
 
 /// Size of [`ImageHeader`] in the file.
 pub const HEADER_SIZE: usize = core::mem::size_of::<ImageHeader>();
-const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 71);
+const _: () = assert!(HEADER_SIZE == WORDS_AT + 8 * 79);
 /// Where the words start.
 const WORDS_AT: usize = 16;
 

@@ -36,7 +36,16 @@ pub struct Tables {
     pub headers: u64,
     /// Number of the headers.
     pub header_count: u64,
-    /// Unit descriptions for the reader of traces ([`crate::unit::encode_static`]).
+    /// Shapes that several units have, packed.
+    pub shapes: u64,
+    /// Their bytes.
+    pub shapes_len: u64,
+    /// Where each shape starts: a u32 each.
+    pub shape_index: u64,
+    /// Number of the shapes.
+    pub shape_count: u64,
+    /// Unit descriptions for the reader of traces ([`crate::unit::encode_static`]), as one frame of zstd; none:
+    /// nothing.
     pub descriptions: u64,
     /// Their bytes.
     pub descriptions_len: u64,
@@ -119,7 +128,7 @@ impl JumpTable {
 }
 
 impl Tables {
-    pub(crate) fn words_mut(&mut self) -> [&mut u64; 20] {
+    pub(crate) fn words_mut(&mut self) -> [&mut u64; 24] {
         [
             &mut self.code,
             &mut self.code_len,
@@ -133,6 +142,10 @@ impl Tables {
             &mut self.unit_index,
             &mut self.headers,
             &mut self.header_count,
+            &mut self.shapes,
+            &mut self.shapes_len,
+            &mut self.shape_index,
+            &mut self.shape_count,
             &mut self.descriptions,
             &mut self.descriptions_len,
             &mut self.first_window,
@@ -153,6 +166,8 @@ impl Tables {
             && is_within(end, self.units, self.units_len, 1)
             && is_within(end, self.unit_index, self.unit_count.div_ceil(GROUP.into()), INDEX)
             && is_within(end, self.headers, self.header_count, RECIPE_HEADER)
+            && is_within(end, self.shapes, self.shapes_len, 1)
+            && is_within(end, self.shape_index, self.shape_count, 4)
             && is_within(end, self.descriptions, self.descriptions_len, 1)
             && is_within(end, self.slots, self.slot_count, 8)
             && is_within(self.code_len, 0, self.slot_count, 8)

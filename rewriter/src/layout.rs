@@ -131,6 +131,8 @@ fn mapped(offsets: Tables, places: Places) -> Tables {
         units: places.tables + offsets.units,
         unit_index: places.tables + offsets.unit_index,
         headers: places.tables + offsets.headers,
+        shapes: places.tables + offsets.shapes,
+        shape_index: places.tables + offsets.shape_index,
         slots: places.tables + offsets.slots,
         jump_tables: places.tables + offsets.jump_tables,
         ..offsets

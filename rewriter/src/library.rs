@@ -150,7 +150,7 @@ impl Lifted<'_> {
                 read_only: &read_only,
             };
             let translated = blocks.translate(&self.image, target);
-            report.units += translated.recorded.units.count;
+            report.units += translated.recorded.units.list.count;
             report.code_bytes += translated.code_len();
             let description = Description {
                 input,

@@ -230,7 +230,7 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
         unresolved_indirect: program.unresolved_indirect,
         libraries: libraries.reports,
         libraries_missing: missing,
-        units: translated.recorded.units.count,
+        units: translated.recorded.units.list.count,
         code_bytes: translated.code_len(),
         input_bytes: input.bytes.len(),
         output_bytes: bytes.len(),

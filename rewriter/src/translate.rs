@@ -13,7 +13,7 @@ use instrument::block::{Block, Placement, Slots, Source};
 use instrument::fragment::{Fragment, Thunks};
 use instrument::plan::ControlRecord;
 use instrument::planner::{ends_unit, starts_unit};
-use instrument::recipe::packed::{pack_entries, pack_units, Headers, Packed, Unit};
+use instrument::recipe::packed::{pack_entries, pack_units, Packed, PackedUnits, Unit};
 use instrument::translate::{Inspected, Translator};
 use lifter::cut::cut_before;
 use lifter::flow::End;
@@ -28,9 +28,8 @@ pub struct Translated {
     /// Original and translated address (low halves) of what can be looked up.
     pub entries: Packed,
     /// The units.
-    pub units: Packed,
-    /// Headers of their recipes.
-    pub headers: Headers,
+    pub units: PackedUnits,
+    /// [`Tables::descriptions`].
     pub descriptions: Vec<u8>,
     /// Of movable code.
     pub thunks: Thunks,
@@ -49,9 +48,10 @@ impl Translated {
         let packed = |list: &Packed| list.bytes.len() + 12 * list.index.len();
         let words = 2 * self.slots.len();
         let jump_tables = self.jump_tables.len() * JumpTable::SIZE;
-        let lists = packed(&self.entries) + packed(&self.units) + size_of_val(&*self.headers);
-        let other = lists + self.descriptions.len();
-        (4 * words + jump_tables + other + BESIDES) as u64
+        let PackedUnits { list, headers, shapes, shape_index } = &self.units;
+        let units = packed(list) + size_of_val(&**headers) + shapes.len() + 4 * shape_index.len();
+        let lists = packed(&self.entries) + units;
+        (4 * words + jump_tables + lists + self.descriptions.len() + BESIDES) as u64
     }
 
     /// Hands each table to `place`, which returns the offset that it gives it, the descriptions
@@ -61,22 +61,27 @@ impl Translated {
             pairs.iter().flat_map(|&(a, b)| [a.to_le_bytes(), b.to_le_bytes()]).flatten().collect()
         };
         let jump_tables: Vec<u8> = self.jump_tables.iter().flat_map(|t| t.to_bytes()).collect();
-        let index = |list: &Packed| -> Vec<u8> {
-            list.index.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect()
+        let words = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
         };
+        let PackedUnits { list: units, headers, shapes, shape_index } = &self.units;
         Tables {
             code: 0,
             code_len: self.code.len() as u64,
             entries: place(&self.entries.bytes),
             entries_len: self.entries.bytes.len() as u64,
             entry_count: self.entries.count as u64,
-            entry_index: place(&index(&self.entries)),
-            units: place(&self.units.bytes),
-            units_len: self.units.bytes.len() as u64,
-            unit_count: self.units.count as u64,
-            unit_index: place(&index(&self.units)),
-            headers: place(self.headers.as_flattened()),
-            header_count: self.headers.len() as u64,
+            entry_index: place(&words(self.entries.index.as_flattened())),
+            units: place(&units.bytes),
+            units_len: units.bytes.len() as u64,
+            unit_count: units.count as u64,
+            unit_index: place(&words(units.index.as_flattened())),
+            headers: place(headers.as_flattened()),
+            header_count: headers.len() as u64,
+            shapes: place(shapes),
+            shapes_len: shapes.len() as u64,
+            shape_index: place(&words(shape_index)),
+            shape_count: shape_index.len() as u64,
             slots: place(&pairs(&self.slots)),
             slot_count: self.slots.len() as u64,
             jump_tables: place(&jump_tables),
@@ -90,7 +95,7 @@ impl Translated {
 
     /// Windows that the units take.
     pub fn windows(&self) -> u32 {
-        short(self.units.count).div_ceil(TAGS_PER_WINDOW)
+        short(self.units.list.count).div_ceil(TAGS_PER_WINDOW)
     }
 }
 
@@ -196,11 +201,20 @@ pub fn translate(program: &Program, image: &Image, target: Target) -> Translated
         let recipe = &out.recipes[index(recipe.into())..end];
         Unit { code, original, recipe }
     });
-    (result.units, result.headers) =
-        pack_units(units, end).unwrap_or_else(|| unreachable!("{FITS}"));
+    result.units = pack_units(units, end).unwrap_or_else(|| unreachable!("{FITS}"));
+    result.descriptions = pack_descriptions(&result.descriptions);
     result.code = out.code.bytes;
     result.slots = out.slots.iter().map(|slot| (slot.word.low(), slot.slow.0)).collect();
     result
+}
+
+/// As the file has them: nobody maps them, and a reader of traces wants all.
+fn pack_descriptions(descriptions: &[u8]) -> Vec<u8> {
+    if descriptions.is_empty() {
+        return Vec::new();
+    }
+    const IN_MEMORY: &str = "there is memory for it, and the level is one of zstd's";
+    zstd::bulk::compress(descriptions, 6).unwrap_or_else(|_| unreachable!("{IN_MEMORY}"))
 }
 
 /// Whether a trace names units: what is run again, and what nothing is recorded of, has no need of them.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -77,8 +78,11 @@ impl Translation {
     /// That translation.
     fn of_pack(file: File, at: u64, identity: [u64; 2]) -> Result<Translation, String> {
         let (at, header) = Translation::find_pack(&file, at, identity)?;
-        let descriptions =
-            read(&file, at + header.tables.descriptions, header.tables.descriptions_len)?;
+        let descriptions = read_descriptions(
+            &file,
+            at + header.tables.descriptions,
+            header.tables.descriptions_len,
+        )?;
         let segments = vec![Segment {
             address: header.segment,
             offset: at + header.text,
@@ -163,13 +167,25 @@ fn header_at(file: &File, at: u64) -> Result<PackHeader, String> {
     header.ok_or_else(|| "a library's translation is damaged, or of another version".into())
 }
 
-fn read(file: &File, at: u64, size: u64) -> Result<Vec<u8>, String> {
-    if size > MAX_DESCRIPTIONS {
-        return Err("its unit descriptions are too long".into());
+/// Descriptions of units, which are packed in `size` bytes.
+fn read_descriptions(file: &File, at: u64, size: u64) -> Result<Vec<u8>, String> {
+    const TOO_LONG: &str = "its unit descriptions are too long";
+    if size == 0 {
+        return Ok(Vec::new());
     }
-    let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
-    file.read_exact_at(&mut bytes, at).map_err(|e| e.to_string())?;
-    Ok(bytes)
+    if size > MAX_DESCRIPTIONS {
+        return Err(TOO_LONG.into());
+    }
+    let mut packed = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut packed, at).map_err(|e| e.to_string())?;
+    let damaged = |e: std::io::Error| format!("its unit descriptions are damaged: {e}");
+    let frame = zstd::Decoder::with_buffer(&*packed).map_err(damaged)?.single_frame();
+    let mut bytes = Vec::new();
+    frame.take(MAX_DESCRIPTIONS + 1).read_to_end(&mut bytes).map_err(damaged)?;
+    match bytes.len() as u64 > MAX_DESCRIPTIONS {
+        true => Err(TOO_LONG.into()),
+        false => Ok(bytes),
+    }
 }
 
 /// The rewritten program.
@@ -242,7 +258,7 @@ impl OutputFile {
         Ok(Translation {
             file: self.file.try_clone().map_err(|e| fail(e.to_string()))?,
             segments: self.segments.clone(),
-            descriptions: read(&self.file, at, size).map_err(fail)?,
+            descriptions: read_descriptions(&self.file, at, size).map_err(fail)?,
             image: OrigAddr(self.header.image_start)..OrigAddr(self.header.image_end),
         })
     }

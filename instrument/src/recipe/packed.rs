@@ -10,9 +10,13 @@
 //!     not the first of a group:  varint original address - that of the previous one
 //!                                varint (zig-zag) code - that of the previous one
 //! units, in the order of their code; index: code, original address, place in the bytes
+//!     varint  bit 0: the unit begins elsewhere; the rest: number of its shape, from 1 on, or 0
+//!     begins elsewhere: varint (zig-zag) original address - end of the previous unit (of a group's first one:
+//!                       - that of the index); else it begins there
+//!     number 0: its shape, which no other unit has
+//! shape; those that several units have lie in a table, the frequent ones first
 //!     varint  bytes of code
-//!     varint  (zig-zag) original address - end of the previous unit (of a group's first one: - that of the index)
-//!     varint  number of the recipe's header in the table of headers
+//!     varint  number of the recipe's header in the table of headers, the frequent ones first
 //!     varint  number of the recipe's entries, each:
 //!         u8      as the second byte of a recipe's entry, then u8 its delta (0xff: a u16 follows) and its operands;
 //!                 or of kind 15: the delta is the length of the previous entry, and the kind is 0
@@ -53,6 +57,17 @@ pub struct Packed {
 /// Headers of recipes, each once.
 pub type Headers = Vec<[u8; HEADER]>;
 
+/// What [`pack_units`] makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackedUnits {
+    pub list: Packed,
+    pub headers: Headers,
+    /// Shapes that several units have.
+    pub shapes: Vec<u8>,
+    /// Where each of them starts.
+    pub shape_index: Vec<u32>,
+}
+
 /// What is not as this module writes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Damaged;
@@ -92,34 +107,95 @@ pub fn pack_entries(entries: &[(u32, u32)]) -> Option<Packed> {
 pub fn pack_units<'a>(
     units: impl Iterator<Item = Unit<'a>> + Clone,
     end: u32,
-) -> Option<(Packed, Headers)> {
-    let mut uses: BTreeMap<&[u8], usize> = BTreeMap::new();
-    for unit in units.clone() {
-        *uses.entry(unit.recipe.get(..HEADER)?).or_default() += 1;
-    }
-    // Frequent ones have small numbers.
-    let mut headers: Vec<(usize, &[u8])> = uses.into_iter().map(|(h, n)| (n, h)).collect();
-    headers.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-    let numbers: BTreeMap<&[u8], u64> = headers.iter().map(|h| h.1).zip(0..).collect();
-    let mut packed = Packed::default();
-    let mut expected = 0;
+) -> Option<PackedUnits> {
+    let (headers, numbers) = number_headers(units.clone())?;
+    // The shape of each unit: its bytes, and of each where they start and how many original bytes it has.
+    let (mut bytes, mut shapes) = (Vec::new(), Vec::new());
     let ends = units.clone().skip(1).map(|next| next.code).chain([end]);
-    for (unit, end) in units.zip(ends) {
-        if packed.count % GROUP == 0 {
-            packed.index.push([unit.code, unit.original, place(&packed.bytes)?]);
+    for (unit, end) in units.clone().zip(ends) {
+        let (header, entries) = unit.recipe.split_at_checked(HEADER)?;
+        let start = place(&bytes)?;
+        put_varint(&mut bytes, end.checked_sub(unit.code)?.into());
+        put_varint(&mut bytes, *numbers.get(header)?);
+        shapes.push((start, pack_recipe(entries, &mut bytes)?));
+    }
+    let ends = shapes.iter().skip(1).map(|next| next.0).chain([place(&bytes)?]);
+    let of_each: Vec<&[u8]> = (shapes.iter().zip(ends))
+        .map(|(&(start, _), end)| bytes.get(start as usize..end as usize))
+        .collect::<Option<_>>()?;
+
+    let mut packed = PackedUnits { headers, ..PackedUnits::default() };
+    let numbers = packed.number_shapes(&of_each)?;
+    let mut expected = 0;
+    for (((unit, (_, len)), shape), number) in units.zip(&shapes).zip(of_each).zip(numbers) {
+        let list = &mut packed.list;
+        if list.count % GROUP == 0 {
+            list.index.push([unit.code, unit.original, place(&list.bytes)?]);
             expected = unit.original;
         }
-        let (header, entries) = unit.recipe.split_at_checked(HEADER)?;
-        put_varint(&mut packed.bytes, end.checked_sub(unit.code)?.into());
-        let distance = i64::from(unit.original) - i64::from(expected);
-        put_varint(&mut packed.bytes, zig_zag(distance));
-        put_varint(&mut packed.bytes, *numbers.get(header)?);
-        let len = pack_recipe(entries, &mut packed.bytes)?;
-        expected = unit.original.wrapping_add(len);
-        packed.count += 1;
+        let distance = zig_zag(i64::from(unit.original) - i64::from(expected));
+        put_varint(&mut list.bytes, u64::from(number) << 1 | u64::from(distance != 0));
+        if distance != 0 {
+            put_varint(&mut list.bytes, distance);
+        }
+        if number == 0 {
+            list.bytes.extend_from_slice(shape);
+        }
+        expected = unit.original.wrapping_add(*len);
+        list.count += 1;
     }
-    let headers = headers.into_iter().filter_map(|(_, header)| header.try_into().ok()).collect();
-    Some((packed, headers))
+    Some(packed)
+}
+
+/// The headers of these units' recipes, the frequent ones first, and the number of each.
+fn number_headers<'a>(
+    units: impl Iterator<Item = Unit<'a>>,
+) -> Option<(Headers, BTreeMap<&'a [u8], u64>)> {
+    let mut uses: BTreeMap<&[u8], usize> = BTreeMap::new();
+    for unit in units {
+        *uses.entry(unit.recipe.get(..HEADER)?).or_default() += 1;
+    }
+    let mut headers: Vec<(usize, &[u8])> = uses.into_iter().map(|(h, n)| (n, h)).collect();
+    headers.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    let numbers = headers.iter().map(|h| h.1).zip(0..).collect();
+    Some((headers.into_iter().filter_map(|(_, header)| header.try_into().ok()).collect(), numbers))
+}
+
+impl PackedUnits {
+    /// Makes the table of shapes; the number of each unit's shape, or 0. `of_each`: the shape of each unit.
+    fn number_shapes(&mut self, of_each: &[&[u8]]) -> Option<Vec<u32>> {
+        let mut order: Vec<(u64, u32)> = of_each.iter().map(|shape| hash(shape)).zip(0..).collect();
+        order.sort_unstable();
+        let shape_of = |unit: u32| of_each.get(unit as usize).copied();
+        // Of each shape that comes again: how often, and its units. One that only has the hash of another is its
+        // unit's own.
+        let mut again: Vec<(usize, &[(u64, u32)])> = Vec::new();
+        for same in order.chunk_by(|a, b| a.0 == b.0) {
+            let first = same.first()?.1;
+            let count = same.iter().filter(|one| shape_of(one.1) == shape_of(first)).count();
+            again.extend((count > 1).then_some((count, same)));
+        }
+        again.sort_unstable_by_key(|&(count, same)| {
+            (core::cmp::Reverse(count), same.first().map(|one| one.1))
+        });
+        let mut numbers = alloc::vec![0; of_each.len()];
+        for ((_, same), number) in again.into_iter().zip(1..) {
+            let shape = shape_of(same.first()?.1)?;
+            self.shape_index.push(place(&self.shapes)?);
+            self.shapes.extend_from_slice(shape);
+            for &(_, unit) in same.iter().filter(|one| shape_of(one.1) == Some(shape)) {
+                *numbers.get_mut(unit as usize)? = number;
+            }
+        }
+        Some(numbers)
+    }
+}
+
+/// FNV-1a of 64 bits.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// Packs the entries of a recipe; returns how many original bytes they have.
@@ -210,6 +286,9 @@ pub struct Units<'a> {
     /// How many there are.
     pub count: usize,
     pub headers: &'a [[u8; HEADER]],
+    /// Shapes that several units have, and where each starts.
+    pub shapes: &'a [u8],
+    pub shape_index: &'a [u32],
 }
 
 /// A unit that was looked for.
@@ -244,10 +323,21 @@ impl Units<'_> {
         }
         let mut at = at as usize;
         for number in group * GROUP..((group + 1) * GROUP).min(self.count) {
-            let mut varint = || get_varint(self.bytes, &mut at).ok_or(Damaged);
-            let len = u32::try_from(varint()?).map_err(|_| Damaged)?;
-            let original = step(expected, varint()?).ok_or(Damaged)?;
-            let (header, count) = (varint()?, varint()?);
+            let first = varint(self.bytes, &mut at)?;
+            let distance = if first & 1 == 0 { 0 } else { varint(self.bytes, &mut at)? };
+            let original = step(expected, distance).ok_or(Damaged)?;
+            let mut shared_at;
+            let (shape, at) = match first >> 1 {
+                0 => (self.bytes, &mut at),
+                shared => {
+                    let index = usize::try_from(shared - 1).ok();
+                    let place = index.and_then(|index| self.shape_index.get(index));
+                    shared_at = *place.ok_or(Damaged)? as usize;
+                    (self.shapes, &mut shared_at)
+                }
+            };
+            let len = u32::try_from(varint(shape, at)?).map_err(|_| Damaged)?;
+            let (header, count) = (varint(shape, at)?, varint(shape, at)?);
             let end = start.checked_add(len).ok_or(Damaged)?;
             let is_it = code < end;
             let mut out = Out { room: &mut *room, len: 0, is_full: !is_it };
@@ -255,7 +345,7 @@ impl Units<'_> {
                 let header = usize::try_from(header).ok().and_then(|i| self.headers.get(i));
                 out.put(header.ok_or(Damaged)?);
             }
-            let bytes = unpack_recipe(self.bytes, &mut at, count, &mut out).ok_or(Damaged)?;
+            let bytes = unpack_recipe(shape, at, count, &mut out).ok_or(Damaged)?;
             if is_it {
                 let recipe = out.len;
                 let number = u32::try_from(number).map_err(|_| Damaged)?;
@@ -265,6 +355,10 @@ impl Units<'_> {
         }
         Ok(None)
     }
+}
+
+fn varint(bytes: &[u8], at: &mut usize) -> Result<u64, Damaged> {
+    get_varint(bytes, at).ok_or(Damaged)
 }
 
 /// Where a recipe goes.

@@ -211,6 +211,8 @@ impl Translation {
                     bytes: table(at + tables.units, tables.units_len),
                     count: tables.unit_count as usize,
                     headers: table(at + tables.headers, tables.header_count),
+                    shapes: table(at + tables.shapes, tables.shapes_len),
+                    shape_index: table(at + tables.shape_index, tables.shape_count),
                 },
                 slots: table(at + tables.slots, tables.slot_count),
                 jump_tables: table(at + tables.jump_tables, tables.jump_table_count),

@@ -68,14 +68,24 @@ fn any_recipe(random: &mut Random) -> Vec<u8> {
 fn any_units(random: &mut Random) -> (Vec<(u32, u32, Vec<u8>)>, u32) {
     let (mut code, mut original) = (4096, 1 << 30);
     let mut all = Vec::new();
+    let mut shapes: Vec<(u32, Vec<u8>)> = Vec::new();
     for _ in 0..random.below(150) {
         if random.once_in(4) {
             original = original - 9000 + random.below(18_000);
         }
-        let recipe = any_recipe(random);
+        let last = shapes.len().checked_sub(1 + random.below(12) as usize);
+        let (size, recipe) = match last.and_then(|last| shapes.get(last)) {
+            Some(shape) if !random.once_in(3) => shape.clone(),
+            _ => {
+                let most = if random.once_in(9) { 20_000 } else { 300 };
+                let size = random.below(most);
+                (size, any_recipe(random))
+            }
+        };
+        shapes.push((size, recipe.clone()));
         let len = recipe_len(&recipe);
         all.push((code, original, recipe));
-        code += if random.once_in(9) { random.below(20_000) } else { random.below(300) };
+        code += size;
         original += len;
     }
     (all, code)
@@ -85,7 +95,7 @@ fn recipe_len(recipe: &[u8]) -> u32 {
     Recipe::new(recipe).unwrap().entries().map(|entry| entry.length).sum()
 }
 
-fn pack(units: &[(u32, u32, Vec<u8>)], end: u32) -> (Packed, Headers) {
+fn pack(units: &[(u32, u32, Vec<u8>)], end: u32) -> PackedUnits {
     let units = units.iter().map(|(code, original, recipe)| Unit {
         code: *code,
         original: *original,
@@ -94,8 +104,10 @@ fn pack(units: &[(u32, u32, Vec<u8>)], end: u32) -> (Packed, Headers) {
     pack_units(units, end).unwrap()
 }
 
-fn units_of<'a>(packed: &'a Packed, headers: &'a Headers) -> Units<'a> {
-    Units { index: &packed.index, bytes: &packed.bytes, count: packed.count, headers }
+fn units_of(packed: &PackedUnits) -> Units<'_> {
+    let PackedUnits { list, headers, shapes, shape_index } = packed;
+    let Packed { index, bytes, count } = list;
+    Units { index, bytes, count: *count, headers, shapes, shape_index }
 }
 
 fn entries_of(packed: &Packed) -> Entries<'_> {
@@ -114,11 +126,13 @@ fn any_entries(random: &mut Random) -> Vec<(u32, u32)> {
 
 #[test]
 fn units_are_found_as_they_were_packed() {
+    let mut shared = 0;
     for seed in 1..RUNS {
         let (units, end) = any_units(&mut Random(seed * 977));
-        let (packed, headers) = pack(&units, end);
-        assert_eq!(packed.count, units.len());
-        let known = units_of(&packed, &headers);
+        let packed = pack(&units, end);
+        assert_eq!(packed.list.count, units.len());
+        shared += packed.shape_index.len();
+        let known = units_of(&packed);
         let mut room = [0; 1024];
         let ends = units.iter().skip(1).map(|unit| unit.0).chain([end]);
         for (number, ((code, original, recipe), end)) in (0..).zip(units.iter().zip(ends)) {
@@ -133,6 +147,12 @@ fn units_are_found_as_they_were_packed() {
         assert_eq!(known.find(4095, &mut room), Ok(None));
         assert_eq!(known.find(end, &mut room), Ok(None));
     }
+    assert!(shared > 1000, "{shared}");
+}
+
+#[test]
+fn no_units_have_no_shapes() {
+    assert_eq!(pack(&[], 0), PackedUnits::default());
 }
 
 #[test]
@@ -159,9 +179,9 @@ fn what_is_damaged_is_refused_or_lies_within_its_bounds() {
     for seed in 1..4 * RUNS {
         let mut random = Random(seed * 1009);
         let (units, end) = any_units(&mut random);
-        let (mut packed, mut headers) = pack(&units, end);
+        let mut packed = pack(&units, end);
         let mut entries = pack_entries(&any_entries(&mut random)).unwrap();
-        for list in [&mut packed, &mut entries] {
+        for list in [&mut packed.list, &mut entries] {
             for _ in 0..1 + random.below(20) {
                 let at = random.below(4000) as usize;
                 if let Some(byte) = list.bytes.get_mut(at) {
@@ -174,10 +194,18 @@ fn what_is_damaged_is_refused_or_lies_within_its_bounds() {
             let cut = list.bytes.len().saturating_sub(random.below(40) as usize);
             list.bytes.truncate(cut);
         }
-        headers.truncate(headers.len() / 2);
+        packed.headers.truncate(packed.headers.len() / 2);
+        packed.shapes.truncate(packed.shapes.len().saturating_sub(random.below(9) as usize));
+        packed.shape_index.truncate(packed.shape_index.len() / 4 * 3);
+        if let Some(at) = packed.shape_index.last_mut() {
+            *at ^= random.below(1 << 31);
+        }
+        if let Some(byte) = packed.shapes.first_mut() {
+            *byte = random.below(256) as u8;
+        }
         for _ in 0..50 {
             let (asked, mut room) = (random.below(200_000), [0; 64]);
-            match units_of(&packed, &headers).find(asked, &mut room) {
+            match units_of(&packed).find(asked, &mut room) {
                 Ok(None) => {}
                 Ok(Some(found)) => {
                     assert!(found.code[0] <= asked && asked < found.code[1]);
@@ -194,11 +222,11 @@ fn what_is_damaged_is_refused_or_lies_within_its_bounds() {
 #[test]
 fn a_recipe_is_cut_where_an_entry_ends() {
     let recipe = recipe(1, &[(4, 4, 0), (4, 3, 0), (9, 5, 6), (300, 2, 0)]);
-    let (packed, headers) = pack(&[(0, 16, recipe.clone())], 400);
+    let packed = pack(&[(0, 16, recipe.clone())], 400);
     let ends = [0, 2, 4, 9, 13].map(|len| HEADER + len);
     for len in HEADER..=recipe.len() {
         let mut room = vec![0; len];
-        let found = units_of(&packed, &headers).find(10, &mut room).unwrap().unwrap();
+        let found = units_of(&packed).find(10, &mut room).unwrap().unwrap();
         let whole = ends.iter().filter(|end| **end <= len).count() - 1;
         assert_eq!((found.recipe, &room[..ends[whole]]), (ends[whole], &recipe[..ends[whole]]));
         let entries = Recipe::new(&room[..found.recipe]).unwrap().entries();
@@ -206,12 +234,21 @@ fn a_recipe_is_cut_where_an_entry_ends() {
     }
 }
 
-/// What is copied as it is takes a byte for each instruction, and little for the unit.
+/// What is copied as it is takes a byte for each instruction, and little for the unit; a unit that looks like another
+/// one takes a byte.
 #[test]
 fn plain_code_takes_a_byte_for_each_instruction() {
     let entries: Vec<_> = [0, 4, 3, 5, 2].windows(2).map(|l| (l[0], l[1] as u8, 0)).collect();
     let recipe = recipe(5, &entries);
     let units: Vec<_> = (0..64u32).map(|i| (14 * i, 14 * i, recipe.clone())).collect();
-    let (packed, headers) = pack(&units, 14 * 64);
-    assert_eq!((packed.bytes.len(), packed.index.len(), headers.len()), (64 * (4 + 4), 2, 1));
+    let packed = pack(&units, 14 * 64);
+    assert_eq!((packed.list.bytes.len(), packed.list.index.len()), (64, 2));
+    assert_eq!(
+        (packed.shapes.len(), packed.shape_index.len(), packed.headers.len()),
+        (3 + 4, 1, 1)
+    );
+    // Of other lengths of code each.
+    let units: Vec<_> = (0..64u32).map(|i| (100 * i * i, 14 * i, recipe.clone())).collect();
+    let packed = pack(&units, 100 * 64 * 64);
+    assert_eq!((packed.list.bytes.len(), packed.shapes.len()), (64 * (1 + 4 + 4) - 1, 0));
 }
