@@ -129,7 +129,7 @@ pub fn pack_units<'a>(
     let mut expected = 0;
     for (((unit, (_, len)), shape), number) in units.zip(&shapes).zip(of_each).zip(numbers) {
         let list = &mut packed.list;
-        if list.count % GROUP == 0 {
+        if list.count.is_multiple_of(GROUP) {
             list.index.push([unit.code, unit.original, place(&list.bytes)?]);
             expected = unit.original;
         }
