@@ -78,8 +78,9 @@ fn oracle_is_repeatable() {
                 let [of_a, of_b] = [lines(in_a)?, lines(in_b)?];
                 match of_a.abs_diff(of_b) {
                     more if cut && more > 16 => Err(format!("{more} lines more in one of them")),
-                    _ if cut && of_a > of_b => same_listing(in_b, in_a, maps_of_b, true),
-                    _ => same_listing(in_a, in_b, maps_of_a, cut),
+                    _ if cut && of_a > of_b => same_listing_cut(in_b, in_a, maps_of_b, Cut::Both),
+                    _ if cut => same_listing_cut(in_a, in_b, maps_of_a, Cut::Both),
+                    _ => same_listing(in_a, in_b, maps_of_a, false),
                 }
             };
             by_lines(&first, &second, |truth| (&truth.blocks, None))?;

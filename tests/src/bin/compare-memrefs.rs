@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Result};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use tests::compare::{compare, Options, Verdict};
+use tests::compare::{compare, Cut, Options, Verdict};
 
 #[derive(Parser)]
 struct Args {
@@ -44,5 +44,6 @@ fn run(args: &Args) -> Result<Verdict> {
         Some(p) => Some(Box::new(open(p)?) as Box<dyn BufRead>),
         None => None,
     };
-    compare(open(&args.a)?, open(&args.b)?, Options { maps, prefix: args.prefix })
+    let cut = if args.prefix { Cut::First } else { Cut::Neither };
+    compare(open(&args.a)?, open(&args.b)?, Options { maps, cut })
 }

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use corpus::{Case, End};
+pub use tests::compare::Cut;
 use tests::compare::{compare, Options, Verdict};
 pub use tests::harness::first_trace;
 use tests::harness::{Mode, RunSpec, Tally, Tools};
@@ -141,6 +142,11 @@ pub fn oracle(spec: &RunSpec, dir: &Path, limit: u64) -> Result<Truth, String> {
 
 /// Compares listing `a` with `b`.
 pub fn same_listing(a: &Path, b: &Path, maps: Option<&Path>, prefix: bool) -> Result<u64, String> {
+    same_listing_cut(a, b, maps, if prefix { Cut::First } else { Cut::Neither })
+}
+
+/// The same, of listings that were cut short as said.
+pub fn same_listing_cut(a: &Path, b: &Path, maps: Option<&Path>, cut: Cut) -> Result<u64, String> {
     let open = |p: &Path| -> Result<BufReader<File>, String> {
         let file = File::open(p).map_err(|e| format!("{}: {e}", p.display()))?;
         Ok(BufReader::with_capacity(1 << 20, file))
@@ -149,7 +155,7 @@ pub fn same_listing(a: &Path, b: &Path, maps: Option<&Path>, prefix: bool) -> Re
         Some(path) => Some(Box::new(open(path)?) as Box<dyn BufRead>),
         None => None,
     };
-    match compare(open(a)?, open(b)?, Options { maps, prefix }) {
+    match compare(open(a)?, open(b)?, Options { maps, cut }) {
         Ok(Verdict::Equal { records, .. }) => Ok(records),
         Ok(Verdict::Different(report)) => Err(report),
         Err(e) => Err(e.to_string()),
