@@ -1480,6 +1480,42 @@ int main(void) {
 }
 "#;
 
+/// The same, of memory that is attached (System V).
+fn attached() -> String {
+    let mapped = "mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)";
+    assert!(SHARED.contains(mapped));
+    let attached = SHARED.replace(mapped, "attach()");
+    let attach = r#"
+#include <sys/ipc.h>
+#include <sys/shm.h>
+static volatile int *attach(void) {
+    int id = shmget(IPC_PRIVATE, 5000, 0600);
+    volatile int *at = shmat(id, 0, 0);
+    shmctl(id, IPC_RMID, 0);
+    return at;
+}
+int main"#;
+    attached.replace("\nint main", attach)
+}
+
+/// Without a thread that is watched memory that is attached is followed, too: the process goes over.
+#[test]
+fn memory_that_is_attached_is_followed() {
+    for how in
+        [&[][..], &["--threads", "watched"], &["--threads", "watched", "--keep-last", "100000"]]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path();
+        build(here, &attached(), &[]);
+        let run = dep(here, &[&["record", "-o", "rec"], how, &["./program"]].concat());
+        assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("200\n", ""), "{how:?}");
+        let all = dep(here, &["replay", "rec"]);
+        let said = text(&all.stdout);
+        assert!(all.status.success() && said.lines().count() >= 2, "{said}{}", text(&all.stderr));
+        assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+    }
+}
+
 /// What other processes store is seen like what other threads do.
 #[test]
 fn memory_that_processes_share_is_watched() {

@@ -1,6 +1,7 @@
 //! What the kernel lists as mapped (`/proc/self/maps`).
 
 use crate::base::sys::{self, nr};
+use abi::layout::page_up;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -64,6 +65,17 @@ fn words(line: &[u8]) -> impl Iterator<Item = &str> {
 
 fn hexadecimal(word: &str) -> Option<u64> {
     u64::from_str_radix(word, 16).ok()
+}
+
+/// Bytes of the pages of the System V shared memory `id`; `None`: it may be attached, and not looked at.
+pub fn attached_len(id: usize) -> Option<u64> {
+    const SHMCTL: usize = 31;
+    const IPC_STAT: usize = 2;
+    // struct shmid_ds: struct ipc_perm, then the size.
+    let mut state = [0u64; 14];
+    // SAFETY: the kernel writes 112 bytes.
+    unsafe { sys::call(SHMCTL, &[id, IPC_STAT, state.as_mut_ptr() as usize]) }.ok()?;
+    Some(page_up(state[6]))
 }
 
 #[cfg(test)]

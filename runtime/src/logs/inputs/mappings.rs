@@ -11,6 +11,7 @@
 
 use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
+use crate::base::maps;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
@@ -341,6 +342,23 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         }
     }
     SPECIAL.lock().push(special);
+}
+
+/// The System V shared memory `id` is attached at `start`: others may write there from now on.
+pub fn attached(thread: &mut Thread, id: usize, start: u64) {
+    const WHY: &str = "memory is shared with other processes (shmat)";
+    let Some(len) = maps::attached_len(id) else {
+        return unfollowed(thread, WHY);
+    };
+    let end = start.saturating_add(len);
+    forget(start, end);
+    let kind = Kind::Shared;
+    SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+    regions::attached(start, end);
+    view::lies_at(start, len);
+    if !view::is_watched() {
+        unfollowed_unwatched(thread, WHY);
+    }
 }
 
 /// The call has changed the file behind `fd`, these bytes of it if that is known: what if it is mapped?

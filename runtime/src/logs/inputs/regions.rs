@@ -122,6 +122,14 @@ pub fn note(call: &Call, result: usize) {
     }
 }
 
+/// Memory is attached at `start..end`. How long it is no call says, so that is told without a ring, too.
+pub fn attached(start: u64, end: u64) {
+    let is_new = !is_wanted() || KNOWN.lock().add(start, end);
+    if view::may_be_watched() && start < end && is_new {
+        tell_memory(start, end);
+    }
+}
+
 /// Code of a file is mapped in `region`; `mapped` says which file that is.
 pub fn code(region: &Region, offset: u64, mapped: &EventRef<'_>) {
     let Event::Mapped { file, size, changed_ns, contents, path } = *mapped else { return };

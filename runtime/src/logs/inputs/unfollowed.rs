@@ -90,7 +90,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         }
         _ if error.is_some() => {}
         PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
-        nr::SHMAT => unfollowed(thread, "memory is shared with other processes (shmat)"),
+        nr::SHMAT => mappings::attached(thread, call.args[0], result as u64),
         IO_SETUP => unfollowed(thread, "the kernel writes to memory behind calls (io_setup)"),
         USERFAULTFD => unfollowed(thread, "memory is filled in from outside (userfaultfd)"),
         REMAP_FILE_PAGES => unfollowed(thread, "pages of a file are rearranged (remap_file_pages)"),

@@ -262,6 +262,20 @@ pub fn covers(at: u64, len: u64) -> bool {
     covered().any(|range| range.start <= at && end <= range.end)
 }
 
+/// The thread's call has mapped memory there, which views may not cover.
+pub fn lies_at(at: u64, len: u64) {
+    match covers(at, len) {
+        _ if !may_be_watched() || gave_up() => {}
+        true => {}
+        false if waits() => {
+            let [start, end] = &ELSEWHERE;
+            start.store(at, Relaxed);
+            end.store(at.saturating_add(len), Relaxed);
+        }
+        false => UNCOVERED.store(at, Relaxed),
+    }
+}
+
 /// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
 /// any more; of code that is in no file a replay of one thread knows nothing.
 pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
@@ -276,15 +290,7 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
         MLOCKALL if call.args[0] & MCL_FUTURE != 0 => LOCKS_ALL.store(true, Relaxed),
         nr::MMAP | nr::MREMAP => {
             let len = if call.number == nr::MMAP { second } else { third };
-            match covers(at as u64, len as u64) {
-                true => {}
-                false if waits() => {
-                    let [start, end] = &ELSEWHERE;
-                    start.store(at as u64, Relaxed);
-                    end.store((at + len) as u64, Relaxed);
-                }
-                false => UNCOVERED.store(at as u64, Relaxed),
-            }
+            lies_at(at as u64, len as u64);
             // (Memory without a file is shared with a child that is forked, which is looked at there.)
             let is_of_others = fourth & sys::MAP_SHARED != 0 && fourth & sys::MAP_ANONYMOUS == 0;
             let waits = waits() && !only_if_shared();
