@@ -44,8 +44,8 @@ impl TableShape {
 
 /// **T** for everything, where returns have no table of their own.
 pub const ONLY_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 8 };
-/// For returns: half the size, as the stack has the high half already. In a window at 0, where
-/// there is none, it serves calls and jumps, too.
+/// For returns: half the size, as the stack has the high half already. It serves calls and jumps, too, where they merge halves
+/// and may go wherever returns may go, and in a window at 0, where there is no high half.
 pub const RETURN_TABLE: TableShape = TableShape { base: TABLE_BASE, entry: 4 };
 /// For indirect calls and jumps, behind that of the returns.
 pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SIZE, entry: 8 };
@@ -53,6 +53,10 @@ pub const JUMP_TABLE: TableShape = TableShape { base: TABLE_BASE + 4 * WINDOW_SI
 pub const JUMP_BIAS: i32 = 0x7fff_ffff;
 /// As [`RETURN_TABLE`], high.
 pub const HIGH_RETURN_TABLE: TableShape = TableShape { base: HIGH_BASE, entry: 4 };
+/// As [`JUMP_TABLE`], where jumps merge halves as returns do.
+pub const HALF_JUMP_TABLE: TableShape = TableShape { base: JUMP_TABLE.base, entry: 4 };
+/// The same, high.
+pub const HIGH_HALF_JUMP_TABLE: TableShape = TableShape { base: HIGH_JUMP_TABLE.base, entry: 4 };
 /// As [`JUMP_TABLE`] and [`ONLY_TABLE`], high: a multiple of [`WINDOW_SIZE`] entries from 0.
 pub const HIGH_JUMP_TABLE: TableShape = TableShape { base: HIGH_BASE + 8 * WINDOW_SIZE, entry: 8 };
 

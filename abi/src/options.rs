@@ -1,7 +1,8 @@
 //! What the user asked to be recorded, as the rewriter writes it and the runtime and reader read it.
 
 use crate::layout::{
-    tables, TableShape, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+    tables, TableShape, HALF_JUMP_TABLE, HIGH_HALF_JUMP_TABLE, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE,
+    JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
 };
 use crate::thread::FIRST_VECTOR;
 use core::ops::Range;
@@ -311,9 +312,22 @@ impl Options {
         merges.then_some(table)
     }
 
+    /// Whether indirect calls and jumps merge halves, too, in xmm30.
+    fn jumps_merge(self) -> bool {
+        self.of_tables().return_table().is_some() && self.process.pointers == Pointers::Vector
+    }
+
+    /// Whether they may go to whatever a return may go to besides, so that one table serves both.
+    pub fn shares_table(self) -> bool {
+        self.jumps_merge() && !self.of_tables().puts_back()
+    }
+
     /// The table for indirect calls and jumps, and for all that have none of their own.
     pub fn jump_table(self) -> TableShape {
         match self.of_tables().return_table() {
+            Some(table) if self.shares_table() => table,
+            _ if self.jumps_merge() && self.process.high_tables => HIGH_HALF_JUMP_TABLE,
+            _ if self.jumps_merge() => HALF_JUMP_TABLE,
             _ if self.process.high_tables => HIGH_JUMP_TABLE,
             Some(_) => JUMP_TABLE,
             None => ONLY_TABLE,

@@ -123,8 +123,10 @@ fn look_around(code: &mut Code, far: FarWindow, options: Options) -> [CodeOff; 2
     code.load32(RCX, thread::TARGET);
     match options.return_table() {
         // As the program's own jumps: the low half is all.
-        Some(table) if far.program_high == 0 => code.look_up(LookUp::LowHalf, table),
-        _ => code.look_up(LookUp::Whole, options.jump_table()),
+        Some(table) if far.program_high == 0 && options.jump_table().entry == 8 => {
+            code.look_up(LookUp::LowHalf, table);
+        }
+        _ => code.look_up_whole(options.jump_table()),
     }
     let found = code.jump();
     code.bind_here(not_there);

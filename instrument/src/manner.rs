@@ -113,6 +113,11 @@ impl Manner {
         held_in(control_flow, words).filter(|_| holds)
     }
 
+    /// Where indirect calls and jumps find the low half of where they go, if they keep the high half of the target.
+    pub fn merged_jumps(&self) -> Option<TableShape> {
+        (self.table.entry == 4 && self.far.is_none()).then_some(self.table)
+    }
+
     /// Whether xmm30 is scratch.
     pub fn has_scratch_vector(&self) -> bool {
         self.pointers == Pointers::Vector

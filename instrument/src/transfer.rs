@@ -9,11 +9,11 @@
 //! * a return looks the original address up, puts the translated one in its place and executes
 //!   `ret`, which the processor has predicted.
 //!
-//! An address outside the window provably misses. A return replaces the low half only, in xmm30, so
+//! An address outside the window provably misses. A return, an indirect call or a jump replaces the low half only, in xmm30, so
 //! a wrong high half stays wrong: nothing is executable there but a landing page of the runtime,
-//! which takes the way of a miss. Calls and jumps (and all, without vector registers) compare the
-//! high half, without touching flags (`crc32` is a bijection, so zero means equal); the thread
-//! block's `target` then holds the whole original target.
+//! which takes the way of a miss. Without vector registers they compare the
+//! high half, without touching flags (`crc32` is a bijection, so zero means equal). The thread
+//! block's `target` holds the whole original target of a call or jump, and the low half of a return's.
 //!
 //! Code outside of the window, which the program has generated, has another window of 4 GiB with a table of
 //! its own ([`crate::block::FarWindow`]). Its translation lies in the program's window, so a return in there
@@ -245,7 +245,7 @@ impl Weaver<'_> {
             }
             None => {
                 code.store32(thread::TARGET, RCX);
-                code.look_up(LookUp::Whole, table);
+                code.look_up_whole(table);
             }
         }
         let back = code.here();
@@ -414,6 +414,15 @@ impl Weaver<'_> {
             }
         } else {
             self.encode_with(Op::Mov_r64_rm64, RCX, memory_operand(insn));
+        }
+        if let Some(table) = self.manner.merged_jumps() {
+            let code = self.code();
+            code.store(thread::TARGET, from);
+            code.move32(RCX, from);
+            code.look_up(LookUp::LowHalfToVector, table);
+            code.merge_target();
+            code.load(RCX, thread::SAVED_RCX);
+            return;
         }
         let (look_up, table) = match (self.manner.returns, self.manner.placement.window_high) {
             // Addresses have a low half only: the smaller table serves jumps, too.

@@ -6,7 +6,7 @@
 use crate::convert::index;
 use crate::elf::{FileHeader, ProgramHeader, LE};
 use crate::error::{Error, Result};
-use abi::misses::{Misses, Stubs, MISS_CODE};
+use abi::misses::{Misses, Stubs};
 use object::read::elf::{FileHeader as _, Sym};
 
 static BLOB: &[u8] = include_bytes!(env!("DEPREWRITE_RUNTIME"));
@@ -78,7 +78,7 @@ impl Runtime {
     pub fn front(&self, base: u64, fixed: bool) -> Vec<u8> {
         let Some(misses) = self.misses else { return Vec::new() };
         let [jumps, returns] = self.stubs.map(|stub| base + stub);
-        misses.bytes(Stubs { jumps: if fixed { jumps } else { MISS_CODE }, returns })
+        misses.bytes(Stubs { jumps, returns }, fixed)
     }
 
     /// How many they are.

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use abi::ids::{Gpr, OrigAddr, UnitId};
 use abi::layout::{
-    TableShape, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+    TableShape, HALF_JUMP_TABLE, HIGH_HALF_JUMP_TABLE, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE,
+    JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
 };
 use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
@@ -45,12 +46,14 @@ const EXITS: Area = Area { start: 0x5800_0000, len: PAGE, executable: true };
 const FOUND: Area = Area { start: 0x5900_0000, len: NEAR.code.len, executable: true };
 /// The entries of the look-up tables for the near original code. There are no others: a look-up of
 /// another address faults.
-const TABLES: [(TableShape, Area); 5] = [
+const TABLES: [(TableShape, Area); 7] = [
     entries(ONLY_TABLE),
     entries(RETURN_TABLE),
     entries(JUMP_TABLE),
+    entries(HALF_JUMP_TABLE),
     entries(HIGH_RETURN_TABLE),
     entries(HIGH_JUMP_TABLE),
+    entries(HIGH_HALF_JUMP_TABLE),
 ];
 /// The entry for targets outside of the window.
 const STUB_MISS: u64 = EXITS.start + 0xf00;
@@ -352,6 +355,8 @@ impl Target for Moves {
             TABLES[2].1,
             TABLES[3].1,
             TABLES[4].1,
+            TABLES[5].1,
+            TABLES[6].1,
             BLOCK,
             STREAMS,
             NEAR.code,
@@ -524,8 +529,11 @@ impl Target for Moves {
             End::To(_) => None,
         };
         let table = way.options.return_table();
-        let looks_up = table.filter(|_| own != Some(stop));
-        if let Some(look_up) = looks_up.and_then(|table| missed(&stop, &got.registers, table)) {
+        // Jumps merge halves where returns do so in xmm30.
+        let merges = table.is_some() && way.options.process.pointers == Pointers::Vector;
+        let jumps = merges.then(|| way.options.jump_table());
+        let mut looks_up = table.into_iter().chain(jumps).filter(|_| own != Some(stop));
+        if let Some(look_up) = looks_up.find_map(|table| missed(&stop, &got.registers, table)) {
             find_nothing(&mut got, &way, look_up)?;
             stop = machine.run(&mut got).map_err(trouble)?;
         }

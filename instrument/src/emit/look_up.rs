@@ -3,7 +3,7 @@
 use super::code::{At, Code};
 use abi::ids::{CodeOff, Gpr};
 use abi::layout::{TableShape, JUMP_BIAS};
-use abi::thread::{SAVED_RCX, SAVED_XMM7};
+use abi::thread::{JUMP, SAVED_RCX, SAVED_XMM7, TARGET};
 use lifter::regs::{RBP, RCX, RSP};
 
 /// `mov gs:[SAVED_RCX], rcx`: what stands in front of the program's own load of a target.
@@ -14,6 +14,15 @@ pub const SAVES_RCX: [u8; 9] = [0x65, 0x48, 0x89, 0x0c, 0x25, SAVED_RCX as u8, 0
 #[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
 pub const SAVES_XMM7: [u8; 9] =
     [0x65, 0x0f, 0x11, 0x3c, 0x25, SAVED_XMM7 as u8, (SAVED_XMM7 >> 8) as u8, 0, 0];
+
+/// `jmp gs:[JUMP]`: the end of an indirect jump, and of the thunk of an indirect call.
+#[allow(clippy::cast_possible_truncation, reason = "the test compares it with what is emitted")]
+pub const JUMPS_ON: [u8; 8] = [0x65, 0xff, 0x24, 0x25, JUMP as u8, 0, 0, 0];
+
+/// How far in front of that such a thunk starts, which stores one half of the return address or both, and how it does:
+/// `mov dword [rsp], low`.
+pub const PUTS_RETURN_ADDRESS: [(u64, [u8; 3]); 2] =
+    [(7, [0xc7, 0x04, 0x24]), (15, [0xc7, 0x04, 0x24])];
 
 /// `mov ecx, [rsp + 4]`: the first look at the stack of a return that compares the high half.
 pub const READS_HIGH_HALF: [u8; 4] = [0x8b, 0x4c, 0x24, 0x04];
@@ -40,6 +49,17 @@ impl Code {
         }
         self.raw(look_up.opcode());
         self.i32(displacement(table));
+    }
+
+    /// Leaves what the entry of the low half in rcx stands for in rcx: of a table of low halves with the high half of the
+    /// target in the thread block.
+    pub fn look_up_whole(&mut self, table: TableShape) {
+        if table.entry == 8 {
+            return self.look_up(LookUp::Whole, table);
+        }
+        self.look_up(LookUp::LowHalfToVector, table);
+        self.merge_target();
+        self.load(RCX, JUMP);
     }
 
     /// Takes the entry of the low half in `index` out of `table`, to xmm30: by way of `base`, if a register may be used
@@ -127,6 +147,15 @@ impl Code {
     /// address in the upper half. (A load of 8 bytes would wait: the call has stored them in two pieces.)
     pub fn keep_return_address(&mut self) {
         self.raw(&[0x62, 0x61, 0x0d, 0x10, 0x62, 0x34, 0x24]);
+    }
+
+    /// `vpunpckldq xmm30, xmm30, dword gs:[TARGET + 4] {1to4}; vmovq gs:[JUMP], xmm30`: the low half stays, the high half is
+    /// that of the target.
+    pub fn merge_target(&mut self) {
+        self.raw(&[0x65, 0x62, 0x61, 0x0d, 0x10, 0x62, 0x34, 0x25]);
+        self.i32(TARGET + 4);
+        self.raw(&[0x65, 0x62, 0x61, 0xfd, 0x08, 0xd6, 0x34, 0x25]);
+        self.i32(JUMP);
     }
 
     /// `vmovhps [rsp - 8], xmm30`: puts the original address back where a merged return was.

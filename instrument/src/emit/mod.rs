@@ -14,8 +14,8 @@ mod vector;
 
 pub use code::{closed_gate, gate_of, At, Code, GATE};
 pub use look_up::{
-    By, Found, LookUp, ToVector, MERGES_HIGH_HALF, PUTS_BACK, READS_HIGH_HALF, SAVES_RCX,
-    SAVES_XMM7,
+    By, Found, LookUp, ToVector, JUMPS_ON, MERGES_HIGH_HALF, PUTS_BACK, PUTS_RETURN_ADDRESS,
+    READS_HIGH_HALF, SAVES_RCX, SAVES_XMM7,
 };
 pub use sequences::FarLink;
 pub use vector::TAKES_BACK;

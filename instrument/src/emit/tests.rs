@@ -1,7 +1,8 @@
 use super::*;
 use abi::ids::Gpr;
 use abi::layout::{
-    HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_BIAS, JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
+    HALF_JUMP_TABLE, HIGH_HALF_JUMP_TABLE, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_BIAS,
+    JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -89,6 +90,7 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("mov ecx,[rcx+rbp*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 5))),
         ("mov ecx,[rcx+r15*4]", &|c| c.look_up_by(by(LookUp::LowHalf, 15))),
         ("vpunpckldq xmm30,xmm30,[rsp+4]{1to4}", &|c| c.merge_high_half()),
+        ("vpunpckldq xmm30,xmm30,gs:[34h]{1to4}; vmovq gs:[38h],xmm30", &|c| c.merge_target()),
         ("vpunpckldq xmm30,xmm30,[rsp]{1to4}", &|c| c.keep_return_address()),
         ("vmovq [rsp],xmm30", &|c| c.write_merged()),
         ("movups gs:[1C0h],xmm7", &|c| c.save_xmm7()),
@@ -153,13 +155,28 @@ fn sequences_that_are_recognised_are_those_that_are_emitted() {
     let (rcx, rsp) = (Gpr(1), Gpr(4));
     assert_eq!(bytes(&|c| c.store(abi::thread::SAVED_RCX, rcx)), SAVES_RCX);
     assert_eq!(bytes(&|c| c.read32(rcx, At(rsp, 4))), READS_HIGH_HALF);
+    assert_eq!(bytes(&|c| c.jump_gs(abi::thread::JUMP)), JUMPS_ON);
+    for (original, (distance, store)) in
+        [0x2000, 0x7f12_0000_2000].into_iter().zip(PUTS_RETURN_ADDRESS)
+    {
+        let thunk = bytes(&|c| c.put_return_address(original));
+        assert!(thunk.len() as u64 == distance && thunk.starts_with(&store), "{thunk:x?}");
+    }
 }
 
 /// What is emitted for any address in the window reads its entry, and is found again.
 #[test]
 fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
     const LOW: u64 = 0x89ab_cdef;
-    let all = [ONLY_TABLE, RETURN_TABLE, JUMP_TABLE, HIGH_RETURN_TABLE, HIGH_JUMP_TABLE];
+    let all = [
+        ONLY_TABLE,
+        RETURN_TABLE,
+        JUMP_TABLE,
+        HALF_JUMP_TABLE,
+        HIGH_RETURN_TABLE,
+        HIGH_JUMP_TABLE,
+        HIGH_HALF_JUMP_TABLE,
+    ];
     for table in all {
         let kinds = match table.entry {
             8 => [LookUp::Whole].as_slice(),
@@ -171,6 +188,7 @@ fn look_ups_are_found_in_code_and_read_the_entry_of_their_address() {
             let (start, rcx) = match table.base >> 46 != 0 {
                 // Behind what adds to the high half: rorx, lea, rorx.
                 true => (6 + 7 + 6, ((table.base / table.entry) >> 32) << 32 | LOW),
+                false if table == HALF_JUMP_TABLE => (6 + 7 + 6, 1 << 32 | LOW),
                 false if table.base >= 1 << 31 => (7, LOW + JUMP_BIAS as u64),
                 false => (0, LOW),
             };

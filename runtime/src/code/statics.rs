@@ -511,6 +511,15 @@ pub fn codes() -> impl Iterator<Item = Range<u64>> {
     modules().filter(move |m| m.base != window).map(Module::code)
 }
 
+/// The translated code that `pc` lies in.
+pub fn code_around(pc: u64) -> Option<Range<u64>> {
+    let codes = |module: &'static Module| {
+        let plain = module.plain.as_ref().map(|plain| plain.code.clone());
+        [Some(module.recorded.code.clone()), plain].into_iter().flatten()
+    };
+    modules().flat_map(codes).find(|code| code.contains(&pc))
+}
+
 /// Whether translated code of a library lies in part in `start..end`.
 pub fn code_in(start: u64, end: u64) -> bool {
     let window = facts().window;

@@ -42,6 +42,8 @@ const PIECE: u64 = 64 << 10;
 const MOST_PIECES: u32 = 4096;
 /// Wild returns have any high half.
 const MOST_LANDINGS: usize = 64;
+/// The stubs lie near each other.
+const LONGEST_LANDING: u64 = 64 << 10;
 /// Landing pages keep this far away from the stack, which grows, or as far as it may grow: in front of
 /// that the kernel itself places what is mapped.
 const STACK_ROOM: core::ops::RangeInclusive<u64> = 512 << 20..=16 << 30;
@@ -68,7 +70,7 @@ pub struct Prepared {
     pub misses: Misses,
 }
 
-/// Where returns to code outside the window land that have its high half.
+/// Where returns and jumps to code outside the window land that have its high half.
 struct Landing {
     high: u32,
     /// What is mapped there for it: nothing, where that was not possible.
@@ -78,9 +80,12 @@ struct Landing {
 /// All tables of the process.
 pub struct LookUps {
     jumps: Table,
+    /// Those that have one of their own.
     returns: Option<Table>,
     /// See [`Options::puts_back`].
     puts_back: bool,
+    /// Returns merge halves of addresses.
+    merges: bool,
     /// The code in use does not look into the table of returns.
     jumps_alone: Cell<bool>,
     /// Descriptor of the file that they are mapped from, or -1.
@@ -93,6 +98,8 @@ pub struct LookUps {
     stack: u64,
     /// Where a return whose look-up misses goes.
     return_miss: u64,
+    /// Where a jump does, that does not share the returns' table.
+    jump_miss: u64,
     /// Times that the process has forked, or has tried to.
     forks: u32,
     /// Pages of the tables that have been written to, and are not what is mapped there; some of them
@@ -121,9 +128,11 @@ impl LookUps {
         let jumps_alone = Cell::new(options.watches_later());
         let options = options.of_tables();
         // This processor may have another table than the output was made for.
-        let prepared = prepared
-            .filter(|prepared| prepared.misses.has_returns || options.return_table().is_none());
-        let miss = if prepared.is_some() && window != 0 { MISS_CODE } else { entries.miss };
+        let prepared = prepared.filter(|prepared| prepared.misses.fits(options));
+        let miss = match prepared {
+            Some(_) if window != 0 && options.jump_table().entry == 8 => MISS_CODE,
+            _ => entries.miss,
+        };
         let count = |of: fn(Misses) -> u64| prepared.map_or(FILE_ENTRIES, |p| of(p.misses));
         let table = |shape, count, place, miss| {
             let is_filled = Cell::default();
@@ -131,15 +140,26 @@ impl LookUps {
         };
         let place = |of: fn(Misses) -> u64| prepared.map(|p| p.offset + of(p.misses));
         let in_front = place(Misses::jumps).unwrap_or(0);
-        let jumps = table(options.jump_table(), count(Misses::jump_entries), in_front, miss);
-        let returns = options.return_table().map(|shape| {
-            let place = place(Misses::returns).unwrap_or(jumps.file_len());
-            table(shape, count(|misses| misses.entries), place, entries.return_miss)
-        });
+        let (jumps, returns) = match options.shares_table() {
+            true => {
+                let (shape, count) = (options.jump_table(), count(|misses| misses.entries));
+                (table(shape, count, in_front, entries.return_miss), None)
+            }
+            false => {
+                let jumps =
+                    table(options.jump_table(), count(Misses::jump_entries), in_front, miss);
+                let returns = options.return_table().map(|shape| {
+                    let place = place(Misses::returns).unwrap_or(jumps.file_len());
+                    table(shape, count(|misses| misses.entries), place, entries.return_miss)
+                });
+                (jumps, returns)
+            }
+        };
         let mut tables = LookUps {
             jumps,
             returns,
             puts_back: options.puts_back(),
+            merges: options.return_table().is_some(),
             jumps_alone,
             fd: -1,
             window,
@@ -147,6 +167,7 @@ impl LookUps {
             pieces: 0,
             stack,
             return_miss: entries.return_miss,
+            jump_miss: entries.miss,
             forks: 0,
             written: RefCell::default(),
             around: RefCell::default(),
@@ -200,9 +221,10 @@ impl LookUps {
         }
     }
 
-    /// Where the window lies at 0, jumps need no more than the low half that returns have.
+    /// Where the window lies at 0, jumps need no more than the low half that returns have, if they may go where returns do.
     fn looked_up_by_jumps(&self) -> &Table {
-        self.table(if self.window == 0 { For::Return } else { For::Jump })
+        let shares = self.window == 0 && !self.puts_back;
+        self.table(if shares { For::Return } else { For::Jump })
     }
 
     /// The part of `span` that lies in the window.
@@ -258,37 +280,55 @@ impl LookUps {
         })
     }
 
-    /// A return to code outside the window has kept its high half and faulted at `address`. If the
-    /// low half is that of the miss stub, the next one lands there on a page of ours that goes on to
+    /// A return or a jump to code outside the window has kept its high half and faulted at `address`. If the
+    /// low half is that of a miss stub, the next one lands there on a page of ours that goes on to
     /// the runtime. Where there can be none (the place is taken), each of them faults, and the
     /// handler does what the page would do.
     ///
     /// If it is another one, code in the window has the same low half, `low`: it gives it up.
     pub fn land(&mut self, address: u64, low: u32) {
-        let miss = self.return_miss;
-        if address as u32 != miss as u32 {
+        if !self.landing_places().any(|(miss, _)| miss == address as u32) {
             return self.contest(low, address as u32);
         }
         if !self.may_land(address) {
             return;
         }
         let high = (address >> 32) as u32;
-        let pages = landing(address, high, self.puts_back).unwrap_or_default();
+        let pages = landing(high, self.landing_places()).unwrap_or_default();
         self.landings.push(Landing { high, pages });
     }
 
-    /// In a replay: the recorded program, which had no landing pages there, is about to have memory at `start..end`.
-    /// The returns fault instead.
+    /// Low halves of the addresses where transfers land whose look-up has missed, and whether a return address is to be put
+    /// back there.
+    fn landing_places(&self) -> impl Iterator<Item = (u32, bool)> + use<> {
+        let jumps = (self.merges && self.puts_back).then_some((self.jump_miss as u32, false));
+        [(self.return_miss as u32, self.puts_back)].into_iter().chain(jumps)
+    }
+
+    /// Whether what has kept the high half of `address`, outside of the window, was a return.
+    pub fn was_return(&self, address: u64) -> bool {
+        let miss = |at: u64| address as u32 == at as u32;
+        if !self.puts_back || miss(self.return_miss) {
+            return true;
+        }
+        let mut code = [0; PUTS_BACK.len()];
+        let at = self.window + address % WINDOW_SIZE;
+        !miss(self.jump_miss) && read_program_bytes(at, &mut code) && code == PUTS_BACK
+    }
+
+    /// The program is about to have memory at `start..end`, and says where: as nothing of its own is there, nothing is. What
+    /// lands there faults instead, until there is a page once more.
     pub fn give_up_landings(&mut self, start: u64, end: u64) {
-        for landing in &mut self.landings {
+        self.landings.retain(|landing| {
             let Range { start: first, end: behind } = landing.pages;
-            if start < behind && first < end {
+            let stays = end <= first || behind <= start;
+            if !stays {
                 // SAFETY: pages of ours that nothing needs.
                 let _ =
                     unsafe { sys::call(nr::MUNMAP, &[first as usize, (behind - first) as usize]) };
-                landing.pages = Range::default();
             }
-        }
+            stays
+        });
     }
 
     /// Whether a landing page at `address` would be the first of its 4 GiB, and far enough from the stack.
@@ -303,28 +343,38 @@ impl LookUps {
     /// Where returns to the memory at `start..end`, outside of the window, would land, if it takes that place
     /// and another one is possible: it has to be smaller than the distance of two such places.
     pub fn landing_in(&self, start: u64, end: u64) -> Option<u64> {
-        if self.returns.is_none() || end - start >= WINDOW_SIZE {
+        if !self.merges || end - start >= WINDOW_SIZE {
             return None;
         }
-        let places = [start, end - 1].map(|at| at >> 32 << 32 | self.return_miss & 0xffff_ffff);
+        let highs = [start >> 32 << 32, (end - 1) >> 32 << 32];
+        let places =
+            self.landing_places().flat_map(|(low, _)| highs.map(|high| high | u64::from(low)));
         // The code of a landing page may lie on two.
         let is_met = |at: u64| start < page_down(at) + 2 * PAGE && page_down(at) < end;
-        places
-            .into_iter()
-            .find(|&at| !self.in_window(LiveAddr(at)) && is_met(at) && self.may_land(at))
+        let mut places = places;
+        places.find(|&at| !self.in_window(LiveAddr(at)) && is_met(at) && self.may_land(at))
     }
 
-    /// Returns to an address with this low half have found `found`, which is not theirs: from now on
+    /// Transfers to an address with this low half have found `found`, which is not theirs: from now on
     /// they miss, wherever they go.
     fn contest(&mut self, low: u32, found: u32) {
         const MOST: usize = 256;
-        let Some(table) = &self.returns else { return };
-        let mut now = [0; 4];
-        let is_there = read_program_bytes(table.shape.entry_of(u64::from(low)), &mut now);
-        // Where code of the program's window has set it, and only there, it is one.
-        if is_there && u32::from_le_bytes(now) == found && self.contested.len() < MOST {
+        if !self.merges || self.contested.len() == MOST {
+            return;
+        }
+        let has_found = |table: &&Table| {
+            let mut now = [0; 4];
+            let is_there = read_program_bytes(table.shape.entry_of(u64::from(low)), &mut now);
+            // Where code of the program's window has set it, and only there, it is one.
+            is_there && u32::from_le_bytes(now) == found
+        };
+        if self.each().any(|table| has_found(&table)) {
             self.contested.push(low);
-            table.set(u64::from(low), table.miss);
+            self.bound.borrow().forget_targets(Span::new(
+                self.window | u64::from(low),
+                (self.window | u64::from(low)) + 1,
+            ));
+            self.each().filter(has_found).for_each(|table| table.set(u64::from(low), table.miss));
         }
     }
 
@@ -337,7 +387,7 @@ impl LookUps {
 
     /// Sets the entry of `address` in the window. Returns what it has then, if it may be set.
     fn set_entry(&self, what: For, address: LiveAddr, code: CodeAddr) -> Option<u64> {
-        if what == For::Return && self.contested.contains(&(address.0 as u32)) {
+        if self.contested.contains(&(address.0 as u32)) {
             return None;
         }
         // What puts the return address back lies in front of the entry.
@@ -462,22 +512,41 @@ impl LookUpTables for LookUps {
     }
 }
 
-/// Writes the code of a landing page, behind what puts the return address back: `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`.
-/// Returns what was mapped for it.
-fn landing(at: u64, high: u32, puts_back: bool) -> Result<Range<u64>, i32> {
-    let mut code = instrument::emit::Code { bytes: Vec::new(), base: at };
-    if puts_back {
-        code.put_back();
+/// Writes the code of a landing page, at each of `places`, behind what puts the return address back there:
+/// `mov dword gs:[TARGET + 4], high; jmp gs:[STUB_MISS]`. Returns what was mapped for it.
+fn landing(high: u32, places: impl Iterator<Item = (u32, bool)>) -> Result<Range<u64>, i32> {
+    let mut codes: Vec<_> = places
+        .map(|(low, puts_back)| {
+            let base = u64::from(high) << 32 | u64::from(low);
+            let mut code = instrument::emit::Code { bytes: Vec::new(), base };
+            if puts_back {
+                code.put_back();
+            }
+            code.store_imm(TARGET + 4, high);
+            code.jump_gs(STUB_MISS);
+            code
+        })
+        .collect();
+    codes.sort_unstable_by_key(|code| code.base);
+    let end = |code: &instrument::emit::Code| code.base + code.bytes.len() as u64;
+    let (Some(first), Some(last)) = (codes.first(), codes.last()) else { return Err(sys::EEXIST) };
+    let page = page_down(first.base);
+    let len = page_up(end(last)) - page;
+    let overlap = codes.windows(2).any(|two| matches!(two, [a, b] if end(a) > b.base));
+    if overlap || len > LONGEST_LANDING {
+        return Err(sys::EEXIST);
     }
-    code.store_imm(TARGET + 4, high);
-    code.jump_gs(STUB_MISS);
-    let page = page_down(at);
-    let len = page_up(at + code.bytes.len() as u64) - page;
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
     map_free(page, len, flags, -1, 0)?;
     // SAFETY: a new mapping; only this function knows of it.
     unsafe {
-        core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), at as *mut u8, code.bytes.len());
+        for code in &codes {
+            core::ptr::copy_nonoverlapping(
+                code.bytes.as_ptr(),
+                code.base as *mut u8,
+                code.bytes.len(),
+            );
+        }
         let prot = sys::PROT_READ | sys::PROT_EXEC;
         sys::call(nr::MPROTECT, &[page as usize, len as usize, prot])?;
     }
@@ -615,12 +684,15 @@ impl Table {
         }
     }
 
-    /// What the entry of `address` has, which is mapped; of 4 bytes, where the window lies at 0.
+    /// What the entry of `address` has, which is mapped.
     fn get(&self, address: u64) -> u64 {
         let entry = self.shape.entry_of(address);
         match self.shape.entry {
-            // SAFETY: as `set`.
-            4 => unsafe { (*(entry as *const AtomicU32)).load(Acquire) }.into(),
+            4 => {
+                // SAFETY: as `set`.
+                let low = unsafe { (*(entry as *const AtomicU32)).load(Acquire) };
+                self.miss >> 32 << 32 | u64::from(low)
+            }
             // SAFETY: as `set`.
             _ => unsafe { (*(entry as *const AtomicU64)).load(Acquire) },
         }

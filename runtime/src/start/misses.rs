@@ -37,7 +37,8 @@ pub unsafe fn find(header: &ImageHeader, window: u64, options: Options) -> Optio
         };
         got == 1 && word == [mapped]
     });
-    let offset = offset.filter(|&offset| window == 0 || map_code(fd, offset).is_ok());
+    let needs_code = window != 0 && misses.jump_entry == Some(8);
+    let offset = offset.filter(|&offset| !needs_code || map_code(fd, offset).is_ok());
     if offset.is_none() {
         // SAFETY: opened above.
         let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };

@@ -39,16 +39,17 @@ mod tests {
     use super::*;
     use crate::base::facts::Entries;
     use crate::code::table::{write_file, Prepared};
-    use abi::misses::{Misses, Stubs, MISS_CODE};
-    use abi::options::{Options, ProcessOptions};
+    use abi::misses::{Misses, Stubs};
+    use abi::options::{DeadRegisters, Options, ProcessOptions};
+    use instrument::emit::PUTS_BACK;
     use std::vec::Vec;
 
     const WINDOW: u64 = 0x5600_0000_0000;
     const MISS: u64 = WINDOW + 0x123_4560;
     const RETURN_MISS: u64 = WINDOW + 0x765_4320;
 
-    /// `prepared`: mapped from what an output has, behind a page of something else.
-    fn tables(prepared: bool) -> LookUps {
+    /// `prepared`: mapped from what an output has, behind a page of something else. `shared`: jumps and returns have one.
+    fn tables(prepared: bool, shared: bool) -> LookUps {
         let entries = Entries {
             miss: MISS,
             far: 0,
@@ -66,11 +67,16 @@ mod tests {
             handler: 0,
             restorer: 0,
         };
-        let process = ProcessOptions { high_tables: true, ..ProcessOptions::default() };
+        let dead_registers = match shared {
+            true => DeadRegisters::Reuse,
+            false => DeadRegisters::Preserve,
+        };
+        let process =
+            ProcessOptions { high_tables: true, dead_registers, ..ProcessOptions::default() };
         let options = Options { process, ..Options::default() };
         let prepared = prepared.then(|| {
             let misses = Misses::new(0, false, options).unwrap();
-            let bytes = misses.bytes(Stubs { jumps: MISS_CODE, returns: RETURN_MISS });
+            let bytes = misses.bytes(Stubs { jumps: MISS, returns: RETURN_MISS }, false);
             let start = bytes.as_ptr() as u64;
             let fd = write_file(&[[start, PAGE], [start, bytes.len() as u64]]).unwrap();
             Prepared { fd, offset: PAGE, misses }
@@ -80,14 +86,19 @@ mod tests {
 
     #[test]
     fn what_begins_there_is_found_and_all_else_misses() {
-        finds(tables(false), MISS);
-        finds(tables(true), MISS_CODE);
+        finds(tables(false, false), MISS);
+        finds(tables(true, false), MISS);
+        for prepared in [false, true] {
+            finds(tables(prepared, true), RETURN_MISS);
+        }
     }
 
     fn finds(mut tables: LookUps, miss: u64) {
+        let shared = !tables.puts_back;
         let code = Span::new(WINDOW + 0x40_0000, WINDOW + 0x40_4000);
         tables.cover(code);
-        for (what, miss) in [(For::Return, RETURN_MISS & 0xffff_ffff), (For::Jump, miss)] {
+        let kinds = [(For::Return, RETURN_MISS), (For::Jump, miss)];
+        for (what, miss) in kinds.into_iter().skip(usize::from(shared)) {
             let at_once = tables.code_at_once(what);
             let span = Span::new(code.start.0 + at_once, code.start.0 + 2 * at_once);
             // Of each page, and at both ends.
@@ -97,10 +108,13 @@ mod tests {
             let entries = originals.iter().map(|&o| (LiveAddr(o), CodeAddr(translated(o))));
             tables.fill(what, span, entries);
             let table = tables.table(what);
-            let mask = if table.shape.entry == 4 { 0xffff_ffff } else { u64::MAX };
+            let in_front = match what == For::Return && tables.puts_back {
+                true => PUTS_BACK.len() as u64,
+                false => 0,
+            };
             for address in code.start.0..code.end.0 {
                 let expected = match originals.contains(&address) {
-                    true => translated(address) & mask,
+                    true => translated(address) - in_front,
                     false => miss,
                 };
                 assert_eq!(table.get(address), expected, "{what:?} {address:#x}");
@@ -112,14 +126,14 @@ mod tests {
             let first = table.shape.entry_of(span.start.0);
             assert_eq!(written, [first]);
         }
-        // A return whose low half has two meanings keeps on missing.
+        // What has a low half with two meanings keeps on missing.
         let contested = code.start.plus(8);
         tables.contested.push(contested.0 as u32);
         let entries = [(contested, CodeAddr(WINDOW + 16)), (code.start, CodeAddr(WINDOW + 32))];
         tables.fill(For::Return, Span::new(code.start.0, code.start.0 + 64), entries.into_iter());
         let table = tables.table(For::Return);
-        assert_eq!(table.get(contested.0), RETURN_MISS & 0xffff_ffff);
-        assert_eq!(table.get(code.start.0), 32);
+        assert_eq!(table.get(contested.0), RETURN_MISS);
+        assert_eq!(table.get(code.start.0), WINDOW + if shared { 32 } else { 24 });
         tables.uncover(code);
     }
 }

@@ -16,7 +16,9 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::{fetch_at, lost, resume};
 use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
-use crate::gate::handler::transfers::{finish_look_up, is_return, pass_over, refused_return};
+use crate::gate::handler::transfers::{
+    finish_look_up, is_return, pass_over, refused_jump, refused_return,
+};
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
 use crate::kernel::signals::deliver::Origin;
@@ -148,6 +150,9 @@ pub fn fault(
         && entry.may_return()
         && refused_return(thread, at, place, original)
     {
+        return give_pointers(thread, at);
+    }
+    if signal == SIGSEGV && info.code() == SI_KERNEL && refused_jump(thread, at, Some(original)) {
         return give_pointers(thread, at);
     }
     let watched = entry.kind == Kind::Watched;

@@ -28,6 +28,7 @@ mod transfers;
 use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::guards;
+use crate::base::signal::SI_KERNEL;
 use crate::base::signal::{
     bit, PendingSignal, SigInfo, SEGV_ACCERR, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
 };
@@ -41,7 +42,7 @@ use crate::gate::handler::onward::{
 use crate::gate::handler::place::locate;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::steps::{stepped, trapped};
-use crate::gate::handler::transfers::{finish_cold_look_up, leave_window};
+use crate::gate::handler::transfers::{finish_cold_look_up, leave_window, refused_jump};
 use crate::gate::stubs;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
@@ -154,6 +155,10 @@ fn in_translated(
             return;
         }
         if raised && signal == SIGSEGV && finish_cold_look_up(at, info.address()) {
+            return;
+        }
+        let refused = raised && signal == SIGSEGV && info.code() == SI_KERNEL;
+        if refused && refused_jump(thread, at, None) {
             return;
         }
         if mailbox.is_stepping() || !raised {

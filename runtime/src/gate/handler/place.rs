@@ -5,7 +5,9 @@ use crate::code::jit::jit;
 use crate::code::statics;
 use abi::event::{in_silent_unit, WHOLE_UNIT};
 use abi::ids::CodeAddr;
+use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Recipe};
+use lifter::flow::Flow;
 
 /// A unit that was interrupted at `pc`, with the recipe copied out of the lock.
 pub struct Place {
@@ -81,6 +83,15 @@ impl Place {
     pub fn boundary(&self, pc: u64) -> Option<Entry> {
         let offset = self.offset(pc);
         self.recipe()?.entries().find(|entry| entry.code == offset)
+    }
+
+    /// The original address of the instruction that the signal is about, if that calls where a register or memory says.
+    pub fn indirect_call(&self) -> Option<u64> {
+        let entry = self.recipe()?.at(self.offset(self.pc))?;
+        let bytes = self.original().get(entry.original as usize..)?;
+        let insn = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+        let is_call = Flow::of(&insn) == Flow::IndirectCall;
+        is_call.then_some(self.start + u64::from(entry.original))
     }
 
     /// The unit is not selected: no position counts its instructions.

@@ -4,13 +4,16 @@ use crate::base::costs;
 use crate::base::facts::facts;
 use crate::base::program::read_program_value;
 use crate::code::jit::jit;
+use crate::code::statics;
 use crate::gate::dispatch::{is_canonical, popped_by, put_back};
 use crate::gate::handler::interrupted::Interrupted;
-use crate::gate::handler::place::Place;
+use crate::gate::handler::place::{locate, Place};
 use crate::thread::Thread;
 use abi::event::Cost;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::emit::{ToVector, MERGES_HIGH_HALF, READS_HIGH_HALF, SAVES_RCX};
+use instrument::emit::{
+    ToVector, JUMPS_ON, MERGES_HIGH_HALF, PUTS_RETURN_ADDRESS, READS_HIGH_HALF, SAVES_RCX,
+};
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
@@ -57,13 +60,60 @@ pub fn finish_cold_look_up(at: &mut Interrupted, address: u64) -> bool {
     true
 }
 
-/// A return has kept the high half of an address outside the window: it goes on by way of a miss.
+/// A return or a jump has kept the high half of an address outside the window: it goes on by way of a miss.
 pub fn leave_window(thread: &mut Thread, at: &mut Interrupted) {
     costs::count(Cost::Fault, at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff);
-    jit().tables.land(at.pc(), thread.block.target as u32);
+    let was_return = {
+        let tables = &mut jit().tables;
+        let was_return = tables.was_return(at.pc());
+        tables.land(at.pc(), thread.block.target as u32);
+        was_return
+    };
     thread.block.target = at.pc() >> 32 << 32 | thread.block.target & 0xffff_ffff;
-    put_back(at.context.rsp, thread.block.target);
+    if was_return {
+        put_back(at.context.rsp, thread.block.target);
+    }
     at.context.rip = thread.block.stub_miss;
+}
+
+/// An indirect jump or call to an address that is not canonical: the processor has refused the merged address, which has
+/// the same high half. It goes on by way of a miss, which knows what to make of it. `pc`: the original address of
+/// the instruction, if it is not in a thunk, where a call has gone.
+pub fn refused_jump(thread: &mut Thread, at: &mut Interrupted, pc: Option<u64>) -> bool {
+    let mut code = [0; JUMPS_ON.len()];
+    let is_jump = read_program_value(at.pc(), &mut code) && code == JUMPS_ON;
+    if !is_jump || is_canonical(thread.block.jump) || is_canonical(thread.block.target) {
+        return false;
+    }
+    let pc = if is_in_thunk(at.pc()) { calls(at.pc()) } else { pc };
+    let Some(pc) = pc else { return false };
+    thread.block.exit_id = pc;
+    at.context.rip = thread.block.stub_miss;
+    true
+}
+
+/// Whether the jump at `jump` is the end of a call's thunk: the return address is put right in front.
+fn is_in_thunk(jump: u64) -> bool {
+    PUTS_RETURN_ADDRESS.into_iter().any(|(distance, store)| {
+        let mut in_front = [0; 3];
+        read_program_value(jump - distance, &mut in_front) && in_front == store
+    })
+}
+
+/// The original address of the call whose thunk ends in the jump at `jump`: thunks lie behind what calls them.
+fn calls(jump: u64) -> Option<u64> {
+    const CALL: u8 = 0xe8;
+    let code = statics::code_around(jump).unwrap_or(jit().arena.range());
+    let len = jump.checked_sub(code.start).filter(|_| code.contains(&jump))?;
+    // SAFETY: translated code is readable up to what is executed.
+    let bytes = unsafe { core::slice::from_raw_parts(code.start as *const u8, len as usize) };
+    bytes.windows(5).enumerate().rev().find_map(|(i, bytes)| {
+        let [CALL, a, b, c, d] = *bytes else { return None };
+        let at = code.start + i as u64;
+        let to = (at + 5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+        let is_meant = PUTS_RETURN_ADDRESS.iter().any(|(distance, _)| to == jump - distance);
+        locate(at).filter(|_| is_meant)?.indirect_call()
+    })
 }
 
 /// A return at original address `pc` to an address that is not canonical: the processor has refused

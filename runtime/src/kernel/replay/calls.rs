@@ -9,7 +9,7 @@ use crate::base::signal::{self, SigInfo};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::brk::brk;
 use crate::kernel::replay::arrive::compare;
-use crate::kernel::replay::outcome::{conclude, differs, impossible, Call, Expected};
+use crate::kernel::replay::outcome::{conclude, differs, Call, Expected};
 use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{
     coming, contexts, event_of, memory, next_entry, replay, steer, take, tree, write, Coming,
@@ -295,13 +295,6 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
         nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
         nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
         nr::ARCH_PRCTL if matches!(args[0], ARCH_SET_FS | ARCH_SET_GS) => arch_prctl(thread, args),
-        nr::SHMAT => impossible(
-            thread,
-            pc,
-            format_args!(
-                "the program attaches shared memory (shmat at {pc:#x}), which is not replayed"
-            ),
-        ),
         nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3 => {
             clones(thread, *number, args, result);
             result

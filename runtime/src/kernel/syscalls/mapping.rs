@@ -109,6 +109,9 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     if !fixed && at != 0 && is_ours(at, len) {
         at = 0;
     }
+    if at != 0 && len > 0 {
+        jit().tables.give_up_landings(at, at.saturating_add(len));
+    }
     if fixed {
         jit().changes(at, at.saturating_add(len));
     }
@@ -226,28 +229,21 @@ pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
     const SHM_RND: usize = 0o20000;
     const SHM_REMAP: usize = 0o40000;
     const SHM_EXEC: usize = 0o100000;
-    const SHMCTL: usize = 31;
-    const IPC_STAT: usize = 2;
     let flags = args[2];
-    // struct shmid_ds: struct ipc_perm, then the size.
-    let mut state = [0u64; 14];
-    // SAFETY: the kernel writes 112 bytes.
-    let known = unsafe { sys::call(SHMCTL, &[args[0], IPC_STAT, state.as_mut_ptr() as usize]) };
-    let len = page_up(state[6]);
+    let known = maps::attached_len(args[0]);
+    let len = known.unwrap_or(0);
     let at = match flags & SHM_RND {
         0 => args[1] as u64,
         _ => abi::layout::page_down(args[1] as u64),
     };
-    if at != 0 && known.is_ok() && is_ours(at, len) {
+    if at != 0 && known.is_some() && is_ours(at, len) {
         return failed(sys::EINVAL);
+    }
+    if at != 0 {
+        jit().tables.give_up_landings(at, at.saturating_add(len));
     }
     let result = next();
     let Ok(start) = sys::check(result).map(|at| at as u64) else { return result };
-    let len = match known {
-        Ok(_) => len,
-        // It may be attached and not looked at.
-        Err(_) => 0,
-    };
     let mut prot = sys::PROT_READ;
     if flags & SHM_RDONLY == 0 {
         prot |= sys::PROT_WRITE;
@@ -499,7 +495,9 @@ pub fn mremap(args: &[usize; 6]) -> usize {
     }
     jit.changes(start, start.saturating_add(old.max(new)));
     if args[3] & sys::MREMAP_FIXED != 0 {
-        jit.changes(args[4] as u64, (args[4] as u64).saturating_add(new));
+        let (to, end) = (args[4] as u64, (args[4] as u64).saturating_add(new));
+        jit.tables.give_up_landings(to, end);
+        jit.changes(to, end);
     }
     let range = jit.executable(start);
     // What has other rights in the middle cannot be moved.
