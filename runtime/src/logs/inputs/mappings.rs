@@ -76,6 +76,9 @@ enum Kind {
     Missing,
 }
 
+/// Why a recording ends where memory is attached that is not followed.
+pub const ATTACHED: &str = "memory is shared with other processes (shmat)";
+
 static SPECIAL: Lock<Vec<Special>> = Lock::new(Vec::new());
 
 /// In the only thread of a forked child.
@@ -346,9 +349,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
 
 /// The System V shared memory `id` is attached at `start`: others may write there from now on.
 pub fn attached(thread: &mut Thread, id: usize, start: u64) {
-    const WHY: &str = "memory is shared with other processes (shmat)";
     let Some(len) = maps::attached_len(id) else {
-        return unfollowed(thread, WHY);
+        return unfollowed(thread, ATTACHED);
     };
     let end = start.saturating_add(len);
     forget(start, end);
@@ -357,7 +359,7 @@ pub fn attached(thread: &mut Thread, id: usize, start: u64) {
     regions::attached(start, end);
     view::lies_at(start, len);
     if !view::is_watched() {
-        unfollowed_unwatched(thread, WHY);
+        unfollowed_unwatched(thread, ATTACHED);
     }
 }
 

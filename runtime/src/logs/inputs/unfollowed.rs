@@ -64,6 +64,7 @@ fn note(thread: &mut Thread, why: &str, way_out: &str) {
 /// Looks whether the call, which has returned `result`, can be followed.
 pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     const IOCTL: usize = 16;
+    const SHM_EXEC: usize = 0o100000;
     const IO_SETUP: usize = 206;
     const USERFAULTFD: usize = 323;
     const REMAP_FILE_PAGES: usize = 216;
@@ -90,6 +91,8 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         }
         _ if error.is_some() => {}
         PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
+        // What others have stored there would be code.
+        nr::SHMAT if call.args[2] & SHM_EXEC != 0 => unfollowed(thread, mappings::ATTACHED),
         nr::SHMAT => mappings::attached(thread, call.args[0], result as u64),
         IO_SETUP => unfollowed(thread, "the kernel writes to memory behind calls (io_setup)"),
         USERFAULTFD => unfollowed(thread, "memory is filled in from outside (userfaultfd)"),
