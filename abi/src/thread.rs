@@ -125,6 +125,9 @@ pub struct ThreadBlock {
     /// Entry where a look-up of a jump has found nothing ([`crate::misses::MISS_CODE`]): as `stub_miss`, which
     /// looks further where the target may lie outside of the window.
     pub table_miss: u64,
+    /// Undo log: the routine that records all registers at a call, and what it overwrites. It is called, with the old
+    /// bytes in xmm30.
+    pub log_call: u64,
 }
 
 macro_rules! offsets {
@@ -171,6 +174,7 @@ offsets! {
     PROGRAM_FS = program_fs => 0x1840;
     PROGRAM_GS = program_gs => 0x1848;
     TABLE_MISS = table_miss => 0x1850;
+    LOG_CALL = log_call => 0x1858;
 }
 
 /// Offset of the program's zmm30 in the [`ThreadBlock`].
@@ -263,6 +267,7 @@ impl ThreadBlock {
             program_fs: 0,
             program_gs: 0,
             table_miss: 0,
+            log_call: 0,
         }
     }
 }

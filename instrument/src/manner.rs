@@ -30,6 +30,9 @@ pub struct Manner {
     pub keeps_used_up: bool,
     /// What happens at turns.
     pub turns: Turns,
+    /// Undo log: xmm30 takes what would need registers that are live, and one routine in front of the code cache
+    /// records what there is to record at a call.
+    pub spares_registers: bool,
     /// Loads are compared with the thread's view of memory, and stores go there, too.
     pub watches: bool,
     /// The table that indirect calls and jumps look up, and returns that have none of their own.
@@ -83,6 +86,9 @@ impl Manner {
                 && options.process.pointers == Pointers::Vector,
             keeps_used_up,
             turns,
+            spares_registers: options.recording.undo()
+                && options.process.pointers == Pointers::Vector
+                && options.process.torture & torture::SPILL == 0,
             watches: options.recording.watches(),
             table,
         }

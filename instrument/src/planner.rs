@@ -180,11 +180,13 @@ impl Planner {
             }
         }
         let mut wanted = needs(insn, &self.rest);
-        if undo && Flow::of(insn).is_call() {
-            wanted.registers = GprSet::ALL;
-        }
         let mut before: Vec<What> =
             (0..4).filter(|n| addresses & 1 << n != 0).map(What::Address).collect();
+        if undo && Flow::of(insn).is_call() {
+            // Known or not: one routine writes them all ([`crate::undo`]).
+            before.extend(GprSet::ALL.minus(self.everywhere).iter().map(What::Before));
+            wanted.registers = GprSet::EMPTY;
+        }
         let mut after = None;
         for what in wanted.always {
             match what {

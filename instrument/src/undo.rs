@@ -1,5 +1,5 @@
-//! What only the undo log inserts: old contents read ahead of a store, and the lock around
-//! synchronising instructions.
+//! What only the undo log inserts: old contents read ahead of a store, all registers at a call, and the
+//! lock around synchronising instructions.
 //!
 //! Nothing here touches a flag. A read-ahead touches the very bytes that the store will write, so it
 //! faults where the store would; its recipe entry says which registers it has borrowed.
@@ -7,14 +7,14 @@
 use crate::emit::At;
 use crate::operand::{displacement_size, register32, register64};
 use crate::recipe::{pair, Kind, NOT_BORROWED};
-use crate::weaver::{Scratch, Slot, Weaver};
+use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
 use abi::thread;
 use abi::unit::{Record, What};
 use alloc::vec::Vec;
 use iced_x86::{Code as Op, Instruction, MemoryOperand, Register};
 use lifter::operands::{references, Index, Reference, Segment};
-use lifter::regs::GprSet;
+use lifter::regs::{GprSet, RSP};
 use lifter::stores::{stores, Stores};
 
 impl Weaver<'_> {
@@ -31,13 +31,33 @@ impl Weaver<'_> {
     /// Records what `insn` is about to overwrite.
     pub fn read_ahead(&mut self, insn: &Instruction, i: usize) {
         let at = self.code().here();
-        let (pointer, value) = self.old_bytes(insn, i);
-        let both = pair(pointer.borrowed(), value.borrowed());
+        let both = self.old_bytes(insn, i);
         self.boundary_at(at, 0, Kind::ReadAhead, &[both]);
     }
 
-    /// Copies what `insn` is about to overwrite to the memory stream; returns what it borrowed.
-    fn old_bytes(&mut self, insn: &Instruction, i: usize) -> (Scratch, Scratch) {
+    /// Whether these records, in front of a call, are what one routine for all calls writes.
+    pub fn is_logged_call(&self, before: &[Record]) -> bool {
+        let registers = GprSet::ALL.minus(GprSet::of(RSP));
+        let all = registers.iter().map(What::Before).chain([What::Old(1)]);
+        self.manner.spares_registers
+            && i64::from(self.memory_left())
+                == before.iter().map(|r| i64::from(r.what.size())).sum()
+            && before.iter().map(|record| record.what).eq(all)
+    }
+
+    /// Has them written by it: in line they take more than half of the code of a program. It may fault where the call
+    /// would.
+    pub fn log_call(&mut self, before: &[Record]) {
+        let at = self.code().here();
+        self.boundary_at(at, 0, Kind::ReadAhead, &[pair(NOT_BORROWED, NOT_BORROWED)]);
+        for record in before {
+            self.place(record.what.size());
+        }
+        self.code().call_log();
+    }
+
+    /// Copies what `insn` is about to overwrite to the memory stream; returns what it borrowed, as a recipe says it.
+    fn old_bytes(&mut self, insn: &Instruction, i: usize) -> u8 {
         let live = self.unit.live.before(i);
         let mut avoid = self.touched(i);
         let reference = self.store_of(insn);
@@ -48,6 +68,12 @@ impl Weaver<'_> {
         }
         let pointer = self.take_pointer(live, avoid);
         avoid.insert(pointer.reg);
+        let by_vector = reference.is_some_and(|r| self.goes_by_vector(insn, &r, live, avoid));
+        if let Some(r) = reference.filter(|_| by_vector) {
+            self.copy_by_vector(insn, &r, At(pointer.reg, place));
+            self.give_back(pointer);
+            return pair(pointer.borrowed(), NOT_BORROWED);
+        }
         let value = self.take(live, avoid, Slot::Second);
         if let Some(r) = reference {
             for from in pieces(r.size) {
@@ -57,7 +83,70 @@ impl Weaver<'_> {
         }
         self.give_back(value);
         self.give_back(pointer);
-        (pointer, value)
+        pair(pointer.borrowed(), value.borrowed())
+    }
+
+    /// Whether what the operand refers to goes by way of xmm30: where no register is free, or it takes fewer instructions.
+    fn goes_by_vector(
+        &self,
+        insn: &Instruction,
+        r: &Reference,
+        live: GprSet,
+        avoid: GprSet,
+    ) -> bool {
+        let is_free = !GprSet::ALL.minus(live.union(avoid).union(GprSet::of(RSP))).is_empty();
+        let fits = match r.size {
+            4 | 8 => !is_free,
+            16 | 32 | 64 => true,
+            _ => false,
+        };
+        self.manner.spares_registers && fits && self.is_in_reach(insn, r, r.displacement as u64)
+    }
+
+    /// Copies what the operand refers to, with zeros up to a whole word.
+    fn copy_by_vector(&mut self, insn: &Instruction, r: &Reference, At(base, place): At) {
+        let (read, vector, write) = match r.size {
+            4 => (Op::EVEX_Vmovd_xmm_rm32, Register::XMM30, Op::EVEX_Vmovq_xmmm64_xmm),
+            8 => (Op::EVEX_Vmovq_xmm_xmmm64, Register::XMM30, Op::EVEX_Vmovq_xmmm64_xmm),
+            16 => (
+                Op::EVEX_Vmovdqu64_xmm_k1z_xmmm128,
+                Register::XMM30,
+                Op::EVEX_Vmovdqu64_xmmm128_k1z_xmm,
+            ),
+            32 => (
+                Op::EVEX_Vmovdqu64_ymm_k1z_ymmm256,
+                Register::YMM30,
+                Op::EVEX_Vmovdqu64_ymmm256_k1z_ymm,
+            ),
+            _ => (
+                Op::EVEX_Vmovdqu64_zmm_k1z_zmmm512,
+                Register::ZMM30,
+                Op::EVEX_Vmovdqu64_zmmm512_k1z_zmm,
+            ),
+        };
+        // (`base` would be overwritten only if no operand reached.)
+        let from = self.piece(insn, r, 0, base);
+        let displacement = i64::from(place);
+        let size = displacement_size(displacement);
+        let to = MemoryOperand::with_base_displ_size(register64(base), displacement, size);
+        for insn in [Instruction::with2(read, vector, from), Instruction::with2(write, to, vector)]
+        {
+            if let Ok(insn) = insn {
+                self.encode_or_trap(&insn);
+            }
+        }
+    }
+
+    /// Whether an operand with the registers of the instruction, and this displacement or target, needs no other one.
+    fn is_in_reach(&self, insn: &Instruction, r: &Reference, target: u64) -> bool {
+        let is_relative = insn.is_ip_rel_memory_operand() && r.operand.is_some();
+        let has_register = r.base.is_some() || r.index != Index::None;
+        match is_relative {
+            true => r.segment == Segment::None && self.reaches(target),
+            false => {
+                r.segment != Segment::Gs && (has_register || i32::try_from(target as i64).is_ok())
+            }
+        }
     }
 
     /// Reads the piece of the operand that starts `from` bytes into it, with zeros above.
@@ -86,7 +175,6 @@ impl Weaver<'_> {
         };
         let target = (r.displacement as u64).wrapping_add(i64::from(from) as u64);
         let relative = insn.is_ip_rel_memory_operand() && r.operand.is_some();
-        let no_register = r.base.is_none() && r.index == Index::None;
         let operand = |base, index, scale, displacement: i64, size| {
             MemoryOperand::new(base, index, scale, displacement, size, false, segment)
         };
@@ -104,10 +192,11 @@ impl Weaver<'_> {
                 None => operand(register64(to), none, 1, displacement, size),
             };
         }
-        if relative && self.reaches(target) && r.segment == Segment::None {
+        let is_in_reach = self.is_in_reach(insn, r, target);
+        if relative && is_in_reach {
             return operand(Register::RIP, none, 1, target as i64, 8);
         }
-        if relative || (no_register && i32::try_from(target as i64).is_err()) {
+        if !is_in_reach {
             match relative {
                 true => self.code().address_of(to, target),
                 false => self.code().constant(to, target),
@@ -146,8 +235,7 @@ impl Weaver<'_> {
         self.order(i, live);
         let mut both = pair(NOT_BORROWED, NOT_BORROWED);
         if before[ordered..].iter().any(|r| matches!(r.what, What::Old(_))) {
-            let (pointer, value) = self.old_bytes(insn, i);
-            both = pair(pointer.borrowed(), value.borrowed());
+            both = self.old_bytes(insn, i);
         }
         let far = self.far_register(insn, i);
         let snippet = u8::try_from(self.code().here().0 - at.0);

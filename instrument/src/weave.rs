@@ -51,6 +51,13 @@ pub(crate) fn unit(mut weaver: Weaver) {
 fn instruction(weaver: &mut Weaver, insn: &Instruction, i: usize, before: &[Record]) -> bool {
     let needs_own = weaver.needs_own_vectors(insn);
     let mut own_vectors = [None; 2];
+    let before = match weaver.is_logged_call(before) {
+        true => {
+            weaver.log_call(before);
+            &[]
+        }
+        false => before,
+    };
     let registers = before.iter().take_while(|r| matches!(r.what, What::Before(_))).count();
     let (registers, before) = before.split_at(registers);
     if !registers.is_empty() {

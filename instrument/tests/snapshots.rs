@@ -28,7 +28,7 @@ use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
 use instrument::use_def::{use_def, UseDef};
 use lifter::flow::Flow;
-use lifter::regs::{gpr_number, GprSet};
+use lifter::regs::{gpr_number, GprSet, RSP};
 
 /// Where the original code lies.
 const ORIGINAL: u64 = 0x40_1000;
@@ -115,6 +115,7 @@ fn field(offset: i32) -> Option<String> {
         thread::STUB_FILL => "stub_fill",
         thread::JUMP_ENTRIES => "jump_entries",
         thread::STUB_WATCH => "stub_watch",
+        thread::LOG_CALL => "log_call",
         thread::PROGRAM_FS => "program_fs",
         thread::PROGRAM_GS => "program_gs",
         thread::VIEW => "view",
@@ -389,6 +390,8 @@ struct Check<'a> {
     written: Vec<(u8, Gpr)>,
     /// Places of the record of old bytes that was begun last.
     old: std::ops::Range<i32>,
+    /// xmm30 has been read from memory, and not been written yet.
+    kept: bool,
     /// Registers that hold the memory-stream pointer.
     pointers: GprSet,
     /// Registers whose values wait in the thread block.
@@ -411,6 +414,7 @@ impl<'a> Check<'a> {
             missing,
             written: Vec::new(),
             old: 0..0,
+            kept: false,
             pointers: GprSet::EMPTY,
             spilled: GprSet::EMPTY,
             lost: GprSet::EMPTY,
@@ -491,7 +495,13 @@ impl<'a> Check<'a> {
         let spill = own
             && (field == thread::SAVED_RCX || (thread::SPILL..thread::SPILL + 16).contains(&field));
         let base = gpr_number(insn.memory_base());
+        if own && field == thread::LOG_CALL {
+            return self.logged_call();
+        }
         let writes_memory = insn.op0_kind() == OpKind::Memory;
+        if insn.op0_register().number() == 30 && insn.op1_kind() == OpKind::Memory && !own {
+            self.kept = true;
+        }
         if spill && writes_memory {
             let register = gpr_number(insn.op1_register()).expect("a register");
             self.read(GprSet::of(register));
@@ -526,6 +536,18 @@ impl<'a> Check<'a> {
         }
     }
 
+    /// The routine writes all registers, as they are, and what is kept in xmm30.
+    fn logged_call(&mut self) {
+        assert!(self.kept, "nothing is kept of what the routine overwrites");
+        let registers = GprSet::ALL.minus(GprSet::of(RSP));
+        self.read(registers);
+        assert!(self.spilled.is_empty());
+        let written = registers.iter().map(What::Before).chain([What::Old(1)]);
+        for (place, what) in (-128..).step_by(8).zip(written) {
+            assert_eq!(self.missing.remove(&place).map(|(_, what)| what), Some(what));
+        }
+    }
+
     fn record(&mut self, insn: &Instruction) {
         let place = insn.memory_displacement64() as i32;
         if self.old.contains(&place) {
@@ -546,7 +568,8 @@ impl<'a> Check<'a> {
             }
             What::Address(_) | What::Order => assert!(number.is_some()),
             What::Old(words) => {
-                assert!(number.is_some());
+                let is_kept = register.number() == 30 && std::mem::take(&mut self.kept);
+                assert!(number.is_some() || is_kept);
                 self.old = place + 1..place + 8 * i32::from(words);
             }
             What::Vector(v) => {

@@ -168,6 +168,11 @@ impl Code {
         self.gs(false, 0xff, 4, offset);
     }
 
+    /// `call gs:[offset]`
+    pub fn call_gs(&mut self, offset: i32) {
+        self.gs(false, 0xff, 2, offset);
+    }
+
     /// `jmp [rip + x]`, by way of the word at `offset` of this code.
     #[allow(clippy::cast_possible_truncation, reason = "code lies in a window of 4 GiB")]
     pub fn jump_by(&mut self, offset: usize) {

@@ -5,7 +5,7 @@ use abi::ids::CodeOff;
 use abi::layout::{SYNC_COUNT, SYNC_LOCK};
 use abi::thread;
 use alloc::vec::Vec;
-use lifter::regs::{RAX, RCX, RSP};
+use lifter::regs::{GprSet, RAX, RCX, RSP};
 
 /// What [`Code::far_link`] is to do.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,33 @@ impl Code {
     pub fn leave_order(&mut self) {
         self.store_imm(thread::SYNC_HELD, 0);
         self.clear(SYNC_LOCK);
+    }
+
+    /// Calls the routine of [`Code::log_call`]. What its return address overwrites, below the program's stack, is as it
+    /// was behind that.
+    pub fn call_log(&mut self) {
+        self.keep_below_stack();
+        self.call_gs(thread::LOG_CALL);
+        self.restore_below_stack();
+    }
+
+    /// The routine that records all registers but rsp and what is in xmm30, the last words of the unit that calls it. No
+    /// register is changed, and no flag.
+    pub fn log_call(&mut self) {
+        const WORDS: i32 = 16;
+        self.store(thread::SPILL, RAX);
+        self.memory_pointer(RAX, 31);
+        let places = (-WORDS..).map(|word| At(RAX, 8 * word));
+        let registers = GprSet::ALL.minus(GprSet::of(RSP));
+        for (place, register) in places.zip(registers.iter()).skip(1) {
+            self.write(place, register);
+        }
+        self.write_kept();
+        self.load(RCX, thread::SPILL);
+        self.write(At(RAX, -8 * WORDS), RCX);
+        self.read(RCX, At(RAX, -8 * (WORDS - 1)));
+        self.load(RAX, thread::SPILL);
+        self.u8(0xc3);
     }
 
     /// A direct branch to original code that has no translation yet: by way of a miss.

@@ -40,6 +40,10 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("mov gs:[48h],r9d", &|c| c.store32(0x48, Gpr(9))),
         ("mov dword ptr gs:[58h],12345678h", &|c| c.store_imm(0x58, 0x1234_5678)),
         ("jmp qword ptr gs:[8]", &|c| c.jump_gs(8)),
+        ("call qword ptr gs:[8]", &|c| c.call_gs(8)),
+        ("vmovq xmm30,[rsp-8]", &|c| c.keep_below_stack()),
+        ("vmovq [rsp-8],xmm30", &|c| c.restore_below_stack()),
+        ("vmovq [rax-8],xmm30", &|c| c.write_kept()),
         ("mov rdx,[rsp]", &|c| c.read(Gpr(2), At(Gpr(4), 0))),
         ("mov ecx,[rsp+4]", &|c| c.read32(Gpr(1), At(Gpr(4), 4))),
         ("mov ecx,eax", &|c| c.move32(Gpr(1), Gpr(0))),
@@ -291,5 +295,30 @@ fn a_closed_gate_is_a_jump() {
         let insn = Decoder::with_ip(64, &jump, gate, DecoderOptions::NONE).decode();
         assert_eq!((insn.len(), insn.near_branch_target()), (5, to));
         assert_eq!(insn.flow_control(), iced_x86::FlowControl::UnconditionalBranch);
+    }
+}
+
+/// Each register goes to its place, in the order of their numbers; the old bytes go last.
+#[test]
+fn the_routine_of_calls_writes_sixteen_words() {
+    let routine = text(Code::log_call);
+    let others = ["rcx", "rdx", "rbx", "rbp", "rsi", "rdi"].map(String::from);
+    let others = others.into_iter().chain((8..16).map(|n| alloc::format!("r{n}")));
+    let writes = (1..).zip(others).map(|(word, register)| {
+        alloc::format!("mov [rax-{}],{register}; ", hexadecimal(128 - 8 * word))
+    });
+    let expected = alloc::format!(
+        "mov gs:[48h],rax; vpextrq rax,xmm31,1; {}vmovq [rax-8],xmm30; \
+         mov rcx,gs:[48h]; mov [rax-80h],rcx; mov rcx,[rax-78h]; mov rax,gs:[48h]; ret",
+        writes.collect::<String>()
+    );
+    assert_eq!(routine, expected);
+}
+
+/// As the formatter writes it.
+fn hexadecimal(number: u32) -> String {
+    match number {
+        0..=9 => alloc::format!("{number}"),
+        _ => alloc::format!("{number:X}h"),
     }
 }

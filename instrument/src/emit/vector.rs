@@ -82,6 +82,21 @@ impl Code {
         self.i32(offset);
     }
 
+    /// `vmovq xmm30, [rsp - 8]`
+    pub fn keep_below_stack(&mut self) {
+        self.raw(&[0x62, 0x61, 0xfe, 0x08, 0x7e, 0x74, 0x24, 0xff]);
+    }
+
+    /// `vmovq [rsp - 8], xmm30`
+    pub fn restore_below_stack(&mut self) {
+        self.raw(&[0x62, 0x61, 0xfd, 0x08, 0xd6, 0x74, 0x24, 0xff]);
+    }
+
+    /// `vmovq [rax - 8], xmm30`
+    pub fn write_kept(&mut self) {
+        self.raw(&[0x62, 0x61, 0xfd, 0x08, 0xd6, 0x70, 0xff]);
+    }
+
     /// Stores a whole vector register, zero-extended to 64 bytes (`vmovdqu64 [m], zmm`), or, with
     /// `narrow`, its 32 low bytes (`vmovdqu [m], ymm`, registers 0 to 15).
     pub fn write_vector(&mut self, m: At, vector: u8, narrow: bool) {

@@ -49,6 +49,8 @@ pub struct Entries {
     pub ask: u64,
     pub watch: u64,
     pub fill: u64,
+    /// Undo log: the routine that records what there is to record at a call, if it is there.
+    pub log_call: u64,
     /// Where a new thread of the program starts, with its block in r12.
     pub new_thread: u64,
     /// The handler of all signals, and where it returns to.

@@ -9,7 +9,9 @@ use crate::base::sys::{self, nr};
 use crate::code::far::{FRONT, FRONT_LEN};
 use crate::code::world::CodeMemory;
 use abi::ids::{CodeAddr, CodeOff};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::*};
+use instrument::emit::Code;
 
 pub struct Arena {
     /// Where the code runs.
@@ -27,8 +29,13 @@ pub struct Arena {
 const MADV_POPULATE_READ: usize = 22;
 const MADV_POPULATE_WRITE: usize = 23;
 
-/// What lies in front of the units: no code, and the look-up of far addresses.
-const FIRST: u32 = FRONT.0 + FRONT_LEN;
+/// What lies in front of the units: no code, the look-up of far addresses, and the routine that the calls of an undo log
+/// share. A signal that comes in there is delivered at the next boundary, as in any other cold code.
+const FIRST: u32 = LOG_CALL.0 + LOG_CALL_LEN;
+/// Where that routine is.
+const LOG_CALL: CodeOff = CodeOff(FRONT.0 + FRONT_LEN);
+/// Its room.
+const LOG_CALL_LEN: u32 = 112;
 
 impl Arena {
     /// Maps `len` bytes, to be executed at `at`.
@@ -96,6 +103,15 @@ impl Arena {
         if self.map_executable().is_err() {
             crate::die!("no memory for the code cache of a process that has forked");
         }
+    }
+
+    /// Writes the routine that the calls of an undo log share; returns where it is.
+    pub fn put_log_call(&mut self) -> u64 {
+        let mut code = Code { bytes: Vec::new(), base: self.live(LOG_CALL).0 };
+        code.log_call();
+        debug_assert!(code.bytes.len() <= LOG_CALL_LEN as usize);
+        self.write(LOG_CALL.0, &code.bytes);
+        code.base
     }
 
     /// Where the code runs.

@@ -41,12 +41,6 @@ impl Appender {
         Ok(Appender { memory, used, place })
     }
 
-    /// Writes the header of a frame that is new.
-    pub fn begin(&mut self, kind: FrameKind, thread: u32, seq: u32) {
-        let header = new_header(kind, thread, seq, self.memory.len());
-        self.memory.store(self.memory.start(), header.to_bytes());
-    }
-
     /// Where the payload is in the file, and its bytes.
     pub fn written(&self) -> Place {
         Place { offset: self.place.offset + PAYLOAD as u64, len: self.used }
@@ -150,7 +144,8 @@ pub fn add_words(sum: &mut abi::trace::Checksum, words: &[u64]) {
     }
 }
 
-fn new_header(kind: FrameKind, thread: u32, seq: u32, frame_len: u64) -> FrameHeader {
+/// The header of a frame that is new.
+pub fn new_header(kind: FrameKind, thread: u32, seq: u32, frame_len: u64) -> FrameHeader {
     let mut header = FrameHeader {
         magic: FRAME_MAGIC,
         kind: kind as u16,

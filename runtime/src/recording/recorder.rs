@@ -398,10 +398,7 @@ impl Recorder {
             self.region.clear(flow_at, flow);
         }
         self.region.store(frame + RECORD_REGISTERS as u64, registers.to_bytes());
-        match recycles {
-            true => trace.write_header(place.offset, &header)?,
-            false => self.region.store(frame, header.to_bytes()),
-        }
+        trace.write_header(place.offset, &header)?;
         self.flow_start = flow_at;
         self.frame = frame;
         (self.place, self.gap) = (Some(place), None);

@@ -12,7 +12,7 @@ use crate::base::lock::{Guard, Lock};
 use crate::base::mapping::Mapping;
 use crate::base::once::Once;
 use crate::base::sys::{self, nr};
-use crate::recording::appender::{complete, put_event, put_frame, Appender, Place};
+use crate::recording::appender::{complete, new_header, put_event, put_frame, Appender, Place};
 use crate::recording::description::Description;
 use crate::recording::lifecycle::{Lifecycle, Phase};
 use crate::recording::naming::Naming;
@@ -619,7 +619,7 @@ impl TraceFile {
         self.lost(NO_VERSION);
     }
 
-    /// A frame for small items, mapped and with its header written.
+    /// A frame for small items, mapped and with its header written: by one call, which a kill does not interrupt.
     pub fn new_appender(
         &self,
         kind: FrameKind,
@@ -649,9 +649,8 @@ impl TraceFile {
     ) -> Result<Appender, i32> {
         let len = frame_len(kind, seq, least);
         let place = self.allocate_locked(state, len)?;
-        let mut appender = Appender::map(self.fd.load(Relaxed), place, 0)?;
-        appender.begin(kind, thread, seq);
-        Ok(appender)
+        self.write_header(place.offset, &new_header(kind, thread, seq, place.len))?;
+        Appender::map(self.fd.load(Relaxed), place, 0)
     }
 
     /// Appends the description of a unit of the JIT. It is in the file when this returns.

@@ -151,6 +151,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         true => None,
         false => far(&mut arena, window, &mut entries),
     };
+    if options.recording.undo() {
+        entries.log_call = arena.put_log_call();
+    }
     let stack = replay.as_ref().map_or(start.stack as u64, |given| given.header.stack);
     // SAFETY: the header is the rewriter's, of this file.
     let prepared = unsafe { misses::find(&header, window, options) };
@@ -490,6 +493,7 @@ fn entries() -> Entries {
         ask: stubs::stub_ask as *const () as u64,
         watch: stubs::stub_watch as *const () as u64,
         fill: stubs::stub_fill as *const () as u64,
+        log_call: 0,
         new_thread: stubs::new_thread as *const () as u64,
         handler: handler::handler as *const () as u64,
         restorer: stubs::restorers(),

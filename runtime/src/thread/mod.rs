@@ -233,6 +233,7 @@ impl Thread {
         block.stub_ask = entries.ask;
         block.stub_watch = entries.watch;
         block.stub_fill = entries.fill;
+        block.log_call = entries.log_call;
         block.this = this;
         let mut thread = Thread {
             block,

@@ -34,19 +34,33 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
         }
         return true;
     }
-    if thread.recorder.is_overflow(address) {
-        let mut pointers = thread.block.pointers;
+    thread.recorder.is_overflow(address) && {
         // Not so where an index of the program's, in the register that is claimed, was just being recorded: the
         // pointers come back behind the instruction.
         let are_there = !pointers_are_exchanged(thread, at, place);
-        thread.recorder.overflow(&mut pointers);
-        thread.block.pointers = pointers;
-        if are_there {
-            at.set_pointers(thread.vector, pointers);
-        }
-        return true;
+        open_overflow(thread, at, are_there);
+        true
     }
-    false
+}
+
+/// The same for the routine that records what there is to record at a call.
+pub fn make_room_for_call(thread: &mut Thread, at: &mut Interrupted, address: u64) -> bool {
+    let Some(pointers) = at.pointers(thread.vector) else { return false };
+    thread.recorder.is_overflow(address) && {
+        thread.block.pointers = pointers;
+        open_overflow(thread, at, true);
+        true
+    }
+}
+
+/// The memory stream has come to its overflow area. `are_there`: the pointers are in their register.
+fn open_overflow(thread: &mut Thread, at: &mut Interrupted, are_there: bool) {
+    let mut pointers = thread.block.pointers;
+    thread.recorder.overflow(&mut pointers);
+    thread.block.pointers = pointers;
+    if are_there {
+        at.set_pointers(thread.vector, pointers);
+    }
 }
 
 /// The next chunk, and the unit starts again: it has not changed anything.

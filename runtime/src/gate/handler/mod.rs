@@ -32,7 +32,7 @@ use crate::base::signal::SI_KERNEL;
 use crate::base::signal::{
     bit, PendingSignal, SigInfo, SEGV_ACCERR, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
 };
-use crate::gate::handler::buffers::take_pointers;
+use crate::gate::handler::buffers::{make_room_for_call, take_pointers};
 use crate::gate::handler::faults::{fault, is_behind, is_fault, is_unnamed_step};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::onward::{
@@ -152,6 +152,9 @@ fn in_translated(
     let Some(place) = place else {
         if traps {
             // On to an instruction.
+            return;
+        }
+        if raised && signal == SIGSEGV && make_room_for_call(thread, at, info.address()) {
             return;
         }
         if raised && signal == SIGSEGV && finish_cold_look_up(at, info.address()) {
