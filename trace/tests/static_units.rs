@@ -50,6 +50,7 @@ fn output_file_of(code: &[u8], units: &[(u64, UnitBody)]) -> Vec<u8> {
         encode_static(&mut descriptions, previous, at, body);
         previous = at;
     }
+    let descriptions = zstd::bulk::compress(&descriptions, 1).expect("one frame");
     let header = ImageHeader {
         magic: image::MAGIC,
         version: image::VERSION,

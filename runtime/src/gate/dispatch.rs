@@ -316,7 +316,17 @@ fn undo_transfer(thread: &mut Thread, target: u64) {
             // SAFETY: the return address that the program's return has read there.
             unsafe { writing::write_program_value(*sp, &target) };
         }
-        Flow::IndirectCall => *sp = sp.wrapping_add(8),
+        Flow::IndirectCall => {
+            let recording = facts().options.recording;
+            if recording.undo() && !recording.selective {
+                // What the return address has overwritten is what the call has recorded last; it has not happened.
+                if let Some(old) = thread.recorder.last_word(&thread.block.pointers) {
+                    // SAFETY: the word that the translated call has stored.
+                    unsafe { writing::write_program_value(*sp, &old) };
+                }
+            }
+            *sp = sp.wrapping_add(8);
+        }
         Flow::IndirectJump => {}
         _ => return,
     }

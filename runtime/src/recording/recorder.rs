@@ -231,6 +231,13 @@ impl Recorder {
         self.region.words(end - len, len)
     }
 
+    /// The last word of the current chunk's memory stream, if it has one.
+    pub fn last_word(&self, pointers: &Pointers) -> Option<u64> {
+        let last = pointers[1].checked_sub(8).filter(|&last| last >= self.memory_start)?;
+        let has_one = last < self.region.start() + MEMORY_MAX && self.memory_start != 0;
+        has_one.then(|| self.region.words(last, 8).first().copied()).flatten()
+    }
+
     fn flow_pointer(&self, pointers: &Pointers) -> u64 {
         self.parked.unwrap_or(pointers[0])
     }

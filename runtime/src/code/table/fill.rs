@@ -62,6 +62,7 @@ mod tests {
             turn: 0,
             ask: 0,
             watch: 0,
+            log_call: 0,
             fill: 0,
             new_thread: 0,
             handler: 0,
