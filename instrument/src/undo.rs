@@ -129,11 +129,10 @@ impl Weaver<'_> {
         let displacement = i64::from(place);
         let size = displacement_size(displacement);
         let to = MemoryOperand::with_base_displ_size(register64(base), displacement, size);
-        for insn in [Instruction::with2(read, vector, from), Instruction::with2(write, to, vector)]
-        {
-            if let Ok(insn) = insn {
-                self.encode_or_trap(&insn);
-            }
+        let read = Instruction::with2(read, vector, from);
+        let write = Instruction::with2(write, to, vector);
+        for insn in [read, write].into_iter().flatten() {
+            self.encode_or_trap(&insn);
         }
     }
 
