@@ -25,7 +25,7 @@ struct Recording {
 
 fn record(spec: &RunSpec, dir: &Path) -> Result<Recording, String> {
     let rewritten = dir.join("rewritten");
-    Tools::get().rewrite(&spec.program, &rewritten, &["--torture", "tiny-buffers"])?;
+    Tools::get().rewrite_sharing(&spec.program, &rewritten, &["--torture", "tiny-buffers"])?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let file = first_trace(&run.traces)?;
     let blocks = dir.join("blocks");

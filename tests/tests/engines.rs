@@ -68,7 +68,7 @@ fn same(spec: &RunSpec, mode: Mode) -> Result<(), String> {
     let tools = Tools::get();
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
     let rewritten = dir.path().join(mode.name);
-    tools.rewrite(&spec.program, &rewritten, mode.flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, mode.flags)?;
     let run = |file| spec.run(file, dir.path()).map_err(|e| e.to_string());
     let native = run(None)?;
     let mut got = run(Some(rewritten.as_path()))?;

@@ -37,7 +37,7 @@ fn recorded(spec: &RunSpec, mode: Mode, dir: &Path) -> Result<Run, String> {
     let tools = Tools::get();
     let native = spec.run(None, dir).map_err(|e| e.to_string())?;
     let rewritten = dir.join(mode.name);
-    tools.rewrite(&spec.program, &rewritten, mode.flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, mode.flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let run = without_notice(run);
     difference(&native, &run)?;
@@ -61,7 +61,7 @@ fn the_corpus_behaves_and_its_recordings_are_valid() {
                 return recorded(&spec(&case), mode, dir.path()).map(drop);
             }
             let rewritten = dir.path().join(mode.name);
-            tools.rewrite(&case.path, &rewritten, mode.flags)?;
+            tools.rewrite_sharing(&case.path, &rewritten, mode.flags)?;
             let run = spec(&case).run(Some(&rewritten), dir.path());
             is_refused(&without_notice(run.map_err(|e| e.to_string())?))
         };
@@ -313,7 +313,7 @@ fn what_cannot_be_followed_is_said() {
     );
     let tools = Tools::get();
     let rewritten = dir.path().join("rewritten");
-    tools.rewrite(&program, &rewritten, STATIC.flags).unwrap();
+    tools.rewrite_sharing(&program, &rewritten, STATIC.flags).unwrap();
     let is_shared = Some("memory is shared between processes");
     let cases: [(&[&str], i32, Option<&str>); 5] = [
         (&[], 0, None),

@@ -76,7 +76,7 @@ fn dep(command: &str, trace: &Path, rewritten: &Path) -> Result<String, String> 
 
 fn whole(subject: &Subject, dir: &Path) -> Result<Whole, String> {
     let rewritten = dir.join("rewritten");
-    Tools::get().rewrite(&subject.spec.program, &rewritten, subject.flags)?;
+    Tools::get().rewrite_sharing(&subject.spec.program, &rewritten, subject.flags)?;
     let start = Instant::now();
     let run = subject.spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     let seconds = start.elapsed().as_secs_f64();

@@ -28,7 +28,7 @@ fn is_pie(path: &Path) -> bool {
 fn same_behaviour(spec: &RunSpec, mode: Mode, refused: bool, dir: &Path) -> Result<(), String> {
     let tools = Tools::get();
     let rewritten = dir.join(mode.name);
-    tools.rewrite(&spec.program, &rewritten, &[&MISPLACED, mode.flags].concat())?;
+    tools.rewrite_sharing(&spec.program, &rewritten, &[&MISPLACED, mode.flags].concat())?;
     let run = |file| spec.run(file, dir).map_err(|e| e.to_string());
     let misplaced = run(Some(rewritten.as_path()))?;
     if refused {

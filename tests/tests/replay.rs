@@ -38,7 +38,7 @@ struct Recorded {
 
 fn recorded(spec: &RunSpec, dir: &Path) -> Result<Recorded, String> {
     let rewritten = dir.join(INPUTS.name);
-    Tools::get().rewrite(&spec.program, &rewritten, INPUTS.flags)?;
+    Tools::get().rewrite_sharing(&spec.program, &rewritten, INPUTS.flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     Ok(Recorded { run, original: spec.program.clone(), rewritten })
 }

@@ -106,7 +106,7 @@ fn sanitized_programs_same_behaviour() {
         }
         for mode in MODES {
             let rewritten = dir.path().join(format!("{name}.{}", mode.name));
-            if let Err(why) = tools.rewrite(&program, &rewritten, mode.flags) {
+            if let Err(why) = tools.rewrite_sharing(&program, &rewritten, mode.flags) {
                 tally.record(&format!("{name} {}", mode.name), Err(why));
                 continue;
             }

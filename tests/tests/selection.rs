@@ -435,7 +435,7 @@ fn restricted(spec: &RunSpec, translate: &str, given: &str) -> Result<(), String
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let rewritten = dir.join("rewritten");
-    Tools::get().rewrite(&spec.program, &rewritten, &["--translate", translate])?;
+    Tools::get().rewrite_sharing(&spec.program, &rewritten, &["--translate", translate])?;
     // The stack begins at the same place: the environments have the same size.
     let nothing = given.replacen("DEP_ONLY", "DEP_LEFT", 1).replacen("DEP_SKIP", "DEP_LEFT", 1);
     let run = |variable: &str, name: &str| {
@@ -497,7 +497,7 @@ fn an_environment_that_makes_no_sense_is_refused() {
         (&["--instrument", "undo"], "DEP_SKIP=main", "an undo log with holes"),
     ] {
         let rewritten = dir.join("rewritten");
-        tools.rewrite(&program.program, &rewritten, flags).unwrap();
+        tools.rewrite_sharing(&program.program, &rewritten, flags).unwrap();
         let run = run_with(&program, &rewritten, dir, variable).unwrap();
         let text = String::from_utf8_lossy(&run.stderr);
         assert_eq!(run.status, tests::sys::Status::Exited(122), "{variable}: {text}");

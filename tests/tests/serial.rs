@@ -58,7 +58,7 @@ fn programs_with_threads_behave() {
             let check = || -> Result<(), String> {
                 let native = spec(&case).run(None, dir.path()).map_err(|e| e.to_string())?;
                 let rewritten = dir.path().join(mode.name);
-                tools.rewrite(&case.path, &rewritten, mode.flags)?;
+                tools.rewrite_sharing(&case.path, &rewritten, mode.flags)?;
                 let run = spec(&case).run(Some(&rewritten), dir.path());
                 let run = run.map_err(|e| e.to_string())?;
                 difference(&native, &run)?;
@@ -159,7 +159,7 @@ fn no_two_threads_run_at_once() {
     let program = build(dir.path(), "adding", ADDING);
     let rewritten = dir.path().join("rewritten");
     for flags in [PLAIN.flags, &["--instrument", "inputs"], UNDO.flags] {
-        Tools::get().rewrite(&program, &rewritten, flags).unwrap();
+        Tools::get().rewrite_sharing(&program, &rewritten, flags).unwrap();
         for schedule in ["", "random:1", "random:2"] {
             assert_eq!(run(&rewritten, schedule), "80000000\n", "{flags:?} {schedule}");
         }
@@ -172,7 +172,7 @@ fn locks_of_a_dead_thread_are_given_up() {
     let program = build(dir.path(), "robust", ROBUST);
     assert_eq!(run(&program, ""), "1 1 1\n");
     let rewritten = dir.path().join("rewritten");
-    Tools::get().rewrite(&program, &rewritten, PLAIN.flags).unwrap();
+    Tools::get().rewrite_sharing(&program, &rewritten, PLAIN.flags).unwrap();
     for schedule in ["", "random:1", "random:2"] {
         assert_eq!(run(&rewritten, schedule), "1 1 1\n", "{schedule}");
     }

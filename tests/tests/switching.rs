@@ -179,7 +179,7 @@ fn switches_are_sound(program: &Path, dir: &Path, way: &Way) -> Result<String, S
     const LENGTH: u64 = 4 << 20;
     let count = count(way);
     let rewritten = dir.join(format!("switched.{}", way.name));
-    Tools::get().rewrite(program, &rewritten, way.flags)?;
+    Tools::get().rewrite_sharing(program, &rewritten, way.flags)?;
     let length = LENGTH.to_string();
     let signals = if way.signals { "signals" } else { "none" };
     let running = Running::start(&rewritten, dir, &[&length, signals], &[])?;
@@ -314,7 +314,7 @@ fn begins_when_asked(
 ) -> Result<(), String> {
     let rewritten = dir.join("starting");
     let flags: &[&str] = if baked { &["--start", when] } else { &[] };
-    Tools::get().rewrite(program, &rewritten, flags)?;
+    Tools::get().rewrite_sharing(program, &rewritten, flags)?;
     let env: &[(&str, &str)] = if baked { &[] } else { &[("DEP_START", when)] };
     let running = Running::start(&rewritten, dir, &["100000", "signals"], env)?;
     // A signal has come in for sure when somebody has had the time to ask.
@@ -385,7 +385,7 @@ fn translated_with(
 /// The same, switched off as the program is.
 fn translated_at_run_time(program: &Path, dir: &Path, flags: &[&str]) -> Result<u64, String> {
     let rewritten = dir.join("counting");
-    Tools::get().rewrite(program, &rewritten, flags)?;
+    Tools::get().rewrite_sharing(program, &rewritten, flags)?;
     Ok(translated_with(&rewritten, dir, &[("DEP_START", "off")])?.0)
 }
 
@@ -409,7 +409,7 @@ fn nothing_is_translated(program: &Path, dir: &Path) -> Result<(), String> {
 /// Only the code that records was made ahead of time: what runs in code that records nothing is translated when it runs.
 fn begins_where_nothing_is_kept(program: &Path, dir: &Path) -> Result<(), String> {
     let rewritten = dir.join("counting");
-    Tools::get().rewrite(program, &rewritten, &[])?;
+    Tools::get().rewrite_sharing(program, &rewritten, &[])?;
     let started = |discard, when| {
         translated_with(&rewritten, dir, &[("DEP_FILE", discard), ("DEP_START", when)])
     };
@@ -448,7 +448,7 @@ fn what_is_discarded_begins_when_it_should() {
         (["--instrument", "inputs"], "a recording of inputs has no gaps"),
     ] {
         let rewritten = dir.path().join("refused");
-        let said = Tools::get().rewrite(&case.path, &rewritten, &flags).map(|()| {
+        let said = Tools::get().rewrite_sharing(&case.path, &rewritten, &flags).map(|()| {
             let mut command = Command::new(&rewritten);
             command.args(["1000", "none"]).env("DEP_FILE", "null:").env("DEP_START", "off");
             command.stdin(Stdio::null()).output().expect("it runs")
@@ -563,7 +563,7 @@ impl Image {
 
 fn slots_are_taken(program: &Path, dir: &Path, flags: &[&str]) -> Result<(), String> {
     let rewritten = dir.join("slots");
-    Tools::get().rewrite(program, &rewritten, &[&["--switchable"][..], flags].concat())?;
+    Tools::get().rewrite_sharing(program, &rewritten, &[&["--switchable"][..], flags].concat())?;
     let env = [("DEP_START", "off")];
     // So many elements that the threads still jump when a busy machine has come to the last switch.
     let running = Running::start(&rewritten, dir, &["20000000", "none"], &env)?;
@@ -619,7 +619,7 @@ const CHANGING: &[&str] = &[
 fn behaves_meanwhile(case: &corpus::Case, dir: &Path, off: bool) -> Result<u64, String> {
     let native = spec(case).run(None, dir).map_err(|e| e.to_string())?;
     let rewritten = dir.join("meanwhile");
-    Tools::get().rewrite(&case.path, &rewritten, &["--switchable"])?;
+    Tools::get().rewrite_sharing(&case.path, &rewritten, &["--switchable"])?;
     // Forked processes leave traces of their own.
     let traces = tempfile::tempdir_in(dir).map_err(|e| e.to_string())?;
     let trace = traces.path().join("meanwhile.dep");

@@ -174,7 +174,7 @@ fn what_a_return_has_read_stays_if_it_is_asked_for() {
         for translate in ["static", "dynamic"] {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join("rewritten");
-                tools.rewrite(&spec.program, &rewritten, &["--translate", translate])?;
+                tools.rewrite_sharing(&spec.program, &rewritten, &["--translate", translate])?;
                 let native = spec.run(None, dir.path()).map_err(|e| e.to_string())?;
                 let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
                 tools.verify(first_trace(&run.traces)?, &rewritten)?;
@@ -249,7 +249,7 @@ fn costs_of(case: &Case) -> Result<Vec<Value>, String> {
     let tools = Tools::get();
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
     let to = dir.path().join("rewritten");
-    tools.rewrite(&case.path, &to, &[])?;
+    tools.rewrite_sharing(&case.path, &to, &[])?;
     let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
     let mut info = Command::new(&tools.dep);
     info.args(["info", "--json", "--output"]).arg(&to).arg(first_trace(&run.traces)?);
@@ -308,7 +308,7 @@ fn a_program_that_is_stopped_ends_at_that_instruction() {
                     let truth = truth.as_ref().map_err(Clone::clone)?;
                     let to = dir.path().join("stopped");
                     let flags = ["--translate", translate, "--control-flow", control_flow];
-                    tools.rewrite(&case.path, &to, &flags)?;
+                    tools.rewrite_sharing(&case.path, &to, &flags)?;
                     let run = spec(case).run(Some(&to), dir.path()).map_err(|e| e.to_string())?;
                     is_refused(&run)?;
                     let trace = first_trace(&run.traces)?;
@@ -468,7 +468,7 @@ fn kill9_leaves_valid_trace() {
     let dir = tempfile::tempdir().unwrap();
     for mode in [STATIC, DYNAMIC] {
         let rewritten = dir.path().join(mode.name);
-        let rewrite = tools.rewrite(&endless().program, &rewritten, mode.flags);
+        let rewrite = tools.rewrite_sharing(&endless().program, &rewritten, mode.flags);
         for milliseconds in [1, 3, 10, 30, 100, 300] {
             let check = || -> Result<(), String> {
                 rewrite.clone()?;
@@ -504,7 +504,7 @@ fn no_page_writable_and_executable() {
     for mode in [STATIC, DYNAMIC] {
         let check = || -> Result<(), String> {
             let rewritten = dir.path().join(mode.name);
-            tools.rewrite(&endless().program, &rewritten, mode.flags)?;
+            tools.rewrite_sharing(&endless().program, &rewritten, mode.flags)?;
             let (launch, _) =
                 endless().launch(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
             let pid = launch.start().map_err(|e| e.to_string())?;
@@ -561,7 +561,7 @@ fn file_size_limit_ends_the_recording_only() {
     for mode in [STATIC, DYNAMIC] {
         let check = || -> Result<(), String> {
             let rewritten = dir.path().join(mode.name);
-            tools.rewrite(&spec.program, &rewritten, mode.flags)?;
+            tools.rewrite_sharing(&spec.program, &rewritten, mode.flags)?;
             let run = spec.run(Some(&rewritten), dir.path()).map_err(|e| e.to_string())?;
             let text = String::from_utf8_lossy(&run.stderr);
             if run.status != Status::Exited(7) || !text.contains("file size limit") {

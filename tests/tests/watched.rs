@@ -85,7 +85,7 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
     let tools = Tools::get();
     let native = spec.run(None, dir).map_err(|e| e.to_string())?;
     let rewritten = dir.join(WATCHED.name);
-    match tools.rewrite(&spec.program, &rewritten, WATCHED.flags) {
+    match tools.rewrite_sharing(&spec.program, &rewritten, WATCHED.flags) {
         Err(why) if why.contains(WAY_OUT) => return Ok(Came::Refused(why)),
         other => other?,
     }
@@ -233,7 +233,7 @@ fn recorded_and_replayed(here: &Path, source: &str) -> (Output, Output) {
 /// Records it, and returns the trace and what was rewritten.
 fn record(program: &Path, dir: &Path) -> (Run, PathBuf) {
     let rewritten = dir.join("watched");
-    Tools::get().rewrite(program, &rewritten, WATCHED.flags).unwrap();
+    Tools::get().rewrite_sharing(program, &rewritten, WATCHED.flags).unwrap();
     let run = RunSpec::new(program).run(Some(&rewritten), dir).unwrap();
     let trace = first_trace(&run.traces).map(Path::to_owned).unwrap_or_default();
     (run, trace)
@@ -1344,7 +1344,7 @@ fn programs_at_fixed_addresses_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), RACING, &["-no-pie"]);
     let output = dir.path().join("watched");
-    let why = Tools::get().rewrite(&program, &output, WATCHED.flags).unwrap_err();
+    let why = Tools::get().rewrite_sharing(&program, &output, WATCHED.flags).unwrap_err();
     assert_eq!(why.lines().filter(|line| line.contains(WAY_OUT)).count(), 1, "{why}");
     assert!(!output.exists());
     // Where several programs are recorded it is one of those whose threads run one at a time.
@@ -1801,7 +1801,7 @@ fn what_a_ring_of_watched_threads_keeps_is_dumped_while_they_run() {
     let here = dir.path();
     let program = build(here, RING, &["-g"]);
     let rewritten = here.join(WATCHED.name);
-    Tools::get().rewrite(&program, &rewritten, WATCHED.flags).unwrap();
+    Tools::get().rewrite_sharing(&program, &rewritten, WATCHED.flags).unwrap();
     let mut command = Command::new(&rewritten);
     command.env("DEP_RING", "200k").env("DEP_FILE", here.join("t.dep")).env("WAIT", "1");
     let mut child = command.current_dir(here).stdout(Stdio::piped()).spawn().unwrap();

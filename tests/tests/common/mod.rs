@@ -171,7 +171,7 @@ pub fn recovered_equals(
     dir: &Path,
 ) -> Result<(), String> {
     let rewritten = dir.join(format!("rewritten.{}", mode.name));
-    tools.rewrite(&spec.program, &rewritten, mode.flags)?;
+    tools.rewrite_sharing(&spec.program, &rewritten, mode.flags)?;
     let run = spec.run(Some(&rewritten), dir).map_err(|e| e.to_string())?;
     if run.status != truth.summary.status && !truth.summary.cut_short {
         return Err(format!("ended with {:?}, not {:?}", run.status, truth.summary.status));

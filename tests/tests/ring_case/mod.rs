@@ -24,7 +24,9 @@ impl Case {
         assert!(cc.status().expect("a C compiler").success());
         let tools = Tools::get();
         let (program, rewritten) = (here.path().join("p"), here.path().join("p.in"));
-        tools.rewrite(&program, &rewritten, &["--instrument", "inputs"]).expect("rewritten");
+        tools
+            .rewrite_sharing(&program, &rewritten, &["--instrument", "inputs"])
+            .expect("rewritten");
         Case { here }
     }
 
