@@ -37,11 +37,12 @@ impl Weaver<'_> {
 
     /// Whether these records, in front of a call, are what one routine for all calls writes.
     pub fn is_logged_call(&self, before: &[Record]) -> bool {
+        /// Bytes of all registers but rsp, and of a return address.
+        const RECORDED: i32 = 16 * 8;
         let registers = GprSet::ALL.minus(GprSet::of(RSP));
         let all = registers.iter().map(What::Before).chain([What::Old(1)]);
         self.manner.spares_registers
-            && i64::from(self.memory_left())
-                == before.iter().map(|r| i64::from(r.what.size())).sum()
+            && self.memory_left() == RECORDED
             && before.iter().map(|record| record.what).eq(all)
     }
 
@@ -138,9 +139,8 @@ impl Weaver<'_> {
 
     /// Whether an operand with the registers of the instruction, and this displacement or target, needs no other one.
     fn is_in_reach(&self, insn: &Instruction, r: &Reference, target: u64) -> bool {
-        let is_relative = insn.is_ip_rel_memory_operand() && r.operand.is_some();
         let has_register = r.base.is_some() || r.index != Index::None;
-        match is_relative {
+        match is_relative(insn, r) {
             true => r.segment == Segment::None && self.reaches(target),
             false => {
                 r.segment != Segment::Gs && (has_register || i32::try_from(target as i64).is_ok())
@@ -173,7 +173,7 @@ impl Weaver<'_> {
             Segment::Fs => Register::FS,
         };
         let target = (r.displacement as u64).wrapping_add(i64::from(from) as u64);
-        let relative = insn.is_ip_rel_memory_operand() && r.operand.is_some();
+        let relative = is_relative(insn, r);
         let operand = |base, index, scale, displacement: i64, size| {
             MemoryOperand::new(base, index, scale, displacement, size, false, segment)
         };
@@ -266,6 +266,11 @@ pub(crate) fn pieces(size: u32) -> impl Iterator<Item = i32> {
     let words = size / 8;
     let rest = (size % 8 != 0).then_some((size - 8).max(0));
     (0..words).map(|n| 8 * n).chain(rest)
+}
+
+/// Whether the reference is named by its distance from the instruction.
+fn is_relative(insn: &Instruction, r: &Reference) -> bool {
+    insn.is_ip_rel_memory_operand() && r.operand.is_some()
 }
 
 /// The low half, with the sign that it has.

@@ -107,9 +107,7 @@ impl Arena {
 
     /// Writes the routine that the calls of an undo log share; returns where it is.
     pub fn put_log_call(&mut self) -> u64 {
-        let mut code = Code { bytes: Vec::new(), base: self.live(LOG_CALL).0 };
-        code.log_call();
-        debug_assert!(code.bytes.len() <= LOG_CALL_LEN as usize);
+        let code = log_call(self.live(LOG_CALL));
         self.write(LOG_CALL.0, &code.bytes);
         code.base
     }
@@ -214,5 +212,24 @@ impl CodeMemory for Arena {
 
     fn forks(&mut self) {
         self.shared = true;
+    }
+}
+
+/// That routine, to be executed at `at`.
+fn log_call(at: CodeAddr) -> Code {
+    let mut code = Code { bytes: Vec::new(), base: at.0 };
+    code.log_call();
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_routine_of_the_undo_log_fits_into_its_room_anywhere() {
+        for at in [0x7000_0000, 0x7fff_0000_0000] {
+            assert!(log_call(CodeAddr(at)).bytes.len() <= LOG_CALL_LEN as usize);
+        }
     }
 }
