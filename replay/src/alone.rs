@@ -166,13 +166,29 @@ pub fn is_watched(trace: &Trace) -> bool {
 
 /// Whether the thread was made by one that was watched, and is not part of the order in front of that.
 pub(crate) fn follows_watched(trace: &Trace, thread: &Thread) -> bool {
-    thread.index != 0 && begins(thread) && trace.threads.iter().any(is_later)
+    thread.index != 0 && begins(thread) && !is_later(thread) && trace.threads.iter().any(is_later)
 }
 
-/// Whether there is something in front of where its first thread was watched.
+/// Whether the thread had a part in what came before threads were watched.
+#[must_use]
+pub fn is_of_beginning(trace: &Trace, thread: &Thread) -> bool {
+    has_beginning(trace) && (is_later(thread) || thread.index == 0 || has_run(thread))
+}
+
+/// Whether there were several threads when they were watched.
+#[must_use]
+pub fn had_several(trace: &Trace) -> bool {
+    trace.threads.iter().any(|thread| thread.index != 0 && is_later(thread))
+}
+
+fn has_run(thread: &Thread) -> bool {
+    thread.events.iter().any(|placed| matches!(placed.event, Some(Event::Runs(_))))
+}
+
+/// Whether there is something in front of where threads were watched.
 #[must_use]
 pub fn has_beginning(trace: &Trace) -> bool {
-    trace.threads.iter().any(|thread| thread.index == 0 && is_later(thread))
+    trace.threads.iter().any(is_later)
 }
 
 /// Whether the thread had no view at first.

@@ -1,7 +1,7 @@
 //! The one order in which the events of all threads of a process are to happen.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use abi::event::Position;
@@ -106,7 +106,7 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
     Ok(ordered)
 }
 
-/// What the process did until its first thread, which was the only one then, was watched.
+/// What the process did until its threads were watched: each up to there.
 pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
     let first = trace.threads.iter().find(|thread| thread.index == 0);
     let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
@@ -117,7 +117,7 @@ pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
             && (has_run(thread) || thread.own_process().is_some())
     };
     let mut ordered = match trace.threads.iter().any(ended_before) {
-        true => alone(trace, &Numbers::OWN)?,
+        true => up_to_watched(alone(trace, &Numbers::OWN)?),
         false => {
             let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));
             Ordered { items: items.collect(), end: End::None, child: None }
@@ -125,6 +125,22 @@ pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
     };
     ordered.cut();
     Ok(ordered)
+}
+
+/// Leaves out what each thread did from where it was watched on. (The one that is watched first lets the others go on to
+/// where they are, too.)
+fn up_to_watched(mut ordered: Ordered<'_>) -> Ordered<'_> {
+    let mut watched = BTreeSet::new();
+    let mut last = None;
+    ordered.items.retain(|item| {
+        if *item.event == Event::Watched {
+            watched.insert(item.thread);
+            last = Some(item.clone());
+        }
+        !watched.contains(&item.thread)
+    });
+    ordered.items.extend(last);
+    ordered
 }
 
 fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> {

@@ -295,6 +295,7 @@ fn what_cannot_be_followed_is_said() {
         #include <pthread.h>
         #include <string.h>
         #include <sys/mman.h>
+        #include <sys/resource.h>
         #include <sys/wait.h>
         #include <unistd.h>
         static void *waits(void *p) { for (;;) pause(); }
@@ -302,6 +303,8 @@ fn what_cannot_be_followed_is_said() {
             int shared = argc > 1 && !strcmp(argv[1], "anonymous");
             pthread_t thread;
             if (argc > 2 && pthread_create(&thread, 0, waits, 0)) return 1;
+            struct rlimit large = { 1L << 46, 1L << 46 };
+            if (argc > 3 && setrlimit(RLIMIT_AS, &large)) return 1;
             int file = memfd_create("x", 0);
             ftruncate(file, 4096);
             int flags = shared ? MAP_SHARED | MAP_ANONYMOUS : argc > 1 ? MAP_SHARED : MAP_PRIVATE;
@@ -315,13 +318,16 @@ fn what_cannot_be_followed_is_said() {
     let rewritten = dir.path().join("rewritten");
     tools.rewrite_sharing(&program, &rewritten, STATIC.flags).unwrap();
     let is_shared = Some("memory is shared between processes");
-    let cases: [(&[&str], i32, Option<&str>); 5] = [
+    let cases: [(&[&str], i32, Option<&str>); 7] = [
         (&[], 0, None),
-        // A process of one thread is watched from there on.
+        // The process is watched from there on.
         (&["file"], 7, None),
         (&["anonymous"], 7, None),
-        (&["file", "threads"], 7, is_shared),
-        (&["anonymous", "threads"], 7, is_shared),
+        (&["file", "threads"], 7, None),
+        (&["anonymous", "threads"], 7, None),
+        // There may be no room for that.
+        (&["file", "threads", "limited"], 7, is_shared),
+        (&["anonymous", "threads", "limited"], 7, is_shared),
     ];
     for (args, status, why) in cases {
         let spec = RunSpec::new(&program).args(args);

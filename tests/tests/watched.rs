@@ -1498,6 +1498,49 @@ int main"#;
     attached.replace("\nint main", attach)
 }
 
+/// Serial threads are watched, each from where it stands, when others may write to their memory.
+#[test]
+fn threads_that_run_when_memory_is_shared_are_watched_from_there_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    let late = corpus().into_iter().find(|case| case.name == "c/shared_late.pie").expect("a case");
+    let native = Command::new(&late.path).output().unwrap();
+    for _ in 0..5 {
+        let _ = std::fs::remove_dir_all(here.join("rec"));
+        let run = dep(here, &["record", "-o", "rec", late.path.to_str().unwrap()]);
+        let printed = (&*text(&run.stdout), &*text(&run.stderr));
+        assert_eq!(printed, (&*text(&native.stdout), ""));
+        let all = dep(here, &["replay", "rec"]);
+        let said = text(&all.stdout);
+        assert!(all.status.success(), "{said}{}", text(&all.stderr));
+        assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+        // What all did, one after another; five that go on alone (the sixth never does); the child.
+        let lines: Vec<_> = said.lines().collect();
+        assert!(lines.len() == 7 && lines[0].contains(" all threads together "), "{said}");
+        let info = text(&dep(here, &["info", "rec"]).stdout);
+        assert!(info.contains("replayable     all 2 to their ends\n"), "{info}");
+    }
+    let said = text(&dep(here, &["replay", "rec"]).stdout);
+    let pid = said.split('.').next().unwrap().to_owned();
+    let tid = said.lines().nth(3).and_then(|line| line.split(' ').nth(2)).unwrap().to_owned();
+    // Of one thread: what it did together with the others, and alone.
+    let one = dep(here, &["replay", "rec", "-p", &pid, "--thread", &tid]);
+    assert_eq!(text(&one.stdout).lines().count(), 2, "{}", text(&one.stderr));
+    let listed = |more: &[&str]| {
+        let blocks = dep(here, &[&["blocks", "rec", "-p", &pid], more].concat());
+        assert!(blocks.status.success(), "{}", text(&blocks.stderr));
+        let threads = text(&blocks.stdout);
+        let of_thread = |line: &&str| line.split(' ').next() == Some(&*tid);
+        (threads.lines().filter(of_thread).count(), threads.lines().count())
+    };
+    let (of_thread, all) = listed(&[]);
+    assert!(of_thread > 3000 && of_thread < all);
+    assert_eq!(listed(&["--thread", &tid]), (of_thread, of_thread));
+    let races = dep(here, &["races", "rec", "-p", &pid]);
+    assert!(!races.status.success());
+    assert!(text(&races.stderr).contains("record it with --threads watched"));
+}
+
 /// Without a thread that is watched memory that is attached is followed, too: the process goes over.
 #[test]
 fn memory_that_is_attached_is_followed() {

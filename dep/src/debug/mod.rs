@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Of a process whose threads were watched, the one with this thread id, which is replayed alone; without it the first
     #[arg(long, value_name = "TID")]
     pub thread: Option<u32>,
-    /// Of a process whose threads were watched: what the first one did before there were others
+    /// Of a process whose threads were watched: what was done before they were
     #[arg(long, conflicts_with = "thread")]
     pub beginning: bool,
     /// Wait there for a debugger, instead of starting gdb: HOST:PORT, or the path of a socket to make

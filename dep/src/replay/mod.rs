@@ -188,6 +188,9 @@ fn each(
         named.thread = thread.map(|(what, _)| what);
         let thread = match thread {
             Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
+            Some((Watched::Beginning, _)) if replay::alone::had_several(&trace) => {
+                "all threads together ".into()
+            }
             Some((Watched::Beginning, tid)) => format!("thread {tid} alone "),
             Some((Watched::Named(_), _)) | None => String::new(),
         };
@@ -207,7 +210,7 @@ fn needs_watched() -> Error {
 }
 
 /// The threads of a process whose threads were watched, each with its name: those that are asked for, in front of
-/// them what the first one did alone. Of another process nothing, once.
+/// them what they did before. Of another process nothing, once.
 fn parts(
     trace: &Trace,
     file: &Path,
@@ -217,16 +220,15 @@ fn parts(
         return Ok(vec![None]);
     }
     let indexes = replay::alone::threads(trace);
-    let threads = trace.threads.iter().filter(|thread| indexes.contains(&thread.index));
-    let has_beginning = replay::alone::has_beginning(trace);
-    let named = threads.flat_map(|thread| {
-        let tid = thread.tid.unwrap_or(thread.index);
-        let beginning = has_beginning && thread.index == 0;
-        let beginning = beginning.then_some((Watched::Beginning, tid));
-        beginning.into_iter().chain([(Watched::Thread(thread.index), tid)])
-    });
-    let wanted = |&(_, tid): &(Watched, u32)| thread.is_none_or(|wanted| wanted == tid);
-    let chosen: Vec<_> = named.filter(wanted).map(Some).collect();
+    let name = |thread: &trace::Thread| thread.tid.unwrap_or(thread.index);
+    let is_wanted = |of: &trace::Thread| thread.is_none_or(|wanted| wanted == name(of));
+    let wanted = || trace.threads.iter().filter(|&thread| is_wanted(thread));
+    // Of several threads it is one replay.
+    let beginning = wanted().find(|thread| replay::alone::is_of_beginning(trace, thread));
+    let beginning = beginning.map(|thread| (Watched::Beginning, name(thread)));
+    let alone = wanted().filter(|thread| indexes.contains(&thread.index));
+    let alone = alone.map(|thread| (Watched::Thread(thread.index), name(thread)));
+    let chosen: Vec<_> = beginning.into_iter().chain(alone).map(Some).collect();
     match chosen.is_empty() {
         true => Err(Error(format!("{}: it has no such thread", file.display()))),
         false => Ok(chosen),
@@ -380,8 +382,8 @@ fn each_listed(
     Ok(())
 }
 
-/// Lists the undo logs of watched threads, one after another. No order of threads is known, but what the first one
-/// did alone was first.
+/// Lists the undo logs of watched threads, one after another. No order of threads is known, but what they did before
+/// they were watched was first.
 fn each_undo(
     trace: &Trace,
     what: &UndoSelection,
@@ -391,8 +393,8 @@ fn each_undo(
 ) -> Result<(), Stop> {
     let file = common.file.display();
     let mut parts = parts(trace, &common.file, what.thread)?;
-    if let ([Some((Watched::Beginning, _)), _, ..], true) = (&parts[..], what.is_newest_first()) {
-        parts.swap(0, 1);
+    if let ([Some((Watched::Beginning, _)), ..], true) = (&parts[..], what.is_newest_first()) {
+        parts.rotate_left(1);
     }
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut warnings = crate::Warnings::default();
@@ -426,6 +428,10 @@ fn races_of_watched(
     out: &mut impl Write,
 ) -> Result<(), Stop> {
     let file = what.common.file.display();
+    if replay::alone::had_several(recorded) {
+        let why = "several threads ran one at a time before they were watched, so there is no one order of all that they did: record it with --threads watched";
+        return Err(Error(format!("{file}: {why}")).into());
+    }
     let (mut replayed, mut is_whole, mut is_lossy) = (Vec::new(), true, false);
     for (part, _) in parts(recorded, &what.common.file, None)?.into_iter().flatten() {
         let ready = ready(&what.common, of, Some(part))?;

@@ -143,6 +143,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     thread.block.pointers = pointers;
     switch::at_main(thread);
     switch::settle(thread);
+    watched::start::joins(thread);
     if kind == SYSCALL && !is_replay() {
         switch::makes_again(thread);
     }
@@ -162,6 +163,7 @@ fn replayed(thread: &mut Thread, at_boundary: bool) {
 pub extern "C" fn once_more(thread: &mut Thread) {
     thread.slot.set_place(place::RUNTIME);
     switch::settle(thread);
+    watched::start::joins(thread);
     pending::before_leaving(thread);
 }
 
@@ -379,6 +381,7 @@ pub extern "C" fn started(thread: &mut Thread) {
     }
     let parent = thread.parent;
     baton::enter(thread);
+    watched::start::begins_late(thread);
     switch::begin(thread);
     begin_recording(thread, parent);
     baton::entered(thread);
@@ -388,5 +391,6 @@ pub extern "C" fn started(thread: &mut Thread) {
         replayed(thread, true);
     }
     switch::settle(thread);
+    watched::start::joins(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }

@@ -32,7 +32,7 @@ use crate::base::facts::facts;
 use crate::base::futex::{wait, wake, ETIMEDOUT};
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::kernel::ring;
-use crate::logs::inputs::unfollowed::unfollowed_unwatched;
+use crate::logs::inputs::unfollowed::unfollowed_meanwhile;
 use crate::logs::inputs::view;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::Thread;
@@ -199,7 +199,27 @@ fn note(thread: &mut Thread, event: &EventRef<'_>) {
 /// The thread has the baton, and the trace says so.
 pub fn note_runs(thread: &mut Thread) {
     let number = LINE.lock().number;
+    thread.in_order = true;
     note(thread, &Event::Runs(number));
+}
+
+/// The thread, which is about to go on at `pc`, takes no part in the order any more: its last stretch ends here.
+pub fn leaves_order(thread: &mut Thread, pc: u64) {
+    let state = thread.register_state(pc, 0xffff);
+    note(thread, &Event::Arrived(&state));
+    note(thread, &Event::Yields);
+}
+
+/// Threads run beside each other by now: if this one has the baton, the next one gets it.
+pub fn hands_over(thread: &Thread) {
+    let wakes = {
+        let mut line = LINE.lock();
+        match line.holder == thread.block.this {
+            true => line.pass_on(),
+            false => return,
+        }
+    };
+    wakes.wake();
 }
 
 /// The thread, which has the baton, lets others run and runs itself: the number of its next stretch.
@@ -329,7 +349,6 @@ pub fn begins_again(thread: &mut Thread) {
 /// The thread makes a child of vfork, and stands still until that is gone.
 pub fn before_vfork(thread: &mut Thread) {
     if is_serial() {
-        ring::is_borrowed();
         note(thread, &Event::Yields);
         give();
     }
@@ -354,7 +373,6 @@ pub fn after_vfork(thread: &mut Thread, child: &Thread) {
     take(thread);
     note_runs(thread);
     ring::leaves(child);
-    ring::is_given_back();
 }
 
 // --- letting others run ---
@@ -377,7 +395,7 @@ pub fn before_call(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Len
         return Lent::No;
     }
     if calls::writes_while_it_waits(number, args) && facts().options.recording.inputs() {
-        unfollowed_unwatched(
+        unfollowed_meanwhile(
             thread,
             "the kernel writes to a lock while threads run (futex with priorities)",
         );
@@ -420,7 +438,7 @@ pub fn after_call(thread: &mut Thread, lent: Lent) {
 /// `valid`: others run first, if they have waited for long enough.
 pub fn let_others_run(thread: &mut Thread, valid: u64) {
     // What has been raised comes first: it may be that there is no instruction here.
-    if !WANTED.load(Relaxed) || thread.mailbox.is_pending() {
+    if !WANTED.load(Relaxed) || !thread.in_order || thread.mailbox.is_pending() {
         return;
     }
     if facts().options.recording.inputs() {

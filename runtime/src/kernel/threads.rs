@@ -340,17 +340,19 @@ fn share(
     }
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
     if view::is_watched() && !view::has(child) {
-        unfollowed(thread, "there are more threads than can be watched");
+        unfollowed(thread, watched::start::TOO_MANY);
         watched::start::gives_up(thread);
     }
     let waits = request.flags & CLONE_VFORK != 0;
     if waits {
+        census::lends();
         baton::before_vfork(thread);
     }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
     let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
     if waits {
         baton::after_vfork(thread, child);
+        census::has_back();
     }
     let is_process = request.flags & CLONE_THREAD == 0;
     if let (true, Ok(pid)) = (is_process, sys::check(result)) {

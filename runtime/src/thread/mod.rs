@@ -128,6 +128,8 @@ pub struct Thread {
     pub mends: u32,
     /// It has carried out an instruction that is not known to be watched.
     pub unwatched: bool,
+    /// It has its place in the order of serial threads.
+    pub in_order: bool,
     /// It has noted that code was made, by itself or by another thread.
     pub code_is_made: bool,
     /// What the instruction stores that runs on the view.
@@ -267,6 +269,7 @@ impl Thread {
             mended: 0,
             mends: 0,
             unwatched: false,
+            in_order: false,
             code_is_made: false,
             stored_on_view: Vec::new(),
             part: Part::default(),

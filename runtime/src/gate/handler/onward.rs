@@ -21,6 +21,7 @@ use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::{baton, ring, switch};
+use crate::logs::inputs::view;
 use crate::thread::mailbox::Mailbox;
 use crate::thread::traps::{Fetch, Traps, RESUME_FLAG};
 use crate::thread::Thread;
@@ -61,7 +62,9 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
         thread.pressure.returned_to = state.rip;
     }
     let has_baton = ring::is_active() && (baton::is_wanted() || ring::is_due());
-    if has_baton || parts::is_due(thread) {
+    // It may wait, and be watched when it goes on.
+    let may_join = thread.in_order && view::waits();
+    if has_baton || may_join || parts::is_due(thread) {
         // By way of the runtime: there the thread's whole state is the processor's, or in its block.
         return go_round(thread, at, state);
     }

@@ -51,8 +51,6 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static SEEN: AtomicU32 = AtomicU32::new(0);
 /// An interval begins as soon as one can.
 static FORCED: AtomicBool = AtomicBool::new(false);
-/// Children of vfork that use this process's memory.
-static BORROWERS: AtomicU32 = AtomicU32::new(0);
 /// What does not change.
 static SETTINGS: Once<Settings> = Once::new();
 static KEPT: Lock<Kept> = Lock::new(Kept::new());
@@ -178,16 +176,6 @@ pub fn leaves(thread: &Thread) {
     }
 }
 
-/// A child that uses this process's memory begins.
-pub fn is_borrowed() {
-    BORROWERS.fetch_add(1, Relaxed);
-}
-
-/// It is gone.
-pub fn is_given_back() {
-    BORROWERS.fetch_sub(1, Relaxed);
-}
-
 /// The thread is about to let others run, and goes on at `pc`: what the processor has of it is put where
 /// others find it.
 pub fn stands_at(thread: &mut Thread, pc: u64) {
@@ -250,7 +238,7 @@ fn can_begin(thread: &Thread) -> bool {
         && thread.raised == 0
         && thread.handler_mask.is_none()
         && !thread.vfork_child
-        && BORROWERS.load(Relaxed) == 0;
+        && !census::is_lent();
     is_quiet
         && thread.recorder.to_file()
         && trace().phase() == Phase::Open
@@ -377,7 +365,6 @@ pub fn forked(thread: &Thread, forked: &Forked) {
     if !is_active() {
         return;
     }
-    BORROWERS.store(0, Relaxed);
     let mut kept = KEPT.lock();
     *kept = Kept { is_child: true, ..Kept::new() };
     kept.threads.push(thread.block.this);

@@ -11,6 +11,7 @@ use crate::kernel::signals::{actions, pending};
 use crate::kernel::syscalls::bpf::{action, is_valid, Data, Insn};
 use crate::kernel::syscalls::filters::{self, filters, verdict, Filter};
 use crate::kernel::threads;
+use crate::logs::inputs::view;
 use crate::thread::ending::{end_recording, refuse_program};
 use crate::thread::Thread;
 use abi::event::End;
@@ -92,6 +93,7 @@ pub fn install(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Option<
         0 if thread.filter != 0 || is_filtered() => Some(failed(sys::EINVAL)),
         0 => {
             thread.filter = STRICT;
+            view::has_filter();
             Some(0)
         }
         1 => install_filter(thread, number, args, flags, program as u64),
@@ -139,6 +141,7 @@ fn install_filter(
         let mut filters = filters();
         filters.push(Filter { program, by_prctl: number == nr::PRCTL, before: thread.filter });
         thread.filter = filters.len() as u32;
+        view::has_filter();
         if flags & TSYNC != 0 {
             filters::set_for_all(thread.filter);
         }

@@ -1,18 +1,25 @@
 //! How a watched thread begins: what a replay of it alone has to know.
 
+use crate::base::census;
 use crate::base::own::anonymous;
 use crate::base::sys::{self, nr};
 use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
+use crate::kernel::baton;
 use crate::kernel::ring::parts;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
+use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{mappings, stamps, view};
 use crate::thread::{claims, Thread};
 use abi::event::{Event, WHOLE_UNIT};
 use alloc::vec::Vec;
 
-/// The only thread, in front of a call that makes another one, or (at `pc`) behind one that lets others write to its
-/// memory, is watched from here on. What came before is replayed as with serial threads.
+/// Why threads are not watched any more.
+pub const TOO_MANY: &str = "there are more threads than can be watched";
+
+/// The only thread, in front of a call that makes another one, or (at `pc`) a thread behind one that lets others write to
+/// its memory, is watched from here on, and serial ones are that have waited meanwhile ([`joins`]). What came before is
+/// replayed as with serial threads.
 pub fn from_here_on(thread: &mut Thread, pc: u64) {
     if !view::waits() || !view::can_begin(thread) {
         return;
@@ -23,9 +30,51 @@ pub fn from_here_on(thread: &mut Thread, pc: u64) {
     }
     let registers = thread.register_state(pc, 0xffff);
     thread.event(WHOLE_UNIT, &Event::Checked(&registers));
+    if census::live() > 1 {
+        baton::leaves_order(thread, pc);
+    }
     thread.event(WHOLE_UNIT, &Event::Watched);
     gets_view(thread);
     begins_in(thread, pc, interval);
+}
+
+/// The thread is about to go on at `resume_original`. If it was in the order of serial threads, and they are watched by
+/// now, it is from here on, and lets the next one do the same.
+pub fn joins(thread: &mut Thread) {
+    if !thread.in_order || baton::is_serial() {
+        return;
+    }
+    thread.in_order = false;
+    if view::is_watched() && !view::has(thread) {
+        let pc = thread.resume_original;
+        baton::leaves_order(thread, pc);
+        thread.event(WHOLE_UNIT, &Event::Watched);
+        if gets_late_view(thread) {
+            begins_in(thread, pc, parts::interval());
+        }
+    }
+    baton::hands_over(thread);
+}
+
+/// A new thread, which may have waited to begin as a serial one, is watched from its start if others are by now.
+pub fn begins_late(thread: &mut Thread) {
+    if baton::is_serial() {
+        return;
+    }
+    if view::have_begun() && view::is_watched() && !view::has(thread) && !view::join(thread) {
+        gives_up(thread);
+    }
+    baton::hands_over(thread);
+}
+
+/// False if there are more threads than have room: then none is watched any more.
+fn gets_late_view(thread: &mut Thread) -> bool {
+    let has_one = view::join(thread);
+    if !has_one {
+        unfollowed(thread, TOO_MANY);
+        gives_up(thread);
+    }
+    has_one
 }
 
 /// Behind a call of the thread's: if it has mapped memory where threads cannot be watched, none is from here on.

@@ -38,11 +38,24 @@ pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
     if !thread.recorder.to_file() {
         return;
     }
-    // (Others would have to go over, too.)
-    let is_alone = !view::only_if_shared() || census::live() == 1 && thread.index == 0;
-    if view::waits() && is_alone && view::may_begin(thread) {
+    // (A child of vfork stands in for the thread that made it.)
+    let may_all = || !thread.vfork_child && !census::is_lent();
+    // Behind what could not be followed with one order, none begins.
+    let is_sound = census::live() == 1 || !has_happened();
+    if view::waits()
+        && (!view::only_if_shared() || is_sound && may_all())
+        && view::may_begin(thread)
+    {
         // From behind the call on they are.
         return view::want();
+    }
+    unfollowed_meanwhile(thread, why);
+}
+
+/// The same, of what happens while the call is under way and other threads run.
+pub fn unfollowed_meanwhile(thread: &mut Thread, why: &str) {
+    if !thread.recorder.to_file() {
+        return;
     }
     // A program at fixed addresses cannot be watched.
     let is_way_out = !view::is_watched() && facts().window != 0;

@@ -4,6 +4,7 @@
 //! sees and has not stored itself is put there when it is seen, and noted ([`Event::Seen`]). So the view
 //! is at each moment what the memory of a replay is that has nothing but this thread.
 
+use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::lock::Forked;
@@ -18,6 +19,7 @@ use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
 use abi::options::Options;
+use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -47,11 +49,13 @@ static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Threads are serial. The only one of a process gets a view if others may write to its memory.
 static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
+/// A thread has a filter of system calls.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 /// All that is mapped is locked in memory: views are much.
 static LOCKS_ALL: AtomicBool = AtomicBool::new(false);
 /// A thread has got a view.
 static BEGUN: AtomicBool = AtomicBool::new(false);
-/// There is one thread, whose memory nobody else writes to: it has no view yet.
+/// Nobody else writes to the memory of the thread, or of the serial threads: there is no view yet.
 static WAITS: AtomicBool = AtomicBool::new(false);
 /// Somebody else may write to it from the call on that is under way.
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -83,10 +87,11 @@ pub fn have_begun() -> bool {
     BEGUN.load(Relaxed)
 }
 
-/// Whether a process of one thread could be watched from here on, as far as can be told, if others may write to its memory.
+/// Whether a process of one thread, or of serial ones, could be watched from here on, as far as can be told, if others
+/// may write to its memory.
 pub fn may_begin(thread: &Thread) -> bool {
     // What a filter of system calls makes of those that a view takes is not known.
-    let is_filtered = thread.filter != 0 || thread.kernel_filter != 0;
+    let is_filtered = thread.filter != 0 || thread.kernel_filter != 0 || IS_FILTERED.load(Relaxed);
     let can_be = || {
         !is_filtered
             && !has_made_code()
@@ -97,13 +102,17 @@ pub fn may_begin(thread: &Thread) -> bool {
     !only_if_shared() || can_be()
 }
 
-/// Whether there is address space for a view.
+/// A thread has got a filter of system calls: others that wait may have one.
+pub fn has_filter() {
+    IS_FILTERED.store(true, Relaxed);
+}
+
+/// Whether there is address space for a view of each thread.
 fn has_room() -> bool {
-    let distance = distances().find(|&distance| map(distance));
-    if let Some(distance) = distance {
-        unmap_all(distance);
-    }
-    distance.is_some()
+    let threads = census::live() as usize;
+    let free: Vec<u64> = distances().filter(|&distance| map(distance)).take(threads).collect();
+    free.iter().for_each(|&distance| unmap_all(distance));
+    free.len() == threads
 }
 
 /// The options that describe the process: whether its threads are watched.
@@ -170,15 +179,24 @@ pub fn can_begin(thread: &mut Thread) -> bool {
     false
 }
 
-/// The only thread of the process, which is in the runtime, gets its view.
+/// The first thread of the process that has a view gets it, in the runtime.
 pub fn begin(thread: &mut Thread) {
-    thread.block.program_fs = thread.fs_base();
     BEGUN.store(true, Relaxed);
     WAITS.store(false, Relaxed);
-    if !take(thread) {
+    if !join(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");
     }
-    enter(thread);
+}
+
+/// The thread, which has run without one and is in the runtime, gets its view. False if there is no address space.
+#[must_use]
+pub fn join(thread: &mut Thread) -> bool {
+    thread.block.program_fs = thread.fs_base();
+    let has_one = take(thread);
+    if has_one {
+        enter(thread);
+    }
+    has_one
 }
 
 fn say_uncovered(thread: &mut Thread, at: u64) {
