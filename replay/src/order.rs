@@ -127,17 +127,21 @@ pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
     Ok(ordered)
 }
 
-/// Leaves out what each thread did from where it was watched on. (The one that is watched first lets the others go on to
-/// where they are, too.)
+/// Leaves out what each thread did from where it was watched on. The one that is watched first lets the others go on to
+/// where they are, too; threads that never are begin behind it.
 fn up_to_watched(mut ordered: Ordered<'_>) -> Ordered<'_> {
-    let mut watched = BTreeSet::new();
-    let mut last = None;
+    let is_watched = |item: &&Item<'_>| *item.event == Event::Watched;
+    let mut to_come: BTreeSet<u32> =
+        ordered.items.iter().filter(is_watched).map(|item| item.thread).collect();
+    let (mut has_begun, mut last) = (false, None);
     ordered.items.retain(|item| {
-        if *item.event == Event::Watched {
-            watched.insert(item.thread);
+        if is_watched(&item) {
+            to_come.remove(&item.thread);
+            has_begun = true;
             last = Some(item.clone());
+            return false;
         }
-        !watched.contains(&item.thread)
+        !has_begun || to_come.contains(&item.thread)
     });
     ordered.items.extend(last);
     ordered

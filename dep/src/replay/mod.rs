@@ -393,8 +393,12 @@ fn each_undo(
 ) -> Result<(), Stop> {
     let file = common.file.display();
     let mut parts = parts(trace, &common.file, what.thread)?;
-    if let ([Some((Watched::Beginning, _)), ..], true) = (&parts[..], what.is_newest_first()) {
-        parts.rotate_left(1);
+    if let ([Some((Watched::Beginning, _)), _, ..], true) = (&parts[..], what.is_newest_first()) {
+        match replay::alone::had_several(trace) {
+            true => parts.rotate_left(1),
+            // Each thread's in one piece.
+            false => parts[..2].reverse(),
+        }
     }
     let mut left = what.limit.unwrap_or(u64::MAX);
     let mut warnings = crate::Warnings::default();
