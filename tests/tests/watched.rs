@@ -1514,9 +1514,12 @@ fn threads_that_run_when_memory_is_shared_are_watched_from_there_on() {
         let said = text(&all.stdout);
         assert!(all.status.success(), "{said}{}", text(&all.stderr));
         assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
-        // What all did, one after another; five that go on alone (the sixth never does); the child.
+        // What all did, one after another; five that go on alone (the sixth hardly ever does); the child.
         let lines: Vec<_> = said.lines().collect();
-        assert!(lines.len() == 7 && lines[0].contains(" all threads together "), "{said}");
+        assert!(
+            matches!(lines.len(), 7 | 8) && lines[0].contains(" all threads together "),
+            "{said}"
+        );
         let info = text(&dep(here, &["info", "rec"]).stdout);
         assert!(info.contains("replayable     all 2 to their ends\n"), "{info}");
     }

@@ -14,16 +14,18 @@ enum { THREADS = 4, ROUNDS = 3000 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 static int is_open, ends[2];
-static atomic_int stop;
+static atomic_int there, stop;
 static _Atomic uint64_t *both;
 static uint64_t sums[THREADS];
 static void *sleeps(void *arg) {
+    there++;
     for (;;) pause();
     return arg;
 }
 static void *waits(void *arg) {
     uint64_t number = (uintptr_t)arg, sum = number;
     char byte = 0;
+    there++;
     switch (number) {
     case 0:
         CHECK(read(ends[0], &byte, 1) == 1);
@@ -51,6 +53,7 @@ int main(void) {
     CHECK(pthread_create(&sleeper, NULL, sleeps, NULL) == 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], NULL, waits, (void *)i) == 0);
+    while (there < THREADS + 1) usleep(500);
     usleep(2000);
     both = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(both != MAP_FAILED);
