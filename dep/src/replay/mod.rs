@@ -1,5 +1,6 @@
 //! `dep replay`, and replays for the commands that list what a recording of inputs does not have.
 
+mod ordered;
 mod overlap;
 mod process;
 mod ready;
@@ -8,6 +9,7 @@ mod tree;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::Sender;
 
 use abi::script::Verdict;
 use clap::Args as ClapArgs;
@@ -165,7 +167,8 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, Error> {
     })
 }
 
-/// Replays a process, or its watched threads one by one. `before`: stands in front of what is said of it.
+/// Replays a process, or its watched threads, each alone, as many at once as there are processors. `before`: stands in
+/// front of what is said of it.
 fn each(
     arguments: &Arguments,
     recording: Option<&Recording>,
@@ -183,14 +186,15 @@ fn each(
     if arguments.thread.is_some() && !replay::alone::is_watched(&trace) {
         return Err(needs_watched());
     }
-    for thread in parts(&trace, &arguments.file, arguments.thread)? {
+    let parts = parts(&trace, &arguments.file, arguments.thread)?;
+    let jobs: Vec<_> = parts.into_iter().enumerate().collect();
+    let several = replay::alone::had_several(&trace);
+    let told = |thread: Option<(Watched, u32)>| {
         let mut named = named(arguments, process);
         named.thread = thread.map(|(what, _)| what);
         let thread = match thread {
             Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
-            Some((Watched::Beginning, _)) if replay::alone::had_several(&trace) => {
-                "all threads together ".into()
-            }
+            Some((Watched::Beginning, _)) if several => "all threads together ".into(),
             Some((Watched::Beginning, tid)) => format!("thread {tid} alone "),
             Some((Watched::Named(_), _)) | None => String::new(),
         };
@@ -198,9 +202,14 @@ fn each(
             Some(recording) => Ready::in_recording(&named, recording),
             None => Ready::new(&named),
         };
-        let told = ready.and_then(|ready| one(arguments, &ready, &format!("{before}{thread}")));
-        statuses.push(say(arguments, told));
-    }
+        ready.and_then(|ready| one(arguments, &ready, &format!("{before}{thread}")))
+    };
+    let at_once = ordered::at_once(arguments.output);
+    let run = |&(at, part): &(usize, _), sender: &Sender<_>| {
+        // Whoever hears it is there until all are done.
+        let _ = sender.send((at, told(part)));
+    };
+    ordered::run(&jobs, at_once, jobs.len(), run, |told| statuses.push(say(arguments, told)));
     Ok(())
 }
 

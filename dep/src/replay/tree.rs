@@ -4,13 +4,10 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
-use std::num::NonZero;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{channel, Sender};
-use std::thread::available_parallelism;
+use std::sync::mpsc::Sender;
 
 use nix::fcntl::{fcntl, FcntlArg, FdFlag, OFlag};
 use recording::originals::{Originals, Wanted};
@@ -23,7 +20,7 @@ use trace::Error;
 
 use super::process::{run_all, unsaid, Besides, Finished};
 use super::ready::SCRIPT;
-use super::{named, one, say, Arguments, Ready, Told};
+use super::{named, one, ordered, say, Arguments, Ready, Told};
 use crate::args::Which;
 use crate::cleanup::Guard;
 
@@ -70,38 +67,12 @@ pub fn replay(
     let folder = folder.map_err(failed)?;
     // What was unpacked is looked after already.
     let _guard = recording.temporary().is_none().then(|| Guard::new(folder.path()));
-    // What programs write comes in one order.
-    let at_once = match arguments.output {
-        true => 1,
-        false => available_parallelism().map_or(1, NonZero::get),
-    };
+    let at_once = ordered::at_once(arguments.output);
     let tokens = tokens(folder.path(), at_once - 1)?;
     let replays = Replays { arguments, recording, names, folder: folder.path(), tokens: &tokens };
     let jobs = replays.jobs();
-    let (sender, results) = channel();
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..at_once.min(jobs.len()) {
-            let (jobs, next, replays, sender) = (&jobs, &next, &replays, sender.clone());
-            scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
-                    replays.run(job, &sender);
-                }
-            });
-        }
-        drop(sender);
-        let mut waiting: Vec<Option<Result<Told, Error>>> = names.iter().map(|_| None).collect();
-        let mut said = 0;
-        for (at, told) in results {
-            if let Some(slot) = waiting.get_mut(at) {
-                *slot = Some(told);
-            }
-            while let Some(told) = waiting.get_mut(said).and_then(Option::take) {
-                done(say(arguments, told));
-                said += 1;
-            }
-        }
-    });
+    let run = |job: &_, sender: &Results| replays.run(job, sender);
+    ordered::run(&jobs, at_once, names.len(), run, |told| done(say(arguments, told)));
     Ok(())
 }
 
