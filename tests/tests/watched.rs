@@ -1544,6 +1544,22 @@ fn threads_that_run_when_memory_is_shared_are_watched_from_there_on() {
     assert!(text(&races.stderr).contains("record it with --threads watched"));
 }
 
+/// Memory that comes from another process, or goes to one, in a message: both are watched, or they would wait for ever.
+#[test]
+fn memory_that_is_handed_over_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    let name = "c/handed_over.pie";
+    let case = corpus().into_iter().find(|case| case.name == name).expect("a case");
+    let run = dep(here, &["record", "-o", "rec", case.path.to_str().unwrap()]);
+    let printed = (&*text(&run.stdout), &*text(&run.stderr));
+    assert_eq!(printed, ("3\n9\n18\n30\n45\n", ""));
+    let all = dep(here, &["replay", "rec"]);
+    let said = text(&all.stdout);
+    assert!(all.status.success() && said.lines().count() == 4, "{said}{}", text(&all.stderr));
+    assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+}
+
 /// Without a thread that is watched memory that is attached is followed, too: the process goes over.
 #[test]
 fn memory_that_is_attached_is_followed() {

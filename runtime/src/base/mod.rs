@@ -17,6 +17,7 @@ pub mod lineage;
 pub mod lock;
 pub mod mapping;
 pub mod maps;
+pub mod messages;
 pub mod namespaces;
 pub mod once;
 pub mod own;

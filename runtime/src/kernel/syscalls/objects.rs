@@ -5,7 +5,7 @@
 
 use crate::base::descriptors;
 use crate::base::facts::facts;
-use crate::base::program::read_program_value;
+use crate::base::messages::{self, MESSAGE};
 use crate::base::sys::{self, nr};
 use crate::code::jit::{jit, Jit};
 use crate::code::objects::are_any;
@@ -56,7 +56,7 @@ pub fn before_call(number: usize, args: &[usize; 6]) {
         SENDMSG if hands_over(args[1] as u64) => return give_up(&mut jit()),
         SENDMMSG => {
             // Each message is followed by a word for its length.
-            let all = (0..args[2].min(1024) as u64).map(|i| args[1] as u64 + i * 64);
+            let all = (0..args[2].min(1024) as u64).map(|i| args[1] as u64 + i * MESSAGE);
             if all.into_iter().any(hands_over) {
                 give_up(&mut jit());
             }
@@ -77,38 +77,8 @@ pub fn before_call(number: usize, args: &[usize; 6]) {
 
 /// Whether the message at `at` may hand an object to another process.
 fn hands_over(at: u64) -> bool {
-    const SOL_SOCKET: u64 = 1;
-    const RIGHTS: u64 = 1 << 32 | SOL_SOCKET;
-    const MOST: u64 = 4096;
-    let word = |at: u64| {
-        let mut word = 0u64;
-        read_program_value(at, &mut word).then_some(word)
-    };
-    let all = || {
-        let (control, len) = (word(at.wrapping_add(32))?, word(at.wrapping_add(40))?);
-        let mut from = 0;
-        while from + 16 <= len {
-            let piece = control.wrapping_add(from);
-            let (size, kind) = (word(piece)?, word(piece.wrapping_add(8))?);
-            if !(16..=MOST).contains(&size) {
-                return None;
-            }
-            if kind == RIGHTS {
-                for i in 0..(size - 16) / 4 {
-                    let mut fd = 0u32;
-                    if !read_program_value(piece.wrapping_add(16 + 4 * i), &mut fd) {
-                        return None;
-                    }
-                    if identity(fd as usize).is_some_and(|file| jit().is_object(file)) {
-                        return None;
-                    }
-                }
-            }
-            from += size.next_multiple_of(8);
-        }
-        Some(())
-    };
-    all().is_none()
+    let is_object = |&fd: &u32| identity(fd as usize).is_some_and(|file| jit().is_object(file));
+    messages::descriptors(at).is_none_or(|all| all.iter().any(is_object))
 }
 
 /// Others may have the objects from now on, and nobody knows when they do not any more.

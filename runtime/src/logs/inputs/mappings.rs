@@ -17,7 +17,7 @@ use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::logs::inputs::regions::{self, Region};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
-use crate::logs::inputs::{view, written};
+use crate::logs::inputs::{handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -336,6 +336,9 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
                 && other.from < special.from.saturating_add(len)
                 && special.from < other.from.saturating_add(other.end - other.start)
         };
+        if matches!(kind, Kind::File | Kind::Through) {
+            handed::mapped(thread, special.file);
+        }
         let twice = SPECIAL.lock().iter().any(is_twice);
         if twice {
             unfollowed_unwatched(
@@ -377,6 +380,14 @@ pub fn changed_path(thread: &mut Thread, path: usize) {
     // SAFETY: the kernel reads the path, which it has just read, and writes `struct stat`.
     let found = unsafe { sys::call(nr::STAT, &[path, words.as_mut_ptr() as usize]) };
     changed_file(thread, found.is_ok().then_some(Stat(words)), None);
+}
+
+/// Whether it is mapped in a way that shows what others change.
+pub fn shows_changes(file: [u64; 2]) -> bool {
+    let shows = |special: &Special| {
+        matches!(special.kind, Kind::File | Kind::Through) && special.file == file
+    };
+    SPECIAL.lock().iter().any(shows)
 }
 
 fn is_of_file(special: &Special) -> bool {
@@ -423,7 +434,7 @@ impl Stat {
         self.0[3] & FORMAT == REGULAR
     }
 
-    fn identity(&self) -> [u64; 2] {
+    pub fn identity(&self) -> [u64; 2] {
         [self.0[0], self.0[1]]
     }
 

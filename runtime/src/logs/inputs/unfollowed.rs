@@ -4,7 +4,7 @@ use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::{mappings, view};
+use crate::logs::inputs::{handed, mappings, view};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -117,6 +117,9 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
             unfollowed(thread, "memory is written by way of a file (/proc/PID/mem)");
         }
         number => {
+            if !view::is_watched() {
+                handed::look(thread, call, result);
+            }
             if let Some(fd) = changed_by(number, &call.args, result) {
                 mappings::changed(thread, fd, bytes_changed_by(number, &call.args, result));
             }
