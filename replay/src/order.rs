@@ -106,8 +106,21 @@ pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
     Ok(ordered)
 }
 
-/// What the process did until its threads were watched: each up to there.
-pub fn beginning(trace: &Trace) -> Result<Ordered<'_>, Error> {
+/// What the process of the last of these traces did until its threads were watched: each up to there. See [`order`].
+pub fn beginning<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
+    let trace = match traces {
+        [] => return Err(Error("there is no trace".into())),
+        [trace] => *trace,
+        [first, children @ ..] => {
+            let mut ordered = alone(first, &Numbers::OWN)?;
+            for child in children {
+                ordered = behind(ordered, child)?;
+            }
+            let mut ordered = up_to_watched(ordered);
+            ordered.cut();
+            return Ok(ordered);
+        }
+    };
     let first = trace.threads.iter().find(|thread| thread.index == 0);
     let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
     let has_run = |thread: &Thread| thread.events.iter().enumerate().any(|e| runs(e).is_some());

@@ -172,14 +172,14 @@ pub fn write_thread(
     write_ordered(lineage, Part::Alone, Some((alone, true)), interpreter, resolve, out)
 }
 
-/// The same, of what the only thread did until it was watched.
+/// The same, of what was done until threads were watched.
 pub fn write_beginning(
     lineage: &Lineage,
     interpreter: Option<&Path>,
     resolve: &mut dyn FnMut(&Wanted) -> Result<PathBuf, Error>,
     out: &mut (impl Write + Seek),
 ) -> Result<Script, Error> {
-    let ordered = crate::order::beginning(lineage.last())?;
+    let ordered = crate::order::beginning(&lineage.traces())?;
     write_ordered(lineage, Part::Alone, Some((ordered, false)), interpreter, resolve, out)
 }
 

@@ -1558,6 +1558,21 @@ fn memory_that_is_handed_over_is_followed() {
     let said = text(&all.stdout);
     assert!(all.status.success() && said.lines().count() == 4, "{said}{}", text(&all.stderr));
     assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+    // What the child did, in both of its parts, behind what its parent did until it forked.
+    let child = said.lines().next_back().and_then(|line| line.split('.').next()).unwrap();
+    let listed = |what: &str, more: &[&str]| {
+        let all = dep(here, &[&[what, "rec", "-p", child], more].concat());
+        assert!(all.status.success(), "{}", text(&all.stderr));
+        text(&all.stdout)
+    };
+    let blocks = listed("blocks", &[]);
+    let of_child = |line: &str| line.split(' ').next() == Some(child);
+    assert!(blocks.lines().count() > 100 && blocks.lines().all(of_child));
+    assert_eq!(listed("blocks", &["--limit", "40"]).lines().count(), 40);
+    assert_eq!(
+        listed("blocks", &["--limit", "40"]),
+        blocks.split_inclusive('\n').take(40).collect::<String>()
+    );
 }
 
 /// Without a thread that is watched memory that is attached is followed, too: the process goes over.

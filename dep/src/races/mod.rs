@@ -107,7 +107,7 @@ pub fn list_watched(
                 })?,
             };
             let ordered = match what {
-                Watched::Beginning => replay::order::beginning(recorded),
+                Watched::Beginning => replay::order::beginning(&ready.lineage.traces()),
                 _ => replay::alone::order(&ready.lineage, thread.index),
             };
             written.add(&ordered.map_err(in_file)?);

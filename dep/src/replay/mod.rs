@@ -380,15 +380,38 @@ fn each_listed(
 ) -> Result<(), Stop> {
     for part in parts(trace, &common.file, listing.what.thread)? {
         let ready = ready(common, of, part.map(|(what, _)| what))?;
-        if ready.script.child.is_some() {
-            return replayed(&ready, args, common, "dep", out);
-        }
-        listing.limit = overlap::show(&listing, &ready, common, out)?;
+        listing.limit = match ready.script.child {
+            Some(_) => {
+                let mut lines = Lines { out: &mut *out, count: 0 };
+                replayed(&ready, args, common, "dep", &mut lines)?;
+                listing.limit.saturating_sub(lines.count)
+            }
+            None => overlap::show(&listing, &ready, common, out)?,
+        };
         if listing.limit == 0 {
             break;
         }
     }
     Ok(())
+}
+
+/// Counts the lines that are written.
+struct Lines<'a, W> {
+    out: &'a mut W,
+    count: u64,
+}
+
+impl<W: Write> Write for Lines<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        let lines = bytes.iter().take(written).filter(|&&byte| byte == b'\n').count();
+        self.count += lines as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Lists the undo logs of watched threads, one after another. No order of threads is known, but what they did before
