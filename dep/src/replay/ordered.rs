@@ -23,28 +23,36 @@ pub fn run<J: Sync, T: Send>(
     mut done: impl FnMut(T),
 ) {
     let (sender, results) = channel();
-    let next = AtomicUsize::new(0);
+    let mut waiting: Vec<Option<T>> = (0..places).map(|_| None).collect();
+    let mut next = 0;
+    let mut hear = |(at, result): (usize, T)| {
+        if let Some(slot) = waiting.get_mut(at) {
+            *slot = Some(result);
+        }
+        while let Some(result) = waiting.get_mut(next).and_then(Option::take) {
+            done(result);
+            next += 1;
+        }
+    };
+    if at_once.min(jobs.len()) < 2 {
+        for job in jobs {
+            work(job, &sender);
+            results.try_iter().for_each(&mut hear);
+        }
+        return;
+    }
+    let taken = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..at_once.min(jobs.len()) {
-            let (next, work, sender) = (&next, &work, sender.clone());
+            let (taken, work, sender) = (&taken, &work, sender.clone());
             scope.spawn(move || {
-                while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
+                while let Some(job) = jobs.get(taken.fetch_add(1, Relaxed)) {
                     work(job, &sender);
                 }
             });
         }
         drop(sender);
-        let mut waiting: Vec<Option<T>> = (0..places).map(|_| None).collect();
-        let mut next = 0;
-        for (at, result) in results {
-            if let Some(slot) = waiting.get_mut(at) {
-                *slot = Some(result);
-            }
-            while let Some(result) = waiting.get_mut(next).and_then(Option::take) {
-                done(result);
-                next += 1;
-            }
-        }
+        results.into_iter().for_each(hear);
     });
 }
 
@@ -62,7 +70,10 @@ mod tests {
                 sender.send((at, at)).unwrap();
             }
         };
-        run(&jobs, 3, 100, work, |at| seen.push(at));
-        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+        for at_once in [1, 3] {
+            seen.clear();
+            run(&jobs, at_once, 100, work, |at| seen.push(at));
+            assert_eq!(seen, (0..100).collect::<Vec<_>>());
+        }
     }
 }
