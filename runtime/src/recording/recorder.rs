@@ -341,7 +341,9 @@ impl Recorder {
         if let Err(errno) = stayed {
             trace.lost(errno);
         }
-        if trace.phase() == Phase::Open {
+        // Asked once: whether this is kept, and what is said of it, must not differ.
+        let phase = trace.phase();
+        if phase == Phase::Open {
             if self.epoch != trace.epoch() {
                 self.begin(trace, registers, 0);
             }
@@ -361,8 +363,8 @@ impl Recorder {
             // What is lost begins behind the chunk that ended here.
             self.gap = Some(end);
             // A thread that starts in a pause has lost nothing yet.
-            if self.seq > 0 || trace.phase() != Phase::Paused {
-                self.loss(trace, insn, end);
+            if self.seq > 0 || phase != Phase::Paused {
+                self.loss(trace, phase, insn, end);
             }
         }
         self.discard();
@@ -566,7 +568,7 @@ impl Recorder {
             return self.event_at(insn, flow, event);
         }
         // What comes next cannot be understood without this event.
-        self.loss(trace, insn, flow);
+        self.loss(trace, trace.phase(), insn, flow);
         let _ = self.seal_chunk(pointers);
     }
 
@@ -586,18 +588,18 @@ impl Recorder {
         }
         let needed = event.size() + LOSS_SIZE;
         let has_room = || self.events.as_ref().is_some_and(|e| e.has_room(needed));
-        let kept =
-            trace.phase() == Phase::Open && (has_room() || self.new_events(trace, needed as u64));
+        let phase = trace.phase();
+        let kept = phase == Phase::Open && (has_room() || self.new_events(trace, needed as u64));
         if kept {
             return self.event_at(WHOLE_UNIT, turns, event);
         }
-        self.loss(trace, WHOLE_UNIT, turns);
+        self.loss(trace, phase, WHOLE_UNIT, turns);
         self.gap = Some(turns);
     }
 
-    /// Notes that the thread's recording ends here, for now or for good.
-    fn loss(&mut self, trace: &TraceFile, insn: u32, flow: u64) {
-        if let Some(loss) = trace.gap() {
+    /// Notes that the thread's recording ends here, for now or for good: in `phase` nothing is kept.
+    fn loss(&mut self, trace: &TraceFile, phase: Phase, insn: u32, flow: u64) {
+        if let Some(loss) = trace.gap(phase) {
             // One fits always. Where more follow, room for the next one has to be made.
             let full = self.events.as_ref().is_some_and(|e| !e.has_room(2 * LOSS_SIZE));
             if full && trace.phase().describes() {
@@ -734,6 +736,7 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
     use std::os::fd::AsRawFd;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::vec::Vec;
 
     const REGISTERS: RegisterState = RegisterState {
@@ -870,6 +873,38 @@ mod tests {
         let frames_of_second = frames(&mut second);
         assert_eq!(numbers(&frames_of_second, FrameKind::Record), [(0, 2)]);
         assert_eq!(kinds(&frames_of_second), [start, fs_base]);
+    }
+
+    /// Whoever pauses a recording does not wait for its threads.
+    #[test]
+    fn each_gap_is_said_however_often_others_pause_the_recording() {
+        let mut file = file();
+        let trace = trace();
+        assert!(trace.open(file.as_raw_fd()));
+        let mut recorder = Recorder::default();
+        recorder.open(trace, Identity::default(), &REGISTERS, true).expect("a region");
+        let mut pointers = recorder.next_chunk(&[0, 0], &REGISTERS, 0);
+        let mut gaps = 0;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    trace.pause();
+                    trace.resume();
+                }
+            });
+            while gaps < 5000 {
+                let was_kept = recorder.to_file();
+                execute(&mut pointers, &[16]);
+                pointers = recorder.next_chunk(&pointers, &REGISTERS, 0);
+                gaps += usize::from(was_kept && !recorder.to_file());
+            }
+            done.store(true, Relaxed);
+        });
+        recorder.close(&pointers);
+        assert!(trace.end());
+        let said = kinds(&frames(&mut file)).into_iter().filter(|&kind| kind == Kind::Loss as u16);
+        assert_eq!(said.count(), gaps);
     }
 
     #[test]

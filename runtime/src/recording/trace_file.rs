@@ -566,11 +566,11 @@ impl TraceFile {
         region.put_file(at, len, self.fd.load(Relaxed), place.offset + from)
     }
 
-    /// Why what a thread records is not kept, if that is worth an event: the recording was lost, or
-    /// pauses.
-    pub fn gap(&self) -> Option<EventRef<'static>> {
+    /// Why what a thread records is not kept in `phase`, if that is worth an event: the recording was
+    /// lost, or pauses.
+    pub fn gap(&self, phase: Phase) -> Option<EventRef<'static>> {
         let paused = Event::Loss { reason: Loss::Paused, errno: 0 };
-        self.loss().or_else(|| (self.phase() == Phase::Paused).then_some(paused))
+        self.loss().or_else(|| (phase == Phase::Paused).then_some(paused))
     }
 
     /// What ended the recording.
@@ -749,7 +749,7 @@ impl TraceFile {
         let length = Event::Length(state.end);
         let time = Event::EndTime(sys::now_ns());
         // The thread that says how was not recorded any more.
-        match how.filter(|_| !noted || self.gap().is_some()) {
+        match how.filter(|_| !noted || self.gap(self.phase()).is_some()) {
             Some(how) => self.last_words(&mut state, &[length, time, how.clone()], true),
             None => self.last_words(&mut state, &[length, time], true),
         }
