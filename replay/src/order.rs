@@ -95,49 +95,42 @@ impl Numbers {
 /// Puts the events of the last of these traces in order, behind those of the traces before it: each is of
 /// the process that was forked by the one before.
 pub fn order<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
-    let Some((first, children)) = traces.split_first() else {
-        return Err(Error("there is no trace".into()));
-    };
-    let mut ordered = alone(first, &Numbers::OWN)?;
-    for child in children {
-        ordered = behind(ordered, child)?;
-    }
+    let mut ordered = in_line(traces)?;
     ordered.cut();
     Ok(ordered)
 }
 
+/// The events of the first trace, and of each further one behind those before it: not cut.
+fn in_line<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
+    let Some((first, children)) = traces.split_first() else {
+        return Err(Error("there is no trace".into()));
+    };
+    children.iter().try_fold(alone(first, &Numbers::OWN)?, |ordered, child| behind(ordered, child))
+}
+
 /// What the process of the last of these traces did until its threads were watched: each up to there. See [`order`].
 pub fn beginning<'a>(traces: &[&'a Trace]) -> Result<Ordered<'a>, Error> {
-    let trace = match traces {
-        [] => return Err(Error("there is no trace".into())),
-        [trace] => *trace,
-        [first, children @ ..] => {
-            let mut ordered = alone(first, &Numbers::OWN)?;
-            for child in children {
-                ordered = behind(ordered, child)?;
-            }
-            let mut ordered = up_to_watched(ordered);
-            ordered.cut();
-            return Ok(ordered);
-        }
-    };
-    let first = trace.threads.iter().find(|thread| thread.index == 0);
-    let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
-    let has_run = |thread: &Thread| thread.events.iter().enumerate().any(|e| runs(e).is_some());
-    let ended_before = |thread: &Thread| {
-        thread.index != 0
-            && !crate::alone::follows_watched(trace, thread)
-            && (has_run(thread) || thread.own_process().is_some())
-    };
-    let mut ordered = match trace.threads.iter().any(ended_before) {
-        true => up_to_watched(alone(trace, &Numbers::OWN)?),
-        false => {
+    let mut ordered = match traces {
+        [trace] if !had_others(trace) => {
+            let first = trace.threads.iter().find(|thread| thread.index == 0);
+            let first = first.ok_or_else(|| Error("damaged: it has no first thread".into()))?;
             let items = first.events.iter().filter_map(|placed| Numbers::OWN.item(first, placed));
             Ordered { items: items.collect(), end: End::None, child: None }
         }
+        traces => up_to_watched(in_line(traces)?),
     };
     ordered.cut();
     Ok(ordered)
+}
+
+/// Whether other threads than the first one ran before any was watched.
+fn had_others(trace: &Trace) -> bool {
+    let has_run = |thread: &Thread| thread.events.iter().enumerate().any(|e| runs(e).is_some());
+    trace.threads.iter().any(|thread| {
+        thread.index != 0
+            && !crate::alone::follows_watched(trace, thread)
+            && (has_run(thread) || thread.own_process().is_some())
+    })
 }
 
 /// Leaves out what each thread did from where it was watched on. The one that is watched first lets the others go on to
