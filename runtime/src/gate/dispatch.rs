@@ -142,8 +142,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
     thread.recorder.end_chunk_if_asked(&mut pointers);
     thread.block.pointers = pointers;
     switch::at_main(thread);
-    switch::settle(thread);
-    watched::start::joins(thread);
+    settle(thread);
     if kind == SYSCALL && !is_replay() {
         switch::makes_again(thread);
     }
@@ -159,11 +158,16 @@ fn replayed(thread: &mut Thread, at_boundary: bool) {
     }
 }
 
+/// The thread is about to go on: nothing is left that it has to do first, and it is recorded as the others are.
+fn settle(thread: &mut Thread) {
+    switch::settle(thread);
+    watched::start::joins(thread);
+}
+
 /// Something has come up on the way back: once more.
 pub extern "C" fn once_more(thread: &mut Thread) {
     thread.slot.set_place(place::RUNTIME);
-    switch::settle(thread);
-    watched::start::joins(thread);
+    settle(thread);
     pending::before_leaving(thread);
 }
 
@@ -390,7 +394,6 @@ pub extern "C" fn started(thread: &mut Thread) {
         contexts::begun(thread);
         replayed(thread, true);
     }
-    switch::settle(thread);
-    watched::start::joins(thread);
+    settle(thread);
     thread.mailbox.let_in_at_tail(thread.mailbox.real_mask());
 }
