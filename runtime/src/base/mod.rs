@@ -25,5 +25,6 @@ pub mod processor;
 pub mod program;
 pub mod replaying;
 pub mod signal;
+pub mod stat;
 pub mod sys;
 pub mod vectors;

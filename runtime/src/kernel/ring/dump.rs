@@ -5,10 +5,10 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::kernel::ring::copied::Copied;
 use crate::kernel::ring::lines::{parse, Line};
-use crate::logs::inputs::mappings::Stat;
 use crate::recording::appender::{put_event, put_frame};
 use abi::event::{Event, RegionKind};
 use abi::ids::LiveAddr;

@@ -4,6 +4,7 @@ use crate::base::facts::facts;
 use crate::base::own::{keep_room, kept, own_range};
 use crate::base::program::read_program_value;
 use crate::base::replaying::is_replay;
+use crate::base::stat::identity;
 use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words, maps};
 use crate::code::executable::ExecRange;
@@ -315,7 +316,7 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     let piece = match shared && !facts().options.is_repeatable() {
         true if fd == NO_OBJECT => None,
         true if !file => jit.piece(None, 0),
-        true => objects::identity(fd as usize).and_then(|id| jit.piece(Some(id), offset)),
+        true => identity(fd as usize).and_then(|id| jit.piece(Some(id), offset)),
         false => None,
     };
     jit.set_view(Span::new(start, start + len), piece, writable);

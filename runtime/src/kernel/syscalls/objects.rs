@@ -6,17 +6,10 @@
 use crate::base::descriptors;
 use crate::base::facts::facts;
 use crate::base::messages::{self, MESSAGE};
+use crate::base::stat::identity;
 use crate::base::sys::{self, nr};
 use crate::code::jit::{jit, Jit};
 use crate::code::objects::are_any;
-
-/// Device and inode of what `fd` is open for.
-pub fn identity(fd: usize) -> Option<[u64; 2]> {
-    let mut stat = [0u64; 18];
-    // SAFETY: struct stat has 144 bytes.
-    unsafe { sys::call(nr::FSTAT, &[fd, stat.as_mut_ptr() as usize]) }.ok()?;
-    Some([stat[0], stat[1]])
-}
 
 /// A call has made a file in memory.
 pub fn made(fd: usize) {

@@ -3,8 +3,9 @@
 
 use crate::base::lock::{Forked, Lock};
 use crate::base::messages::{descriptors, MESSAGE};
+use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::mappings::{self, Stat};
+use crate::logs::inputs::mappings;
 use crate::logs::inputs::unfollowed::unfollowed_unwatched;
 use crate::logs::moment::Call;
 use crate::thread::Thread;

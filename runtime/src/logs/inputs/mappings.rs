@@ -13,6 +13,7 @@ use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
 use crate::base::maps;
 use crate::base::program::read_program_value;
+use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::logs::inputs::regions::{self, Region};
@@ -74,6 +75,17 @@ enum Kind {
     Wiped,
     /// A child finds nothing there.
     Missing,
+}
+
+impl Kind {
+    fn is_of_file(self) -> bool {
+        matches!(self, Kind::File | Kind::Private | Kind::Through)
+    }
+
+    /// Whether all that others write to the file shows.
+    fn shows_changes(self) -> bool {
+        matches!(self, Kind::File | Kind::Through)
+    }
 }
 
 /// Why a recording ends where memory is attached that is not followed.
@@ -332,11 +344,11 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         let is_twice = |other: &Special| {
             other.file == special.file
                 && (kind == Kind::Through || other.kind == Kind::Through)
-                && matches!(other.kind, Kind::File | Kind::Private | Kind::Through)
+                && other.kind.is_of_file()
                 && other.from < special.from.saturating_add(len)
                 && special.from < other.from.saturating_add(other.end - other.start)
         };
-        if matches!(kind, Kind::File | Kind::Through) {
+        if kind.shows_changes() {
             handed::mapped(thread, special.file);
         }
         let twice = SPECIAL.lock().iter().any(is_twice);
@@ -368,7 +380,7 @@ pub fn attached(thread: &mut Thread, id: usize, start: u64) {
 
 /// The call has changed the file behind `fd`, these bytes of it if that is known: what if it is mapped?
 pub fn changed(thread: &mut Thread, fd: usize, bytes: Option<Range<u64>>) {
-    if !SPECIAL.lock().iter().any(is_of_file) {
+    if !SPECIAL.lock().iter().any(|special| special.kind.is_of_file()) {
         return;
     }
     changed_file(thread, Stat::of(fd), bytes);
@@ -376,27 +388,18 @@ pub fn changed(thread: &mut Thread, fd: usize, bytes: Option<Range<u64>>) {
 
 /// The call has changed the file at the program's `path`.
 pub fn changed_path(thread: &mut Thread, path: usize) {
-    let mut words = [0u64; 18];
-    // SAFETY: the kernel reads the path, which it has just read, and writes `struct stat`.
-    let found = unsafe { sys::call(nr::STAT, &[path, words.as_mut_ptr() as usize]) };
-    changed_file(thread, found.is_ok().then_some(Stat(words)), None);
+    changed_file(thread, Stat::of_path(path), None);
 }
 
 /// Whether it is mapped in a way that shows what others change.
 pub fn shows_changes(file: [u64; 2]) -> bool {
-    let shows = |special: &Special| {
-        matches!(special.kind, Kind::File | Kind::Through) && special.file == file
-    };
-    SPECIAL.lock().iter().any(shows)
-}
-
-fn is_of_file(special: &Special) -> bool {
-    matches!(special.kind, Kind::File | Kind::Private | Kind::Through)
+    SPECIAL.lock().iter().any(|special| special.kind.shows_changes() && special.file == file)
 }
 
 fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64>>) {
     let Some(stat) = stat.filter(Stat::is_regular) else { return };
-    let is_mapped = |special: &&Special| is_of_file(special) && special.file == stat.identity();
+    let is_mapped =
+        |special: &&Special| special.kind.is_of_file() && special.file == stat.identity();
     let found: Vec<_> = SPECIAL.lock().iter().filter(is_mapped).copied().collect();
     for special in found {
         let Some(bytes) = &bytes else {
@@ -413,49 +416,6 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
         }
         // Where the program has stored in a private mapping it goes on to see that.
         written::all(thread, special.start + (first - special.from), last - first);
-    }
-}
-
-/// What `fstat` says of a file, as far as it is needed.
-pub struct Stat([u64; 18]);
-
-impl Stat {
-    /// Of an open file.
-    pub fn of(fd: usize) -> Option<Stat> {
-        let mut words = [0u64; 18];
-        // SAFETY: the kernel writes `struct stat`, which has this size.
-        unsafe { sys::call(nr::FSTAT, &[fd, words.as_mut_ptr() as usize]) }.ok()?;
-        Some(Stat(words))
-    }
-
-    pub fn is_regular(&self) -> bool {
-        const FORMAT: u64 = 0o170000;
-        const REGULAR: u64 = 0o100000;
-        self.0[3] & FORMAT == REGULAR
-    }
-
-    pub fn identity(&self) -> [u64; 2] {
-        [self.0[0], self.0[1]]
-    }
-
-    fn has_name(&self) -> bool {
-        self.0[2] != 0
-    }
-
-    pub fn device(&self) -> u64 {
-        self.0[0]
-    }
-
-    pub fn inode(&self) -> u64 {
-        self.0[1]
-    }
-
-    pub fn size(&self) -> u64 {
-        self.0[6]
-    }
-
-    pub fn changed_ns(&self) -> u64 {
-        self.0[11].wrapping_mul(1_000_000_000).wrapping_add(self.0[12])
     }
 }
 
