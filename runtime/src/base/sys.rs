@@ -84,6 +84,7 @@ pub mod nr {
     pub const TIMER_DELETE: usize = 226;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
+    pub const TKILL: usize = 200;
     pub const TGKILL: usize = 234;
     pub const OPENAT: usize = 257;
     pub const NEWFSTATAT: usize = 262;
@@ -250,7 +251,8 @@ pub fn monotonic_ns() -> u64 {
 
 pub const CLOCK_MONOTONIC: usize = 1;
 
-fn clock_ns(clock: usize) -> u64 {
+/// Nanoseconds that the clock shows.
+pub fn clock_ns(clock: usize) -> u64 {
     let mut now = [0u64; 2];
     // SAFETY: the kernel writes two words.
     let _ = unsafe { call(nr::CLOCK_GETTIME, &[clock, now.as_mut_ptr() as usize]) };

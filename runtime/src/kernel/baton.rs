@@ -21,9 +21,11 @@
 
 mod calls;
 mod ending;
+mod priorities;
 mod schedule;
 
 pub use ending::before_end;
+pub use priorities::call as call_with_priorities;
 pub use schedule::Schedule;
 
 use crate::base::census;
@@ -329,7 +331,8 @@ pub fn hold() -> Guard<'static, Line> {
 }
 
 /// In the only thread of a forked child.
-pub fn forked(thread: &Thread, mut held: Guard<'static, Line>, _: &Forked) {
+pub fn forked(thread: &Thread, mut held: Guard<'static, Line>, forked: &Forked) {
+    priorities::forked(forked);
     held.waiting.clear();
     WAITING.store(0, Relaxed);
     LOOSE.store(0, Relaxed);

@@ -51,6 +51,8 @@ pub struct Mailbox {
     in_spell: AtomicBool,
     /// How the thread stands in the line for the baton, if one thread runs at a time: it waits here.
     pub baton: AtomicU32,
+    /// 1: the lock that it waited for was given to it. It waits here.
+    pub lock: AtomicU32,
 }
 
 impl Mailbox {
@@ -70,6 +72,7 @@ impl Mailbox {
             trap_flag: AtomicBool::new(false),
             in_spell: AtomicBool::new(false),
             baton: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
         }
     }
 
@@ -86,6 +89,7 @@ impl Mailbox {
         self.trap_flag.store(false, Relaxed);
         self.in_spell.store(false, Relaxed);
         self.baton.store(0, Relaxed);
+        self.lock.store(0, Relaxed);
     }
 
     // --- what waits ---

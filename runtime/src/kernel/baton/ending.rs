@@ -19,9 +19,9 @@ const SET_ROBUST_LIST: usize = 273;
 
 /// As in the kernel.
 const MOST_LOCKS: u32 = 2048;
-const WAITERS: u32 = 0x8000_0000;
-const OWNER_DIED: u32 = 0x4000_0000;
-const OWNER: u32 = 0x3fff_ffff;
+pub(super) const WAITERS: u32 = 0x8000_0000;
+pub(super) const OWNER_DIED: u32 = 0x4000_0000;
+pub(super) const OWNER: u32 = 0x3fff_ffff;
 
 /// The thread ends, and others go on.
 pub fn before_end(thread: &mut Thread) {
@@ -42,7 +42,7 @@ pub fn before_end(thread: &mut Thread) {
     let _ = unsafe { sys::call(nr::SET_TID_ADDRESS, &[0]) };
 }
 
-fn note_written(thread: &mut Thread, at: u64, value: u32) {
+pub(super) fn note_written(thread: &mut Thread, at: u64, value: u32) {
     let bytes = value.to_le_bytes();
     let written = Event::Written { address: LiveAddr(at), bytes: &bytes[..] };
     note(thread, &written);

@@ -173,11 +173,10 @@ fn coming_in_call(thread: &mut Thread) -> Coming {
         let_others_run(thread);
         let next = coming(thread, pc);
         let mine = (thread.index, thread.turns());
-        if matches!(next.event, Event::Yields)
-            && next.written.is_empty()
-            && (next.entry.thread, next.entry.turns) == mine
-        {
-            // A signal kept the call from starting, and nobody handled it: the call was made again.
+        if matches!(next.event, Event::Yields) && (next.entry.thread, next.entry.turns) == mine {
+            // The call was made again, as a signal kept it from starting and nobody handled it; or it goes on, and the
+            // others see what it has written.
+            write(thread, pc, &next.written);
             continue;
         }
         let Event::Checked(registers) = &next.event else { return next };

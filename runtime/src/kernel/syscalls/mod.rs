@@ -196,6 +196,17 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             return outcome;
         }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
+        nr::FUTEX => match baton::call_with_priorities(thread, args) {
+            Some(NOT_STARTED) => {
+                pressure::keeps(thread);
+                return Outcome::Again;
+            }
+            Some(result) => {
+                pressure::made(thread);
+                result
+            }
+            None => return plain(thread, number, args),
+        },
         _ => match exe_link::call(thread, number, args) {
             Some(outcome) => return outcome,
             None => return plain(thread, number, args),
