@@ -487,6 +487,79 @@ fn the_end_is_in_the_thread_that_ends() {
     gdb.end();
 }
 
+/// A thread waits with known vector registers, and another one crashes with others.
+const VECTORS: &str = r#"
+#include <pthread.h>
+#include <unistd.h>
+#define ALL(number, mask) if (__builtin_cpu_supports("avx512f")) \
+  __asm__ volatile("vpbroadcastq %0, %%zmm3; vpbroadcastq %0, %%zmm17; vpbroadcastq %0, %%zmm31; kmovw %k1, %%k1" \
+                   : : "r"(number), "r"(mask))
+#define LOW "movq %0, %%xmm7; pcmpeqd %%xmm8, %%xmm8; punpcklqdq %%xmm8, %%xmm7;"
+static int ends[2];
+static volatile int ready;
+static void *waits(void *p) {
+  char c;
+  ready = 1;
+  ALL(0x1111222233334444, 0x55);
+  __asm__ volatile(LOW "syscall" : : "r"(0x1122334455667788), "a"(0), "D"(ends[0]), "S"(&c), "d"(1)
+                   : "rcx", "r11", "memory");
+  return 0;
+}
+int main(void) {
+  pthread_t thread;
+  if (pipe(ends)) return 1;
+  pthread_create(&thread, 0, waits, 0);
+  while (!ready) usleep(1000);
+  usleep(50000);
+  ALL(0x5555666677778888, 0xaa);
+  __asm__ volatile(LOW "movl $1, (%1)" : : "r"(0x0102030405060708), "r"(0L) : "memory");
+  return 0;
+}
+"#;
+
+/// Also where the instruction faults, at the end, and of threads that others have taken the processor from.
+#[test]
+fn vector_registers_are_those_of_each_thread() {
+    if !gdb_is_there() {
+        return;
+    }
+    let is_wide = std::is_x86_feature_detected!("avx512f");
+    let recorded = recorded_of(VECTORS, &["-pthread"]);
+    let mut gdb = Gdb::new(&recorded);
+    let has = |gdb: &mut Gdb, low: u64, wide: u64, mask: u32| {
+        let mut equal = |what: &str, number: u64| {
+            let is_there = gdb.value(&format!("(unsigned long)({what}) == {number:#x}"));
+            assert_eq!(is_there, "1", "{what} is {}, not {number:#x}", gdb.value(what));
+        };
+        equal("$xmm7.v2_int64[0]", low);
+        equal("$xmm7.v2_int64[1]", u64::MAX);
+        equal("$mxcsr", 0x1f80);
+        if is_wide {
+            for register in ["$zmm3", "$zmm17", "$zmm31"] {
+                (0..8).for_each(|i| equal(&format!("{register}.v8_int64[{i}]"), wide));
+            }
+            equal("$ymm3.v4_int64[3]", wide);
+            equal("$k1", mask.into());
+        }
+    };
+    let crashed = |gdb: &mut Gdb| has(gdb, 0x0102_0304_0506_0708, 0x5555_6666_7777_8888, 0xaa);
+    let stopped = gdb.go("-exec-continue");
+    assert!(stopped.contains("SIGSEGV"), "{stopped}");
+    crashed(&mut gdb);
+    gdb.ask("-thread-select 2");
+    has(&mut gdb, 0x1122_3344_5566_7788, 0x1111_2222_3333_4444, 0x55);
+    gdb.ask("-thread-select 1");
+    crashed(&mut gdb);
+    // One step back, and the end.
+    gdb.go("-exec-step-instruction --reverse");
+    gdb.go("-exec-step-instruction");
+    crashed(&mut gdb);
+    gdb.tell("-interpreter-exec console \"seek end\"");
+    gdb.until("*stopped");
+    crashed(&mut gdb);
+    gdb.end();
+}
+
 /// Threads that change one number each, what they share, and what only one of them looks at.
 const WATCHED: &str = r#"
 #include <pthread.h>

@@ -469,6 +469,46 @@ int main(void) {
     );
 }
 
+/// What a program was given keeps it in a loop that makes no calls, if it is something else: the replay ends all the same,
+/// and so does a listing.
+#[test]
+fn a_replay_that_runs_past_its_recording_ends() {
+    const C: &str = r#"
+#include <unistd.h>
+int main(void) {
+    static char text[300];
+    read(0, text, sizeof text);
+    for (volatile unsigned char n = text[299]; n != 'a'; n += 2);
+    write(1, text, 5);
+}
+"#;
+    const GIVEN: [u8; 300] = [b'a'; 300];
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    fs::write(here.join("given"), GIVEN).expect("written");
+    for schedule in [&[][..], &["--threads", "watched"]] {
+        let _ = fs::remove_dir_all(here.join("rec"));
+        let mut record = dep(here);
+        record.args(["record", "--replayable", "-o", "rec"]).args(schedule).arg("./program");
+        record.stdin(fs::File::open(here.join("given")).expect("written just now"));
+        assert!(output(&mut record).status.success());
+        is_equal(&output(dep(here).args(["replay", "--output", "rec"])))
+            .expect("nothing has changed");
+
+        inputs::lie(&here.join("rec"), &GIVEN);
+        for command in
+            [&["replay", "--output", "rec"][..], &["blocks", "rec"], &["when", "rec", "pc == 1"]]
+        {
+            let Output { status, stderr, .. } = output(dep(here).args(command));
+            let said = text(&stderr);
+            assert_eq!(status.code(), Some(1), "{command:?}: {said}");
+            assert!(said.contains("the thread comes to turn "), "{command:?}: {said}");
+            assert!(said.contains("the recording has write (1) with 0x1, "), "{command:?}: {said}");
+        }
+    }
+}
+
 /// Libraries are translated once, for all replays, also those that were opened in the midst of it.
 #[test]
 fn a_replay_uses_the_translations_of_libraries() {

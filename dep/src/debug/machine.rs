@@ -92,10 +92,11 @@ pub trait Machine: Sized {
         true
     }
 
-    /// The vector registers as an XSAVE area holds them, as far as they are known.
-    fn vectors(&self) -> Vec<u8> {
-        let mut area = vec![0; self.stop().vectors_len.min(4096) as usize];
-        let len = self.read(self.stop().vectors, &mut area);
+    /// The vector registers of the thread that was told of last as `stop`, as an XSAVE area holds them, as far as they
+    /// are known.
+    fn vectors(&self, stop: &Stop) -> Vec<u8> {
+        let mut area = vec![0; stop.vectors_len.min(4096) as usize];
+        let len = self.read(stop.vectors, &mut area);
         area.truncate(len);
         area
     }

@@ -207,8 +207,7 @@ impl Steered {
         self.stop = self.ask(command)?;
         if self.stop.why == Why::Failed {
             // It says why when it goes on, and ends.
-            let _ = self.ask(command);
-            return Err(self.gone("it has failed"));
+            return Err(self.ask(command).err().unwrap_or_else(|| self.gone("it has failed")));
         }
         Ok(())
     }
@@ -406,10 +405,10 @@ impl Machine for Steered {
         }
     }
 
-    fn vectors(&self) -> Vec<u8> {
+    fn vectors(&self, stop: &Stop) -> Vec<u8> {
         // The runtime's memory, which is none of the program's.
-        let mut area = vec![0; self.stop.vectors_len.min(4096) as usize];
-        let len = self.memory.read_at(&mut area, self.stop.vectors).unwrap_or(0);
+        let mut area = vec![0; stop.vectors_len.min(4096) as usize];
+        let len = self.memory.read_at(&mut area, stop.vectors).unwrap_or(0);
         area.truncate(len);
         area
     }

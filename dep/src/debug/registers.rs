@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use abi::steer::Stop;
 use gdbstub::arch::{Arch, Registers};
 
-/// x86-64 on Linux, up to AVX.
+/// x86-64 on Linux, with AVX and, where the processor has it, AVX-512.
 pub enum Amd64 {}
 
 impl Arch for Amd64 {
@@ -42,6 +42,29 @@ struct Floating {
     mxcsr: u32,
     /// Upper halves; `None`: the processor has none.
     ymm: Option<[[u8; 16]; 16]>,
+    /// `None`: the processor has none.
+    wide: Option<Wide>,
+}
+
+/// What AVX-512 adds.
+#[derive(Clone, Debug, PartialEq)]
+struct Wide {
+    masks: [[u8; 8]; 8],
+    /// Upper halves of zmm0 to zmm15.
+    upper: [[u8; 32]; 16],
+    /// zmm16 to zmm31.
+    others: [[u8; 64]; 16],
+}
+
+/// Where an XSAVE area has the masks, the upper halves and the other registers of AVX-512; `None`: the processor has none of
+/// them (Intel SDM, volume 1, 13.2).
+fn wide_places() -> Option<[usize; 3]> {
+    use std::arch::x86_64::__cpuid_count;
+    const STATES: u32 = 0xd;
+    const COMPONENTS: [u32; 3] = [5, 6, 7];
+    let enabled = __cpuid_count(STATES, 0).eax;
+    let has = COMPONENTS.iter().all(|component| enabled >> component & 1 == 1);
+    has.then(|| COMPONENTS.map(|component| __cpuid_count(STATES, component).ebx as usize))
 }
 
 /// gdb's order of the registers, in hardware numbers.
@@ -94,8 +117,25 @@ impl Floating {
                 }
             }
             floating.ymm = (area.len() >= 832).then_some(upper);
+            floating.wide = wide_places().and_then(|places| Wide::new(area, places));
         }
         Some(floating)
+    }
+}
+
+impl Wide {
+    fn new(area: &[u8], [masks, upper, others]: [usize; 3]) -> Option<Wide> {
+        let present = area.get(512)?;
+        // What is in its first state is zero.
+        let part = |component: u8, at: usize, len: usize| match present >> component & 1 {
+            0 => Some(vec![0; len]),
+            _ => area.get(at..at + len).map(<[u8]>::to_vec),
+        };
+        let mut wide = Wide { masks: [[0; 8]; 8], upper: [[0; 32]; 16], others: [[0; 64]; 16] };
+        wide.masks.as_flattened_mut().copy_from_slice(&part(5, masks, 8 * 8)?);
+        wide.upper.as_flattened_mut().copy_from_slice(&part(6, upper, 16 * 32)?);
+        wide.others.as_flattened_mut().copy_from_slice(&part(7, others, 16 * 64)?);
+        Some(wide)
     }
 }
 
@@ -146,6 +186,20 @@ impl Registers for Amd64Registers {
             Some(upper) => upper.iter().for_each(|r| put(r)),
             None => (0..256).for_each(|_| write_byte(None)),
         }
+        if wide_places().is_none() {
+            return;
+        }
+        let mut put = |bytes: &[u8]| bytes.iter().for_each(|&b| write_byte(Some(b)));
+        match self.floating.as_ref().and_then(|f| f.wide.as_ref()) {
+            Some(Wide { masks, upper, others }) => {
+                others.iter().for_each(|r| put(&r[..16]));
+                others.iter().for_each(|r| put(&r[16..32]));
+                put(masks.as_flattened());
+                put(upper.as_flattened());
+                others.iter().for_each(|r| put(&r[32..]));
+            }
+            None => (0..16 * 32 + 64 + 32 * 32).for_each(|_| write_byte(None)),
+        }
     }
 
     /// Registers are never written.
@@ -185,6 +239,31 @@ fn description() -> String {
         let _ = write!(xml, "<field name=\"{name}\" start=\"{bit}\" end=\"{bit}\"/>");
     }
     xml.push_str("</flags>");
+    let vectors = |xml: &mut String| {
+        for (id, kind, count) in [
+            ("v4f", "ieee_single", 4),
+            ("v2d", "ieee_double", 2),
+            ("v16i8", "int8", 16),
+            ("v8i16", "int16", 8),
+            ("v4i32", "int32", 4),
+            ("v2i64", "int64", 2),
+        ] {
+            let _ = write!(xml, "<vector id=\"{id}\" type=\"{kind}\" count=\"{count}\"/>");
+        }
+        xml.push_str("<union id=\"vec128\">");
+        for (name, kind) in [
+            ("v4_float", "v4f"),
+            ("v2_double", "v2d"),
+            ("v16_int8", "v16i8"),
+            ("v8_int16", "v8i16"),
+            ("v4_int32", "v4i32"),
+            ("v2_int64", "v2i64"),
+            ("uint128", "uint128"),
+        ] {
+            let _ = write!(xml, "<field name=\"{name}\" type=\"{kind}\"/>");
+        }
+        xml.push_str("</union>");
+    };
     let register = |xml: &mut String, name: &str, bits: u32, kind: &str, group: &str| {
         let group = match group {
             "" => String::new(),
@@ -209,29 +288,7 @@ fn description() -> String {
         register(&mut xml, name, 32, "int", "float");
     }
     xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.sse\">");
-    for (id, kind, count) in [
-        ("v4f", "ieee_single", 4),
-        ("v2d", "ieee_double", 2),
-        ("v16i8", "int8", 16),
-        ("v8i16", "int16", 8),
-        ("v4i32", "int32", 4),
-        ("v2i64", "int64", 2),
-    ] {
-        let _ = write!(xml, "<vector id=\"{id}\" type=\"{kind}\" count=\"{count}\"/>");
-    }
-    xml.push_str("<union id=\"vec128\">");
-    for (name, kind) in [
-        ("v4_float", "v4f"),
-        ("v2_double", "v2d"),
-        ("v16_int8", "v16i8"),
-        ("v8_int16", "v8i16"),
-        ("v4_int32", "v4i32"),
-        ("v2_int64", "v2i64"),
-        ("uint128", "uint128"),
-    ] {
-        let _ = write!(xml, "<field name=\"{name}\" type=\"{kind}\"/>");
-    }
-    xml.push_str("</union>");
+    vectors(&mut xml);
     for i in 0..16 {
         register(&mut xml, &format!("xmm{i}"), 128, "vec128", "");
     }
@@ -246,6 +303,23 @@ fn description() -> String {
     xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.avx\">");
     for i in 0..16 {
         register(&mut xml, &format!("ymm{i}h"), 128, "uint128", "");
+    }
+    if wide_places().is_some() {
+        xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.avx512\">");
+        vectors(&mut xml);
+        xml.push_str("<vector id=\"v2ui128\" type=\"uint128\" count=\"2\"/>");
+        for i in 16..32 {
+            register(&mut xml, &format!("xmm{i}"), 128, "vec128", "");
+        }
+        for i in 16..32 {
+            register(&mut xml, &format!("ymm{i}h"), 128, "uint128", "");
+        }
+        for i in 0..8 {
+            register(&mut xml, &format!("k{i}"), 64, "uint64", "");
+        }
+        for i in 0..32 {
+            register(&mut xml, &format!("zmm{i}h"), 256, "v2ui128", "");
+        }
     }
     xml.push_str("</feature></target>");
     xml
@@ -272,7 +346,7 @@ mod tests {
             .skip(1)
             .map(|rest| rest.split('"').next().unwrap().parse::<usize>().unwrap())
             .sum();
-        for vectors in [&[][..], &[0; 512], &[0; 1000]] {
+        for vectors in [&[][..], &[0; 512], &[0; 1000], &[0xff; 4096]] {
             let registers = Amd64Registers::new(&Stop::default(), vectors);
             let mut bytes = 0;
             registers.gdb_serialize(|_| bytes += 1);

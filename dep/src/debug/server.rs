@@ -419,11 +419,13 @@ impl<M: Machine + 'static> MultiThreadBase for Server<M> {
     ) -> TargetResult<(), Self> {
         let now = *self.timeline.stop();
         *registers = match tid == tid_of(&now) {
-            true => Amd64Registers::new(&now, &self.timeline.now().vectors()),
+            true => Amd64Registers::new(&now, &self.timeline.now().vectors(&now)),
             false => {
-                let threads = self.threads();
-                let stop = threads.iter().find(|stop| tid_of(stop) == tid);
-                Amd64Registers::new(stop.ok_or(TargetError::NonFatal)?, &[])
+                let machine = self.timeline.now_mut();
+                let mut others = (0..now.threads.saturating_sub(1)).map(|n| machine.thread(n));
+                let stop = others.find_map(|stop| stop.ok().filter(|stop| tid_of(stop) == tid));
+                let stop = stop.ok_or(TargetError::NonFatal)?;
+                Amd64Registers::new(&stop, &self.timeline.now().vectors(&stop))
             }
         };
         Ok(())

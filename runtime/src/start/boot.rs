@@ -22,8 +22,8 @@ use crate::code::world::CodeMemory;
 use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
-use crate::kernel::replay::arrive;
 use crate::kernel::replay::outcome::impossible_at_start;
+use crate::kernel::replay::{arrive, overrun};
 use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
@@ -460,6 +460,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     baton::first(thread);
     dispatch::prepare(thread, entry);
     if replay.is_some() {
+        overrun::begins();
         if let Some(next) = arrive::before_leaving(thread, true) {
             dispatch::prepare(thread, next);
         }

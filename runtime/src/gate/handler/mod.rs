@@ -44,10 +44,11 @@ use crate::gate::handler::state::state_at;
 use crate::gate::handler::steps::{stepped, trapped};
 use crate::gate::handler::transfers::{finish_cold_look_up, leave_window, refused_jump};
 use crate::gate::stubs;
+use crate::kernel::replay::{is_replay, overrun};
 use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
-use crate::thread::Thread;
+use crate::thread::{seek, Thread};
 
 const BUS_ALIGNMENT: i32 = 1;
 
@@ -93,6 +94,9 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         // SAFETY: as below; translated code was interrupted.
         return debugged::watched(unsafe { &mut *Thread::here() }, at);
     }
+    if is_replay() && control::is_timed_kick(signal, info) {
+        return overruns(at);
+    }
     // The kernel lets a signal that is blocked in under the mask of a call (sigsuspend, ppoll).
     // SAFETY: as above; the slot never changes while the thread lives.
     let slot = unsafe { (&raw const (*Thread::here()).slot).read() };
@@ -120,9 +124,35 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: no code of the runtime is in progress on this thread but this handler: see above. It
     // makes no other reference to the thread, and this one ends with it.
     let thread = unsafe { &mut *Thread::here() };
+    interrupts(thread, at);
     match in_tail {
         true => deliver_in_tail(thread, signal, info, at),
         false => in_translated(thread, signal, info, at, raised),
+    }
+    thread.seek.interrupted = None;
+}
+
+/// In a replay: whoever looks at the thread while the handler works is shown what was interrupted.
+fn interrupts(thread: &mut Thread, at: &Interrupted) {
+    if is_replay() {
+        // SAFETY: the handler forgets it before it returns.
+        thread.seek.interrupted = Some(unsafe { seek::Interrupted::new(at.kernel().floating) });
+    }
+}
+
+/// A replay's timer: whether it is past what comes next is told in translated code.
+fn overruns(at: &Interrupted) {
+    let pc = at.pc();
+    if facts().runtime.contains(&pc) {
+        return;
+    }
+    // SAFETY: as below; translated code was interrupted.
+    let thread = unsafe { &mut *Thread::here() };
+    if let Some(place) = locate(pc) {
+        take_pointers(thread, at, &place);
+        interrupts(thread, at);
+        overrun::look(thread, place.start());
+        thread.seek.interrupted = None;
     }
 }
 

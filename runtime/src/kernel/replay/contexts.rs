@@ -13,16 +13,16 @@ use crate::base::lock::Lock;
 use crate::base::own::anonymous;
 use crate::base::signal::set_real_mask;
 use crate::base::sys::{self, nr};
-use crate::base::vectors::{load_vectors, put_vectors, save_vectors, vectors_len};
+use crate::base::vectors::{load_vectors, put_low_halves, put_vectors, save_vectors, vectors_len};
 use crate::kernel::replay::arrive::compare;
 use crate::kernel::replay::outcome::{differs, impossible};
 use crate::kernel::replay::script::Entry;
 use crate::kernel::replay::{event_of, next_entry, steer};
 use crate::kernel::threads::{give_back, is_vfork, made_by};
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::control::place;
 use abi::event::{End, Event, Kind, WHOLE_UNIT};
-use abi::thread::Registers;
+use abi::thread::{Registers, VECTORS};
 use abi::trace::RegisterState;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -211,6 +211,9 @@ pub fn is_gone(thread: &mut Thread) -> ! {
     }
 }
 
+/// The first vector register that translated code claims, and what the program has in all that it may claim.
+pub type Claimed = (Option<usize>, [[u64; 8]; VECTORS]);
+
 /// A thread that stands still while another one runs.
 pub struct Standing {
     pub index: u32,
@@ -219,6 +222,9 @@ pub struct Standing {
     pub registers: Registers,
     pub fs_base: u64,
     pub gs_base: u64,
+    /// Where its vector state is, but for those registers that translated code claims.
+    pub vectors: u64,
+    pub claimed: Claimed,
 }
 
 /// All threads that have begun and have not ended, but for `thread`, which runs.
@@ -228,10 +234,13 @@ pub fn others(thread: &Thread) -> Vec<Standing> {
     let standing = live.filter_map(|context| {
         let index = context.index?;
         // SAFETY: its block, which nobody changes while it stands, and which is not freed meanwhile.
-        let block = unsafe { &(*(context.thread as *const Thread)).block };
+        let thread = unsafe { &*(context.thread as *const Thread) };
+        let block = &thread.block;
         let registers = Registers { rip: context.pc, ..block.registers };
         let (fs_base, gs_base) = (context.fs_base, block.program_gs);
-        Some(Standing { index, tid: context.tid, registers, fs_base, gs_base })
+        let (tid, vectors) = (context.tid, context.vectors);
+        let claimed = (claims::first(thread.vector), block.program_vectors);
+        Some(Standing { index, tid, registers, fs_base, gs_base, vectors, claimed })
     });
     standing.collect()
 }
@@ -308,8 +317,7 @@ fn go_on_with(thread: &mut Thread, pc: u64, next: usize) {
         let own = contexts.iter_mut().find(|context| is_of(context, thread));
         let (Some(own), Some(other)) = (own, other) else { return };
         (own.fs_base, own.pc) = (thread.fs_base(), pc);
-        // SAFETY: the area is large enough.
-        unsafe { save_vectors(own.vectors) };
+        own.save(thread);
         (own.stack.as_ptr(), other)
     };
     steer::leaves(thread);
@@ -324,6 +332,16 @@ fn go_on_with(thread: &mut Thread, pc: u64, next: usize) {
 }
 
 impl Context {
+    /// Keeps the vector state of the thread, which stands from now on.
+    fn save(&self, thread: &Thread) {
+        // SAFETY: the area is large enough, and the context's own.
+        let saved = unsafe {
+            save_vectors(self.vectors);
+            core::slice::from_raw_parts_mut(self.vectors as *mut u8, vectors_len() as usize)
+        };
+        put_low_halves(saved, &thread.xmm);
+    }
+
     /// What belongs to the processor is the context's again, but for the stack and gs.
     fn restore(&self) {
         let args = [ARCH_SET_FS, self.fs_base as usize];

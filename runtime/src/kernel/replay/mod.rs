@@ -21,6 +21,7 @@ pub mod contexts;
 pub mod memory;
 pub mod outcome;
 pub mod output;
+pub mod overrun;
 pub mod restore;
 pub mod script;
 pub mod steer;

@@ -8,15 +8,17 @@
 
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
+use crate::base::own::anonymous;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
+use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
 use crate::code::jit::jit;
 use crate::kernel::replay::accesses;
-use crate::kernel::replay::contexts::{self, Standing};
-use crate::kernel::replay::replay;
+use crate::kernel::replay::contexts::{self, Claimed, Standing};
+use crate::kernel::replay::{overrun, replay};
 use crate::kernel::signals::state::State;
 use crate::thread::seek::Moment;
-use crate::thread::Thread;
+use crate::thread::{claims, Thread};
 use abi::script::{Outcome, Verdict};
 use abi::steer::{Action, Command, Hits, Position, Stop, Watched, Why, COMMAND_SIZE, EVERY_CALL};
 use abi::thread::Registers;
@@ -73,6 +75,8 @@ struct Steer {
     only: Option<(u64, u64)>,
     /// What is executed at `last`, step by step, references this watchpoint.
     references: Option<u64>,
+    /// Memory for the vector state of the thread that runs, and for that of one of the others, or 0.
+    vectors: [u64; 2],
 }
 
 /// The processor has told of an access to what is watched, and nobody has looked yet.
@@ -128,6 +132,7 @@ pub fn start(fd: i32) {
         returned: Vec::new(),
         only: None,
         references: None,
+        vectors: [0; 2],
     }));
 }
 
@@ -170,8 +175,7 @@ pub fn at_boundary(thread: &mut Thread) -> Wish {
     jit().place_breaks();
     let registers = Registers { rip: thread.resume_original, ..thread.block.registers };
     let here = steer.place(thread, &registers);
-    let vectors = vectors_of(thread);
-    steer.visit(thread, here, &registers, vectors);
+    steer.visit(thread, here, &registers);
     let wish = steer.wish(here);
     let over = jit().is_break(here.pc);
     if over {
@@ -224,10 +228,10 @@ pub fn before_signal(thread: &mut Thread, state: &State, signal: i32) {
     let registers = Registers { gpr: state.gpr, rip: state.rip, rflags: state.rflags };
     let here = steer.place(thread, &registers);
     if here != steer.last {
-        steer.visit(thread, here, &registers, None);
+        steer.visit(thread, here, &registers);
     }
     if steer.goes && steer.command.hits == Hits::Stop {
-        let stop = steer.stop(thread, here, &registers, None, Why::Signal, signal as u64);
+        let stop = steer.stop(thread, here, &registers, Why::Signal, signal as u64);
         steer.ask(thread, stop);
         steer.start = here;
     }
@@ -256,7 +260,7 @@ pub fn before_call(thread: &mut Thread, number: u64) {
         _ => return,
     };
     jit().place_breaks();
-    let mut stop = steer.stop(thread, here, &registers, None, why, detail);
+    let mut stop = steer.stop(thread, here, &registers, why, detail);
     // In front of the instruction is no other place.
     stop.before = if steer.steps { steer.earlier } else { Position::default() };
     steer.finish(&mut stop);
@@ -296,7 +300,7 @@ pub fn at_end(thread: &mut Thread, outcome: &Outcome) {
                 _ => false,
             };
         let why = if is_goal { Why::Goal } else { why };
-        let mut stop = steer.stop(thread, here, &registers, None, why, outcome.verdict as u64);
+        let mut stop = steer.stop(thread, here, &registers, why, outcome.verdict as u64);
         steer.finish(&mut stop);
         steer.steps = false;
         steer.ask(thread, stop);
@@ -318,13 +322,7 @@ impl Steer {
     }
 
     /// The thread is at `here`: looks whether it is to stop there, and asks how to go on if it is.
-    fn visit(
-        &mut self,
-        thread: &Thread,
-        here: Position,
-        registers: &Registers,
-        vectors: Option<(u64, u64)>,
-    ) {
+    fn visit(&mut self, thread: &Thread, here: Position, registers: &Registers) {
         let mut met = self.accessed(here);
         let mut returned = self.has_returned(thread.index);
         loop {
@@ -335,7 +333,7 @@ impl Steer {
                     None => return,
                 },
             };
-            let mut stop = self.stop(thread, here, registers, vectors, why, detail);
+            let mut stop = self.stop(thread, here, registers, why, detail);
             self.finish(&mut stop);
             self.ask(thread, stop);
             met = None;
@@ -474,15 +472,14 @@ impl Steer {
     // --- the other side ---
 
     fn stop(
-        &self,
+        &mut self,
         thread: &Thread,
         here: Position,
         registers: &Registers,
-        vectors: Option<(u64, u64)>,
         why: Why,
         detail: u64,
     ) -> Stop {
-        let (vectors, vectors_len) = vectors.unwrap_or_default();
+        let (vectors, vectors_len) = self.vectors_of(thread);
         Stop {
             why,
             detail,
@@ -503,6 +500,42 @@ impl Steer {
             vectors,
             vectors_len,
         }
+    }
+
+    /// Where the vector state of the thread, which runs, is from now on, as XSAVE stores it, and of how many bytes.
+    fn vectors_of(&mut self, thread: &Thread) -> (u64, u64) {
+        let claimed = (claims::first(thread.vector), thread.block.program_vectors);
+        self.vectors_as(0, &claimed, |area| match thread.seek.interrupted {
+            Some(interrupted) => interrupted.copy_to(area),
+            None => {
+                // SAFETY: as large as a state, and aligned to a page.
+                unsafe { save_vectors(area.as_mut_ptr() as u64) };
+                put_low_halves(area, &thread.xmm);
+            }
+        })
+    }
+
+    /// The same in memory `n`, of a state that `fill` stores but for those registers that translated code claims.
+    fn vectors_as(
+        &mut self,
+        n: usize,
+        claimed: &Claimed,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> (u64, u64) {
+        let len = vectors_len();
+        let Some(at) = self.vectors.get_mut(n) else { return (0, 0) };
+        if *at == 0 {
+            *at = anonymous(len).unwrap_or(0);
+        }
+        if *at == 0 {
+            return (0, 0);
+        }
+        // SAFETY: the area is as large as a state, and nobody else's.
+        let area = unsafe { core::slice::from_raw_parts_mut(*at as *mut u8, len as usize) };
+        fill(area);
+        let (first, own) = claimed;
+        put_claimed(area, *first, own);
+        (*at, len)
     }
 
     /// Says in `stop` what was passed.
@@ -574,7 +607,12 @@ impl Steer {
         let Some(other) = contexts::others(thread).into_iter().nth(n as usize) else {
             return self.say(Why::Refused);
         };
-        let Standing { index, tid, registers, fs_base, gs_base } = other;
+        let Standing { index, tid, registers, fs_base, gs_base, vectors, claimed } = other;
+        let (vectors, vectors_len) = self.vectors_as(1, &claimed, |area| {
+            let standing = vectors as *const u8;
+            // SAFETY: the context's area, which is as large, and stays while it stands.
+            unsafe { standing.copy_to_nonoverlapping(area.as_mut_ptr(), area.len()) };
+        });
         let said = Stop {
             thread: u64::from(index),
             tid: tid_of(index, tid),
@@ -583,8 +621,8 @@ impl Steer {
             rflags: registers.rflags & !TRAP_FLAG,
             fs_base,
             gs_base,
-            vectors: 0,
-            vectors_len: 0,
+            vectors,
+            vectors_len,
             ..self.said
         };
         let now = core::mem::replace(&mut self.said, said);
@@ -633,6 +671,7 @@ impl Steer {
         let _ = unsafe { sys::call(nr::CLOSE, &[unused as usize]) };
         match made {
             Ok(0) => {
+                overrun::begins();
                 self.said.pid = u64::from(sys::getpid());
                 self.say(Why::Goal);
             }
@@ -665,41 +704,4 @@ fn fs_base() -> u64 {
     // SAFETY: the kernel writes the word.
     let _ = unsafe { sys::call(nr::ARCH_PRCTL, &[ARCH_GET_FS, &raw mut base as usize]) };
     base
-}
-
-/// x87, SSE and AVX: what XSAVE stores without AVX-512.
-const COMPONENTS: u32 = 7;
-const AREA: usize = 576 + 256;
-
-#[repr(C, align(64))]
-struct Area([u8; AREA]);
-
-/// The vector registers, as a signal frame has them: where they are stored, and how many bytes.
-fn vectors_of(thread: &Thread) -> Option<(u64, u64)> {
-    use crate::base::facts::facts;
-    static AREA_OF_ALL: Lock<Area> = Lock::new(Area([0; AREA]));
-    let mut area = AREA_OF_ALL.lock();
-    let at = area.0.as_mut_ptr();
-    let len = match facts().xsave.xcr0 & 4 {
-        0 => 512,
-        _ => AREA,
-    };
-    // SAFETY: the area has room for the components that are asked for, and is aligned. The processor has
-    // XSAVE if XCR0 was read; FXSAVE it always has. The runtime leaves x87 and the upper halves alone.
-    unsafe {
-        match facts().xsave.xcr0 {
-            0 => core::arch::asm!("fxsave64 [{}]", in(reg) at, options(nostack)),
-            _ => core::arch::asm!("xsave64 [{}]", in(reg) at, in("eax") COMPONENTS, in("edx") 0,
-                options(nostack)),
-        }
-    }
-    for (i, value) in thread.xmm.iter().enumerate() {
-        for (j, word) in value.iter().enumerate() {
-            let from = 160 + 16 * i + 8 * j;
-            if let Some(slot) = area.0.get_mut(from..from + 8) {
-                slot.copy_from_slice(&word.to_le_bytes());
-            }
-        }
-    }
-    Some((at as u64, len as u64))
 }

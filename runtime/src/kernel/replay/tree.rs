@@ -8,8 +8,8 @@ use crate::base::last_words::Line;
 use crate::base::lock::Lock;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
-use crate::kernel::replay::replay;
 use crate::kernel::replay::script::{header, map, Script};
+use crate::kernel::replay::{overrun, replay};
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -54,6 +54,7 @@ pub fn forks(pid: u32, at: u64) -> bool {
     if made == Ok(0) {
         PID.store(pid, Relaxed);
         HAS_TOKEN.store(has_token, Relaxed);
+        overrun::begins();
         let script = header(fd).and_then(|header| Script::of_child(map(fd, header.len).ok()?, at));
         close(fd);
         match script {
