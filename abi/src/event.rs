@@ -61,6 +61,8 @@ impl Position {
 
 /// [`Position::insn`]: the event happened at the boundary behind the unit.
 pub const WHOLE_UNIT: u32 = u32::MAX;
+/// Size in an [`Event::Mapped`] of a device: a replay finds zeros there, and what else there is has been noted.
+pub const DEVICE: u64 = u64::MAX;
 /// [`Position::insn`]: the event happened in front of the unit's last instruction.
 pub const LAST_NOT_DONE: u32 = u32::MAX - 1;
 
@@ -440,7 +442,7 @@ pub enum Event<B, R> {
     Mapped {
         /// Number of the device, inode.
         file: [u64; 2],
-        /// Bytes of the file.
+        /// Bytes of the file, or [`DEVICE`].
         size: u64,
         /// Last change, in nanoseconds since the epoch.
         changed_ns: u64,

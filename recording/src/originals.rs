@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use abi::event::DEVICE;
 use abi::image::words_of_hash;
 use serde::{Deserialize, Serialize};
 use store::Hash;
@@ -60,7 +61,7 @@ impl Wanted {
     pub fn of(event: &Event) -> Option<Wanted> {
         match event {
             Event::Mapped { size, changed_ns, contents, path, .. }
-                if contents.is_empty() && *size > 0 && !path.is_empty() =>
+                if contents.is_empty() && !matches!(*size, 0 | DEVICE) && !path.is_empty() =>
             {
                 let path = OsStr::from_bytes(path).into();
                 Some(Wanted { path, size: *size, changed_ns: *changed_ns })

@@ -34,6 +34,14 @@ impl Stat {
         self.0[3] & FORMAT == REGULAR
     }
 
+    /// Whether it is /dev/zero: mapped as private memory, it is memory like any other.
+    pub fn is_zeros(&self) -> bool {
+        const FORMAT: u64 = 0o170000;
+        const CHARACTERS: u64 = 0o020000;
+        const ZEROS: u64 = 1 << 8 | 5;
+        self.0[3] & FORMAT == CHARACTERS && self.0[5] == ZEROS
+    }
+
     /// Device and inode.
     pub fn identity(&self) -> [u64; 2] {
         [self.0[0], self.0[1]]

@@ -15,7 +15,7 @@ use crate::kernel::replay::{
     coming, contexts, event_of, memory, next_entry, replay, steer, take, tree, write, Coming,
 };
 use crate::kernel::signals::{pending, sigreturn, virtual_state};
-use crate::kernel::syscalls::{arch_prctl, note, temporary_mask};
+use crate::kernel::syscalls::{arch_prctl, mapping, note, temporary_mask};
 use crate::kernel::threads;
 use crate::logs::inputs::passed::passed;
 use crate::logs::inputs::written::Image;
@@ -272,6 +272,11 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
 fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming) {
     let moment::Call { number, args, .. } = call;
     let pc = thread.syscall_pc;
+    if !is_alone() {
+        // As the recorded process did, whatever the call returned.
+        let named = mapping::named(*number, args);
+        named.into_iter().flatten().for_each(|(start, end)| brk().uncover(start, end));
+    }
     let succeeded = sys::check(result).is_ok();
     let sp = thread.block.registers.gpr[4];
     let got = match *number {

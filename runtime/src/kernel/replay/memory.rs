@@ -12,6 +12,7 @@ use crate::kernel::syscalls::mapping::{self, Placed};
 use crate::logs::dropped::drops;
 use crate::logs::inputs::mappings;
 use crate::thread::Thread;
+use abi::event::DEVICE;
 use abi::layout::page_up;
 use abi::script::TAKEN;
 use core::ops::Range;
@@ -45,9 +46,6 @@ pub(super) fn again(
         && failed == Some(sys::ENOMEM);
     if failed.is_some() && !partly {
         return;
-    }
-    for (start, end) in mapping::named(number, args).into_iter().flatten() {
-        brk().uncover(start, end);
     }
     for (start, end) in opened(number, args).into_iter().flatten() {
         guards::open(start, end.saturating_sub(start));
@@ -260,6 +258,7 @@ pub(super) fn region(
 /// A descriptor of what is mapped, and where that begins in it.
 fn open(thread: &mut Thread, mapped: &Mapped, offset: u64) -> (i32, u64) {
     match mapped.contents {
+        [] if mapped.size == DEVICE => (open_file(thread, b"/dev/zero"), 0),
         [] if mapped.size > 0 => (open_file(thread, mapped.path), offset),
         contents => (copy(thread, contents), 0),
     }

@@ -97,6 +97,11 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let fixed = flags & (sys::MAP_FIXED | sys::MAP_FIXED_NOREPLACE) != 0;
     let exec = prot & sys::PROT_EXEC != 0;
     let real = real_protection(prot);
+    if fixed && at.checked_add(len).is_none_or(|end| end > NO_ADDRESS) {
+        // Refused before anything changes, whatever lies there.
+        // SAFETY: the program's own call, without the right to execute.
+        return unsafe { sys::raw(nr::MMAP, [address, length, real, flags, fd, offset]) };
+    }
     if fixed && len > 0 && is_ours(at, len) {
         if flags & sys::MAP_FIXED_NOREPLACE != 0 {
             return failed(sys::EEXIST);
@@ -220,6 +225,9 @@ fn beside_ours(fixed: bool, len: u64, map: impl Fn() -> usize) -> usize {
         }
     }
 }
+
+/// No processor has a program's memory there.
+const NO_ADDRESS: u64 = 1 << 56;
 
 const MAP_32BIT: usize = 0x40;
 const MAP_NORESERVE: usize = 0x4000;

@@ -37,6 +37,7 @@ use crate::thread::Thread;
 use abi::event::{End, Event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
+const MLOCKALL: usize = 151;
 
 /// Added to the number of a 32-bit call, which is made as such ([`crate::kernel::old_calls`]).
 pub const OLD: usize = abi::syscalls::OLD as usize;
@@ -196,6 +197,11 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             return outcome;
         }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
+        MLOCKALL if view::have_begun() => {
+            // All of a view would be filled: it is as large as what may lie above it.
+            const MCL_ONFAULT: usize = 4;
+            return plain(thread, number, &[args[0] | MCL_ONFAULT, args[1], 0, 0, 0, 0]);
+        }
         nr::FUTEX => match baton::call_with_priorities(thread, args) {
             Some(NOT_STARTED) => {
                 pressure::keeps(thread);

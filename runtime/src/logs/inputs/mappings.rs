@@ -21,7 +21,7 @@ use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
 use crate::logs::inputs::{handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
-use abi::event::{Event, WHOLE_UNIT};
+use abi::event::{Event, DEVICE, WHOLE_UNIT};
 use abi::layout::page_up;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -336,7 +336,7 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
         let code = (prot & sys::PROT_EXEC != 0).then_some(Region { start, len, prot });
-        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind == Kind::Through, code) {
+        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind, code) {
             special.file = stat.0.identity();
             special.from = offset as u64;
             special.copied = page_up(stat.1);
@@ -426,17 +426,25 @@ fn of_file(
     fd: usize,
     offset: u64,
     len: u64,
-    changes: bool,
+    kind: Kind,
     code: Option<Region>,
 ) -> Option<(Stat, u64)> {
     let Some(stat) = Stat::of(fd) else {
         unfollowed(thread, "it is not known which file is mapped (mmap)");
         return None;
     };
+    let mut path = [0u8; 4096];
+    let path = path_of(fd, &mut path);
     if !stat.is_regular() {
-        unfollowed_unwatched(thread, "a device is mapped (mmap)");
+        let (file, contents) = (stat.identity(), &[][..]);
+        let mapped = Event::Mapped { file, size: DEVICE, changed_ns: 0, contents, path };
+        thread.event(WHOLE_UNIT, &mapped);
+        if !(kind == Kind::Private && stat.is_zeros()) {
+            unfollowed_unwatched(thread, "a device is mapped (mmap)");
+        }
         return None;
     }
+    let changes = kind == Kind::Through;
     let len = len.min(stat.size().saturating_sub(offset));
     let lasting = stat.has_name() && !changes && !is_recent(&stat);
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
@@ -454,8 +462,6 @@ fn of_file(
             "much of a file is mapped, and may be changed (mmap with MAP_SHARED)",
         );
     }
-    let mut path = [0u8; 4096];
-    let path = path_of(fd, &mut path);
     if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
         // What lies there is made for others.
         unfollowed_unwatched(
