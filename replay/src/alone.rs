@@ -10,7 +10,7 @@ use trace::{Error, Thread, Trace};
 
 use crate::end::End;
 use crate::lineage::Lineage;
-use crate::order::{Item, Ordered};
+use crate::order::{is_input, Item, Ordered};
 use crate::space::Used;
 
 const MMAP: u64 = 9;
@@ -166,7 +166,25 @@ pub fn is_watched(trace: &Trace) -> bool {
 
 /// Whether the thread was made by one that was watched, and is not part of the order in front of that.
 pub(crate) fn follows_watched(trace: &Trace, thread: &Thread) -> bool {
-    thread.index != 0 && begins(thread) && !is_later(thread) && trace.threads.iter().any(is_later)
+    let has_part = is_later(thread) || has_run(thread) || thread.own_process().is_some();
+    thread.index != 0
+        && (begins(thread) && !is_later(thread) || !has_part)
+        && trace.threads.iter().any(is_later)
+}
+
+/// Threads of a process whose threads were watched that were not, or not any more when they began: they cannot be
+/// replayed.
+#[must_use]
+pub fn unwatched(trace: &Trace) -> Vec<&Thread> {
+    let is_one = |thread: &&Thread| {
+        let has_part = has_run(thread) || thread.own_process().is_some();
+        let did_something = thread.events.iter().filter_map(|e| e.event.as_ref()).any(is_input);
+        !begins(thread) && (is_later(thread) || !has_part && did_something)
+    };
+    match is_watched(trace) {
+        true => trace.threads.iter().filter(is_one).collect(),
+        false => Vec::new(),
+    }
 }
 
 /// Whether the thread had a part in what came before threads were watched.

@@ -199,7 +199,7 @@ fn is_start(events: &[Placed]) -> bool {
 }
 
 /// Whether a thread's event is something that a replay has to be told.
-fn is_input(event: &Event) -> bool {
+pub(crate) fn is_input(event: &Event) -> bool {
     !matches!(event, Event::ThreadStart { .. } | Event::ThreadEnd { .. } | Event::OwnProcess { .. })
 }
 

@@ -1544,6 +1544,70 @@ fn threads_that_run_when_memory_is_shared_are_watched_from_there_on() {
     assert!(text(&races.stderr).contains("record it with --threads watched"));
 }
 
+/// Threads that begin where others were watched, and are none any more, are named: the others' parts are there.
+#[test]
+fn threads_that_were_not_watched_are_named() {
+    const C: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+enum { FIRST = 3, ALL = 503 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static volatile int is_open, there;
+static void *waits(void *p) {
+  pthread_mutex_lock(&lock);
+  there++;
+  while (!is_open) pthread_cond_wait(&opened, &lock);
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+static pthread_t threads[ALL];
+static void begin(int from, int to) {
+  pthread_attr_t small;
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, 65536);
+  for (int i = from; i < to; i++) pthread_create(&threads[i], &small, waits, 0);
+  while (there < to) usleep(1000);
+}
+int main(void) {
+  begin(0, FIRST);
+  volatile int *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pid_t child = fork();
+  if (!child) { (*both)++; _exit(0); }
+  waitpid(child, 0, 0);
+  begin(FIRST, ALL);
+  pthread_mutex_lock(&lock);
+  is_open = 1;
+  pthread_cond_broadcast(&opened);
+  pthread_mutex_unlock(&lock);
+  for (int i = 0; i < ALL; i++) pthread_join(threads[i], 0);
+  printf("%d %d\n", there, *both);
+  return 0;
+}
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, C, &[]);
+    let run = dep(here, &["record", "-o", "rec", "./program"]);
+    assert_eq!(text(&run.stdout), "503 1\n");
+    let why = "there are more threads than can be watched";
+    assert!(text(&run.stderr).contains(why), "{}", text(&run.stderr));
+    let processes = text(&dep(here, &["ps", "rec", "--json"]).stdout);
+    let pid = processes.split("\"pid\":").nth(1).unwrap();
+    let pid: String = pid.trim().chars().take_while(char::is_ascii_digit).collect();
+    let listed = dep(here, &["blocks", "rec", "-p", &pid, "--limit", "1"]);
+    let said = text(&listed.stderr);
+    assert!(listed.status.success() && text(&listed.stdout).lines().count() == 1, "{said}");
+    assert!(said.contains(" more was not watched, and cannot be replayed"), "{said}");
+    let tid = said.split("thread ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let one = dep(here, &["replay", "rec", "-p", &pid, "--thread", tid]);
+    let said = text(&one.stderr);
+    assert!(!one.status.success() && said.contains("was not watched"), "{said}");
+}
+
 /// Memory that comes from another process, or goes to one, in a message: both are watched, or they would wait for ever.
 #[test]
 fn memory_that_is_handed_over_is_followed() {

@@ -238,10 +238,32 @@ fn parts(
     let alone = wanted().filter(|thread| indexes.contains(&thread.index));
     let alone = alone.map(|thread| (Watched::Thread(thread.index), name(thread)));
     let chosen: Vec<_> = beginning.into_iter().chain(alone).map(Some).collect();
-    match chosen.is_empty() {
-        true => Err(Error(format!("{}: it has no such thread", file.display()))),
-        false => Ok(chosen),
+    let file = file.display();
+    match (chosen.is_empty(), not_watched(trace, thread)) {
+        (false, None) => {}
+        (false, Some(why)) => eprintln!("dep: warning: {file}: {why}"),
+        (true, why) => {
+            let why = why.unwrap_or_else(|| "it has no such thread".into());
+            return Err(Error(format!("{file}: {why}")));
+        }
     }
+    Ok(chosen)
+}
+
+/// Which threads cannot be replayed where others were watched, of those that are asked for.
+fn not_watched(trace: &Trace, asked: Option<u32>) -> Option<String> {
+    const SHOWN: usize = 8;
+    let names = replay::alone::unwatched(trace);
+    let names = names.iter().map(|thread| thread.tid.unwrap_or(thread.index));
+    let names: Vec<_> = names.filter(|name| asked.is_none_or(|asked| asked == *name)).collect();
+    let shown: Vec<_> = names.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = match names.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let shown = shown.join(", ");
+    (!names.is_empty())
+        .then(|| format!("thread {shown}{more} was not watched, and cannot be replayed"))
 }
 
 /// A process of what the command line names.

@@ -86,7 +86,7 @@ pub fn call(thread: &mut Thread, args: &[usize; 6]) -> Option<usize> {
 enum Done {
     /// It has done what was asked for.
     Here,
-    /// A signal comes first.
+    /// Something comes first, and then the call once more.
     Interrupted,
     /// It is the kernel's business.
     ByKernel,
@@ -160,6 +160,10 @@ fn lock(thread: &mut Thread, at: u64, deadline: Deadline) -> Result<Done, i32> {
         }
         wait(thread, at, owner, deadline);
         waited = true;
+        if !is_serial() && is_waiting(thread) {
+            // Threads are watched by now, and so will this one be in the call.
+            return Ok(Done::Interrupted);
+        }
     }
 }
 
@@ -184,7 +188,7 @@ fn wait(thread: &mut Thread, at: u64, owner: u32, deadline: Deadline) {
     let is_over = || {
         let has_it = mailbox.lock.load(Acquire) != 0;
         let is_left = word_at(at).is_ok_and(|word| word & OWNER == 0) || !exists(owner);
-        has_it || is_left || mailbox.is_pending() || left(deadline) == 0
+        has_it || is_left || mailbox.is_pending() || left(deadline) == 0 || !is_serial()
     };
     while !is_over() {
         const FUTEX_WAIT_PRIVATE: usize = 128;

@@ -45,8 +45,12 @@ pub fn joins(thread: &mut Thread) {
         return;
     }
     thread.in_order = false;
-    if view::is_watched() && !view::has(thread) {
-        let pc = thread.resume_original;
+    let pc = thread.resume_original;
+    if !view::is_watched() {
+        // Given up, before all had views.
+        baton::leaves_order(thread, pc);
+        unfollowed(thread, TOO_MANY);
+    } else if !view::has(thread) {
         baton::leaves_order(thread, pc);
         thread.event(WHOLE_UNIT, &Event::Watched);
         if gets_late_view(thread) {
