@@ -142,7 +142,8 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
                 _,
             ) => Announced::Nothing,
             (Event::Arrived(_), Announced::Nothing) => Announced::Arrived,
-            (Event::Yields, Announced::Arrived) => Announced::Nothing,
+            // A call has written, and others run before it returns.
+            (Event::Yields, Announced::Arrived | Announced::Written) => Announced::Nothing,
             (Event::Runs(number), _) => {
                 if runs.is_some_and(|before| *number <= before) {
                     return wrong(format!("RUNS {number} out of its order"));

@@ -1,6 +1,7 @@
 // Locks that inherit priorities: threads contend for them, wait for some time only, try, and end with them.
 //#flags: -pthread
 //#oracle: no: threads run as they please
+//#except: undo: the kernel marks a lock when a thread comes to wait for it, while others run
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
