@@ -164,7 +164,8 @@ pub fn is_watched(trace: &Trace) -> bool {
     may_be && trace.threads.iter().any(begins)
 }
 
-/// Whether the thread was made by one that was watched, and is not part of the order in front of that.
+/// Whether the thread was made by one that was watched, and is not part of the order in front of that: it was watched
+/// from its beginning, or there was no room for it.
 pub(crate) fn follows_watched(trace: &Trace, thread: &Thread) -> bool {
     let has_part = is_later(thread) || has_run(thread) || thread.own_process().is_some();
     thread.index != 0

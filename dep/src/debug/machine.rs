@@ -95,9 +95,14 @@ pub trait Machine: Sized {
     /// The vector registers of the thread that was told of last as `stop`, as an XSAVE area holds them, as far as they
     /// are known.
     fn vectors(&self, stop: &Stop) -> Vec<u8> {
-        let mut area = vec![0; stop.vectors_len.min(4096) as usize];
-        let len = self.read(stop.vectors, &mut area);
-        area.truncate(len);
-        area
+        vectors_of(stop, |address, area| self.read(address, area))
     }
+}
+
+/// The vector registers of `stop`, which `read` reads.
+pub fn vectors_of(stop: &Stop, read: impl FnOnce(u64, &mut [u8]) -> usize) -> Vec<u8> {
+    let mut area = vec![0; stop.vectors_len.min(4096) as usize];
+    let len = read(stop.vectors, &mut area);
+    area.truncate(len);
+    area
 }

@@ -22,7 +22,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
-use crate::debug::machine::{Calls, Failed, Goal, Machine, Points, Watch};
+use crate::debug::machine::{vectors_of, Calls, Failed, Goal, Machine, Points, Watch};
 use crate::known::Known;
 use crate::replay::Ready;
 
@@ -407,10 +407,7 @@ impl Machine for Steered {
 
     fn vectors(&self, stop: &Stop) -> Vec<u8> {
         // The runtime's memory, which is none of the program's.
-        let mut area = vec![0; stop.vectors_len.min(4096) as usize];
-        let len = self.memory.read_at(&mut area, stop.vectors).unwrap_or(0);
-        area.truncate(len);
-        area
+        vectors_of(stop, |address, area| self.memory.read_at(area, address).unwrap_or(0))
     }
 
     fn can_watch(watches: &BTreeSet<Watch>) -> bool {

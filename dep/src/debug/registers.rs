@@ -57,15 +57,15 @@ struct Wide {
 }
 
 /// Where an XSAVE area has the masks, the upper halves and the other registers of AVX-512; `None`: the processor has none of
-/// them (Intel SDM, volume 1, 13.2).
-fn wide_places() -> Option<[usize; 3]> {
+/// them (Intel SDM, volume 1, 13.2). A virtual machine leaves its host for each question.
+static WIDE_PLACES: LazyLock<Option<[usize; 3]>> = LazyLock::new(|| {
     use std::arch::x86_64::__cpuid_count;
     const STATES: u32 = 0xd;
     const COMPONENTS: [u32; 3] = [5, 6, 7];
     let enabled = __cpuid_count(STATES, 0).eax;
     let has = COMPONENTS.iter().all(|component| enabled >> component & 1 == 1);
     has.then(|| COMPONENTS.map(|component| __cpuid_count(STATES, component).ebx as usize))
-}
+});
 
 /// gdb's order of the registers, in hardware numbers.
 const ORDER: [usize; 16] = [0, 3, 1, 2, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -117,7 +117,7 @@ impl Floating {
                 }
             }
             floating.ymm = (area.len() >= 832).then_some(upper);
-            floating.wide = wide_places().and_then(|places| Wide::new(area, places));
+            floating.wide = WIDE_PLACES.and_then(|places| Wide::new(area, places));
         }
         Some(floating)
     }
@@ -186,7 +186,7 @@ impl Registers for Amd64Registers {
             Some(upper) => upper.iter().for_each(|r| put(r)),
             None => (0..256).for_each(|_| write_byte(None)),
         }
-        if wide_places().is_none() {
+        if WIDE_PLACES.is_none() {
             return;
         }
         let mut put = |bytes: &[u8]| bytes.iter().for_each(|&b| write_byte(Some(b)));
@@ -304,7 +304,7 @@ fn description() -> String {
     for i in 0..16 {
         register(&mut xml, &format!("ymm{i}h"), 128, "uint128", "");
     }
-    if wide_places().is_some() {
+    if WIDE_PLACES.is_some() {
         xml.push_str("</feature><feature name=\"org.gnu.gdb.i386.avx512\">");
         vectors(&mut xml);
         xml.push_str("<vector id=\"v2ui128\" type=\"uint128\" count=\"2\"/>");

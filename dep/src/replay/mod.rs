@@ -229,14 +229,13 @@ fn parts(
         return Ok(vec![None]);
     }
     let indexes = replay::alone::threads(trace);
-    let name = |thread: &trace::Thread| thread.tid.unwrap_or(thread.index);
-    let is_wanted = |of: &trace::Thread| thread.is_none_or(|wanted| wanted == name(of));
+    let is_wanted = |of: &trace::Thread| thread.is_none_or(|wanted| wanted == of.name());
     let wanted = || trace.threads.iter().filter(|&thread| is_wanted(thread));
     // Of several threads it is one replay.
     let beginning = wanted().find(|thread| replay::alone::is_of_beginning(trace, thread));
-    let beginning = beginning.map(|thread| (Watched::Beginning, name(thread)));
+    let beginning = beginning.map(|thread| (Watched::Beginning, thread.name()));
     let alone = wanted().filter(|thread| indexes.contains(&thread.index));
-    let alone = alone.map(|thread| (Watched::Thread(thread.index), name(thread)));
+    let alone = alone.map(|thread| (Watched::Thread(thread.index), thread.name()));
     let chosen: Vec<_> = beginning.into_iter().chain(alone).map(Some).collect();
     let file = file.display();
     match (chosen.is_empty(), not_watched(trace, thread)) {
@@ -254,7 +253,7 @@ fn parts(
 fn not_watched(trace: &Trace, asked: Option<u32>) -> Option<String> {
     const SHOWN: usize = 8;
     let names = replay::alone::unwatched(trace);
-    let names = names.iter().map(|thread| thread.tid.unwrap_or(thread.index));
+    let names = names.iter().map(|thread| thread.name());
     let names: Vec<_> = names.filter(|name| asked.is_none_or(|asked| asked == *name)).collect();
     let shown: Vec<_> = names.iter().take(SHOWN).map(u32::to_string).collect();
     let more = match names.len().saturating_sub(SHOWN) {

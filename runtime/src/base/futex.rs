@@ -5,6 +5,24 @@
 use crate::base::sys::{self, nr};
 use core::sync::atomic::AtomicU32;
 
+/// Commands of the call (linux/futex.h).
+pub const WAIT: usize = 0;
+pub const LOCK_PI: usize = 6;
+pub const UNLOCK_PI: usize = 7;
+pub const WAIT_BITSET: usize = 9;
+pub const WAIT_REQUEUE_PI: usize = 11;
+pub const LOCK_PI2: usize = 13;
+
+/// Which of them an operation has.
+pub fn command(operation: usize) -> usize {
+    operation & 0x7f
+}
+
+/// Whether it waits for a lock that inherits priorities.
+pub fn waits_for_lock(operation: usize) -> bool {
+    matches!(command(operation), LOCK_PI | WAIT_REQUEUE_PI | LOCK_PI2)
+}
+
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 

@@ -9,6 +9,7 @@ pub mod pressure;
 pub mod seek;
 pub mod traps;
 pub mod turns;
+pub mod vectors;
 
 use crate::base::control::Slot;
 use crate::base::digest::Digest;
@@ -28,6 +29,7 @@ use mailbox::Mailbox;
 use pressure::Pressure;
 use seek::Seek;
 use traps::{Fetch, LastFault, Traps};
+use vectors::InterruptedVectors;
 
 /// A thread and its mailbox, one behind the other: gs points here.
 ///
@@ -72,6 +74,8 @@ pub mod claims {
 pub struct Thread {
     pub block: ThreadBlock,
     pub xmm: [[u64; 2]; 16],
+    /// Replay: while the handler works, the vector state that it has interrupted. Otherwise it is the processor's.
+    pub interrupted: Option<InterruptedVectors>,
     /// Which vector registers translated code claims: 0, or one of [`claims`].
     pub vector: u32,
     /// How signals stand with the thread.
@@ -240,6 +244,7 @@ impl Thread {
         let mut thread = Thread {
             block,
             xmm: [[0; 2]; 16],
+            interrupted: None,
             vector: 0,
             mailbox,
             handler_mask: None,

@@ -9,30 +9,6 @@ pub struct Seek {
     pub insn: Option<u32>,
     /// Where the instruction that is being stepped shows that it is, if it does.
     pub shown: Option<Shown>,
-    /// While the handler works: the vector state that it has interrupted. Otherwise it is the processor's.
-    pub interrupted: Option<Interrupted>,
-}
-
-/// A vector state in the kernel's frame.
-#[derive(Clone, Copy)]
-pub struct Interrupted {
-    at: u64,
-    len: usize,
-}
-
-impl Interrupted {
-    /// # Safety
-    /// Nobody is told of it any more when `floating` is gone.
-    pub unsafe fn new(floating: &[u8]) -> Interrupted {
-        Interrupted { at: floating.as_ptr() as u64, len: floating.len() }
-    }
-
-    /// Copies as much of it as has room.
-    pub fn copy_to(self, area: &mut [u8]) {
-        // SAFETY: the frame is there while this is, as promised.
-        let floating = unsafe { core::slice::from_raw_parts(self.at as *const u8, self.len) };
-        area.iter_mut().zip(floating).for_each(|(to, &from)| *to = from);
-    }
 }
 
 /// An instruction that stores or loads the flags is stepped.
@@ -67,7 +43,7 @@ pub struct Moment {
 impl Seek {
     /// Nothing is sought.
     pub const fn new() -> Seek {
-        Seek { sought: None, insn: None, shown: None, interrupted: None }
+        Seek { sought: None, insn: None, shown: None }
     }
 }
 

@@ -48,7 +48,8 @@ use crate::kernel::replay::{is_replay, overrun};
 use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
-use crate::thread::{seek, Thread};
+use crate::thread::vectors::InterruptedVectors;
+use crate::thread::Thread;
 
 const BUS_ALIGNMENT: i32 = 1;
 
@@ -124,24 +125,28 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: no code of the runtime is in progress on this thread but this handler: see above. It
     // makes no other reference to the thread, and this one ends with it.
     let thread = unsafe { &mut *Thread::here() };
-    interrupts(thread, at);
-    match in_tail {
+    while_interrupted(thread, at, |thread, at| match in_tail {
         true => deliver_in_tail(thread, signal, info, at),
         false => in_translated(thread, signal, info, at, raised),
-    }
-    thread.seek.interrupted = None;
+    });
 }
 
-/// In a replay: whoever looks at the thread while the handler works is shown what was interrupted.
-fn interrupts(thread: &mut Thread, at: &Interrupted) {
+/// In a replay: whoever looks at the thread during `work` is shown the vector registers that were interrupted.
+fn while_interrupted(
+    thread: &mut Thread,
+    at: &mut Interrupted,
+    work: impl FnOnce(&mut Thread, &mut Interrupted),
+) {
     if is_replay() {
-        // SAFETY: the handler forgets it before it returns.
-        thread.seek.interrupted = Some(unsafe { seek::Interrupted::new(at.kernel().floating) });
+        // SAFETY: it is forgotten before the handler returns.
+        thread.interrupted = Some(unsafe { InterruptedVectors::new(at.kernel().floating) });
     }
+    work(thread, at);
+    thread.interrupted = None;
 }
 
 /// A replay's timer: whether it is past what comes next is told in translated code.
-fn overruns(at: &Interrupted) {
+fn overruns(at: &mut Interrupted) {
     let pc = at.pc();
     if facts().runtime.contains(&pc) {
         return;
@@ -150,9 +155,7 @@ fn overruns(at: &Interrupted) {
     let thread = unsafe { &mut *Thread::here() };
     if let Some(place) = locate(pc) {
         take_pointers(thread, at, &place);
-        interrupts(thread, at);
-        overrun::look(thread, place.start());
-        thread.seek.interrupted = None;
+        while_interrupted(thread, at, |thread, _| overrun::look(thread, place.start()));
     }
 }
 

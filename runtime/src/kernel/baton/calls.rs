@@ -2,19 +2,20 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::futex;
 use crate::base::sys::{self, nr};
 
 /// Whether the call most likely waits, for another thread maybe: the baton is given up for it. One that
 /// waits although it is not listed only costs a moment: the baton is loose.
 pub fn waits(number: usize, args: &[usize; 6]) -> bool {
-    const FUTEX_COMMAND: usize = 0x7f;
-    // WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2.
-    const FUTEX_WAITS: [usize; 5] = [0, 6, 9, 11, 13];
     const LOCK_NB: usize = 4;
     // F_SETLKW, F_OFD_SETLKW.
     const WAITS_FOR_LOCK: [usize; 2] = [7, 38];
     match number {
-        nr::FUTEX => FUTEX_WAITS.contains(&(args[1] & FUTEX_COMMAND)),
+        nr::FUTEX => {
+            let waits = matches!(futex::command(args[1]), futex::WAIT | futex::WAIT_BITSET);
+            waits || futex::waits_for_lock(args[1])
+        }
         // poll; epoll_wait, epoll_pwait; not if they only look.
         7 => args[2] as i32 != 0,
         232 | nr::EPOLL_PWAIT => args[3] as i32 != 0,
@@ -40,9 +41,7 @@ pub fn waits(number: usize, args: &[usize; 6]) -> bool {
 
 /// Whether the kernel writes to the program's memory while the call waits, and not when it returns.
 pub fn writes_while_it_waits(number: usize, args: &[usize; 6]) -> bool {
-    const FUTEX_COMMAND: usize = 0x7f;
-    // LOCK_PI, WAIT_REQUEUE_PI, LOCK_PI2.
-    number == nr::FUTEX && matches!(args[1] & FUTEX_COMMAND, 6 | 11 | 13)
+    number == nr::FUTEX && futex::waits_for_lock(args[1])
 }
 
 /// Whether the call would wait for its descriptor.

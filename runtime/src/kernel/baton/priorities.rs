@@ -7,7 +7,7 @@
 
 use crate::base::census;
 use crate::base::facts::facts;
-use crate::base::futex::{wake, ETIMEDOUT};
+use crate::base::futex::{wake, ETIMEDOUT, LOCK_PI, LOCK_PI2, UNLOCK_PI};
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr, CLOCK_MONOTONIC, EFAULT};
@@ -26,9 +26,6 @@ const ESRCH: i32 = 3;
 const EINVAL: i32 = 22;
 const EDEADLK: i32 = 35;
 
-const LOCK_PI: usize = 6;
-const UNLOCK_PI: usize = 7;
-const LOCK_PI2: usize = 13;
 const PRIVATE: usize = 0x80;
 /// With FUTEX_CLOCK_REALTIME.
 const REAL_LOCK_PI2: usize = LOCK_PI2 | 0x100;
@@ -142,7 +139,7 @@ fn lock(thread: &mut Thread, at: u64, deadline: Deadline) -> Result<Done, i32> {
         if owner == 0 || waited && !exists(owner) {
             let died = if owner == 0 { word & OWNER_DIED } else { OWNER_DIED };
             leave(thread);
-            set_word(at, thread.tid | died | others(at))?;
+            set_word(at, thread.tid | died | waiters(at))?;
             return Ok(Done::Here);
         }
         if !is_here(owner) {
@@ -167,9 +164,9 @@ fn lock(thread: &mut Thread, at: u64, deadline: Deadline) -> Result<Done, i32> {
     }
 }
 
-/// What the word says if somebody waits.
-fn others(at: u64) -> u32 {
-    match WAITERS_OF_ALL.lock().iter().any(|waiter| waiter.at == at) {
+/// What the word at `at` says if a thread waits for it.
+fn waiters(at: u64) -> u32 {
+    match is_one(|waiter| waiter.at == at) {
         true => WAITERS,
         false => 0,
     }
@@ -213,14 +210,19 @@ fn unlock(thread: &mut Thread, at: u64) -> Result<Done, i32> {
         first.map(|first| waiters.remove(first))
     };
     let Some(next) = next else { return Ok(Done::ByKernel) };
-    set_word(at, next.tid | others(at))?;
+    set_word(at, next.tid | waiters(at))?;
     next.mailbox.lock.store(1, Release);
     wake(&next.mailbox.lock);
     Ok(Done::Here)
 }
 
 fn is_waiting(thread: &Thread) -> bool {
-    WAITERS_OF_ALL.lock().iter().any(|waiter| waiter.tid == thread.tid)
+    is_one(|waiter| waiter.tid == thread.tid)
+}
+
+/// Whether one of those that wait is like that.
+fn is_one(like: impl Fn(&Waiter) -> bool) -> bool {
+    WAITERS_OF_ALL.lock().iter().any(like)
 }
 
 /// The thread waits no longer.

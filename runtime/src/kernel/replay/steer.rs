@@ -505,7 +505,7 @@ impl Steer {
     /// Where the vector state of the thread, which runs, is from now on, as XSAVE stores it, and of how many bytes.
     fn vectors_of(&mut self, thread: &Thread) -> (u64, u64) {
         let claimed = (claims::first(thread.vector), thread.block.program_vectors);
-        self.vectors_as(0, &claimed, |area| match thread.seek.interrupted {
+        self.vectors_as(0, &claimed, |area| match thread.interrupted {
             Some(interrupted) => interrupted.copy_to(area),
             None => {
                 // SAFETY: as large as a state, and aligned to a page.

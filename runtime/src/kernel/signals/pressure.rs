@@ -13,6 +13,7 @@
 
 use crate::base::control::{end_timer, timer_of_kicks};
 use crate::base::facts::facts;
+use crate::base::futex;
 use crate::base::signal::{bit, block_all, set_real_mask, SigInfo, SA_RESTART, UNBLOCKED};
 use crate::base::sys::{self, failed, nr};
 use crate::kernel::interruptible::{forced, interruptible, BROKEN_OFF, NOT_STARTED};
@@ -148,8 +149,7 @@ pub unsafe fn start_anyway(
         return result;
     }
     // It would start again behind the handler if that has SA_RESTART.
-    const FUTEX_LOCK_PI: [usize; 3] = [6, 11, 13];
-    let is_repeated = number == nr::FUTEX && FUTEX_LOCK_PI.contains(&(args[1] & 0x7f));
+    let is_repeated = number == nr::FUTEX && futex::waits_for_lock(args[1]);
     let restarts = waiting.is_none_or(|signal| {
         actions::with(thread, signal, |action| action.flags & SA_RESTART != 0)
     });
