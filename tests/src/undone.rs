@@ -22,7 +22,7 @@ pub type Memory = BTreeMap<u64, Vec<u8>>;
 /// What was seen of a run.
 pub struct Seen {
     pub before: Memory,
-    /// Everything readable at the end, without what the kernel made.
+    /// Everything private and readable at the end, without what the kernel and the runtime made.
     pub after: Memory,
     pub status: Status,
     /// Threads were still running when the program ended: what they did last is not known.
@@ -97,9 +97,8 @@ fn own_ranges(pid: Pid, program: &Path, image: &Image) -> Result<Vec<Range<u64>>
     let lines = maps(pid)?;
     let interpreter = std::fs::canonicalize(&image.interpreter).unwrap_or_default();
     let program = program.to_string_lossy();
-    // The look-up tables, which lie there, are mapped from the file, too.
-    let tables = 0x7ec0_0000_0000..0x7ed0_0000_0000;
-    let of_program = |l: &&Line| l.name == program && !tables.contains(&l.range.start);
+    // The look-up tables are mapped from the file, too.
+    let of_program = |l: &&Line| l.name == program && !TABLES.contains(&l.range.start);
     let lowest = lines.iter().find(of_program).map_or(0, |l| l.range.start);
     let load = if image.fixed { 0 } else { lowest - image.range.start };
     let own = image.range.start + load..image.range.end + load;
@@ -132,14 +131,23 @@ fn copy(pid: Pid, ranges: impl Iterator<Item = Range<u64>>) -> Result<Memory> {
     Ok(copies)
 }
 
+/// Where the runtime has its own memory.
+const RUNTIMES: Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
+/// Where it has its look-up tables.
+const TABLES: Range<u64> = 0x7ec0_0000_0000..0x7ed0_0000_0000;
+
 /// More than this is no memory of the program: reservations of the runtime.
 const MOST: u64 = 1 << 30;
 
 fn everything(pid: Pid) -> Result<Memory> {
     let lines = maps(pid)?;
-    let wanted = lines
-        .iter()
-        .filter(|l| l.readable && !l.name.starts_with("[v") && l.range.end - l.range.start < MOST);
+    // What is shared is not compared, and the runtime's code caches, of a quarter of a gigabyte, are.
+    let may_be_compared = |l: &&Line| {
+        let is_runtimes = RUNTIMES.contains(&l.range.start) || TABLES.contains(&l.range.start);
+        l.readable && !l.shared && !is_runtimes && !l.name.starts_with("[v")
+    };
+    let wanted =
+        lines.iter().filter(may_be_compared).filter(|l| l.range.end - l.range.start < MOST);
     copy(pid, wanted.map(|l| l.range.clone()))
 }
 
