@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use abi::image::{ImageHeader, MAGIC};
 use abi::tables::{JumpTable, Tables};
 use common::*;
 use tests::harness::{Tally, Tools};
+use tests::listing::{Kind, Record};
 use tests::sys;
 
 const WORKERS: usize = 4;
@@ -115,27 +116,27 @@ fn gaps_of(
     let mut dep = Command::new(&Tools::get().dep);
     dep.args(["memrefs", "--thread", &tid.to_string(), "--output"]).arg(rewritten).arg(trace);
     let mut child = dep.stdout(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
-    let lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
-    let mut pcs: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let mut lines = BufReader::new(child.stdout.take().ok_or("no output")?);
+    let mut pcs: HashMap<(u64, bool), u64> = HashMap::new();
     let (mut at, mut gaps, mut seen) = (None, 0, 0);
-    for line in lines {
-        let line = line.map_err(|e| e.to_string())?;
-        let words: Vec<&str> = line.split(' ').collect();
-        let [_, pc, access, address, _] = words[..] else { return Err(format!("a line {line}")) };
-        let address = u64::from_str_radix(address.trim_start_matches("0x"), 16)
-            .map_err(|e| format!("{line}: {e}"))?;
-        if !(start..start + 8 * len).contains(&address) {
-            continue;
+    // There are tens of millions of lines.
+    let mut line = String::new();
+    while lines.read_line(&mut line).map_err(|e| e.to_string())? != 0 {
+        let record = Record::parse(&line).ok_or_else(|| format!("a line {line}"))?;
+        let memref = record.memref.ok_or_else(|| format!("a line {line}"))?;
+        if (start..start + 8 * len).contains(&memref.addr) {
+            let reads = memref.kind == Kind::Read;
+            *pcs.entry((record.pc, reads)).or_default() += 1;
+            // Element n is read, and then element n + 1 is written.
+            let n = (memref.addr - start) / 8;
+            let place = if reads { 2 * n } else { 2 * n - 1 };
+            gaps += u64::from(at.is_some_and(|at| place != at + 1));
+            if at.is_some_and(|at| place <= at) {
+                return Err(format!("thread {tid}: {line}: element {n} again, behind {at:?}"));
+            }
+            (at, seen) = (Some(place), seen + 1);
         }
-        *pcs.entry((pc.to_owned(), access.to_owned())).or_default() += 1;
-        // Element n is read, and then element n + 1 is written.
-        let n = (address - start) / 8;
-        let place = if access == "R" { 2 * n } else { 2 * n - 1 };
-        gaps += u64::from(at.is_some_and(|at| place != at + 1));
-        if at.is_some_and(|at| place <= at) {
-            return Err(format!("thread {tid}: {line}: element {n} again, behind {at:?}"));
-        }
-        (at, seen) = (Some(place), seen + 1);
+        line.clear();
     }
     if !child.wait().map_err(|e| e.to_string())?.success() {
         return Err("dep memrefs has failed".to_owned());
@@ -269,15 +270,15 @@ fn each_stretch_is_what_was_executed() {
             ..plain
         },
     ];
-    let dir = tempfile::tempdir().expect("a folder");
     let case = corpus().into_iter().find(|c| c.name == "c/switched.pie").expect("a case");
-    for way in ways {
-        let outcome = switches_are_sound(&case.path, dir.path(), &way);
+    tally.side_by_side(&ways, |outcomes, way| {
+        let dir = tempfile::tempdir().expect("a folder");
+        let outcome = switches_are_sound(&case.path, dir.path(), way);
         if let Ok(text) = &outcome {
             eprintln!("{}: {text}", way.name);
         }
-        tally.record(way.name, outcome.map(drop));
-    }
+        outcomes.record(way.name, outcome.map(drop));
+    });
     tally.finish();
 }
 
