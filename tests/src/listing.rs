@@ -120,24 +120,45 @@ pub struct Record {
 impl Record {
     /// A line of either listing; None if it is neither.
     pub fn parse(line: &str) -> Option<Self> {
-        let hex = |s: &str| u64::from_str_radix(s.strip_prefix("0x")?, 16).ok();
-        let mut words = line.split_ascii_whitespace();
-        let tid = words.next()?.parse().ok()?;
-        let pc = hex(words.next()?)?;
-        let memref = match words.next() {
+        // Of a hundred million lines: without the machinery of formats.
+        let mut words = line.trim_ascii_end().as_bytes();
+        let tid = i32::try_from(number(word(&mut words)?, 10)?).ok()?;
+        let pc = hex(word(&mut words)?)?;
+        let memref = match word(&mut words) {
             None => None,
             Some(kind) => {
                 let kind = match kind {
-                    "R" => Kind::Read,
-                    "W" => Kind::Write,
+                    b"R" => Kind::Read,
+                    b"W" => Kind::Write,
                     _ => return None,
                 };
-                let addr = hex(words.next()?)?;
-                Some(MemRef { kind, addr, size: words.next()?.parse().ok()? })
+                let addr = hex(word(&mut words)?)?;
+                let size = u32::try_from(number(word(&mut words)?, 10)?).ok()?;
+                Some(MemRef { kind, addr, size })
             }
         };
-        words.next().is_none().then_some(Self { tid, pc, memref })
+        words.is_empty().then_some(Self { tid, pc, memref })
     }
+}
+
+/// Takes the first word of the line, up to the space behind it.
+fn word<'l>(line: &mut &'l [u8]) -> Option<&'l [u8]> {
+    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+    let (word, rest) = line.split_at(end);
+    *line = rest.get(1..).unwrap_or_default();
+    (!word.is_empty()).then_some(word)
+}
+
+fn hex(word: &[u8]) -> Option<u64> {
+    number(word.strip_prefix(b"0x")?, 16)
+}
+
+fn number(word: &[u8], base: u64) -> Option<u64> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(base as u32).map(u64::from);
+    let add = |sum: u64, digit: u64| sum.checked_mul(base)?.checked_add(digit);
+    let mut digits = word.iter().map(digit);
+    let first = digits.next()??;
+    digits.try_fold(first, |sum, digit| add(sum, digit?))
 }
 
 impl std::fmt::Display for Record {
@@ -167,6 +188,20 @@ mod tests {
         for line in text.lines() {
             assert_eq!(Record::parse(line).unwrap().to_string(), line);
         }
-        assert_eq!(Record::parse("7 0x401000 X 0x1 2"), None);
+        let wrong = [
+            "",
+            "7",
+            "x 0x1",
+            "7 401000",
+            "7 0x",
+            "7 0x401000 X 0x1 2",
+            "7 0x1 R 0x1",
+            "7 0x1 R 0x1 2 3",
+            "7 0x10000000000000000",
+            "7 0x1 R 0x1 4294967296",
+            "7  0x1",
+        ];
+        wrong.iter().for_each(|line| assert_eq!(Record::parse(line), None, "{line}"));
+        assert_eq!(Record::parse("7 0xffffffffffffffff\n").map(|record| record.pc), Some(u64::MAX));
     }
 }
