@@ -1874,7 +1874,7 @@ static void *work(void *number) {
         pthread_mutex_unlock(&lock);
         if (k % 3) munmap(memory, 8192);
         if (k % 40 == 0) raise(SIGUSR1);
-        if (getenv("WAIT") && k == 500) { puts("here"); fflush(stdout); usleep(2000000); }
+        if (getenv("WAIT") && k == 500) { puts("here"); fflush(stdout); read(0, memory, 1); }
     }
     return 0;
 }
@@ -1945,15 +1945,18 @@ fn what_a_ring_of_watched_threads_keeps_is_dumped_while_they_run() {
     Tools::get().rewrite_sharing(&program, &rewritten, WATCHED.flags).unwrap();
     let mut command = Command::new(&rewritten);
     command.env("DEP_RING", "200k").env("DEP_FILE", here.join("t.dep")).env("WAIT", "1");
-    let mut child = command.current_dir(here).stdout(Stdio::piped()).spawn().unwrap();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.current_dir(here).spawn().unwrap();
     let mut line = String::new();
-    let out = child.stdout.take().unwrap();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+    // Two threads say so, and wait: the other one may find the pipe as it was.
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
     assert_eq!(line, "here\n");
     let dump = here.join("dumped.dep");
     let done = dep(here, &["dump", &child.id().to_string(), "-o", &dump.display().to_string()]);
     assert!(done.status.success(), "{}", text(&done.stderr));
-    assert_eq!(child.wait().unwrap().code(), None, "it ends by a signal");
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGSEGV));
     let lines = replayed(&program, &dump, here).unwrap();
     assert!(lines.len() >= 3, "{lines:?}");
     assert!(replayed(&program, &here.join("t.dep"), here).unwrap().len() >= 3);

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use abi::trace::{
-    Checksum, FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PAYLOAD,
-    RECORD_DATA, RECORD_REGISTERS, REGISTER_STATE_SIZE,
+    FrameHeader, FrameKind, RegisterState, EMPTY, FRAME_MAGIC, HEADER_SIZE, PAYLOAD, RECORD_DATA,
+    RECORD_REGISTERS, REGISTER_STATE_SIZE,
 };
 
+use crate::lanes::Lanes;
 pub use crate::pieces::MAX_FRAME;
 use crate::source::Source;
 use crate::streams::{checksum_holds, room, size, Buffer, Streams};
@@ -85,17 +86,6 @@ pub struct TraceFile {
 pub fn has_length(header: &FrameHeader) -> bool {
     let len = header.frame_len;
     (STEP..=MAX_FRAME).contains(&len) && len.is_multiple_of(STEP)
-}
-
-/// Adds bytes and the zeros that fill the last word.
-fn add_padded(sum: &mut Checksum, bytes: &[u8]) {
-    let (words, rest) = bytes.split_at(bytes.len() & !7);
-    sum.add(words);
-    if !rest.is_empty() {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        sum.add(&word);
-    }
 }
 
 /// What is at a place of a file that grows.
@@ -519,8 +509,8 @@ impl TraceFile {
 
     /// Whether the checksum of a sealed File, Events or Units frame with this payload is right.
     pub fn checksum_holds(&self, frame: &Frame, payload: &[u8]) -> bool {
-        let mut sum = Checksum::default();
-        add_padded(&mut sum, payload);
+        let mut sum = Lanes::default();
+        sum.add(payload);
         !frame.is_sealed() || sum.finish() == frame.header.checksum
     }
 }
