@@ -1,19 +1,11 @@
-//! `dep` as a user calls it, with one cache for all tests of a binary: what they record is small, and mostly
-//! the same programs.
+//! `dep` as a user calls it, with one cache for all tests.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::harness::Tools;
-
-/// The cache of all tests.
-pub fn cache() -> &'static Path {
-    static CACHE: OnceLock<TempDir> = OnceLock::new();
-    CACHE.get_or_init(folder).path()
-}
+use crate::harness::{cache, Tools};
 
 /// A folder that is gone when the test has ended.
 pub fn folder() -> TempDir {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tests::harness::{Tally, Tools};
+use tests::harness::{cache, Tally, Tools};
 use tests::launch::Launch;
 use tests::sys::Status;
 
@@ -44,9 +44,7 @@ fn build(source: &Path, several: bool, program: &Path) -> Result<(), String> {
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(&Tools::get().dep);
-    // The C library is translated once for all.
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bugs-cache");
-    command.current_dir(here).env("DEP_CACHE", cache).stdin(Stdio::null());
+    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
     command.args(arguments).output().expect("it runs")
 }
 

@@ -7,11 +7,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tests::harness::{Tally, Tools};
+use tests::harness::{cache, Tally, Tools};
 
 const RECORDER: &str = env!("CARGO_BIN_EXE_stand-in-recorder");
 
@@ -148,12 +147,6 @@ impl Session {
 
 fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path())
-}
-
-/// Outputs that all sessions share.
-fn cache() -> &'static Path {
-    static CACHE: OnceLock<PathBuf> = OnceLock::new();
-    CACHE.get_or_init(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("exec-cache"))
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tests::harness::{Tally, Tools};
+use tests::harness::{cache, Tally, Tools};
 
 /// How threads run: one at a time, or all at once.
 const WATCHED: &str = "watched";
@@ -41,7 +41,7 @@ fn build(name: &str, here: &Path) -> Result<(), String> {
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", here.join("cache")).stdin(Stdio::null());
+    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
     command.args(arguments).output().expect("it runs")
 }
 

@@ -9,8 +9,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::command::{cache, dep, folder, text};
-use tests::harness::Tools;
+use tests::command::{dep, folder, text};
+use tests::harness::{cache, Tools};
 
 fn output(mut command: Command) -> Output {
     command.output().expect("it runs")

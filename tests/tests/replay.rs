@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::*;
 use serde_json::Value;
-use tests::command::{cache, folder};
-use tests::harness::{Mode, Run, RunSpec, Tally, Tools};
+use tests::command::folder;
+use tests::harness::{cache, Mode, Run, RunSpec, Tally, Tools};
 use tests::inputs;
 
 const INPUTS: Mode = Mode { name: "static-inputs", flags: &["--instrument", "inputs"] };

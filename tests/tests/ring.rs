@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ring_case::{said, Case};
-use tests::harness::Tools;
+use tests::harness::{cache, Tools};
 
 /// Computes for long, and destroys a pointer shortly before the end, over which it trips later.
 const CRASH: &str = r#"
@@ -593,7 +593,7 @@ fn a_signal_to_the_recorder_leaves_what_is_kept() {
     let case = Case::new(RUNS);
     let mut record = Command::new(&Tools::get().dep);
     record.args(["record", "--replayable", "--keep-last", "2M", "--dump-signal", "USR2"]);
-    record.args(["-o", "r.rec", "./p"]).env("DEP_CACHE", case.path("cache"));
+    record.args(["-o", "r.rec", "./p"]).env("DEP_CACHE", cache());
     record.current_dir(case.here.path()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = record.stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -611,7 +611,7 @@ fn a_signal_to_the_recorder_leaves_what_is_kept() {
     let replays = |dump: &Path| {
         let mut replay = Command::new(&Tools::get().dep);
         replay.arg("replay").arg("--program").arg(case.path("p")).arg(dump);
-        let out = replay.env("DEP_CACHE", case.path("cache")).output().expect("it runs");
+        let out = replay.env("DEP_CACHE", cache()).output().expect("it runs");
         String::from_utf8_lossy(&out.stdout).contains("equal to the recording")
     };
     let mut told = BufReader::new(child.stderr.take().expect("a pipe")).lines();

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::harness::Tools;
+use tests::harness::{cache, Tools};
 use tests::launch::Launch;
 use tests::step::{self, Options};
 
@@ -103,7 +103,7 @@ impl Recorded {
 
     fn dep(&self, arguments: &[&str]) -> Output {
         let mut dep = Command::new(&Tools::get().dep);
-        dep.args(arguments).current_dir(self.path()).env("DEP_CACHE", self.path().join("cache"));
+        dep.args(arguments).current_dir(self.path()).env("DEP_CACHE", cache());
         dep.stdin(Stdio::null()).output().expect("dep runs")
     }
 

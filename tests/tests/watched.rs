@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use common::*;
-use tests::harness::{difference, Mode, Run, RunSpec, Tally, Tools};
+use tests::harness::{cache, difference, Mode, Run, RunSpec, Tally, Tools};
 
 const WATCHED: Mode =
     Mode { name: "watched", flags: &["--instrument", "inputs", "--threads", "watched"] };
@@ -36,7 +36,7 @@ fn without_notice(mut run: Run) -> Run {
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", here.join("cache")).stdin(Stdio::null());
+    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
     command.args(arguments).output().expect("it runs")
 }
 
@@ -1676,7 +1676,7 @@ fn memory_right_below_the_stack_is_watched() {
     let here = dir.path();
     build(here, RACING, &[]);
     let mut command = Command::new("setarch");
-    command.current_dir(here).env("DEP_CACHE", here.join("cache")).arg("-R");
+    command.current_dir(here).env("DEP_CACHE", cache()).arg("-R");
     command.arg(&Tools::get().dep);
     command.args(["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"]);
     let run = command.output().unwrap();

@@ -4,7 +4,7 @@ mod run;
 mod tools;
 
 pub use run::{first_trace, Run, RunSpec};
-pub use tools::{Mode, Tools};
+pub use tools::{cache, Mode, Tools};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

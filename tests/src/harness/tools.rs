@@ -16,6 +16,17 @@ pub struct Mode {
     pub flags: &'static [&'static str],
 }
 
+/// The cache of all tests: what they run is small, and mostly the same programs and libraries, which take a second each
+/// to translate.
+pub fn cache() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| root().join("target/tmp/cache"))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
 impl Tools {
     /// `DEPREWRITE` and `DEP` if set, else those of this workspace, which are built now. Without
     /// them there is nothing to test: panics.
@@ -30,7 +41,7 @@ impl Tools {
         if let (Some(deprewrite), Some(dep)) = (given("DEPREWRITE"), given("DEP")) {
             return Ok(Self { deprewrite, dep });
         }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = root();
         // Cheap when up to date, and never a stale binary.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let build = Command::new(cargo)
@@ -64,9 +75,7 @@ impl Tools {
         if flags.iter().any(|&flag| flag == "--libraries" || flag == "dynamic") {
             return self.rewrite(program, output, flags);
         }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"));
         let mut command = Command::new(&self.deprewrite);
-        command.env("XDG_CACHE_HOME", root.join("target/tmp/libraries"));
         command.arg(program).arg("-o").arg(output).args(["--quiet", "--libraries", "cache"]);
         command.args(flags);
         run(command).map(drop)
@@ -113,7 +122,7 @@ fn run(mut command: Command) -> Result<Vec<u8>, String> {
 }
 
 fn run_into(command: &mut Command) -> Result<std::process::Output, String> {
-    let output = command.stderr(std::process::Stdio::piped()).spawn();
+    let output = command.env("DEP_CACHE", cache()).stderr(std::process::Stdio::piped()).spawn();
     let output = output.and_then(|child| child.wait_with_output());
     let output = output.map_err(|e| format!("{command:?}: {e}"))?;
     if output.status.success() {

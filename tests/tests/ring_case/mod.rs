@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
-use tests::harness::Tools;
+use tests::harness::{cache, Tools};
 
 /// A program and its rewritten copy.
 pub struct Case {
@@ -47,7 +47,7 @@ impl Case {
         let output =
             if matches!(what, "replay" | "debug" | "trim") { "--rewritten" } else { "--output" };
         command.arg(output).arg(self.path("p.in")).arg(trace);
-        command.env("DEP_CACHE", self.path("cache")).env("DEBUGINFOD_URLS", "");
+        command.env("DEP_CACHE", cache()).env("DEBUGINFOD_URLS", "");
         command.current_dir(self.here.path()).stdin(Stdio::null());
         command
     }
