@@ -10,11 +10,12 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use abi::event::DEVICE;
 use abi::image::words_of_hash;
 use serde::{Deserialize, Serialize};
-use store::Hash;
+use store::{Hash, Store};
 use trace::events::Event;
 use trace::output::{identity_name, OutputFile};
 use trace::Trace;
@@ -102,8 +103,15 @@ fn changed_ns(metadata: &std::fs::Metadata) -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(part)
 }
 
+/// Of the contents of a file. The cache remembers it: each replay asks for those of all libraries.
 fn hash(path: &Path) -> Result<Hash, Error> {
-    File::open(path).and_then(Hash::of_reader).map_err(|e| at(path, e))
+    static KNOWN: LazyLock<Option<Store>> =
+        LazyLock::new(|| Store::from_environment("contents").ok());
+    let hash = |file: File| match &*KNOWN {
+        Some(store) => store.content(&file),
+        None => Hash::of_reader(file),
+    };
+    File::open(path).and_then(hash).map_err(|e| at(path, e))
 }
 
 /// The program's interpreter: its path and its build-id, if it has one.

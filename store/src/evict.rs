@@ -38,7 +38,8 @@ impl Store {
             }
         }
         remove_old(&self.new_folder(), |time| older(time, ABANDONED));
-        thin_out(&self.folder.join("memo"));
+        // Of all versions: there is one that has nothing but memos.
+        listing::versions(&self.root).iter().for_each(|folder| thin_out(&folder.join("memo")));
     }
 
     /// Removes an entry that nobody makes at this moment.

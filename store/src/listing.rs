@@ -84,7 +84,7 @@ pub fn clear(root: &Path) -> Result<Cleared, Trouble> {
 }
 
 /// Folders of versions: those with our tag.
-fn versions(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn versions(root: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
     let ours = |path: &PathBuf| {
         std::fs::read(path.join(TAG)).is_ok_and(|text| text == TAG_TEXT.as_bytes())

@@ -1657,6 +1657,46 @@ fn memory_that_is_attached_is_followed() {
     }
 }
 
+const SHARED_BY_THREE: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int *attach(void) {
+    int id = shmget(IPC_PRIVATE, 8192, 0600);
+    int *at = shmat(id, 0, 0);
+    shmctl(id, IPC_RMID, 0);
+    return at;
+}
+int main(void) {
+    int *shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    *shared = 1;
+    if (fork() == 0) {
+        int *attached = attach();
+        attached[1] = 2;
+        if (fork() == 0) _exit(*shared += attached[1]++);
+        wait(0);
+        shmdt(attached);
+        _exit(*shared += attached == 0);
+    }
+    wait(0);
+    printf("%d\n", *shared);
+    return 0;
+}
+"#;
+
+/// A process that is watched already attaches memory, and forks.
+#[test]
+fn memory_that_is_attached_by_a_watched_process_is_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, all) = recorded_and_replayed(dir.path(), SHARED_BY_THREE);
+    assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("3\n", ""));
+    let said = text(&all.stdout);
+    assert!(all.status.success() && said.lines().count() == 4, "{said}{}", text(&all.stderr));
+    assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+}
+
 /// What other processes store is seen like what other threads do.
 #[test]
 fn memory_that_processes_share_is_watched() {

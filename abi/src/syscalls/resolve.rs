@@ -228,7 +228,13 @@ impl Resolver<'_> {
             }
             Extent::FileHandle => 8 + self.number(address, 4),
             Extent::Pages(argument) => self.args[usize::from(argument)].div_ceil(4096),
-            Extent::LengthAt(argument) => self.number(self.args[usize::from(argument)], 4),
+            Extent::LengthAt(argument) => {
+                // The kernel takes it for a signed number, and refuses what is negative.
+                match self.number(self.args[usize::from(argument)], 4) {
+                    length @ ..=0x7fff_ffff => length,
+                    _ => 0,
+                }
+            }
             Extent::String => return self.string(address, MAX_PATH),
             Extent::Strings => return self.strings(address),
             Extent::Fields { count, size, offset, length } => {

@@ -136,6 +136,11 @@ fn fixed_sizes_and_failures() {
     assert_eq!(resolve("wait4", &[1, 8, 1, 16], 0, &[]), (Vec::new(), true));
     assert_eq!(resolve("rseq", &[8, 32], -38, &[]), (Vec::new(), true));
     assert!(!resolve("rseq", &[8, 32], 0, &[]).1);
+    // A length that is negative is none.
+    let lengths: [(u64, &[u8]); 2] = [(0x40, &[16, 0, 0, 0]), (0x50, &[0xff; 4])];
+    let named = |at| resolve("getsockname", &[3, 0x80, at], 0, &lengths).0;
+    assert_eq!(named(0x40), [(Read, 0x40, 4), (Write, 0x40, 4), (Write, 0x80, 16)]);
+    assert_eq!(named(0x50), [(Read, 0x50, 4), (Write, 0x50, 4)]);
 }
 
 #[test]

@@ -369,11 +369,12 @@ pub fn attached(thread: &mut Thread, id: usize, start: u64) {
     };
     let end = start.saturating_add(len);
     forget(start, end);
-    let kind = Kind::Shared;
-    SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
     regions::attached(start, end);
     view::lies_at(start, len);
+    // What a watched thread loads is compared, whoever has stored it, and so is what its children load.
     if !view::is_watched() {
+        let kind = Kind::Shared;
+        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
         unfollowed_unwatched(thread, ATTACHED);
     }
 }
