@@ -56,6 +56,11 @@ static void killed(void) {
     CHECK(!install(kill, sizeof kill / sizeof *kill, 0));
     syscall(SYS_getppid);
 }
+static void killed_when_it_ends(void) {
+    struct sock_filter kill[] = {LOAD(nr), ON(SYS_exit_group, SECCOMP_RET_KILL_PROCESS), ANSWER(SECCOMP_RET_ALLOW)};
+    CHECK(!install(kill, sizeof kill / sizeof *kill, 0));
+    _exit(6);
+}
 static void strict(void) {
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) _exit(1);
     syscall(SYS_exit, 9);
@@ -102,7 +107,7 @@ int main(void) {
         ON(SYS_getpgrp, SECCOMP_RET_ERRNO | 34), ANSWER(SECCOMP_RET_ALLOW)};
     CHECK(!install(second, sizeof second / sizeof *second, 0));
     in_a_thread("");
-    CHECK(WTERMSIG(status_of(killed)) == SIGSYS);
+    CHECK(WTERMSIG(status_of(killed)) == SIGSYS && WTERMSIG(status_of(killed_when_it_ends)) == SIGSYS);
     CHECK(status_of(in_another_program) != 5 << 8);
     puts("ok");
     fflush(stdout);
