@@ -17,7 +17,7 @@ use crate::gate::handler::onward::{fetch_at, lost, resume};
 use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{
-    finish_look_up, is_return, pass_over, refused_jump, refused_return,
+    finish_look_up, is_return, pass_over, refused_jump, refused_return, unwritable_return,
 };
 use crate::gate::stubs;
 use crate::kernel::brk::is_reserved;
@@ -144,6 +144,15 @@ pub fn fault(
     {
         costs::count(Cost::Fault, original);
         return;
+    }
+    if signal == SIGSEGV
+        && info.code() == SEGV_ACCERR
+        && at.context.error & 2 != 0
+        && entry.may_return()
+        && unwritable_return(thread, at, place, &entry)
+    {
+        costs::count(Cost::Fault, original);
+        return give_pointers(thread, at);
     }
     if signal == SIGSEGV
         && info.code() == SI_KERNEL

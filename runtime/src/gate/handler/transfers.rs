@@ -8,12 +8,14 @@ use crate::code::statics;
 use crate::gate::dispatch::{is_canonical, popped_by, put_back};
 use crate::gate::handler::interrupted::Interrupted;
 use crate::gate::handler::place::{locate, Place};
+use crate::gate::handler::state::state_at;
 use crate::thread::Thread;
 use abi::event::Cost;
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Register};
 use instrument::emit::{
     ToVector, JUMPS_ON, MERGES_HIGH_HALF, PUTS_RETURN_ADDRESS, READS_HIGH_HALF, SAVES_RCX,
 };
+use instrument::recipe::Entry;
 use lifter::flow::Flow;
 
 /// A look-up at `address`, outside the mapped parts of the tables: is done again when that part is
@@ -135,6 +137,34 @@ pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, 
     thread.block.target = target;
     thread.block.exit_id = pc;
     at.context.rsp += popped_by(&insn);
+    at.context.rip = thread.block.stub_miss;
+    true
+}
+
+/// A return whose stack can be read and not written, as another thread may have made it: the
+/// program's return only reads. It goes on by way of a miss.
+pub fn unwritable_return(
+    thread: &mut Thread,
+    at: &mut Interrupted,
+    place: &Place,
+    entry: &Entry,
+) -> bool {
+    let code = place.code::<32>();
+    let mut decoder = Decoder::new(64, &code, DecoderOptions::NONE);
+    let store = decoder.decode();
+    let replaces = store.memory_base() == Register::RSP && store.memory_displacement64() == 0;
+    // What the look-up has used may be restored in between.
+    let behind = [decoder.decode(), decoder.decode()];
+    let insn = behind.iter().find(|insn| Flow::of(insn) == Flow::Return).filter(|_| replaces);
+    let mut target = 0u64;
+    let Some(insn) = insn.filter(|_| read_program_value(at.context.rsp, &mut target)) else {
+        return false;
+    };
+    let state = state_at(thread, at, place, entry);
+    at.context.set_gpr(&state.gpr);
+    thread.block.target = target;
+    thread.block.exit_id = state.rip;
+    at.context.rsp += popped_by(insn);
     at.context.rip = thread.block.stub_miss;
     true
 }
