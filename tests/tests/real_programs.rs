@@ -119,22 +119,25 @@ fn real_programs_are_repeatable() {
 fn real_programs_same_behaviour() {
     let mut tally = Tally::start("real_programs_same_behaviour");
     let tools = Tools::get();
-    for program in programs() {
+    tally.side_by_side(&programs(), |outcomes, program| {
         if !program.spec.program.exists() {
-            tally.skip(program.name, "not installed");
-            continue;
+            return outcomes.skip(program.name, "not installed");
         }
         let dir = tempfile::tempdir().unwrap();
         for mode in [STATIC, DYNAMIC, STATIC_NONE, DYNAMIC_NONE] {
             let check = || -> Result<(), String> {
                 let rewritten = dir.path().join(mode.name);
-                tools.rewrite(&program.spec.program, &rewritten, mode.flags)?;
+                match mode {
+                    // Its libraries travel along.
+                    STATIC => tools.rewrite(&program.spec.program, &rewritten, mode.flags)?,
+                    _ => tools.rewrite_sharing(&program.spec.program, &rewritten, mode.flags)?,
+                }
                 let run = |file| program.spec.run(file, dir.path()).map_err(|e| e.to_string());
                 difference(&run(None)?, &run(Some(rewritten.as_path()))?)
             };
-            tally.record(&format!("{} {}", program.name, mode.name), check());
+            outcomes.record(&format!("{} {}", program.name, mode.name), check());
         }
-    }
+    });
     tally.finish();
 }
 
@@ -142,25 +145,24 @@ fn real_programs_same_behaviour() {
 fn real_memrefs_equal_oracle() {
     let mut tally = Tally::start("real_memrefs_equal_oracle");
     let tools = Tools::get();
-    for program in programs() {
+    tally.side_by_side(&programs(), |outcomes, program| {
         let installed = program.spec.program.exists();
         let other = (!STEPPED.contains(&program.name)).then_some("others like it are stepped");
         if let Some(why) = program.no_oracle.or(other).or((!installed).then_some("not installed")) {
-            tally.skip(program.name, why);
-            continue;
+            return outcomes.skip(program.name, why);
         }
         let dir = tempfile::tempdir().unwrap();
         let mut check = || -> Result<(), String> {
             // Long programs are compared as far as the oracle went.
             let truth = oracle(&program.spec, dir.path(), REAL_LIMIT)?;
             if truth.summary.cut_short {
-                tally.prefix_only(program.name);
+                outcomes.prefix_only(program.name);
             }
             recovered_equals(&truth, &program.spec, tools, STATIC, dir.path())?;
             recovered_equals(&truth, &program.spec, tools, DYNAMIC, dir.path())
         };
         let outcome = check();
-        tally.record(program.name, outcome);
-    }
+        outcomes.record(program.name, outcome);
+    });
     tally.finish();
 }
