@@ -8,10 +8,10 @@ mod common;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
-use tests::harness::{cache, Tally, Tools};
+use tests::harness::Tally;
 use tests::launch::Launch;
 use tests::sys::Status;
 
@@ -43,9 +43,7 @@ fn build(source: &Path, several: bool, program: &Path) -> Result<(), String> {
 }
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command.args(arguments).output().expect("it runs")
+    tests::command::dep(here, arguments).output().expect("it runs")
 }
 
 fn json(output: &Output) -> Result<Value, String> {

@@ -8,10 +8,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
-use tests::harness::{cache, Tally, Tools};
+use tests::harness::Tally;
 
 /// How threads run: one at a time, or all at once.
 const WATCHED: &str = "watched";
@@ -40,9 +40,7 @@ fn build(name: &str, here: &Path) -> Result<(), String> {
 }
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command.args(arguments).output().expect("it runs")
+    tests::command::dep(here, arguments).output().expect("it runs")
 }
 
 /// Records the program.

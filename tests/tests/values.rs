@@ -2,11 +2,10 @@
 //! compared with the processor, one instruction at a time.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::harness::{cache, Tools};
 use tests::launch::Launch;
 use tests::step::{self, Options};
 
@@ -102,9 +101,7 @@ impl Recorded {
     }
 
     fn dep(&self, arguments: &[&str]) -> Output {
-        let mut dep = Command::new(&Tools::get().dep);
-        dep.args(arguments).current_dir(self.path()).env("DEP_CACHE", cache());
-        dep.stdin(Stdio::null()).output().expect("dep runs")
+        tests::command::dep(self.path(), arguments).output().expect("dep runs")
     }
 
     /// What a command answers, which has no doubts.

@@ -35,9 +35,7 @@ fn without_notice(mut run: Run) -> Run {
 }
 
 fn dep(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(&Tools::get().dep);
-    command.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
-    command.args(arguments).output().expect("it runs")
+    tests::command::dep(here, arguments).output().expect("it runs")
 }
 
 /// Replays all threads of a trace, each alone: what was said of each.
