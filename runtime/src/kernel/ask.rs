@@ -16,7 +16,9 @@ use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind};
+use iced_x86::{
+    Code, CodeSize, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+};
 use lifter::operands::references;
 use lifter::regs::gpr_number;
 
@@ -80,7 +82,27 @@ pub fn instruction(pc: u64) -> Instruction {
     while len > 0 && !bytes.get_mut(..len).is_some_and(|b| read_program_bytes(pc, b)) {
         len -= 1;
     }
-    Decoder::with_ip(64, bytes.get(..len).unwrap_or_default(), pc, DecoderOptions::NONE).decode()
+    common(&bytes, pc).unwrap_or_else(|| {
+        let bytes = bytes.get(..len).unwrap_or_default();
+        Decoder::with_ip(64, bytes, pc, DecoderOptions::NONE).decode()
+    })
+}
+
+/// What every program asks when it starts, without a decoder: the tables of that are big, and many programs need no other.
+fn common(bytes: &[u8; 15], pc: u64) -> Option<Instruction> {
+    let (code, len) = match bytes {
+        [0x0f, 0xa2, ..] => (Code::Cpuid, 2),
+        [0x0f, 0x31, ..] => (Code::Rdtsc, 2),
+        [0x0f, 0x01, 0xd0, ..] => (Code::Xgetbv, 3),
+        [0x0f, 0x01, 0xf9, ..] => (Code::Rdtscp, 3),
+        _ => return None,
+    };
+    let mut insn = Instruction::default();
+    insn.set_code(code);
+    insn.set_code_size(CodeSize::Code64);
+    insn.set_len(len);
+    insn.set_next_ip(pc + len as u64);
+    Some(insn)
 }
 
 /// The registers that the answer is put into as they are: rax, rbx, rcx, rdx.
@@ -394,4 +416,24 @@ extern "C" {
     fn deprewrite_ask_first();
     fn deprewrite_ask_last();
     fn deprewrite_ask_refused();
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_common_is_what_a_decoder_says() {
+        let all: [&[u8]; 4] =
+            [&[0x0f, 0xa2], &[0x0f, 0x31], &[0x0f, 0x01, 0xd0], &[0x0f, 0x01, 0xf9]];
+        for bytes in all {
+            let mut there = [0x90; 15];
+            there[..bytes.len()].copy_from_slice(bytes);
+            let decoded = Decoder::with_ip(64, &there, 0x1234, DecoderOptions::NONE).decode();
+            let insn = common(&there, 0x1234).unwrap();
+            assert!(insn.eq_all_bits(&decoded), "{decoded:?}");
+        }
+        assert_eq!(common(&[0xf3, 0x0f, 0xc7, 0xf8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0), None);
+    }
 }

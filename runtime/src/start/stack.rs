@@ -45,11 +45,12 @@ impl Start {
 
     /// Where the last entry of that name is.
     fn index(&self, name: &str) -> Option<usize> {
+        // (How long an entry is does not matter: most are of other names, and some are very long.)
         let is_it = |&i: &usize| {
-            // SAFETY: entries are zero-terminated strings.
-            let entry = unsafe { CStr::from_ptr(self.argument(i) as *const i8) };
-            let rest = entry.to_bytes().strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| rest.first() == Some(&b'='))
+            let entry = self.argument(i) as *const u8;
+            let mut wanted = name.bytes().chain([b'=']).enumerate();
+            // SAFETY: entries are zero-terminated strings, and nothing is read behind what differs.
+            wanted.all(|(at, byte)| unsafe { *entry.add(at) } == byte)
         };
         (self.argc + 1..).take_while(|&i| self.argument(i) != 0).filter(is_it).last()
     }
