@@ -5,7 +5,8 @@
 //! points to ([`thread`]), the header that the rewriter leaves for the runtime ([`image`]), the
 //! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace
 //! file ([`trace`], [`packing`]) and what happens in it ([`event`]), what a system call does to memory
-//! ([`syscalls`]), and how a running program is reached from outside ([`control`]).
+//! ([`syscalls`]), how a running program is reached from outside ([`control`]), and what a recording remembers
+//! of the programs that it starts ([`answer`], [`file`]).
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -14,8 +15,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod answer;
 pub mod control;
 pub mod event;
+pub mod file;
 pub mod ids;
 pub mod image;
 pub mod layout;

@@ -24,11 +24,12 @@
 //! There may be a second translation, which records nothing. Its code begins with the page behind that of
 //! the first, and is mapped together with it.
 
+use crate::file::State;
 use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIBD";
+pub const MAGIC: [u8; 8] = *b"DEPRLIBE";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -128,11 +129,14 @@ pub struct PackHeader {
     pub following: u64,
     /// Hash of everything that the reader depends on; the trace repeats it.
     pub identity: [u64; 2],
+    /// The library's file when it was read, if it is known (of a pack in a cache: what travels is the same wherever it
+    /// was made). As long as it is that, nobody need compare [`PackHeader::content`].
+    pub file: State,
 }
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 73);
+const _: () = assert!(HEADER_SIZE == 8 * 77);
 
 impl PackHeader {
     /// The bytes in the file.
@@ -214,6 +218,7 @@ impl PackHeader {
             .chain(self.plain.words_mut())
             .chain([&mut self.text, &mut self.following])
             .chain(&mut self.identity)
+            .chain(self.file.words_mut())
     }
 }
 

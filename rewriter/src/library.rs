@@ -10,6 +10,7 @@ use crate::say;
 use crate::selection::{Choice, Selection};
 use crate::translate::Target;
 use crate::variants::{Blocks, Variants};
+use abi::file::State;
 use abi::layout::{page_up, PAGE};
 use abi::library::{self, flags, key, PackHeader, Thunks, HEAD, HEADER_SIZE};
 use abi::options::{Options, Pointers};
@@ -245,6 +246,7 @@ impl Description<'_> {
             text,
             following: self.following as u64,
             identity: [0; 2],
+            file: State::default(),
         };
         bytes[..HEADER_SIZE].copy_from_slice(&header.to_bytes());
         header.identity = key(&bytes[..index(code)]);

@@ -7,9 +7,11 @@
 //! a process that still has it refuses another with the same ones, and translates that library when it
 //! runs.
 
+use crate::convert::index;
 use crate::error::{unsupported, Error, Result};
 use crate::library::{Library, Report};
 use crate::selection::Selection;
+use abi::file::State;
 use abi::library::{
     file_name_for, key, PackHeader, END_OF_SHARED_WINDOWS, FIRST_SHARED_WINDOW, HEAD, HEADER_SIZE,
 };
@@ -23,6 +25,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use store::{Content, Entry, Failed, Hash, Place, Stamp, Store, Trouble};
 
 /// Folder of the packs, in the cache's folder.
@@ -178,13 +181,18 @@ impl<'a> SharedLibraries<'a> {
         content: &Hash,
         more: Vec<u64>,
     ) -> Result<(Vec<u8>, Note)> {
+        let since = SystemTime::now();
+        let before = state_of(path, since);
         let library = Library::read(path)?;
         if Hash::of(library.bytes()) != *content {
             return Err(Error::file("read", path, "it changes while it is read"));
         }
         let lifted = library.translate(options, selection, false, &more);
         let first = self.reserve(id, lifted.windows())?;
-        let (bytes, Report { units, code_bytes, .. }) = lifted.pack(first);
+        let (mut bytes, Report { units, code_bytes, .. }) = lifted.pack(first);
+        if before == state_of(path, since) {
+            note_file(&mut bytes, before.unwrap_or_default());
+        }
         let header = PackHeader::from_bytes(&bytes);
         let header =
             header.ok_or_else(|| Error::Internal("a library's translation is not one".into()))?;
@@ -219,6 +227,22 @@ impl<'a> SharedLibraries<'a> {
         });
         written.map_err(|e| Error::file("write", &path, e))?;
         Ok(first)
+    }
+}
+
+/// What the kernel says of the library at `path`, if that changes whenever the library does after `since`.
+fn state_of(path: &Path, since: SystemTime) -> Option<State> {
+    let stamp = Stamp::of(&std::fs::metadata(path).ok()?);
+    let state = State { file: [stamp.dev, stamp.ino], changed: stamp.changed() };
+    stamp.is_settled(since).then_some(state)
+}
+
+/// Notes in each of these packs which file it was made of.
+fn note_file(packs: &mut [u8], file: State) {
+    let mut rest = packs;
+    while let Some(header) = PackHeader::from_bytes(rest) {
+        rest[..HEADER_SIZE].copy_from_slice(&PackHeader { file, ..header }.to_bytes());
+        rest = &mut rest[index(header.len)..];
     }
 }
 

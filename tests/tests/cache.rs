@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::mem::offset_of;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
+use abi::library::PackHeader;
 use serde_json::Value;
 use tests::harness::Tools;
 
@@ -219,6 +221,45 @@ fn programs_share_a_translation_and_go_on_without_the_cache() {
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
     }
+}
+
+/// Bytes from the start of a pack to a field of its header.
+const CONTENT: usize = offset_of!(PackHeader, content);
+const FILE: usize = offset_of!(PackHeader, file);
+
+#[test]
+fn a_library_that_has_not_changed_is_not_compared() {
+    let place = Place::new();
+    let output = place.rewrite(Path::new("/bin/true"), "true.out", &[]);
+    let folder = place.version().join("libraries");
+    let packs: Vec<_> = std::fs::read_dir(&folder).unwrap().flatten().map(|f| f.path()).collect();
+    let packs: Vec<_> =
+        packs.iter().filter(|p| p.extension() == Some("dep-library".as_ref())).collect();
+    // ld.so and libc.
+    assert_eq!(packs.len(), 2);
+    let change = |field: usize| {
+        for pack in &packs {
+            let mut bytes = std::fs::read(pack).unwrap();
+            assert_ne!(bytes[FILE..][..32], [0; 32], "{}", pack.display());
+            bytes[field] ^= 1;
+            std::fs::write(pack, bytes).unwrap();
+        }
+    };
+    // Whether code of the libraries ran that was translated ahead of time.
+    let used = |name: &str| {
+        run(&output, &[], &place.path(name));
+        let info = place.info(&place.path(name));
+        info["embedded_libraries"]["static"].as_u64().unwrap() > 0
+    };
+    assert!(used("1.dep"));
+    // It is the same file: whether its contents are the same need not be found out.
+    change(CONTENT);
+    assert!(used("2.dep"));
+    // It is not, or is not known to be.
+    change(FILE);
+    assert!(!used("3.dep"));
+    change(CONTENT);
+    assert!(used("4.dep"));
 }
 
 const OPENER: &str = r#"

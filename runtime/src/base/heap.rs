@@ -5,6 +5,7 @@
 
 use crate::base::lasting;
 use crate::base::lock::{Forked, Lock};
+use crate::base::populate::{populate, Access};
 use crate::base::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{
@@ -126,10 +127,7 @@ unsafe impl GlobalAlloc for Heap {
         }
         free.next = at + size;
         while free.next > free.populated && !IS_CHILD.load(Relaxed) {
-            const POPULATE_WRITE: usize = 23;
-            let args = [free.populated, POPULATED, POPULATE_WRITE];
-            // SAFETY: inside the chunk, whose size is a multiple. Linux before 5.14 refuses.
-            let _ = unsafe { sys::call(sys::nr::MADVISE, &args) };
+            populate(free.populated as u64, POPULATED as u64, Access::Write);
             free.populated += POPULATED;
         }
         at as *mut u8

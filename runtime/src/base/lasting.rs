@@ -5,6 +5,7 @@
 //! copies one entry of a page table for it. Elsewhere a fork copies an entry for each page.
 
 use crate::base::own::{not_in_dumps, own, KEPT_FREE};
+use crate::base::populate::{populate, Access};
 use crate::base::sys::{self, nr};
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -66,11 +67,8 @@ pub fn take(layout: Layout) -> Option<*mut u8> {
     USED.store(end, Relaxed);
     let start = START.load(Relaxed);
     while READY.load(Relaxed) < end {
-        const POPULATE_WRITE: usize = 23;
         let ready = READY.fetch_add(POPULATED, Relaxed);
-        let args = [start + ready, POPULATED, POPULATE_WRITE];
-        // SAFETY: inside of memory that is ours; a kernel without the advice leaves it to faults.
-        let _ = unsafe { sys::call(nr::MADVISE, &args) };
+        populate((start + ready) as u64, POPULATED as u64, Access::Write);
     }
     Some((start + at) as *mut u8)
 }

@@ -21,6 +21,7 @@ pub mod messages;
 pub mod namespaces;
 pub mod once;
 pub mod own;
+pub mod populate;
 pub mod processor;
 pub mod program;
 pub mod replaying;

@@ -1,6 +1,7 @@
 //! What the kernel says of a file.
 
 use crate::base::sys::{self, nr};
+use abi::file::State;
 
 /// Device and inode of what `fd` is open for.
 pub fn identity(fd: usize) -> Option<[u64; 2]> {
@@ -45,6 +46,10 @@ impl Stat {
     /// Device and inode.
     pub fn identity(&self) -> [u64; 2] {
         [self.0[0], self.0[1]]
+    }
+
+    pub fn state(&self) -> State {
+        State { file: self.identity(), changed: [self.0[13], self.0[14]] }
     }
 
     pub fn has_name(&self) -> bool {

@@ -5,6 +5,7 @@
 
 use crate::base::census;
 use crate::base::own::{not_in_dumps, own};
+use crate::base::populate::{populate, Access};
 use crate::base::sys::{self, nr};
 use crate::code::far::{FRONT, FRONT_LEN};
 use crate::code::world::CodeMemory;
@@ -25,9 +26,6 @@ pub struct Arena {
     /// The memory may be a forked child's or a parent's, too: it is not changed any more.
     shared: bool,
 }
-
-const MADV_POPULATE_READ: usize = 22;
-const MADV_POPULATE_WRITE: usize = 23;
 
 /// What lies in front of the units: no code, the look-up of far addresses, and the routine that the calls of an undo log
 /// share. A signal that comes in there is delivered at the next boundary, as in any other cold code.
@@ -87,10 +85,8 @@ impl Arena {
         let Ok(copy) = sys::beyond_limits(copy) else {
             crate::die!("no memory for the code cache of a process that has forked");
         };
-        for (at, advice) in [(self.execute, MADV_POPULATE_READ), (copy, MADV_POPULATE_WRITE)] {
-            // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
-            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, self.used as usize, advice]) };
-        }
+        populate(self.execute, self.used.into(), Access::Read);
+        populate(copy, self.used.into(), Access::Write);
         // SAFETY: both mappings have at least `used` bytes, and nobody writes to the first one.
         unsafe {
             core::ptr::copy_nonoverlapping(
@@ -124,13 +120,9 @@ impl Arena {
         while self.populated < end {
             let at = u64::from(self.populated);
             let step = self.populated.clamp(*STEPS.start(), *STEPS.end());
-            let len = u64::from(step).min(self.len - at) as usize;
-            for (base, advice) in
-                [(self.write, MADV_POPULATE_WRITE), (self.execute, MADV_POPULATE_READ)]
-            {
-                // SAFETY: our own mappings; a kernel without the advice leaves it to faults.
-                let _ = unsafe { sys::call(nr::MADVISE, &[(base + at) as usize, len, advice]) };
-            }
+            let len = u64::from(step).min(self.len - at);
+            populate(self.write + at, len, Access::Write);
+            populate(self.execute + at, len, Access::Read);
             self.populated += step;
         }
     }

@@ -7,12 +7,15 @@
 
 use crate::base::facts::facts;
 use crate::base::own::own;
+use crate::base::populate::{populate, Access};
+use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::code::selection::Selection;
 use crate::code::span::Span;
 use crate::code::statics::{self, Module};
 use crate::recording::trace_file::trace;
 use abi::event::{Event, Left};
+use abi::file::State;
 use abi::ids::{LiveAddr, OrigAddr};
 use abi::image::ImageHeader;
 use abi::layout::page_up;
@@ -264,7 +267,8 @@ impl Packs {
             return;
         };
         let header = self.list[index].header;
-        let outcome = self.put(index, base, selection);
+        let state = Stat::of(fd as usize).map(|stat| stat.state());
+        let outcome = self.put(index, base, selection, state);
         let pack = &self.list[index];
         match outcome {
             Ok(()) => {
@@ -289,7 +293,14 @@ impl Packs {
         }
     }
 
-    fn put(&mut self, index: usize, base: u64, selection: &mut Selection) -> Result<(), Left> {
+    /// `state`: of the file that is mapped there.
+    fn put(
+        &mut self,
+        index: usize,
+        base: u64,
+        selection: &mut Selection,
+        state: Option<State>,
+    ) -> Result<(), Left> {
         let pack = &mut self.list[index];
         let header = &pack.header;
         let runs = header.flags & flags::NEEDS_AVX512VL == 0 || self.avx512vl;
@@ -302,13 +313,9 @@ impl Packs {
         if !selection.accepts(span, own) {
             return Err(Left::Selection);
         }
+        let is_known = header.file != State::default() && Some(header.file) == state;
         // SAFETY: the segment has just been mapped, readable.
-        let bytes = unsafe {
-            let at = (base + header.segment) as *const u8;
-            core::slice::from_raw_parts(at, header.segment_len as usize)
-        };
-        populate(span.whole_pages(), POPULATE_READ);
-        if key(bytes) != header.content {
+        if !is_known && unsafe { key_of(span) } != header.content {
             return Err(Left::Content);
         }
         match pack.home {
@@ -404,6 +411,17 @@ impl Packs {
     }
 }
 
+/// The key of what is mapped at `span`.
+///
+/// # Safety
+/// It can be read, and nobody changes it.
+unsafe fn key_of(span: Span) -> [u64; 2] {
+    let pages = span.whole_pages();
+    populate(pages.start.0, pages.len(), Access::Read);
+    // SAFETY: as promised.
+    key(unsafe { core::slice::from_raw_parts(span.start.0 as *const u8, span.len() as usize) })
+}
+
 /// The header of the pack at `at`, if there is a whole one before `end`.
 fn pack_at(at: u64, end: u64) -> Option<PackHeader> {
     if at + HEADER_SIZE as u64 > end {
@@ -490,17 +508,6 @@ unsafe fn move_code(pack: u64, header: &PackHeader, base: u64) -> Result<(), i32
     Ok(())
 }
 
-/// Pages that are all read, or all written.
-const POPULATE_READ: usize = 22;
-const POPULATE_WRITE: usize = 23;
-
-/// Has the kernel map all pages of `span` at once: a page fault each would cost more.
-fn populate(span: Span, how: usize) {
-    let args = [span.start.0 as usize, span.len() as usize, how];
-    // SAFETY: what is mapped stays as it is. Linux before 5.14 refuses.
-    let _ = unsafe { sys::call(nr::MADVISE, &args) };
-}
-
 /// Puts the return addresses of the code at `code` into its thunks, for the library at `base`.
 ///
 /// # Safety
@@ -514,7 +521,7 @@ unsafe fn relocate(code: u64, thunks: &Thunks, base: u64) -> Result<(), i32> {
         unsafe { sys::call(nr::MPROTECT, &[args[0], args[1], prot]) }
     };
     protect(sys::PROT_READ | sys::PROT_WRITE)?;
-    populate(Span::new(first, first + args[1] as u64), POPULATE_WRITE);
+    populate(first, args[1] as u64, Access::Write);
     // SAFETY: as promised; the header is consistent.
     unsafe {
         add_to_each(code + thunks.start, thunks.direct, DIRECT_THUNK, base as u32);
