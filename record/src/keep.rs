@@ -1,13 +1,15 @@
 //! The files of a recording that its traces need: links to what is in the cache.
 
+use crate::prepare::Prepared;
 use crate::program::Program;
+use abi::file::State;
 use rewriter::shared::Pack;
 use std::fs::File;
 use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use store::Hash;
+use store::{Hash, Stamp};
 
 /// An identity as a name: 32 hexadecimal digits.
 pub fn identity_name([a, b]: [u64; 2]) -> String {
@@ -41,10 +43,35 @@ pub fn note_original(folder: &Path, program: &Program) -> Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(&notes)?;
-    // There whole or not at all, whoever else does the same.
-    let temporary = notes.join(format!(".{}", std::process::id()));
-    std::fs::write(&temporary, program.exe.as_os_str().as_bytes())?;
-    std::fs::rename(&temporary, &note)
+    write_whole(&note, program.exe.as_os_str().as_bytes())
+}
+
+/// The file is there whole or not at all, whoever else writes the same.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = path.with_file_name(format!(".{}", std::process::id()));
+    std::fs::write(&temporary, bytes)?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Has the programs of the recording at `folder` know the answer for `path` without asking, as long as it holds.
+/// Whether it can be written changes nothing.
+pub fn remember_answer(folder: &Path, path: &Path, prepared: &Prepared) {
+    let Prepared::Run(Program { depends: Some(depends), .. }) = prepared else { return };
+    let state = |stamp: &Option<Stamp>| {
+        stamp.map(|stamp| State { file: [stamp.dev, stamp.ino], changed: stamp.changed() })
+    };
+    // (Of another path than the one that was asked for it would never be found.)
+    let Some((first, Some(asked))) = depends.first().map(|(first, of)| (first, state(of))) else {
+        return;
+    };
+    if first != path || !path.is_absolute() {
+        return;
+    }
+    let files = depends.iter().map(|(path, stamp)| (path.as_os_str().as_bytes(), state(stamp)));
+    let bytes = abi::answer::encode(files, &prepared.to_bytes());
+    let to = folder.join(abi::answer::name(path.as_os_str().as_bytes(), asked));
+    let answers = folder.join(abi::answer::FOLDER);
+    let _ = std::fs::create_dir_all(&answers).and_then(|()| write_whole(&to, &bytes));
 }
 
 /// Another translation of the same library may have the name: then it has a folder of its own.

@@ -95,12 +95,13 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
     }
     let Resolved { file, metadata, exe, .. } = &question.resolved;
     let made = decide(file, metadata, exe, options, store)?;
-    if made.lasts
-        && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == question.stamp
-    {
+    let lasts = made.lasts
+        && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == question.stamp;
+    if lasts {
         store.remember(&question.stamp, &question.what(), since, &made.decision);
     }
-    Ok(question.answer(made.decision))
+    let depends = |decision: &Decision| question.depends(decision, since).filter(|_| lasts);
+    Ok(question.answer(made.decision, depends))
 }
 
 /// What is asked, and under which name the answer is remembered.
@@ -128,11 +129,28 @@ impl Question {
 
     /// What was answered before, if that still holds.
     fn known(&self, store: &Store) -> Option<Prepared> {
+        let since = SystemTime::now();
         let known = store.recall::<Decision>(&self.stamp, &self.what());
-        known.filter(|known| still_holds(store, known)).map(|known| self.answer(known))
+        let known = known.filter(|known| still_holds(store, known))?;
+        Some(self.answer(known, |decision| self.depends(decision, since)))
     }
 
-    fn answer(&self, decision: Decision) -> Prepared {
+    /// The files that a decision depends on, if each of them has another stamp when it changes after `since`.
+    fn depends(&self, decision: &Decision, since: SystemTime) -> Option<Watched> {
+        let Decision::Run { watched, .. } = decision else { return None };
+        let stamp = |(path, metadata): &(PathBuf, _)| (path.clone(), Some(Stamp::of(metadata)));
+        let all: Watched =
+            self.resolved.through.iter().map(stamp).chain(watched.iter().cloned()).collect();
+        let settled = |stamp: &Option<Stamp>| stamp.is_none_or(|stamp| stamp.is_settled(since));
+        all.iter().all(|(_, stamp)| settled(stamp)).then_some(all)
+    }
+
+    fn answer(
+        &self,
+        decision: Decision,
+        depends: impl FnOnce(&Decision) -> Option<Watched>,
+    ) -> Prepared {
+        let depends = depends(&decision);
         match decision {
             Decision::Native { reason } => Prepared::Native { reason },
             Decision::Run { output, stamp, identity, packs, inputs, .. } => {
@@ -144,6 +162,7 @@ impl Question {
                     stamp,
                     packs,
                     inputs,
+                    depends,
                 })
             }
         }
@@ -353,7 +372,10 @@ pub fn for_recording_with(
     let usual = root.and_then(|root| Store::open(&root, rewriter::BUILD, limit));
     let trouble = match usual.and_then(|store| prepare(path, options, &store)) {
         Ok(prepared) => match kept(folder, prepared) {
-            Ok(prepared) => return prepared,
+            Ok(prepared) => {
+                keep::remember_answer(folder, path, &prepared);
+                return prepared;
+            }
             // Cleared or thrown away between two looks: once more, then.
             Err(e) => e,
         },

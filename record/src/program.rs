@@ -22,4 +22,6 @@ pub struct Program {
     pub packs: Vec<Pack>,
     /// It records inputs.
     pub inputs: bool,
+    /// The files outside of the cache that all this depends on, if nothing else does: each as it was.
+    pub depends: Option<Vec<(PathBuf, Option<Stamp>)>>,
 }

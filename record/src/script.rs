@@ -21,6 +21,8 @@ pub struct Resolved {
     pub metadata: Metadata,
     /// Its real path, as `/proc/self/exe` would show it.
     pub exe: PathBuf,
+    /// The files that were opened to find it, by their paths: scripts, and the program last.
+    pub through: Vec<(PathBuf, Metadata)>,
     /// Of a script: what replaces the first argument (interpreter, its argument, script).
     pub arguments: Vec<OsString>,
 }
@@ -30,15 +32,17 @@ pub fn resolve(path: &Path) -> Result<Resolved, String> {
     let mut path = path.to_owned();
     // Innermost last: interpreters come in front.
     let mut arguments: Vec<OsString> = Vec::new();
+    let mut through = Vec::new();
     for _ in 0..=MOST_SCRIPTS {
         let (file, metadata) = open(&path).map_err(|why| format!("{}: {why}", path.display()))?;
+        through.push((path.clone(), metadata.clone()));
         let mut head = [0; HEAD];
         let len = read_head(&file, &mut head).map_err(|e| format!("{}: {e}", path.display()))?;
         if len < 2 || !head.starts_with(b"#!") {
             let exe = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let exe = exe.or_else(|_| path.canonicalize());
             let exe = exe.map_err(|e| format!("{}: {e}", path.display()))?;
-            return Ok(Resolved { file, metadata, exe, arguments });
+            return Ok(Resolved { file, metadata, exe, through, arguments });
         }
         let Some(line) = interpreter(&head) else {
             return Err(format!("{}: its first line names no interpreter", path.display()));

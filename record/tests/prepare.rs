@@ -202,6 +202,33 @@ fn what_is_known_is_answered_at_once() {
 }
 
 #[test]
+fn a_recording_remembers_what_was_answered_of_files_that_are_settled() {
+    let place = Place::new();
+    let folder = place.path("x.rec");
+    std::fs::create_dir(&folder).expect("makes");
+    let answers = || std::fs::read_dir(folder.join("answers")).into_iter().flatten().flatten();
+    let answer = |path: &Path| {
+        for_recording_with(&folder, path, &tags(), Some(&place.path("cache"))).to_bytes()
+    };
+    answer(&place.program("young"));
+    assert_eq!(answers().count(), 0);
+    // Made just now, and remembered from before.
+    for _ in 0..2 {
+        let answer = answer(Path::new("/bin/true"));
+        let all: Vec<_> = answers().collect();
+        assert_eq!(all.len(), 1);
+        let bytes = std::fs::read(all[0].path()).expect("reads");
+        let (files, remembered) = abi::answer::decode(&bytes).expect("it is whole");
+        assert_eq!((files[0].0, remembered), (&b"/bin/true"[..], &answer[..]));
+        // What names its libraries counts, too.
+        assert!(files.iter().any(|(path, _)| *path == b"/etc/ld.so.cache"), "{files:?}");
+        std::fs::remove_file(all[0].path()).expect("removes");
+    }
+    answer(Path::new("/no/such/program"));
+    assert_eq!(answers().count(), 0);
+}
+
+#[test]
 fn embedded_libraries_count() {
     let place = Place::new();
     let embed = ["--libraries", "embed"].map(String::from);

@@ -3,12 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use abi::answer;
+use abi::file::State;
 use serde_json::Value;
 use tests::harness::{cache, Tally, Tools};
 
@@ -402,6 +405,62 @@ fn signals_come_through_while_the_recorder_works() {
         let status = child.wait().unwrap();
         expect("signal", format!("{:?}", status.signal()), "Some(15)")?;
         session.verify()
+    });
+    tally.finish();
+}
+
+#[test]
+fn what_a_recording_remembers_is_not_asked_for() {
+    let mut tally = Tally::start("what_a_recording_remembers_is_not_asked_for");
+    check(&mut tally, "as long as it holds", |session| {
+        let program = fs::canonicalize("/bin/true").unwrap();
+        let other = session.write("other", "1", 0o644);
+        let state = |path: &Path| {
+            let of = fs::metadata(path).unwrap();
+            let changed = [of.ctime() as u64, of.ctime_nsec() as u64];
+            State { file: [of.dev(), of.ino()], changed }
+        };
+        // (How often it is asked for `true`, which is run twice.)
+        let asked = || {
+            let before = session.asked();
+            session.same("/bin/sh", &["-c", "/bin/true && /bin/true"])?;
+            let after = session.asked();
+            let lines = after[before.len()..].lines();
+            Ok(lines.filter(|line| Path::new(line) == program).count())
+        };
+        let remember = |files: &[(&Path, Option<State>)], cut: usize| {
+            let run = Command::new(RECORDER)
+                .args(["prepare", "--recording"])
+                .args([&session.recording(""), &program])
+                .env("DEP_CACHE", cache())
+                .output();
+            let files = files.iter().map(|&(path, state)| (path.as_os_str().as_bytes(), state));
+            let bytes = answer::encode(files, &run.unwrap().stdout);
+            fs::create_dir_all(session.recording(answer::FOLDER)).unwrap();
+            let name = answer::name(program.as_os_str().as_bytes(), state(&program));
+            fs::write(session.recording(&name), &bytes[..bytes.len() - cut]).unwrap();
+        };
+        let expect = |what: &str, times: usize, tally: Result<usize, String>| {
+            expect(what, tally?.to_string(), &times.to_string())
+        };
+        expect("at first", 2, asked())?;
+        let missing = session.work("missing");
+        let files =
+            [(&*program, Some(state(&program))), (&*other, Some(state(&other))), (&*missing, None)];
+        remember(&files, 0);
+        expect("remembered", 0, asked())?;
+        remember(&files, 1);
+        expect("damaged", 2, asked())?;
+        remember(&files[1..], 0);
+        expect("of another", 2, asked())?;
+        remember(&files, 0);
+        fs::write(&missing, "").unwrap();
+        expect("a file more", 2, asked())?;
+        fs::remove_file(&missing).unwrap();
+        expect("as it was", 0, asked())?;
+        session.write("other", "2", 0o644);
+        expect("another file", 2, asked())?;
+        session.has(&["true"])
     });
     tally.finish();
 }

@@ -14,7 +14,9 @@ use crate::kernel::ring;
 use crate::kernel::syscalls::{errand, exe_link, seccomp, traced, Outcome};
 use crate::thread::for_exec::ForExec;
 use crate::thread::Thread;
+use abi::answer;
 use abi::event::{Event, WHOLE_UNIT};
+use abi::file::State;
 use abi::layout::PAGE;
 use alloc::ffi::CString;
 use alloc::vec::Vec;
@@ -107,12 +109,15 @@ impl Request {
 
     /// Whether the call can succeed, as far as the path says. (No path: the descriptor itself.)
     fn is_there(&self) -> bool {
-        const EXECUTE: usize = 1;
-        // SAFETY: the kernel reads the path.
-        let there =
-            || unsafe { sys::call(nr::FACCESSAT, &[self.directory, self.path_at, EXECUTE]) };
-        self.len == 0 || there().is_ok()
+        self.len == 0 || is_executable(self.directory, self.path_at)
     }
+}
+
+/// Whether the file at the path at `path_at` may be executed, by the process's real rights.
+fn is_executable(directory: usize, path_at: usize) -> bool {
+    const EXECUTE: usize = 1;
+    // SAFETY: the kernel reads the path.
+    unsafe { sys::call(nr::FACCESSAT, &[directory, path_at, EXECUTE]) }.is_ok()
 }
 
 /// What is executed.
@@ -249,13 +254,16 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     }
     let memory = &mut thread.for_exec;
     (memory.arguments, memory.environment) = (arguments, environment);
-    let about = what.about(path);
+    let about = Some((CString::from(path), what.state()));
     if memory.asked != about {
-        memory.asked.clear();
+        memory.asked = None;
         let answer = match lineage().exe.as_deref().filter(|_| request.is_lost) {
             // This very file, in place of the same one.
             Some(exe) => Ok(run_answer(path.to_bytes(), exe.to_bytes())),
-            None => ask(recorder, path),
+            None => match remembered(&place, what) {
+                Some(answer) => Ok(answer),
+                None => ask(recorder, path),
+            },
         };
         match answer {
             Ok(answer) => memory.answer = answer,
@@ -288,6 +296,46 @@ fn fields_of(answer: &[u8]) -> Vec<&[u8]> {
 /// The answer that `output` is to be executed in place of `exe`.
 fn run_answer(output: &[u8], exe: &[u8]) -> Vec<u8> {
     [b"run", output, exe, b""].join(&0)
+}
+
+/// What the recorder has answered before of the file there, if nothing that the answer depends on has changed.
+fn remembered(place: &Place, what: Kind) -> Option<Vec<u8>> {
+    if place.is_lost() {
+        return None;
+    }
+    let path = place.shown.to_bytes();
+    let name = answer::name(path, what.state());
+    let folder = lineage().recording.as_deref()?;
+    let bytes = contents(&CString::new([folder.to_bytes(), b"/", name.as_bytes()].concat()).ok()?)?;
+    let (files, answer) = answer::decode(&bytes)?;
+    let is_as_it_was = |&(path, state): &answer::Dependency| {
+        let path = CString::new(path);
+        path.is_ok_and(|path| Kind::of(0, sys::AT_FDCWD, &path).map(Kind::state) == state)
+    };
+    let fields = fields_of(answer);
+    let [b"run", output, ..] = &fields[..] else { return None };
+    let holds = files.first()?.0 == path
+        && files.iter().all(is_as_it_was)
+        && is_executable(sys::AT_FDCWD, CString::new(*output).ok()?.as_ptr() as usize);
+    holds.then(|| answer.into())
+}
+
+/// What is in a small file.
+fn contents(path: &CStr) -> Option<Vec<u8>> {
+    const O_NONBLOCK: usize = 0o4000;
+    let flags = sys::O_CLOEXEC | sys::O_NOFOLLOW | O_NONBLOCK;
+    // SAFETY: the kernel reads the path.
+    let descriptor = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, flags]) }.ok()?;
+    let mut bytes = alloc::vec![0u8; answer::LONGEST];
+    let args = [descriptor, bytes.as_mut_ptr() as usize, bytes.len(), 0];
+    // SAFETY: the kernel writes at most that many bytes; the descriptor is closed once.
+    let read = unsafe {
+        let read = sys::call(nr::PREAD64, &args);
+        let _ = sys::call(nr::CLOSE, &[descriptor]);
+        read
+    };
+    bytes.truncate(read.ok()?);
+    Some(bytes)
 }
 
 /// Asks the recorder what to execute instead.
@@ -440,13 +488,8 @@ impl Kind {
         Some(Kind { device: stat[0], number: stat[1], mode: stat[3] as u32, changed })
     }
 
-    /// What the recorder is asked about.
-    fn about(self, path: &CStr) -> Vec<u8> {
-        let mut about: Vec<u8> = path.to_bytes().into();
-        for word in [self.device, self.number, self.changed[0], self.changed[1]] {
-            about.extend_from_slice(&word.to_le_bytes());
-        }
-        about
+    fn state(self) -> State {
+        State { file: [self.device, self.number], changed: self.changed }
     }
 
     /// The rights that it gives, which a copy would not.
