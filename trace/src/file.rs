@@ -509,8 +509,11 @@ impl TraceFile {
 
     /// Whether the checksum of a sealed File, Events or Units frame with this payload is right.
     pub fn checksum_holds(&self, frame: &Frame, payload: &[u8]) -> bool {
+        if !frame.is_sealed() {
+            return true;
+        }
         let mut sum = Lanes::default();
         sum.add(payload);
-        !frame.is_sealed() || sum.finish() == frame.header.checksum
+        sum.finish() == frame.header.checksum
     }
 }

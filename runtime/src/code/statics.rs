@@ -14,7 +14,7 @@ use abi::tables::{JumpTable, Tables};
 use alloc::boxed::Box;
 use core::ops::Range;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::*};
 use instrument::recipe::packed::{Entries, Units, GROUP};
 use instrument::recipe::Recipe;
 
@@ -46,12 +46,39 @@ struct Translation {
     /// Translated code.
     code: Range<u64>,
     entries: Entries<'static>,
+    recent: Recent,
     units: Units<'static>,
     slots: &'static [[u32; 2]],
     jump_tables: &'static [JumpTable],
     /// Where their slots are.
     jump_slots: u64,
     first_window: u32,
+}
+
+/// Entries that were found last: a thread comes back from each system call by one, and a look-up in what is packed takes
+/// longer than a short call. They do not change, so nothing of this is ever wrong.
+struct Recent([AtomicU64; Recent::COUNT]);
+
+impl Recent {
+    const COUNT: usize = 64;
+
+    const fn new() -> Recent {
+        Recent([const { AtomicU64::new(0) }; Recent::COUNT])
+    }
+
+    /// The code of `original`, both relative to the module, which `find` finds otherwise.
+    fn get(&self, original: u32, find: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        // Code behind calls lies anywhere: its addresses' low bits are as good as others.
+        let place = self.0.get(original as usize % Recent::COUNT)?;
+        let known = place.load(Relaxed);
+        // (No code lies at 0.)
+        if known as u32 != 0 && (known >> 32) as u32 == original {
+            return Some(known as u32);
+        }
+        let code = find()?;
+        place.store(u64::from(original) << 32 | u64::from(code), Relaxed);
+        Some(code)
+    }
 }
 
 /// Translations of the same modules.
@@ -177,7 +204,8 @@ impl Module {
 
     fn entry(&self, target: u64, plain: bool) -> Option<u64> {
         let relative = target.wrapping_sub(self.base) as u32;
-        let code = self.translation(plain)?.entries.get(relative)?;
+        let translation = self.translation(plain)?;
+        let code = translation.recent.get(relative, || translation.entries.get(relative))?;
         // (Its page may be shared with a parent.)
         if !self.entered.load(Relaxed) {
             self.entered.store(true, Relaxed);
@@ -206,6 +234,7 @@ impl Translation {
                     bytes: table(at + tables.entries, tables.entries_len),
                     count: tables.entry_count as usize,
                 },
+                recent: Recent::new(),
                 units: Units {
                     index: table(at + tables.unit_index, groups(tables.unit_count)),
                     bytes: table(at + tables.units, tables.units_len),
@@ -524,4 +553,27 @@ pub fn code_around(pc: u64) -> Option<Range<u64>> {
 pub fn code_in(start: u64, end: u64) -> bool {
     let window = facts().window;
     modules().any(|m| m.base != window && m.code().start < end && start < m.code().end)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_last_is_what_would_be_found() {
+        let recent = Recent::new();
+        let code = |original: u32| (original % 3 != 0).then_some(original / 2 + 1);
+        for round in 0..3 {
+            for original in (0..500).rev().step_by(round + 1) {
+                assert_eq!(recent.get(original, || code(original)), code(original));
+            }
+        }
+        // Found again without a search; what has its place is searched for.
+        let none = || None;
+        assert_eq!(recent.get(400, || Some(7)), Some(7));
+        assert_eq!(recent.get(400, none), Some(7));
+        assert_eq!(recent.get(400 + Recent::COUNT as u32, none), None);
+        assert_eq!(recent.get(400, none), Some(7));
+    }
 }

@@ -11,7 +11,7 @@ use crate::gate::handler::place::{locate, Place};
 use crate::gate::handler::state::state_at;
 use crate::thread::Thread;
 use abi::event::Cost;
-use iced_x86::{Decoder, DecoderOptions, Register};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use instrument::emit::{
     ToVector, JUMPS_ON, MERGES_HIGH_HALF, PUTS_RETURN_ADDRESS, READS_HIGH_HALF, SAVES_RCX,
 };
@@ -134,10 +134,7 @@ pub fn refused_return(thread: &mut Thread, at: &mut Interrupted, place: &Place, 
     if is_canonical(target) {
         return false;
     }
-    thread.block.target = target;
-    thread.block.exit_id = pc;
-    at.context.rsp += popped_by(&insn);
-    at.context.rip = thread.block.stub_miss;
+    misses(thread, at, &insn, target, pc);
     true
 }
 
@@ -162,11 +159,16 @@ pub fn unwritable_return(
     };
     let state = state_at(thread, at, place, entry);
     at.context.set_gpr(&state.gpr);
+    misses(thread, at, insn, target, state.rip);
+    true
+}
+
+/// The return `insn` at `pc` goes to `target` by way of a miss: its address is taken off the stack.
+fn misses(thread: &mut Thread, at: &mut Interrupted, insn: &Instruction, target: u64, pc: u64) {
     thread.block.target = target;
-    thread.block.exit_id = state.rip;
+    thread.block.exit_id = pc;
     at.context.rsp += popped_by(insn);
     at.context.rip = thread.block.stub_miss;
-    true
 }
 
 /// What a return looks up ahead of itself is not there to be read: the program goes on to the return, which finds
