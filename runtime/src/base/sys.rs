@@ -94,6 +94,7 @@ pub mod nr {
     pub const PPOLL: usize = 271;
     pub const EPOLL_PWAIT: usize = 281;
     pub const FALLOCATE: usize = 285;
+    pub const PROCESS_MADVISE: usize = 440;
     pub const DUP3: usize = 292;
     pub const GETDENTS64: usize = 217;
     pub const RT_TGSIGQUEUEINFO: usize = 297;

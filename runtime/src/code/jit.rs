@@ -491,11 +491,14 @@ impl<W: World> Jit<W> {
         }
         self.leave_split(target);
         let what = what.filter(|_| !self.is_watched(target));
-        if let Some(code) = self.ways().ahead_of_time(target) {
-            if let Some(what) = what {
-                self.fill_around(target, range, what);
+        let ahead = match what {
+            Some(what) if !self.ways().is_beside_watched(target) => {
+                self.fill_around(target, range, what)
             }
-            return Some(code);
+            _ => self.ways().ahead_of_time(target),
+        };
+        if ahead.is_some() {
+            return ahead;
         }
         let code = match self.open_at(target) {
             Some(unit) if unit.wide => self.arena.live(unit.entry),
@@ -510,13 +513,22 @@ impl<W: World> Jit<W> {
         Some(code)
     }
 
-    /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s.
-    fn fill_around(&self, target: LiveAddr, range: ExecRange, what: For) {
+    /// Sets all entries for ahead-of-time code that share a page of the table with `target`'s, if that is any. Returns
+    /// it.
+    fn fill_around(&self, target: LiveAddr, range: ExecRange, what: For) -> Option<CodeAddr> {
         let code = self.tables.code_at_once(what);
         let start = target.0 / code * code;
         let span = Span::new(start, start + code).common(range.span);
-        self.tables.fill(what, span, self.world.entries_in(target, span, self.plain));
+        let mut found = None;
+        let entries = self.world.entries_in(target, span, self.plain);
+        let look = |&(address, code): &(LiveAddr, CodeAddr)| {
+            if address == target {
+                found = Some(code);
+            }
+        };
+        self.tables.fill(what, span, entries.inspect(look));
         self.tables.filled(what, target, range.span);
+        found
     }
 
     /// As [`Jit::resolve`], for code that may change unnoticed: nothing leads to a translation but
@@ -838,12 +850,16 @@ struct Ways<'a, W: World> {
 impl<W: World> Ways<'_, W> {
     /// The ahead-of-time translation of `target`.
     fn ahead_of_time(&self, target: LiveAddr) -> Option<CodeAddr> {
-        // It may lead to the code that is watched without coming to the runtime.
-        let beside = |watched| self.world.text(watched).is_some_and(|text| text.contains(target));
-        if self.watched.is_some_and(beside) {
-            return None;
+        match self.is_beside_watched(target) {
+            true => None,
+            false => self.world.entry(target, self.plain),
         }
-        self.world.entry(target, self.plain)
+    }
+
+    /// Ahead-of-time code of `target` may lead to the code that is watched without coming to the runtime.
+    fn is_beside_watched(&self, target: LiveAddr) -> bool {
+        let beside = |watched| self.world.text(watched).is_some_and(|text| text.contains(target));
+        self.watched.is_some_and(beside)
     }
 
     /// A translation of `target` that unit `from` may branch to directly.

@@ -206,11 +206,16 @@ impl Module {
         let relative = target.wrapping_sub(self.base) as u32;
         let translation = self.translation(plain)?;
         let code = translation.recent.get(relative, || translation.entries.get(relative))?;
+        self.is_entered();
+        Some(self.base + u64::from(code))
+    }
+
+    /// A look-up leads there.
+    fn is_entered(&self) {
         // (Its page may be shared with a parent.)
         if !self.entered.load(Relaxed) {
             self.entered.store(true, Relaxed);
         }
-        Some(self.base + u64::from(code))
     }
 
     fn find<'a>(&self, pc: u64, room: &'a mut [u8]) -> Option<Found<'a>> {
@@ -516,11 +521,12 @@ pub fn entry(target: u64, plain: bool) -> Option<u64> {
     module_of(target)?.entry(target, plain)
 }
 
-/// All ahead-of-time translations that begin at original addresses in `range`, if `target`'s module
+/// All ahead-of-time translations that begin at original addresses in `range`, for look-ups to lead there, if `target`'s module
 /// has any: original and translated address.
 pub fn entries_in(target: u64, range: Range<u64>, plain: bool) -> impl Iterator<Item = (u64, u64)> {
     let module = module_of(target).and_then(|m| Some((m, m.translation(plain)?)));
     module.into_iter().flat_map(move |(m, translation)| {
+        m.is_entered();
         let entries = translation.entries;
         let relative = |address: u64| address.clamp(m.text.start, m.text.end) - m.base;
         let (start, end) = (relative(range.start) as u32, relative(range.end) as u32);
@@ -563,7 +569,7 @@ mod tests {
     #[test]
     fn what_was_found_last_is_what_would_be_found() {
         let recent = Recent::new();
-        let code = |original: u32| (original % 3 != 0).then_some(original / 2 + 1);
+        let code = |original: u32| (!original.is_multiple_of(3)).then_some(original / 2 + 1);
         for round in 0..3 {
             for original in (0..500).rev().step_by(round + 1) {
                 assert_eq!(recent.get(original, || code(original)), code(original));

@@ -9,6 +9,7 @@ use crate::code::span::Span;
 use crate::code::world::For;
 use abi::ids::LiveAddr;
 use abi::layout::PAGE;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 /// What the kernel maps at once of a file that is read (`fault_around_bytes`).
@@ -43,7 +44,9 @@ impl LookUps {
         if around.len() >= PLACES {
             self.sort_written();
             let written = self.written.borrow();
-            around.drain(..).for_each(|place| give_back(place, &written));
+            let all: Vec<Range<u64>> =
+                around.drain(..).flat_map(|place| not_written(place, &written)).collect();
+            give_back(&all);
         }
     }
 
@@ -63,20 +66,41 @@ impl LookUps {
     }
 }
 
-/// Gives the pages of `place` back that are not among those that were `written`, which ascend.
-fn give_back(place: Range<u64>, written: &[u64]) {
+/// The pages of `place` that are not among those that were `written`, which ascend.
+fn not_written(place: Range<u64>, written: &[u64]) -> impl Iterator<Item = Range<u64>> + '_ {
     let first = written.partition_point(|&page| page < place.start);
-    let inside = written.iter().skip(first).copied().take_while(|&page| page < place.end);
+    let end = place.end;
+    let inside = written.iter().skip(first).copied().take_while(move |&page| page < end);
     let mut at = place.start;
-    for page in inside.chain([place.end]) {
-        if at < page {
-            const DONTNEED: usize = 4;
-            let args = [at as usize, (page_down(page) - at) as usize, DONTNEED];
-            // SAFETY: a piece of a table, mapped privately from its file: nothing was written there, so the file has
-            // what is there, and a look-up finds it again.
-            let _ = unsafe { sys::call(nr::MADVISE, &args) };
-        }
+    inside.chain([end]).filter_map(move |page| {
+        let free = at..page_down(page);
         at = page + PAGE;
+        (!free.is_empty()).then_some(free)
+    })
+}
+
+/// Gives pages back to which nothing was written: what the file has is there, and a look-up finds it again.
+fn give_back(all: &[Range<u64>]) {
+    const DONTNEED: usize = 4;
+    /// This thread, for calls that take a descriptor of one.
+    const PIDFD_SELF_THREAD: usize = -10000isize as usize;
+    /// As many pieces as the kernel takes at once.
+    const MOST: usize = 1024;
+    for some in all.chunks(MOST) {
+        // There are as many pieces as pages between others: a call and a flush of the processor's tables each would cost
+        // a short program more than all else that it does here.
+        let pieces: Vec<[u64; 2]> = some.iter().map(|p| [p.start, p.end - p.start]).collect();
+        let len: u64 = pieces.iter().map(|piece| piece[1]).sum();
+        let at = pieces.as_ptr() as usize;
+        let args = [PIDFD_SELF_THREAD, at, pieces.len(), DONTNEED, 0];
+        // SAFETY: pieces of tables, mapped privately from their file, which has what is there. Linux before 6.14 refuses.
+        if unsafe { sys::call(nr::PROCESS_MADVISE, &args) } == Ok(len as usize) {
+            continue;
+        }
+        for [at, len] in pieces {
+            // SAFETY: as above.
+            let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, DONTNEED]) };
+        }
     }
 }
 
@@ -111,9 +135,13 @@ mod tests {
         let pages = [3, 16, 17, 31, 40];
         pages.iter().for_each(|&page| *word(page) = page);
         let written = pages.map(|page| start + page * PAGE);
-        give_back(start + 16 * PAGE..start + 32 * PAGE, &written);
+        let give_back = |place| {
+            let all: Vec<_> = not_written(place, &written).collect();
+            super::give_back(&all);
+        };
+        give_back(start + 16 * PAGE..start + 32 * PAGE);
         assert_eq!(resident(start), (PAGES - 13) * PAGE);
-        give_back(start..start + PAGES * PAGE, &written);
+        give_back(start..start + PAGES * PAGE);
         assert_eq!(resident(start), 5 * PAGE);
         let expected = |page| if pages.contains(&page) { page } else { 7 };
         assert!((0..PAGES).all(|page| *word(page) == expected(page)));
