@@ -433,6 +433,8 @@ impl Resolver<'_> {
     fn message(&mut self, access: Access, header: u64, bytes: u64, unit: u32) {
         let mut field = |offset, size| self.number(header.wrapping_add(offset), size);
         let (name, name_length) = (field(0, 8), field(8, 4));
+        // One that is negative is refused, and of a longer one the kernel takes this much (`sockaddr_storage`).
+        let name_length = u64::try_from(name_length as i32).unwrap_or(0).min(128);
         let (vector, count) = (field(16, 8), field(24, 8));
         let (control, control_length) = (field(32, 8), field(40, 8));
         match access {

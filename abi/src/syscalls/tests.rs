@@ -115,6 +115,14 @@ fn messages() {
         (Read, 0x700, 24),
     ];
     assert_eq!(told, expected);
+    // Names have an end, and no length below zero.
+    for (length, name) in [(u32::MAX, None), (1 << 20, Some(&(Write, 0x500, 128)))] {
+        let mut header = header.clone();
+        header[8..12].copy_from_slice(&length.to_le_bytes());
+        let memory: [(u64, &[u8]); 2] = [(0x100, &header), (0x600, &vector)];
+        let told = resolve("recvmsg", &[3, 0x100], 10, &memory).0;
+        assert_eq!(told.iter().find(|told| told.1 == 0x500), name);
+    }
     // One message came, one more header was looked at.
     header[56..].copy_from_slice(&10u64.to_le_bytes());
     let two = [&header[..], &header[..]].concat();

@@ -71,6 +71,12 @@ int main(void) {
     sigset_t mask, old;
     sigfillset(&mask);
     CHECK(!sigprocmask(SIG_SETMASK, &mask, &old) && !sigprocmask(SIG_SETMASK, &old, &mask));
+    // More memory than there is, and no length at all.
+    void *page = (void *)((unsigned long)buffer & -4096UL);
+    CHECK(syscall(SYS_mincore, page, 1UL << 50, buffer) == -1);
+    CHECK(syscall(SYS_epoll_wait, e, 0x556563532, 1127032039, 0) == -1);
+    struct msghdr odd = {.msg_name = buffer, .msg_namelen = -1, .msg_iov = v, .msg_iovlen = 2};
+    CHECK(recvmsg(pair[1], &odd, MSG_DONTWAIT) == -1);
     pid_t child = fork();
     if (child == 0) _exit(3);
     int how;

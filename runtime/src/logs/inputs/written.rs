@@ -67,20 +67,26 @@ pub fn by_call(thread: &mut Thread, call: &Call, result: sys::Result) {
         let (at, len, unit) = (range.address, range.length, u64::from(range.unit));
         match unit {
             // How far it came is not known.
-            1.. if faulted => all(thread, at, len),
+            1.. if faulted => copied(thread, at, len),
             1.. => {
                 let written = len.min(left.saturating_mul(unit));
                 left -= written.div_ceil(unit);
-                all(thread, at, written);
+                copied(thread, at, written);
             }
             0 if call.before.taken => {
                 let old = before.split_off(..len as usize).unwrap_or_default();
                 changes(thread, at, old);
             }
             // A call that fails may have written, too.
-            0 => all(thread, at, len),
+            0 => copied(thread, at, len),
         }
     }
+}
+
+/// Records what is at `address`, as far as the kernel has copied something there. It copies upwards: where a call is given
+/// more than can be looked at, it has come no further than to the first gap.
+fn copied(thread: &mut Thread, address: u64, len: u64) {
+    let _ = looked_at(thread, address, len);
 }
 
 /// Records what is not as in `old` at `address`.
@@ -107,11 +113,19 @@ fn changes(thread: &mut Thread, address: u64, old: &[u8]) {
 
 /// Records what is at `address`, as far as there is something.
 pub fn all(thread: &mut Thread, address: u64, len: u64) {
+    if !looked_at(thread, address, len) {
+        unfollowed(thread, "more memory than can be looked at was written");
+    }
+}
+
+/// The same; false if there is so much behind a gap that looking at each page would take too long: that is not recorded.
+fn looked_at(thread: &mut Thread, address: u64, len: u64) -> bool {
     if len == 0 || !thread.recorder.to_file() {
-        return;
+        return true;
     }
     if let Some(bytes) = alone(address, len) {
-        return piece(thread, address, bytes);
+        piece(thread, address, bytes);
+        return true;
     }
     let mut buffer = Vec::new();
     let (mut at, mut left) = (address, len.min(u64::MAX - address));
@@ -124,16 +138,19 @@ pub fn all(thread: &mut Thread, address: u64, len: u64) {
             }
             Ok(_) | Err(sys::EFAULT) => {
                 if left > 1 << 30 {
-                    // Looking at each page would take too long, and a call that means it fails.
-                    return unfollowed(thread, "more memory than can be looked at was written");
+                    return false;
                 }
                 let hole = left.min(PAGE - at % PAGE);
                 (at, left) = (at + hole, left - hole);
             }
             // A filter of system calls is in the way.
-            Err(_) => return unfollowed(thread, "the program's memory cannot be read"),
+            Err(_) => {
+                unfollowed(thread, "the program's memory cannot be read");
+                return true;
+            }
         }
     }
+    true
 }
 
 fn piece(thread: &mut Thread, at: u64, bytes: &[u8]) {
