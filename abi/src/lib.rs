@@ -6,7 +6,7 @@
 //! description of a translation unit ([`mod@unit`]), which code is recorded ([`selection`]), the trace
 //! file ([`trace`], [`packing`]) and what happens in it ([`event`]), what a system call does to memory
 //! ([`syscalls`]), how a running program is reached from outside ([`control`]), and what a recording remembers
-//! of the programs that it starts ([`answer`], [`file`]).
+//! of the programs that it starts ([`answer`], [`mod@file`]).
 #![no_std]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

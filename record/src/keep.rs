@@ -4,10 +4,10 @@ use crate::prepare::Prepared;
 use crate::program::Program;
 use abi::file::State;
 use rewriter::shared::Pack;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use store::{Hash, Stamp};
 
@@ -46,6 +46,29 @@ pub fn note_original(folder: &Path, program: &Program) -> Result<()> {
     write_whole(&note, program.exe.as_os_str().as_bytes())
 }
 
+/// Keeps the original of a program in the recording at `folder`, as `dep pack` does: its contents are these, as long as
+/// nobody writes to it.
+pub fn keep_original(folder: &Path, original: &Path, content: &Hash) -> Result<()> {
+    let own = folder.join("originals").join(content.as_str());
+    let kept = own.join(original.file_name().unwrap_or("program".as_ref()));
+    if kept.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&own)?;
+    let temporary = own.join(format!(".{}", std::process::id()));
+    let copied = std::fs::copy(original, &temporary).and_then(|_| {
+        // Who may read it or start it, may do so here, with no other rights than their own.
+        let mode = 0o600 | temporary.metadata()?.mode() & 0o755;
+        std::fs::set_permissions(&temporary, Permissions::from_mode(mode))?;
+        match Hash::of_reader(File::open(&temporary)?)? == *content {
+            true => std::fs::rename(&temporary, &kept),
+            false => Err(ErrorKind::InvalidData.into()),
+        }
+    });
+    let _ = std::fs::remove_file(&temporary);
+    copied
+}
+
 /// The file is there whole or not at all, whoever else writes the same.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_file_name(format!(".{}", std::process::id()));
@@ -56,7 +79,8 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 /// Has the programs of the recording at `folder` know the answer for `path` without asking, as long as it holds.
 /// Whether it can be written changes nothing.
 pub fn remember_answer(folder: &Path, path: &Path, prepared: &Prepared) {
-    let Prepared::Run(Program { depends: Some(depends), .. }) = prepared else { return };
+    let Prepared::Run(program) = prepared else { return };
+    let Some(depends) = &program.depends else { return };
     let state = |stamp: &Option<Stamp>| {
         stamp.map(|stamp| State { file: [stamp.dev, stamp.ino], changed: stamp.changed() })
     };

@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use store::{Content, Entry, Failed, Hasher, Place, Stamp, Store, Trouble};
+use store::{Content, Entry, Failed, Hash, Hasher, Place, Stamp, Store, Trouble};
 
 /// Changes whenever libraries are found elsewhere.
 const LIBRARY_PATHS: &str = "/etc/ld.so.cache";
@@ -26,7 +26,7 @@ const LIBRARY_PATHS: &str = "/etc/ld.so.cache";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Prepared {
     /// Run this instead.
-    Run(Program),
+    Run(Box<Program>),
     /// Run the path as it is.
     Native {
         /// Why, in one line.
@@ -101,7 +101,11 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
         store.remember(&question.stamp, &question.what(), since, &made.decision);
     }
     let depends = |decision: &Decision| question.depends(decision, since).filter(|_| lasts);
-    Ok(question.answer(made.decision, depends))
+    let mut answer = question.answer(made.decision, depends);
+    if let Prepared::Run(program) = &mut answer {
+        program.young = made.content.filter(|_| !question.stamp.is_settled(since));
+    }
+    Ok(answer)
 }
 
 /// What is asked, and under which name the answer is remembered.
@@ -154,7 +158,7 @@ impl Question {
         match decision {
             Decision::Native { reason } => Prepared::Native { reason },
             Decision::Run { output, stamp, identity, packs, inputs, .. } => {
-                Prepared::Run(Program {
+                Prepared::Run(Box::new(Program {
                     output,
                     exe: self.resolved.exe.clone(),
                     script_arguments: self.resolved.arguments.clone(),
@@ -162,8 +166,9 @@ impl Question {
                     stamp,
                     packs,
                     inputs,
+                    young: None,
                     depends,
-                })
+                }))
             }
         }
     }
@@ -185,11 +190,13 @@ struct Made {
     decision: Decision,
     /// It depends on nothing but what it names.
     lasts: bool,
+    /// The program's contents.
+    content: Option<Hash>,
 }
 
 impl Made {
     fn native(reason: impl ToString, lasts: bool) -> Made {
-        Made { decision: Decision::Native { reason: reason.to_string() }, lasts }
+        Made { decision: Decision::Native { reason: reason.to_string() }, lasts, content: None }
     }
 
     /// What the rewriter says. The system's faults may pass.
@@ -237,8 +244,12 @@ fn decide(
     }
     // Which code is recorded may depend on the path.
     let named = (!selection.rules.is_everything()).then_some(exe);
-    let key = match key(file, named, options, &arguments, &libraries, store) {
-        Ok(key) => key,
+    let made_of = store.content(file).and_then(|content| {
+        let key = key(&content, named, options, &arguments, &libraries, store)?;
+        Ok((content, key))
+    });
+    let (content, key) = match made_of {
+        Ok(both) => both,
         Err(e) => return Ok(Made::native(format!("it cannot be read: {e}"), false)),
     };
     let name = exe.file_name().unwrap_or("program".as_ref());
@@ -262,7 +273,8 @@ fn decide(
     let paths = Path::new(LIBRARY_PATHS);
     watched.push((paths.to_owned(), stamp_of(paths)));
     let inputs = arguments.options().recording.inputs();
-    Ok(Made { decision: Decision::Run { output, stamp, identity, packs, inputs, watched }, lasts })
+    let decision = Decision::Run { output, stamp, identity, packs, inputs, watched };
+    Ok(Made { decision, lasts, content: Some(content) })
 }
 
 fn make(arguments: &Arguments, shared: &SharedLibraries) -> Result<Content, Error> {
@@ -276,15 +288,15 @@ fn make(arguments: &Arguments, shared: &SharedLibraries) -> Result<Content, Erro
 /// What an output depends on. Its name is not among it, unless rules may name it: one file may have
 /// many.
 fn key(
-    file: &File,
+    content: &Hash,
     named: Option<&Path>,
     options: &[String],
     arguments: &Arguments,
     libraries: &[PathBuf],
     store: &Store,
-) -> std::io::Result<store::Hash> {
+) -> std::io::Result<Hash> {
     let mut hasher = Hasher::default();
-    hasher.part(store.content(file)?.as_str());
+    hasher.part(content.as_str());
     if let Some(path) = named {
         hasher.part(path.as_os_str().as_bytes());
     }
@@ -434,11 +446,15 @@ fn kept(folder: &Path, prepared: Prepared) -> Result<Prepared, String> {
     let kept = keep::keep(folder, &program).and_then(|output| {
         if program.inputs {
             keep::note_original(folder, &program)?;
+            if let Some(content) = &program.young {
+                // Without it a replay says that it is missing, if it is then.
+                let _ = keep::keep_original(folder, &program.exe, content);
+            }
         }
         Ok(output)
     });
     match kept {
-        Ok(output) => Ok(Prepared::Run(Program { output, ..program })),
+        Ok(output) => Ok(Prepared::Run(Box::new(Program { output, ..*program }))),
         Err(e) => Err(format!("{}: what runs cannot be kept: {e}", folder.display())),
     }
 }

@@ -3,7 +3,7 @@
 use rewriter::shared::Pack;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use store::Stamp;
+use store::{Hash, Stamp};
 
 /// What to run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ pub struct Program {
     pub packs: Vec<Pack>,
     /// It records inputs.
     pub inputs: bool,
+    /// The original's contents, if it has been made just now: it may be gone just as soon, as what `configure` tries out.
+    pub young: Option<Hash>,
     /// The files outside of the cache that all this depends on, if nothing else does: each as it was.
     pub depends: Option<Vec<(PathBuf, Option<Stamp>)>>,
 }

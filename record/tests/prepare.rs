@@ -40,7 +40,7 @@ impl Place {
 
     fn run(&self, path: &Path, options: &[String]) -> Program {
         match self.prepare(path, options) {
-            Prepared::Run(program) => program,
+            Prepared::Run(program) => *program,
             Prepared::Native { reason } => panic!("{}: {reason}", path.display()),
         }
     }
@@ -156,7 +156,7 @@ fn what_must_not_or_cannot_be_rewritten_runs_as_it_is() {
     let run = place.run(&script, &[]);
     let expected = [program.as_os_str(), "x y".as_ref(), script.as_os_str()];
     assert_eq!(run.script_arguments, expected);
-    let answer = Prepared::Run(run.clone()).to_bytes();
+    let answer = Prepared::Run(Box::new(run.clone())).to_bytes();
     let fields: Vec<_> = answer.split(|b| *b == 0).collect();
     assert_eq!(fields[0], b"run");
     assert_eq!((fields.len(), fields[5]), (7, script.as_os_str().as_encoded_bytes()));
@@ -245,7 +245,7 @@ fn a_recording_keeps_what_runs() {
     let cache = place.path("cache");
     let answer =
         |path: &Path, cache: &Path| match for_recording_with(&folder, path, &tags(), Some(cache)) {
-            Prepared::Run(program) => program,
+            Prepared::Run(program) => *program,
             Prepared::Native { reason } => panic!("{reason}"),
         };
     let path = place.program("a");

@@ -341,6 +341,8 @@ fn a_packed_recording_replays_behind_an_upgrade() {
     let here = here.path();
     compile(here, C, "program", &["-ldl"]);
     compile(here, "int answer(void) { return 42; }", "plugin.so", &["-shared", "-fPIC"]);
+    // (A program that was made just now is kept.)
+    std::thread::sleep(std::time::Duration::from_secs(3));
     let recorded = record(here, "rec", &["./program"]);
     assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), ("42\n".into(), String::new()));
     let packed = output(dep(here).args(["pack", "rec", "-o", "packed"]));
@@ -374,6 +376,41 @@ fn a_packed_recording_replays_behind_an_upgrade() {
     assert_eq!(text(&again.stdout), "42\n");
     let info = output(dep(here).args(["info", "-p", &names(here, "packed")[0], "packed"]));
     assert!(text(&info.stdout).contains("replayable     to its end\n"), "{}", text(&info.stdout));
+}
+
+/// What a script has made, run and thrown away replays: `configure` does nothing else.
+#[test]
+fn a_program_that_was_made_just_now_is_kept() {
+    let here = folder();
+    let here = here.path();
+    let line = "cp /bin/echo tried && ./tried one && rm tried && cp /bin/cat tried && ./tried ../text && rm tried";
+    fs::write(here.join("text"), "two\n").expect("written");
+    fs::create_dir(here.join("work")).expect("made");
+    let line = format!("cd work; {line}");
+    let recorded = record(here, "rec", &["sh", "-c", &line]);
+    assert_eq!(
+        (text(&recorded.stdout), text(&recorded.stderr)),
+        ("one\ntwo\n".into(), String::new())
+    );
+    let replay = || output(dep(here).args(["replay", "rec"]));
+    let Output { status, stdout, stderr } = replay();
+    let said = text(&stdout) + &text(&stderr);
+    assert!(status.success(), "{said}");
+    let equal = said.lines().filter(|line| line.contains("equal to the recording")).count();
+    // The shell, what it executes, and its child that is the last command.
+    assert!(equal >= 5, "{said}");
+    // Both, under one name; and what was there before is not.
+    let kept: Vec<_> = fs::read_dir(here.join("rec/originals"))
+        .expect("lists")
+        .flatten()
+        .map(|folder| folder.path().join("tried"))
+        .filter(|kept| kept.exists())
+        .collect();
+    assert_eq!(kept.len(), 2);
+    fs::write(&kept[0], "something else").expect("written");
+    let refused = replay();
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("damaged"), "{said}");
 }
 
 /// A recording that was damaged is never replayed without a word.

@@ -353,7 +353,7 @@ fn start(
         }
     };
     let Program { output, exe, script_arguments, .. } = match prepared {
-        Prepared::Run(program) => program,
+        Prepared::Run(program) => *program,
         Prepared::Native { reason } => {
             return Err(failed(format!("{}: cannot be recorded: {reason}", named.display())));
         }
