@@ -2,7 +2,7 @@
 //! looks there before it starts the recorder, which takes a hundred times as long.
 //!
 //! Each has a file of its own, [`name`]d by what was asked. It holds, all words little-endian: [`MAGIC`]; the number of
-//! files that the answer depends on; for each its [`State`] (four words, all zeros: there was no such file), the
+//! files that the answer depends on; for each its [`State`] (seven words, all zeros: there was no such file), the
 //! length of its path in bytes, and the path; the answer up to the last 16 bytes; a [`key`] of all before. The first
 //! file is the one that was asked for.
 
@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// First bytes of a file.
-pub const MAGIC: [u8; 8] = *b"DEPANSW1";
+pub const MAGIC: [u8; 8] = *b"DEPANSW2";
 /// The folder in the recording.
 pub const FOLDER: &str = "answers";
 /// Bytes of the longest file that is read.
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
-        let state = State { file: [8, 9], changed: [10, 11] };
+        let state = State { file: [8, 9], changed: [10, 11], ..State::default() };
         let files = [(&b"/bin/true"[..], Some(state)), (b"/none", None), (b"", Some(state))];
         let bytes = encode(files, b"run\0/output\0");
         let (read, answer) = decode(&bytes).unwrap();
@@ -100,10 +100,13 @@ mod tests {
 
     #[test]
     fn another_file_at_the_same_path_has_another_name() {
-        let state = State { file: [8, 9], changed: [10, 11] };
+        let state = State { file: [8, 9], changed: [10, 11], ..State::default() };
         let later = State { changed: [10, 12], ..state };
-        let all = [name(b"/a", state), name(b"/a", later), name(b"/b", state)];
-        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2]);
+        let longer = State { size: 1, ..state };
+        let all = [(&b"/a"[..], state), (b"/a", later), (b"/a", longer), (b"/b", state)];
+        let mut all = all.map(|(path, state)| name(path, state));
+        all.sort();
+        assert!(all.windows(2).all(|two| two[0] != two[1]));
         assert!(all.iter().all(|name| name.len() == FOLDER.len() + 1 + 32));
     }
 }

@@ -29,7 +29,7 @@ use crate::tables::{self, Tables};
 
 /// First bytes of a pack; they change with the tables, the thread block and the sequences that use
 /// them, which packs of another version do not fit.
-pub const MAGIC: [u8; 8] = *b"DEPRLIBE";
+pub const MAGIC: [u8; 8] = *b"DEPRLIBF";
 /// Bytes of a thunk of a direct call.
 pub const DIRECT_THUNK: u32 = 12;
 /// Bytes of a thunk of an indirect call.
@@ -136,7 +136,7 @@ pub struct PackHeader {
 
 /// Size of [`PackHeader`].
 pub const HEADER_SIZE: usize = core::mem::size_of::<PackHeader>();
-const _: () = assert!(HEADER_SIZE == 8 * 77);
+const _: () = assert!(HEADER_SIZE == 8 * 80);
 
 impl PackHeader {
     /// The bytes in the file.

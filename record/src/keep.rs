@@ -2,8 +2,7 @@
 
 use crate::prepare::Prepared;
 use crate::program::Program;
-use abi::file::State;
-use rewriter::shared::Pack;
+use rewriter::shared::{state_of, Pack};
 use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -81,9 +80,7 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
 pub fn remember_answer(folder: &Path, path: &Path, prepared: &Prepared) {
     let Prepared::Run(program) = prepared else { return };
     let Some(depends) = &program.depends else { return };
-    let state = |stamp: &Option<Stamp>| {
-        stamp.map(|stamp| State { file: [stamp.dev, stamp.ino], changed: stamp.changed() })
-    };
+    let state = |stamp: &Option<Stamp>| stamp.as_ref().map(state_of);
     // (Of another path than the one that was asked for it would never be found.)
     let Some((first, Some(asked))) = depends.first().map(|(first, of)| (first, state(of))) else {
         return;

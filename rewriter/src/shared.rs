@@ -182,7 +182,7 @@ impl<'a> SharedLibraries<'a> {
         more: Vec<u64>,
     ) -> Result<(Vec<u8>, Note)> {
         let since = SystemTime::now();
-        let before = state_of(path, since);
+        let before = settled(path, since);
         let library = Library::read(path)?;
         if Hash::of(library.bytes()) != *content {
             return Err(Error::file("read", path, "it changes while it is read"));
@@ -190,7 +190,7 @@ impl<'a> SharedLibraries<'a> {
         let lifted = library.translate(options, selection, false, &more);
         let first = self.reserve(id, lifted.windows())?;
         let (mut bytes, Report { units, code_bytes, .. }) = lifted.pack(first);
-        if before == state_of(path, since) {
+        if before == settled(path, since) {
             note_file(&mut bytes, before.unwrap_or_default());
         }
         let header = PackHeader::from_bytes(&bytes);
@@ -231,10 +231,15 @@ impl<'a> SharedLibraries<'a> {
 }
 
 /// What the kernel says of the library at `path`, if that changes whenever the library does after `since`.
-fn state_of(path: &Path, since: SystemTime) -> Option<State> {
+fn settled(path: &Path, since: SystemTime) -> Option<State> {
     let stamp = Stamp::of(&std::fs::metadata(path).ok()?);
-    let state = State { file: [stamp.dev, stamp.ino], changed: stamp.changed() };
-    stamp.is_settled(since).then_some(state)
+    stamp.is_settled(since).then(|| state_of(&stamp))
+}
+
+/// The same that the kernel says, in the form that a running program compares.
+pub fn state_of(stamp: &Stamp) -> State {
+    let [modified, changed] = stamp.times();
+    State { file: [stamp.dev, stamp.ino], size: stamp.size, modified, changed }
 }
 
 /// Notes in each of these packs which file it was made of.

@@ -47,12 +47,12 @@ impl Stamp {
         self.ctime + margin < now && self.mtime + margin < now
     }
 
-    /// When anything was last changed: seconds and nanoseconds since the epoch.
-    pub fn changed(&self) -> [u64; 2] {
+    /// When contents, and when anything was last changed: seconds and nanoseconds since the epoch, as the kernel has them.
+    pub fn times(&self) -> [[u64; 2]; 2] {
         const NS: i128 = 1_000_000_000;
-        let [seconds, ns] = [self.ctime.div_euclid(NS), self.ctime.rem_euclid(NS)];
-        // (Words as the kernel has them: of before the epoch, too.)
-        [seconds as i64 as u64, ns as u64]
+        // (Words: of before the epoch, too.)
+        [self.mtime, self.ctime]
+            .map(|ns| [ns.div_euclid(NS) as i64 as u64, ns.rem_euclid(NS) as u64])
     }
 
     /// Whether it is the same file with the same contents, whatever happened to its links and to the

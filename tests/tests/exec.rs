@@ -417,8 +417,12 @@ fn what_a_recording_remembers_is_not_asked_for() {
         let other = session.write("other", "1", 0o644);
         let state = |path: &Path| {
             let of = fs::metadata(path).unwrap();
-            let changed = [of.ctime() as u64, of.ctime_nsec() as u64];
-            State { file: [of.dev(), of.ino()], changed }
+            State {
+                file: [of.dev(), of.ino()],
+                size: of.size(),
+                modified: [of.mtime() as u64, of.mtime_nsec() as u64],
+                changed: [of.ctime() as u64, of.ctime_nsec() as u64],
+            }
         };
         // (How often it is asked for `true`, which is run twice.)
         let asked = || {

@@ -49,7 +49,7 @@ impl Stat {
     }
 
     pub fn state(&self) -> State {
-        State { file: self.identity(), changed: [self.0[13], self.0[14]] }
+        State::of_stat(&self.0)
     }
 
     pub fn has_name(&self) -> bool {

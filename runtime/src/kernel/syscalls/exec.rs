@@ -254,7 +254,7 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     }
     let memory = &mut thread.for_exec;
     (memory.arguments, memory.environment) = (arguments, environment);
-    let about = Some((CString::from(path), what.state()));
+    let about = Some((CString::from(path), what.state));
     if memory.asked != about {
         memory.asked = None;
         let answer = match lineage().exe.as_deref().filter(|_| request.is_lost) {
@@ -304,13 +304,13 @@ fn remembered(place: &Place, what: Kind) -> Option<Vec<u8>> {
         return None;
     }
     let path = place.shown.to_bytes();
-    let name = answer::name(path, what.state());
+    let name = answer::name(path, what.state);
     let folder = lineage().recording.as_deref()?;
     let bytes = contents(&CString::new([folder.to_bytes(), b"/", name.as_bytes()].concat()).ok()?)?;
     let (files, answer) = answer::decode(&bytes)?;
     let is_as_it_was = |&(path, state): &answer::Dependency| {
         let path = CString::new(path);
-        path.is_ok_and(|path| Kind::of(0, sys::AT_FDCWD, &path).map(Kind::state) == state)
+        path.is_ok_and(|path| Kind::of(0, sys::AT_FDCWD, &path).map(|there| there.state) == state)
     };
     let fields = fields_of(answer);
     let [b"run", output, ..] = &fields[..] else { return None };
@@ -468,10 +468,8 @@ impl Drop for File<'_> {
 /// What the kernel says of a file: which one it is, its mode, and when it was changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Kind {
-    device: u64,
-    number: u64,
     mode: u32,
-    changed: [u64; 2],
+    state: State,
 }
 
 impl Kind {
@@ -479,17 +477,12 @@ impl Kind {
     const REGULAR: u32 = 0o100000;
 
     fn of(flags: usize, directory: usize, path: &CStr) -> Option<Kind> {
-        // struct stat: device, inode, links, mode and user, ..., from word 13 on the time of change.
+        // struct stat: device, inode, links, mode and user.
         let mut stat = [0u64; 18];
         let args = [directory, path.as_ptr() as usize, stat.as_mut_ptr() as usize, flags];
         // SAFETY: the kernel reads the path and fills the structure.
         unsafe { sys::call(nr::NEWFSTATAT, &args) }.ok()?;
-        let changed = [stat[13], stat[14]];
-        Some(Kind { device: stat[0], number: stat[1], mode: stat[3] as u32, changed })
-    }
-
-    fn state(self) -> State {
-        State { file: [self.device, self.number], changed: self.changed }
+        Some(Kind { mode: stat[3] as u32, state: State::of_stat(&stat) })
     }
 
     /// The rights that it gives, which a copy would not.
