@@ -1892,7 +1892,8 @@ const RING: &str = r#"
 #include <sys/mman.h>
 #include <unistd.h>
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static long shared[128], handled;
+static long shared[128];
+static __thread long handled;
 static long *volatile pointer = shared;
 static void handle(int signal) { handled++; }
 static void *sleep_on(void *unused) { pause(); return 0; }
