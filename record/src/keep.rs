@@ -1,6 +1,5 @@
 //! The files of a recording that its traces need: links to what is in the cache.
 
-use crate::prepare::Prepared;
 use crate::program::Program;
 use rewriter::shared::{state_of, Pack};
 use std::fs::{File, Permissions};
@@ -75,11 +74,14 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// Has the programs of the recording at `folder` know the answer for `path` without asking, as long as it holds.
-/// Whether it can be written changes nothing.
-pub fn remember_answer(folder: &Path, path: &Path, prepared: &Prepared) {
-    let Prepared::Run(program) = prepared else { return };
-    let Some(depends) = &program.depends else { return };
+/// Has the programs of the recording at `folder` know the answer for `path` without asking, as long as the files that it
+/// depends on are as they were. Whether it can be written changes nothing.
+pub fn remember_answer(
+    folder: &Path,
+    path: &Path,
+    depends: &[(PathBuf, Option<Stamp>)],
+    answer: &[u8],
+) {
     let state = |stamp: &Option<Stamp>| stamp.as_ref().map(state_of);
     // (Of another path than the one that was asked for it would never be found.)
     let Some((first, Some(asked))) = depends.first().map(|(first, of)| (first, state(of))) else {
@@ -89,7 +91,7 @@ pub fn remember_answer(folder: &Path, path: &Path, prepared: &Prepared) {
         return;
     }
     let files = depends.iter().map(|(path, stamp)| (path.as_os_str().as_bytes(), state(stamp)));
-    let bytes = abi::answer::encode(files, &prepared.to_bytes());
+    let bytes = abi::answer::encode(files, answer);
     let to = folder.join(abi::answer::name(path.as_os_str().as_bytes(), asked));
     let answers = folder.join(abi::answer::FOLDER);
     let _ = std::fs::create_dir_all(&answers).and_then(|()| write_whole(&to, &bytes));

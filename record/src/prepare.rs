@@ -385,7 +385,11 @@ pub fn for_recording_with(
     let trouble = match usual.and_then(|store| prepare(path, options, &store)) {
         Ok(prepared) => match kept(folder, prepared) {
             Ok(prepared) => {
-                keep::remember_answer(folder, path, &prepared);
+                if let Prepared::Run(program) = &prepared {
+                    if let Some(depends) = &program.depends {
+                        keep::remember_answer(folder, path, depends, &prepared.to_bytes());
+                    }
+                }
                 return prepared;
             }
             // Cleared or thrown away between two looks: once more, then.
