@@ -9,6 +9,7 @@ use crate::base::lineage::{lineage, EXE, EXECFN, NAME};
 use crate::base::namespaces;
 use crate::base::program::{read_program_string, read_program_words, try_read_program_bytes};
 use crate::base::signal;
+use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::kernel::ring;
 use crate::kernel::syscalls::{errand, exe_link, seccomp, traced, Outcome};
@@ -326,7 +327,9 @@ fn contents(path: &CStr) -> Option<Vec<u8>> {
     let flags = sys::O_CLOEXEC | sys::O_NOFOLLOW | O_NONBLOCK;
     // SAFETY: the kernel reads the path.
     let descriptor = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, flags]) }.ok()?;
-    let mut bytes = alloc::vec![0u8; answer::LONGEST];
+    // (Pages that are not read into are as dear as the call.)
+    let len = Stat::of(descriptor).map_or(0, |stat| stat.size()).min(answer::LONGEST as u64);
+    let mut bytes = alloc::vec![0u8; len as usize];
     let args = [descriptor, bytes.as_mut_ptr() as usize, bytes.len(), 0];
     // SAFETY: the kernel writes at most that many bytes; the descriptor is closed once.
     let read = unsafe {
