@@ -11,6 +11,7 @@ pub mod facts;
 pub mod futex;
 pub mod guards;
 pub mod heap;
+pub mod keys;
 pub mod last_words;
 pub mod lasting;
 pub mod lineage;

@@ -68,6 +68,11 @@ impl XsaveLayout {
         ]
     }
 
+    /// Offset of PKRU in an XSAVE area of the standard format, where the system has enabled it.
+    pub fn keys(&self) -> u32 {
+        self.components[9].1
+    }
+
     /// Offset of a register from zmm16 on in an XSAVE area of the standard format; the next ones lie behind it.
     pub fn zmm(&self, number: usize) -> Option<u64> {
         let above = number.checked_sub(16)? as u64;

@@ -106,6 +106,7 @@ pub mod nr {
     pub const MEMFD_CREATE: usize = 319;
     pub const EXECVEAT: usize = 322;
     pub const PKEY_MPROTECT: usize = 329;
+    pub const PKEY_ALLOC: usize = 330;
     pub const STATX: usize = 332;
     pub const IO_PGETEVENTS: usize = 333;
     pub const RSEQ: usize = 334;

@@ -4,6 +4,7 @@
 //! store, after the code they lead to is in place.
 
 use crate::base::costs;
+use crate::base::keys::{self, AllOpen};
 use crate::base::lock::{Guard, Lock};
 use crate::base::once::Once;
 use crate::code::arena::Arena;
@@ -28,6 +29,7 @@ use abi::options::Options;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::swap;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use instrument::block::Source;
 use instrument::fragment::Return;
@@ -110,9 +112,31 @@ pub fn install(jit: Jit) {
     JIT.install(Lock::new(jit));
 }
 
-/// All that is known about code.
-pub fn jit() -> Guard<'static, Jit> {
-    JIT.get().lock()
+/// All that is known about code. While somebody has it, code can be read whatever protection keys say.
+pub fn jit() -> Opened {
+    // In this order: the keys are as they were when the lock is free again.
+    let lock = JIT.get().lock();
+    Opened { lock, _keys: keys::open_all() }
+}
+
+/// The lock of all that is known about code.
+pub struct Opened {
+    // (Fields are dropped in their order.)
+    _keys: AllOpen,
+    lock: Guard<'static, Jit>,
+}
+
+impl Deref for Opened {
+    type Target = Jit;
+    fn deref(&self) -> &Jit {
+        &self.lock
+    }
+}
+
+impl DerefMut for Opened {
+    fn deref_mut(&mut self) -> &mut Jit {
+        &mut self.lock
+    }
 }
 
 impl Jit {
@@ -786,6 +810,11 @@ impl<W: World> Jit<W> {
         for page in self.guarded.within(Span::new(start, end)) {
             self.unprotect(Span::page(page).start.0);
         }
+    }
+
+    /// Whether any page with a part of `start..end` is protected.
+    pub fn protects(&self, start: u64, end: u64) -> bool {
+        !self.guarded.within(Span::new(start, end)).is_empty()
     }
 
     // --- starting over ---

@@ -2,6 +2,7 @@
 //! handler returns.
 
 use crate::base::facts::facts;
+use crate::base::keys;
 use crate::base::processor::Half;
 use crate::base::signal::SYNCHRONOUS;
 use crate::kernel::signals::deliver::Kernel;
@@ -182,9 +183,8 @@ impl<'a> Interrupted<'a> {
     }
 
     /// Floating-point and vector registers as the kernel gives them to a handler: what is in them at the start of
-    /// a program. Protection keys stay.
+    /// a program.
     pub fn begin_anew(&mut self) {
-        const KEYS: u64 = 1 << 9;
         // Of FXSAVE, in front of what the kernel says of the frame itself.
         const REGISTERS: usize = 416;
         // SAFETY: the 512 bytes of FXSAVE, and the header behind them where the processor has XSAVE.
@@ -193,13 +193,28 @@ impl<'a> Interrupted<'a> {
             self.fpstate.cast::<u16>().write_unaligned(DEFAULT_FCW);
             self.fpstate.add(24).cast::<u32>().write_unaligned(DEFAULT_MXCSR);
             if facts().xsave.xcr0 != 0 {
-                self.fpstate.add(512).cast::<u64>().write_unaligned(self.present() & KEYS);
+                self.fpstate
+                    .add(512)
+                    .cast::<u64>()
+                    .write_unaligned(self.present() & keys::COMPONENT);
             }
         }
         if let Some(zmm16) = self.zmm(16) {
             // The pointers will make the whole component present.
             // SAFETY: as for `vector`; the component has zmm16 to zmm31.
             unsafe { zmm16.write_bytes(0, 16) };
+        }
+    }
+
+    /// Protection keys as the kernel gives them to a handler.
+    pub fn begin_with_keys(&mut self) {
+        let Some(value) = keys::of_handlers() else { return };
+        let at = facts().xsave.keys();
+        // SAFETY: inside the kernel's frame, which has room for each component that the system has enabled; the header.
+        unsafe {
+            self.fpstate.add(at as usize).cast::<u64>().write_unaligned(u64::from(value));
+            let present = self.present() | keys::COMPONENT;
+            self.fpstate.add(512).cast::<u64>().write_unaligned(present);
         }
     }
 

@@ -28,6 +28,7 @@ mod transfers;
 use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::guards;
+use crate::base::keys;
 use crate::base::signal::SI_KERNEL;
 use crate::base::signal::{
     bit, PendingSignal, SigInfo, SEGV_ACCERR, SIGBUS, SIGSEGV, SIGTRAP, TRAP_TRACE, UNBLOCKED,
@@ -61,6 +62,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel leaves the program's alignment check on; this is code of ours. The stack
     // below the frame is free.
     unsafe { core::arch::asm!("pushfq", "and dword ptr [rsp], ~0x40000", "popfq") };
+    keys::open_in_handler();
     // SAFETY: gs points to the thread as long as it lives; the kernel has made its frame for us alone.
     let (mailbox, info, mut at) =
         unsafe { (Thread::mailbox_here(), &mut *info, Interrupted::new(&mut *uc)) };

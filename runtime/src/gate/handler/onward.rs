@@ -48,6 +48,7 @@ pub fn resume(
                 thread.block.program_vectors = Default::default();
                 at.begin_anew();
             }
+            at.begin_with_keys();
             next
         }
         Led::Nowhere(next) => next,

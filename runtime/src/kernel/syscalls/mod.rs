@@ -15,6 +15,7 @@ pub mod seccomp;
 mod traced;
 
 use crate::base::descriptors;
+use crate::base::keys;
 use crate::base::program;
 use crate::base::signal;
 use crate::base::sys::{self, failed, nr};
@@ -192,6 +193,15 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             if let Outcome::Done(result) = outcome {
                 if sys::check(result).is_ok() {
                     objects::made(result);
+                }
+            }
+            return outcome;
+        }
+        nr::PKEY_ALLOC => {
+            let outcome = plain(thread, number, args);
+            if let Outcome::Done(result) = outcome {
+                if sys::check(result).is_ok() {
+                    keys::use_them();
                 }
             }
             return outcome;

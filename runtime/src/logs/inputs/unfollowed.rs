@@ -81,7 +81,6 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     const IO_SETUP: usize = 206;
     const USERFAULTFD: usize = 323;
     const REMAP_FILE_PAGES: usize = 216;
-    const PKEY_ALLOC: usize = 330;
     const MODIFY_LDT: usize = 154;
     let error = sys::check(result).err();
     match call.number {
@@ -103,7 +102,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
             unfollowed_unwatched(thread, core::str::from_utf8(why.text()).unwrap_or(name));
         }
         _ if error.is_some() => {}
-        PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
+        nr::PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
         // What others have stored there would be code.
         nr::SHMAT if call.args[2] & SHM_EXEC != 0 => unfollowed(thread, mappings::ATTACHED),
         nr::SHMAT => mappings::attached(thread, call.args[0], result as u64),
