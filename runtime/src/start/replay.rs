@@ -4,7 +4,7 @@
 use crate::base::guards;
 use crate::base::own::{choose, own, own_range};
 use crate::base::replaying;
-use crate::base::signal::{set_kernel_action, Action, SIGPIPE, SIG_IGN};
+use crate::base::signal::{set_kernel_action, Action, SIGKILL, SIGPIPE, SIG_IGN};
 use crate::base::sys::{self, nr};
 use crate::code::writing::write_program;
 use crate::kernel::replay::outcome::{self, impossible_at_start};
@@ -69,6 +69,7 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     };
     check(&header);
     replaying::begin();
+    end_with_parent();
     if header.alone == 1 {
         replaying::begin_alone();
     }
@@ -92,6 +93,13 @@ pub fn given(start: &Start, replays: bool) -> Option<Given> {
     let _ = unsafe { sys::call(nr::CLOSE, &[fd as usize]) };
     let shown = number(start, OUTPUT).and_then(|count| u32::try_from(count.checked_sub(1)?).ok());
     Some(Given { header, entries, beside, shown, steered: number(start, STEER) })
+}
+
+/// A replay has nothing to say when whoever has started it is gone.
+fn end_with_parent() {
+    const PR_SET_PDEATHSIG: usize = 1;
+    // SAFETY: no memory involved.
+    let _ = unsafe { sys::call(nr::PRCTL, &[PR_SET_PDEATHSIG, SIGKILL as usize]) };
 }
 
 fn number(start: &Start, name: &str) -> Option<i32> {
