@@ -249,6 +249,22 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
             | 0x5001..=0x5003 => NOTHING,
             _ => None,
         },
+        // quotactl, quotactl_fd: behind the kind of quota, a generic command or one of XFS
+        179 | 443 => match command(usize::from(number == 443)) >> 8 {
+            0x80_0001 | 0x80_0003 | 0x5806 | 0x5807 => NOTHING, // SYNC, QUOTAOFF, XQUOTARM, XQUOTASYNC
+            0x80_0002 => Some((at![3: String], &[])),           // QUOTAON
+            0x80_0004 => Some((&[], at![3: Bytes(4)])),         // GETFMT
+            0x80_0005 => Some((&[], at![3: Bytes(24)])),        // GETINFO
+            0x80_0006 => Some((at![3: Bytes(24)], &[])),        // SETINFO
+            0x80_0007 | 0x80_0009 => Some((&[], at![3: Bytes(72)])), // GETQUOTA, GETNEXTQUOTA
+            0x80_0008 => Some((at![3: Bytes(72)], &[])),        // SETQUOTA
+            0x5801 | 0x5802 => Some((at![3: Bytes(4)], &[])),   // XQUOTAON, XQUOTAOFF
+            0x5803 | 0x5809 => Some((&[], at![3: Bytes(112)])), // XGETQUOTA, XGETNEXTQUOTA
+            0x5804 => Some((at![3: Bytes(112)], &[])),          // XSETQLIM
+            0x5805 => Some((&[], at![3: Bytes(80)])),           // XGETQSTAT
+            0x5808 => Some((at![3: Bytes(1)], at![3: Bytes(160)])), // XGETQSTATV
+            _ => None,
+        },
         // futex, without FUTEX_PRIVATE_FLAG and FUTEX_CLOCK_REALTIME
         202 => match command(1) & !0x180 {
             0 | 9 => Some((at![0: Bytes(4), 3: Bytes(16)], &[])), // WAIT, WAIT_BITSET

@@ -206,7 +206,7 @@ pub static TABLE: &[Syscall] = table! {
     176 delete_module [0: String] [];
     177 get_kernel_syms [] [];
     178 query_module [] [];
-    179 quotactl [1: String, 3: Unknown] [3: Unknown];
+    179 quotactl [1: String, 3: ByCommand] [3: ByCommand];
     180 nfsservctl [] [];
     181 getpmsg [] [];
     182 putpmsg [] [];
@@ -406,7 +406,7 @@ pub static TABLE: &[Syscall] = table! {
         [3: Bytes(16), 4: Argument(5)]
         [1: ResultArray { count_argument: 2, size: 12 }];
     442 mount_setattr [1: String, 3: Argument(4)] [];
-    443 quotactl_fd [3: Unknown] [3: Unknown];
+    443 quotactl_fd [3: ByCommand] [3: ByCommand];
     444 landlock_create_ruleset [0: Argument(1)] [];
     445 landlock_add_rule [2: Unknown] [];
     446 landlock_restrict_self [] [];
