@@ -208,8 +208,10 @@ fn compile_library(library: &Library) -> Result<(), BuildError> {
     let soname = library.path.file_name().unwrap_or_default().to_string_lossy();
     let command = [compiler, "-O2", "-shared", "-fPIC", "-w", "-o"].map(str::to_owned);
     let files = [&library.path, &library.source].map(|p| p.display().to_string());
-    let command: Vec<_> =
-        command.into_iter().chain(files).chain([format!("-Wl,-soname,{soname}")]).collect();
+    let text = fs::read_to_string(&library.source).map_err(|e| failed(&library.source, e))?;
+    let directives = Directives::parse(&text).map_err(|e| failed(&library.source, e))?;
+    let command = command.into_iter().chain(files).chain([format!("-Wl,-soname,{soname}")]);
+    let command: Vec<_> = command.chain(directives.flags).collect();
     compile(&command, &library.source, &library.path)
 }
 

@@ -18,6 +18,7 @@ const BRK: u64 = 12;
 const MREMAP: u64 = 25;
 const READ_WRITE: u32 = 3;
 const EXECUTE: u64 = 4;
+const FIXED: u64 = 0x10;
 const ANONYMOUS: u64 = 0x20;
 const PAGE: u64 = 4096;
 const ERRORS: u64 = 4095u64.wrapping_neg();
@@ -27,10 +28,57 @@ const ERRORS: u64 = 4095u64.wrapping_neg();
 struct Mapped<'a> {
     /// Ends by starts; none touches another.
     ranges: Used,
-    /// Code of files: where, its bytes, offset, protection, and the file.
-    code: Vec<(u64, u64, u64, u32, &'a Event)>,
+    code: Vec<Code<'a>>,
     /// The largest end of the heap.
     brk: u64,
+}
+
+/// Code of a file.
+struct Code<'a> {
+    start: u64,
+    len: u64,
+    /// In the file.
+    offset: u64,
+    protection: u32,
+    file: &'a Event,
+    /// Parts of it, first bytes and first bytes behind, that something else was mapped over. A library whose first segment
+    /// has code is mapped as long as all its segments are, which then come to lie over it.
+    holes: Vec<(u64, u64)>,
+}
+
+impl<'a> Code<'a> {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+
+    /// What is left of it, each part with the file that is mapped there and its offset in that.
+    fn parts(&self) -> Vec<(u64, u64, u64, Cow<'a, Event>)> {
+        let mut holes = self.holes.clone();
+        holes.sort_unstable();
+        let (mut at, mut parts) = (self.start, Vec::new());
+        for (from, to) in holes.into_iter().chain([(self.end(), self.end())]) {
+            if at < from {
+                let skipped = at - self.start;
+                parts.push((at, from - at, self.offset + skipped, self.file_behind(skipped)));
+            }
+            at = at.max(to);
+        }
+        parts
+    }
+
+    /// The file; if what is mapped of it was copied, the copy without its first bytes.
+    fn file_behind(&self, skipped: u64) -> Cow<'a, Event> {
+        let is_copied = matches!(self.file, Event::Mapped { contents, .. } if !contents.is_empty());
+        let mut file = Cow::Borrowed(self.file);
+        if skipped == 0 || !is_copied {
+            return file;
+        }
+        if let Event::Mapped { contents, .. } = file.to_mut() {
+            let skipped = usize::try_from(skipped).unwrap_or(usize::MAX).min(contents.len());
+            *contents = contents[skipped..].into();
+        }
+        file
+    }
 }
 
 impl<'a> Mapped<'a> {
@@ -66,8 +114,11 @@ impl<'a> Mapped<'a> {
                 Event::Mapped { .. } => file = Some(event),
                 Event::Snapshot { brk, .. } => self.brk = self.brk.max(brk.0),
                 Event::Region { start, len, offset, protection, kind } => {
-                    if *kind == RegionKind::File {
-                        self.code(start.0, *len, *offset, *protection, file.take())?;
+                    match kind {
+                        RegionKind::File => {
+                            self.code(start.0, *len, *offset, *protection, file.take())?;
+                        }
+                        _ => self.covers(start.0, *len),
                     }
                     self.ranges.add(start.0, *len);
                 }
@@ -97,6 +148,8 @@ impl<'a> Mapped<'a> {
         if number == MMAP && arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
             let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
             self.code(result, len, arguments[5], protection, file)?;
+        } else if number == MMAP && arguments[3] & FIXED != 0 {
+            self.covers(result, len);
         }
         self.ranges.add(result, len);
         Ok(())
@@ -113,20 +166,34 @@ impl<'a> Mapped<'a> {
         let Some(file) = file else {
             return Err(Error("damaged: it does not say which code is mapped".into()));
         };
-        let meets = |&&(at, other, ..): &&(u64, u64, u64, u32, &Event)| {
-            at < start.saturating_add(len) && start < at.saturating_add(other)
-        };
+        let end = start.saturating_add(len);
+        let meets = |code: &&Code<'_>| code.start < end && start < code.end();
         match self.code.iter().find(meets) {
-            Some(&(at, other, from, _, known)) => {
-                if (at, other, from) != (start, len, offset) || known != file {
+            Some(known) => {
+                let where_from = (known.start, known.len, known.offset);
+                if where_from != (start, len, offset) || known.file != file {
                     return Err(Error(format!(
                         "different code was mapped at {start:#x} at different times: threads cannot be replayed alone (record with --threads serial)"
                     )));
                 }
             }
-            None => self.code.push((start, len, offset, protection, file)),
+            None => {
+                let holes = Vec::new();
+                self.code.push(Code { start, len, offset, protection, file, holes });
+            }
         }
         Ok(())
+    }
+
+    /// Something else is mapped over a part of code. (What covers all of it came when the code was of no use any more.)
+    fn covers(&mut self, start: u64, len: u64) {
+        let end = start.saturating_add(len);
+        let has_it = |code: &&mut Code<'_>| {
+            code.start <= start && end <= code.end() && len < code.len && start < end
+        };
+        if let Some(code) = self.code.iter_mut().find(has_it) {
+            code.holes.push((start, end));
+        }
     }
 
     fn events(&self) -> Vec<Cow<'a, Event>> {
@@ -142,9 +209,12 @@ impl<'a> Mapped<'a> {
             let event = region(start, end - start, 0, READ_WRITE, RegionKind::Anonymous);
             events.push(Cow::Owned(event));
         }
-        for &(start, len, offset, protection, file) in &self.code {
-            events.push(Cow::Borrowed(file));
-            events.push(Cow::Owned(region(start, len, offset, protection, RegionKind::File)));
+        for code in &self.code {
+            for (start, len, offset, file) in code.parts() {
+                events.push(file);
+                let region = region(start, len, offset, code.protection, RegionKind::File);
+                events.push(Cow::Owned(region));
+            }
         }
         events
     }
@@ -320,4 +390,54 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
         ordered.end = End::Stopped;
     }
     Ok(ordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(contents: &[u8]) -> Event {
+        let path = b"/lib/x.so".as_slice().into();
+        Event::Mapped { file: [1, 2], size: 9, changed_ns: 3, contents: contents.into(), path }
+    }
+
+    #[test]
+    fn segments_lie_over_the_code_of_their_library() {
+        const START: u64 = 0x7000_0000;
+        let file = file(&[]);
+        let mut mapped = Mapped::default();
+        mapped.call(MMAP, &[0, 0x6000, 5, 2, 3, 0], START, Some(&file)).unwrap();
+        // The data, and the same library once more; what covers all of it is no part of it.
+        for _ in 0..2 {
+            mapped.call(MMAP, &[0, 0x1000, 3, 0x12, 3, 0x4000], START + 0x4000, None).unwrap();
+            mapped.call(MMAP, &[0, 0x6000, 5, 2, 3, 0], START, Some(&file)).unwrap();
+            mapped.call(MMAP, &[0, 0x6000, 3, 0x12, 3, 0], START, None).unwrap();
+        }
+        let parts = mapped.code[0].parts();
+        let places: Vec<_> =
+            parts.iter().map(|(at, len, from, _)| (at - START, *len, *from)).collect();
+        assert_eq!(places, [(0, 0x4000, 0), (0x5000, 0x1000, 0x5000)]);
+        assert_eq!(mapped.ranges.iter().collect::<Vec<_>>(), [(START, START + 0x6000)]);
+    }
+
+    #[test]
+    fn parts_of_what_was_copied_have_their_own_bytes() {
+        let contents: Vec<u8> = (0..0x3000).map(|at| (at >> 12) as u8).collect();
+        let file = file(&contents);
+        let mut mapped = Mapped::default();
+        mapped.call(MMAP, &[0, 0x3000, 5, 2, 3, 0x8000], 0x10000, Some(&file)).unwrap();
+        mapped.call(MMAP, &[0, 0x1000, 3, 0x12, 3, 0], 0x11000, None).unwrap();
+        let parts = mapped.code[0].parts();
+        let firsts: Vec<_> = parts
+            .iter()
+            .map(|(at, len, from, file)| {
+                let Event::Mapped { contents, .. } = &**file else { panic!() };
+                (*at, *len, *from, contents.len(), contents[0])
+            })
+            .collect();
+        assert_eq!(
+            firsts,
+            [(0x10000, 0x1000, 0x8000, 0x3000, 0), (0x12000, 0x1000, 0xa000, 0x1000, 2)]
+        );
+    }
 }

@@ -230,13 +230,12 @@ impl Packs {
         self.expected.push(Expected { base, len, room: candidate.room, pack: candidate.pack });
     }
 
-    /// Whether the translation of a library that is about to be mapped belongs into `start..end`.
-    pub fn keeps(&self, start: u64, end: u64) -> bool {
+    /// The parts of `start..end` where the translations of libraries belong that are mapped, or about to be.
+    pub fn rooms(&self, start: u64, end: u64) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let room = |e: &Expected| e.base + e.len..e.base + e.len + e.room;
-        self.expected
-            .iter()
-            .map(room)
-            .any(|room| !room.is_empty() && start < room.end && room.start < end)
+        let rooms = self.expected.iter().map(room);
+        let rooms = rooms.map(move |room| room.start.max(start)..room.end.min(end));
+        rooms.filter(|room| room.start < room.end)
     }
 
     /// `start..end` does not belong to a library any more. One whose first page is still there gets zeros

@@ -555,10 +555,11 @@ pub fn code_around(pc: u64) -> Option<Range<u64>> {
     modules().flat_map(codes).find(|code| code.contains(&pc))
 }
 
-/// Whether translated code of a library lies in part in `start..end`.
-pub fn code_in(start: u64, end: u64) -> bool {
+/// Ahead-of-time code of libraries in `start..end`, where it lies: what belongs to one that has been mapped.
+pub fn codes_in(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
     let window = facts().window;
-    modules().any(|m| m.base != window && m.code().start < end && start < m.code().end)
+    let codes = modules().filter(move |m| m.base != window).map(Module::code);
+    codes.filter(move |code| code.start < end && start < code.end)
 }
 
 #[cfg(test)]

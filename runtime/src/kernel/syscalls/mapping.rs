@@ -9,6 +9,7 @@ use crate::base::sys::{self, failed, nr};
 use crate::base::{census, last_words, maps};
 use crate::code::executable::ExecRange;
 use crate::code::jit::jit;
+use crate::code::packs::Packs;
 use crate::code::span::Span;
 use crate::code::statics;
 use crate::code::table::keep_tables;
@@ -23,6 +24,8 @@ use crate::thread::Thread;
 use abi::event::{Event, BUILD_ID_SIZE};
 use abi::ids::LiveAddr;
 use abi::layout::page_up;
+use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -36,11 +39,16 @@ pub fn real_protection(prot: usize) -> usize {
 
 /// Whether `start..start + len` touches memory of the runtime.
 pub fn is_ours(start: u64, len: u64) -> bool {
-    let facts = facts();
     let end = start.saturating_add(len);
+    is_of_process(start, end) || statics::codes_in(start, end).next().is_some()
+}
+
+/// Whether anything in `start..end` is the runtime's, and no translation of a library.
+fn is_of_process(start: u64, end: u64) -> bool {
+    let facts = facts();
     let arena = jit().arena.range();
     let ours = [facts.added.clone(), arena, facts.options.tables(), log().memory(), kept()];
-    ours.iter().any(|r| start < r.end && r.start < end) || statics::code_in(start, end)
+    ours.iter().any(|r| start < r.end && r.start < end)
 }
 
 /// The program has mapped memory where the runtime's own lies.
@@ -377,13 +385,18 @@ fn is_library(fd: usize) -> bool {
 /// `munmap(address, length)`
 pub fn munmap(args: &[usize; 6]) -> usize {
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
-    if names_ours(start, len) {
+    let has_room = jit().packs.rooms(start, start.saturating_add(len)).next().is_some();
+    let refused = match has_room {
+        true => is_of_process(start, start.saturating_add(len)),
+        false => names_ours(start, len),
+    };
+    if refused {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
     jit.changes(start, start.saturating_add(len));
-    let result = match jit.packs.keeps(start, start + len) {
-        true => crate::base::own::keep_free(start, len),
+    let result = match has_room {
+        true => give_back(&jit.packs, start, start.saturating_add(len)),
         // SAFETY: the program's own memory.
         false => unsafe { sys::raw(nr::MUNMAP, *args) },
     };
@@ -400,6 +413,26 @@ pub fn munmap(args: &[usize; 6]) -> usize {
         trace().process_event(&Event::Unmap { start: LiveAddr(start), len });
     }
     result
+}
+
+/// The program's loader gives back what it has reserved behind a library. The library's translation may lie there already:
+/// it does where the first segment is the one with code.
+fn give_back(packs: &Packs, start: u64, end: u64) -> usize {
+    let has_code = |room: &Range<u64>| statics::codes_in(room.start, room.end).next().is_some();
+    let mut taken: Vec<_> = packs.rooms(start, end).filter(has_code).collect();
+    taken.sort_unstable_by_key(|room| room.start);
+    let mut at = start;
+    for room in taken.into_iter().chain([end..end]) {
+        let result = match at < room.start {
+            true => crate::base::own::keep_free(at, room.start - at),
+            false => 0,
+        };
+        if result != 0 {
+            return result;
+        }
+        at = at.max(page_up(room.end));
+    }
+    0
 }
 
 /// `mprotect(address, length, protection)`, and `pkey_mprotect` with a key behind that.

@@ -447,16 +447,18 @@ fn of_file(
     }
     let changes = kind == Kind::Through;
     let len = len.min(stat.size().saturating_sub(offset));
-    let lasting = stat.has_name() && !changes && !is_recent(&stat);
+    // A filter of system calls may keep us from asking for it.
+    let has_name = stat.has_name() && !path.is_empty();
+    let lasting = has_name && !changes && !is_recent(&stat);
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
-    let copied = len <= most && (!stat.has_name() || changes || !is_program(fd));
+    let copied = len <= most && (!has_name || changes || !is_program(fd));
     let mut contents = alloc::vec![0; if copied { len as usize } else { 0 }];
     if !read_at(fd, offset, &mut contents) {
         contents.clear();
     }
     let complete = contents.len() as u64 == len;
-    if !stat.has_name() && !complete {
-        unfollowed(thread, "a file is mapped that has no name any more (mmap)");
+    if !has_name && !complete {
+        unfollowed(thread, "a file is mapped that has no name, or not any more (mmap)");
     } else if changes && !complete {
         unfollowed_unwatched(
             thread,

@@ -35,6 +35,8 @@ struct Code {
     changed_ns: u64,
     contents: Vec<u8>,
     path: Vec<u8>,
+    /// Parts of it that something else lies over, first bytes and first bytes behind.
+    holes: Vec<(u64, u64)>,
 }
 
 impl Code {
@@ -53,6 +55,7 @@ impl Code {
         let Region { start, len, prot } = self.region;
         trace().process_event(&self.mapped());
         tell(start, len, self.offset, prot, RegionKind::File);
+        self.holes.iter().for_each(|&(start, end)| tell_memory(start, end));
     }
 }
 
@@ -76,6 +79,19 @@ impl Known {
         let start = touched.first().map_or(start, |range| range.0.min(start));
         let end = touched.last().map_or(end, |range| range.1.max(end));
         self.ranges.splice(first..behind, [(start, end)]);
+        true
+    }
+
+    /// Something else lies over a part of code now, if that is so.
+    fn cover(&mut self, start: u64, end: u64) -> bool {
+        let has_it = |code: &&mut Code| {
+            let Region { start: at, len, .. } = code.region;
+            at <= start && end <= at.saturating_add(len) && end - start < len
+        };
+        let Some(code) = self.code.iter_mut().find(has_it) else { return false };
+        if !code.holes.contains(&(start, end)) {
+            code.holes.push((start, end));
+        }
         true
     }
 }
@@ -117,9 +133,17 @@ pub fn note(call: &Call, result: usize) {
     };
     let end = at.saturating_add(page_up(len as u64));
     let mut known = KNOWN.lock();
-    if at < end && known.add(at, end) {
+    let covers = at < end && replaces(call) && known.cover(at, end);
+    if at < end && (known.add(at, end) || covers) {
         tell_memory(at, end);
     }
+}
+
+/// The call has mapped something that is no code over whatever was there, as the program's loader does with the segments of
+/// a library.
+fn replaces(call: &Call) -> bool {
+    let [_, _, prot, flags, ..] = call.args;
+    call.number == nr::MMAP && prot & sys::PROT_EXEC == 0 && flags & sys::MAP_FIXED != 0
 }
 
 /// Memory is attached at `start..end`. How long it is no call says, so that is told without a ring, too.
@@ -145,7 +169,8 @@ pub fn code(region: &Region, offset: u64, mapped: &EventRef<'_>) {
         return;
     }
     let (contents, path) = (contents.to_vec(), path.to_vec());
-    let code = Code { region: *region, offset, file, size, changed_ns, contents, path };
+    let holes = Vec::new();
+    let code = Code { region: *region, offset, file, size, changed_ns, contents, path, holes };
     code.tell();
     known.code.push(code);
 }
