@@ -150,7 +150,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
 }
 
 /// Takes what the script has for this moment; `at_boundary`: see [`arrive::before_leaving`].
-fn replayed(thread: &mut Thread, at_boundary: bool) {
+pub fn replayed(thread: &mut Thread, at_boundary: bool) {
     if let Some(next) = arrive::before_leaving(thread, at_boundary) {
         prepare(thread, next);
         steer::translated(thread);

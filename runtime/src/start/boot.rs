@@ -23,7 +23,7 @@ use crate::gate::{dispatch, handler, stubs};
 use crate::kernel::brk::{self, Brk};
 use crate::kernel::headers::restore_elf_header;
 use crate::kernel::replay::outcome::impossible_at_start;
-use crate::kernel::replay::{arrive, overrun};
+use crate::kernel::replay::overrun;
 use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
@@ -461,9 +461,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     dispatch::prepare(thread, entry);
     if replay.is_some() {
         overrun::begins();
-        if let Some(next) = arrive::before_leaving(thread, true) {
-            dispatch::prepare(thread, next);
-        }
+        dispatch::replayed(thread, true);
     }
     switch::settle(thread);
     // SAFETY: gs points to the block, whose registers and resume address are set.
