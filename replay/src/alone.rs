@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn parts_of_what_was_copied_have_their_own_bytes() {
-        let contents: Vec<u8> = (0..0x3000).map(|at| (at >> 12) as u8).collect();
+        let contents: Vec<u8> = (0..0x3000u32).map(|at| u8::try_from(at >> 12).unwrap()).collect();
         let file = file(&contents);
         let mut mapped = Mapped::default();
         mapped.call(MMAP, &[0, 0x3000, 5, 2, 3, 0x8000], 0x10000, Some(&file)).unwrap();

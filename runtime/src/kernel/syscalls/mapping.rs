@@ -422,7 +422,8 @@ fn give_back(packs: &Packs, start: u64, end: u64) -> usize {
     let mut taken: Vec<_> = packs.rooms(start, end).filter(has_code).collect();
     taken.sort_unstable_by_key(|room| room.start);
     let mut at = start;
-    for room in taken.into_iter().chain([end..end]) {
+    let behind = end..end;
+    for room in taken.into_iter().chain(core::iter::once(behind)) {
         let result = match at < room.start {
             true => crate::base::own::keep_free(at, room.start - at),
             false => 0,
