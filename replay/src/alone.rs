@@ -68,9 +68,8 @@ impl<'a> Code<'a> {
 
     /// The file; if what is mapped of it was copied, the copy without its first bytes.
     fn file_behind(&self, skipped: u64) -> Cow<'a, Event> {
-        let is_copied = matches!(self.file, Event::Mapped { contents, .. } if !contents.is_empty());
         let mut file = Cow::Borrowed(self.file);
-        if skipped == 0 || !is_copied {
+        if skipped == 0 {
             return file;
         }
         if let Event::Mapped { contents, .. } = file.to_mut() {

@@ -557,9 +557,7 @@ pub fn code_around(pc: u64) -> Option<Range<u64>> {
 
 /// Ahead-of-time code of libraries in `start..end`, where it lies: what belongs to one that has been mapped.
 pub fn codes_in(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
-    let window = facts().window;
-    let codes = modules().filter(move |m| m.base != window).map(Module::code);
-    codes.filter(move |code| code.start < end && start < code.end)
+    codes().filter(move |code| code.start < end && start < code.end)
 }
 
 #[cfg(test)]

@@ -89,9 +89,10 @@ pub fn hurry(gpr: &mut [u64; 16], rflags: u64, code: &[u8], rip: u64, moment: &M
     let mut left = (gpr[RCX] - stop).saturating_sub(1);
     let backwards = rflags & DIRECTION_FLAG != 0;
     let most = PIECE as u64 / repeated.size;
-    let mut is_first = true;
-    while left >= if is_first { FEW } else { 1 } {
-        is_first = false;
+    if left < FEW {
+        return;
+    }
+    while left > 0 {
         let count = left.min(most);
         let Some(done) = pass(repeated, gpr, count, backwards) else { return };
         let len = done * repeated.size;

@@ -63,7 +63,12 @@ pub fn touches_own(start: u64, len: u64) -> bool {
 /// Whether a call that names memory which is there names some of the runtime: what a program finds in its list of
 /// mappings, and has not mapped.
 fn names_ours(start: u64, len: u64) -> bool {
-    is_ours(start, len) || touches_own(start, len) && !AMONG_OWN.load(Relaxed)
+    is_ours(start, len) || names_own(start, len)
+}
+
+/// The same of the range in which the runtime's own memory lies.
+fn names_own(start: u64, len: u64) -> bool {
+    touches_own(start, len) && !AMONG_OWN.load(Relaxed)
 }
 
 /// The pieces of memory, from where to where, that a call names.
@@ -385,18 +390,19 @@ fn is_library(fd: usize) -> bool {
 /// `munmap(address, length)`
 pub fn munmap(args: &[usize; 6]) -> usize {
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
-    let has_room = jit().packs.rooms(start, start.saturating_add(len)).next().is_some();
-    let refused = match has_room {
-        true => is_of_process(start, start.saturating_add(len)),
-        false => names_ours(start, len),
-    };
-    if refused {
+    let end = start.saturating_add(len);
+    if is_of_process(start, end) || names_own(start, len) {
         return failed(sys::EINVAL);
     }
     let mut jit = jit();
-    jit.changes(start, start.saturating_add(len));
+    let in_room = |code: Range<u64>| jit.packs.rooms(code.start, code.end).next().is_some();
+    if !statics::codes_in(start, end).all(in_room) {
+        return failed(sys::EINVAL);
+    }
+    jit.changes(start, end);
+    let has_room = jit.packs.rooms(start, end).next().is_some();
     let result = match has_room {
-        true => give_back(&jit.packs, start, start.saturating_add(len)),
+        true => give_back(&jit.packs, start, end),
         // SAFETY: the program's own memory.
         false => unsafe { sys::raw(nr::MUNMAP, *args) },
     };
