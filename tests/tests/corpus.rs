@@ -28,25 +28,23 @@ fn ways(number: usize, case: &Case, names: &[String]) -> Vec<Mode> {
 #[test]
 fn corpus_is_as_described() {
     let mut tally = Tally::start("corpus_is_as_described");
-    let dir = tempfile::tempdir().unwrap();
-    for case in corpus() {
+    tally.side_by_side(&corpus(), |outcomes, case| {
         if let Some(why) = case.skip_reason() {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
+        let dir = tempfile::tempdir().unwrap();
         let check = || -> Result<(), String> {
-            let first = spec(&case).run(None, dir.path()).map_err(|e| e.to_string())?;
+            let first = spec(case).run(None, dir.path()).map_err(|e| e.to_string())?;
             if first.status != status(case.end) {
                 let out = String::from_utf8_lossy(&first.stdout).into_owned();
                 return Err(format!("ended with {:?}, not {:?}: {out}", first.status, case.end));
             }
             // The file bound over itself is the same program at the same path.
-            let second =
-                spec(&case).run(Some(&case.path), dir.path()).map_err(|e| e.to_string())?;
+            let second = spec(case).run(Some(&case.path), dir.path()).map_err(|e| e.to_string())?;
             difference(&first, &second)
         };
-        tally.record(&case.name, check());
-    }
+        outcomes.record(&case.name, check());
+    });
     tally.finish();
 }
 

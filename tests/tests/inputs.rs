@@ -50,23 +50,24 @@ fn the_corpus_behaves_and_its_recordings_are_valid() {
     let mut tally = Tally::start("the_corpus_behaves_and_its_recordings_are_valid");
     let tools = Tools::get();
     // Each in one way: that is enough of all of them.
-    for (case, mode) in corpus().into_iter().zip([STATIC, DYNAMIC, IN_MEMORY].into_iter().cycle()) {
+    let cases: Vec<_> =
+        corpus().into_iter().zip([STATIC, DYNAMIC, IN_MEMORY].into_iter().cycle()).collect();
+    tally.side_by_side(&cases, |outcomes, (case, mode)| {
         if let Some(why) = case.skip_reason_in("inputs") {
-            tally.skip(&case.name, &why);
-            continue;
+            return outcomes.skip(&case.name, &why);
         }
         let dir = tempfile::tempdir().unwrap();
         let check = || -> Result<(), String> {
             if case.refused.is_none() {
-                return recorded(&spec(&case), mode, dir.path()).map(drop);
+                return recorded(&spec(case), *mode, dir.path()).map(drop);
             }
             let rewritten = dir.path().join(mode.name);
             tools.rewrite_sharing(&case.path, &rewritten, mode.flags)?;
-            let run = spec(&case).run(Some(&rewritten), dir.path());
+            let run = spec(case).run(Some(&rewritten), dir.path());
             is_refused(&without_notice(run.map_err(|e| e.to_string())?))
         };
-        tally.record(&format!("{} {}", case.name, mode.name), check());
-    }
+        outcomes.record(&format!("{} {}", case.name, mode.name), check());
+    });
     tally.finish();
 }
 

@@ -10,19 +10,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::sys::Status;
 
 /// What the programs of one test did; every skip has a reason, every failure a report.
 ///
-/// While it lives, no other test of the same binary runs: each of them keeps the processors busy,
-/// and times out or disturbs what others measure if they run side by side.
+/// While it lives, it holds a processor: of one binary's tests as many run as there are processors. With more of them
+/// at once, programs would time out.
 pub struct Tally {
     test: &'static str,
     started: Instant,
-    _turn: MutexGuard<'static, ()>,
+    /// None while what it checks side by side holds processors of its own.
+    processor: Option<Processor>,
     outcomes: Outcomes,
 }
 
@@ -35,33 +36,59 @@ pub struct Outcomes {
     failed: Vec<(String, String)>,
 }
 
-static TURN: Mutex<()> = Mutex::new(());
+/// One of the machine's processors, for as long as it is held.
+struct Processor;
+
+static HELD: Mutex<usize> = Mutex::new(0);
+static RELEASED: Condvar = Condvar::new();
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+impl Processor {
+    /// Waits for one that is free.
+    fn wait() -> Self {
+        let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = |held: &mut usize| *held >= processors();
+        *RELEASED.wait_while(held, all).unwrap_or_else(PoisonError::into_inner) += 1;
+        Self
+    }
+}
+
+/// Also where a test fails.
+impl Drop for Processor {
+    fn drop(&mut self) {
+        *HELD.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        RELEASED.notify_one();
+    }
+}
 
 impl Tally {
-    /// Waits for the test's turn.
+    /// Waits for a processor.
     pub fn start(test: &'static str) -> Self {
-        // A test that failed has released its turn all the same.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Self { test, started: Instant::now(), _turn: turn, outcomes: Outcomes::default() }
+        let processor = Some(Processor::wait());
+        Self { test, started: Instant::now(), processor, outcomes: Outcomes::default() }
     }
 
     /// Checks all of `items`, as many at a time as there are processors: where nothing depends on how fast
     /// a program runs. What is told of them is in their order.
     pub fn side_by_side<T: Sync>(&mut self, items: &[T], check: impl Fn(&mut Outcomes, &T) + Sync) {
+        self.processor = None;
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(item) = items.get(i) else { return done };
+                let _processor = Processor::wait();
                 let mut outcomes = Outcomes::default();
                 check(&mut outcomes, item);
                 done.push((i, outcomes));
             }
         };
-        let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
         let mut all = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = (0..processors()).map(|_| scope.spawn(work)).collect();
             let done = workers.into_iter().map(|worker| match worker.join() {
                 Ok(done) => done,
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -72,6 +99,7 @@ impl Tally {
         for (_, outcomes) in all {
             self.outcomes.add(outcomes);
         }
+        self.processor = Some(Processor::wait());
     }
 
     pub fn skip(&mut self, name: &str, why: &str) {
