@@ -24,7 +24,7 @@ use rustix::net::{
 
 use crate::debug::machine::{vectors_of, Calls, Failed, Goal, Machine, Points, Watch};
 use crate::known::Known;
-use crate::replay::Ready;
+use crate::replay::{spawn, Ready};
 
 /// The processor's registers for watchpoints.
 const REGISTERS: usize = 4;
@@ -108,8 +108,8 @@ impl Steered {
             .stdout(Stdio::null())
             // What is typed for gdb is not for the replay.
             .process_group(0);
-        let child =
-            command.spawn().map_err(|e| Failed(format!("cannot run {}: {e}", output.display())))?;
+        let child = spawn(&mut command)
+            .map_err(|e| Failed(format!("cannot run {}: {e}", output.display())))?;
         let pid = Pid::from_raw(child.id().cast_signed());
         drop(child);
         drop((theirs, result));

@@ -28,7 +28,7 @@ use crate::races;
 use crate::row::{Form, Hex, Row};
 use crate::Stop;
 
-pub use process::{run as run_process, Besides, Finished};
+pub use process::{run as run_process, spawn, Besides, Finished};
 pub use ready::{obstacles, Named, Ready, Watched};
 
 /// The replay did something else than the recording.

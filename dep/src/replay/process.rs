@@ -1,12 +1,13 @@
 //! The process that replays.
 
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use abi::script::{Outcome, Verdict, OUTCOME_SIZE, TAKEN};
 use replay::Script;
@@ -81,6 +82,20 @@ pub struct Running {
     pace: Option<PipeWriter>,
 }
 
+/// Starts a program that may have been written just now. While it was, another thread may have started a process, which has
+/// it open for writing, too, for the moment until it executes its own program.
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    const TRIES: usize = 500;
+    const EACH: Duration = Duration::from_millis(10);
+    for _ in 1..TRIES {
+        match command.spawn() {
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => std::thread::sleep(EACH),
+            done => return done,
+        }
+    }
+    command.spawn()
+}
+
 /// Starts `output` under the script.
 pub fn start(ready: &Ready, output: &Path, besides: &Besides) -> Result<Running, Error> {
     let failed = |what: &str, e: std::io::Error| Error(format!("{what}: {e}"));
@@ -118,7 +133,7 @@ pub fn start(ready: &Ready, output: &Path, besides: &Besides) -> Result<Running,
         Some(trace) => command.env("DEP_FILE", escaped(trace)),
         None => command.env("DEP_FILE", "null:"),
     };
-    let child = command.spawn();
+    let child = spawn(&mut command);
     drop(command);
     let child = child.map_err(|e| failed(&format!("cannot run {}", output.display()), e))?;
     let (child, says, over) = (Mutex::new(child), Mutex::new(read), AtomicBool::new(false));
@@ -226,5 +241,27 @@ impl Finished {
             (_, true) if script.end.is_whole() => equal,
             (_, true) => format!("{equal}, which is replayable {}", script.end),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_program_that_is_being_written_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        fs::copy("/bin/true", &program).unwrap();
+        let written = fs::OpenOptions::new().append(true).open(&program).unwrap();
+        let busy = Command::new(&program).spawn().map(|_| ()).map_err(|e| e.kind());
+        assert_eq!(busy, Err(ErrorKind::ExecutableFileBusy));
+        let closes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(written);
+        });
+        assert!(spawn(&mut Command::new(&program)).unwrap().wait().unwrap().success());
+        closes.join().unwrap();
     }
 }

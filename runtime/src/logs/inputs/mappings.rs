@@ -22,15 +22,18 @@ use crate::logs::inputs::{handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, DEVICE, WHOLE_UNIT};
-use abi::layout::page_up;
+use abi::layout::{page_up, PAGE};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::Range;
 
 /// Most bytes of a file with a name that are copied.
 const COPIED: u64 = 64 << 10;
-/// Most bytes of a file that are copied if it may be gone or changed later.
-const COPIED_TEMPORARY: u64 = 64 << 20;
+/// Most bytes of a file that are copied if it may be gone or changed later: with the rest of its event less than a reader
+/// takes in one frame, 64 MiB.
+const COPIED_TEMPORARY: u64 = 63 << 20;
+/// Most bytes of a file that are looked through for those that are not zero.
+const LOOKED_THROUGH: u64 = 1 << 30;
 
 /// Memory that is not as other memory is for a forked child, or for others.
 #[derive(Clone, Copy)]
@@ -336,7 +339,7 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
         let code = (prot & sys::PROT_EXEC != 0).then_some(Region { start, len, prot });
-        if let Some(stat) = of_file(thread, fd, offset as u64, len, kind, code) {
+        if let Some(stat) = of_file(thread, fd, offset as u64, start..end, kind, code) {
             special.file = stat.0.identity();
             special.from = offset as u64;
             special.copied = page_up(stat.1);
@@ -420,13 +423,13 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
     }
 }
 
-/// Notes which file is mapped, and what of it if that has to be copied, as it has if it `changes`. Returns
+/// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it `changes`. Returns
 /// what is known of it, and how much was copied. `code`: where it may be executed.
 fn of_file(
     thread: &mut Thread,
     fd: usize,
     offset: u64,
-    len: u64,
+    at: Range<u64>,
     kind: Kind,
     code: Option<Region>,
 ) -> Option<(Stat, u64)> {
@@ -446,10 +449,27 @@ fn of_file(
         return None;
     }
     let changes = kind == Kind::Through;
-    let len = len.min(stat.size().saturating_sub(offset));
+    let mapped = at.end - at.start;
+    let len = mapped.min(stat.size().saturating_sub(offset));
     // A filter of system calls may keep us from asking for it.
     let has_name = stat.has_name() && !path.is_empty();
     let lasting = has_name && !changes && !is_recent(&stat);
+    if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
+        // What lies there is made for others.
+        unfollowed_unwatched(
+            thread,
+            "a file is mapped that others may change (mmap with MAP_SHARED)",
+        );
+    }
+    let file = File { fd, offset, len };
+    // Behind the end of a file is not nothing: it cannot be touched.
+    if changes && len == mapped && code.is_none() && file.is_mostly_zeros() {
+        let (id, contents) = (stat.identity(), &[][..]);
+        let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
+        thread.event(WHOLE_UNIT, &mapped);
+        let _ = file.each_page(|from, bytes| written::piece(thread, at.start + from, bytes));
+        return Some((stat, len));
+    }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
     let copied = len <= most && (!has_name || changes || !is_program(fd));
     let mut contents = alloc::vec![0; if copied { len as usize } else { 0 }];
@@ -465,13 +485,6 @@ fn of_file(
             "much of a file is mapped, and may be changed (mmap with MAP_SHARED)",
         );
     }
-    if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
-        // What lies there is made for others.
-        unfollowed_unwatched(
-            thread,
-            "a file is mapped that others may change (mmap with MAP_SHARED)",
-        );
-    }
     let mapped = Event::Mapped {
         file: stat.identity(),
         size: stat.size(),
@@ -484,6 +497,45 @@ fn of_file(
         regions::code(&region, offset, &mapped);
     }
     Some((stat, contents.len() as u64))
+}
+
+/// What is mapped of an open file.
+struct File {
+    fd: usize,
+    offset: u64,
+    len: u64,
+}
+
+impl File {
+    /// Whether it is large, and what it has besides zeros is small: memory that is made for others is mapped before it
+    /// is filled.
+    fn is_mostly_zeros(&self) -> bool {
+        if !(COPIED..=LOOKED_THROUGH).contains(&self.len) {
+            return false;
+        }
+        let mut bytes = 0;
+        self.each_page(|_, page| bytes += page.len() as u64) && bytes <= self.len / 4
+    }
+
+    /// Calls `with` for each page that is not all zeros, with where it lies from the start on. False if something cannot
+    /// be read.
+    fn each_page(&self, mut with: impl FnMut(u64, &[u8])) -> bool {
+        let mut piece = alloc::vec![0; COPIED as usize];
+        let mut from = 0;
+        while from < self.len {
+            let piece = &mut piece[..COPIED.min(self.len - from) as usize];
+            if !read_at(self.fd, self.offset + from, piece) {
+                return false;
+            }
+            for page in piece.chunks(PAGE as usize) {
+                if page.iter().any(|&byte| byte != 0) {
+                    with(from, page);
+                }
+                from += page.len() as u64;
+            }
+        }
+        true
+    }
 }
 
 /// Whether it is an ELF file that can be executed: a program or a library.
