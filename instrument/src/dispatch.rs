@@ -9,13 +9,13 @@
 
 use crate::block::Block;
 use crate::liveness::{successors, Span};
-use crate::use_def::use_def;
 use abi::ids::{Gpr, OrigAddr};
 use alloc::vec::Vec;
 use iced_x86::{Code as Op, ConditionCode, Instruction, InstructionInfoFactory, Mnemonic};
 use iced_x86::{OpKind, Register};
 use lifter::flow::Flow;
 use lifter::regs::{gpr_number, RSP};
+use lifter::use_def::use_def;
 
 /// Most entries of a table that has slots.
 const MOST: u64 = 4096;

@@ -6,13 +6,13 @@
 //! answers are facts about the code's bytes, and are kept.
 
 use crate::block::Source;
-use crate::use_def::use_def;
 use abi::ids::OrigAddr;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 use lifter::flow::Flow;
 use lifter::regs::GprSet;
+use lifter::use_def::use_def;
 
 const MOST_BLOCKS: usize = 300;
 const MOST_INSNS: usize = 2500;

@@ -44,7 +44,6 @@ mod transfer;
 pub mod translate;
 mod turns;
 mod undo;
-pub mod use_def;
 pub mod watched;
 mod weave;
 mod weaver;

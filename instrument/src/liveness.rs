@@ -9,12 +9,12 @@
 use crate::block::Source;
 use crate::explore::LiveMap;
 use crate::flags::Flags;
-use crate::use_def::{use_def, UseDef};
 use abi::ids::OrigAddr;
 use alloc::vec::Vec;
 use iced_x86::{Instruction, InstructionInfoFactory};
 use lifter::flow::Flow;
 use lifter::regs::GprSet;
+use lifter::use_def::{use_def, UseDef};
 
 /// Code outside the region.
 pub struct Beyond<'a> {

@@ -14,11 +14,11 @@ use crate::manner::Manner;
 use crate::operand::register64;
 use crate::plan::UnitPlan;
 use crate::recipe::{self, Kind};
-use crate::use_def::{use_def, UseDef};
 use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread;
 use iced_x86::{Code as Op, Encoder, Instruction, InstructionInfoFactory, MemoryOperand};
 use lifter::regs::{GprSet, RAX, RCX, RSP};
+use lifter::use_def::{use_def, UseDef};
 
 /// A scratch register for a few instructions.
 #[derive(Clone, Copy)]

@@ -26,9 +26,9 @@ use instrument::block::{Block, Placement, Slots, Source};
 use instrument::fragment::{recipe_of, Fragment};
 use instrument::recipe::{Entry, Kind};
 use instrument::translate::Translator;
-use instrument::use_def::{use_def, UseDef};
 use lifter::flow::Flow;
 use lifter::regs::{gpr_number, GprSet, RSP};
+use lifter::use_def::{use_def, UseDef};
 
 /// Where the original code lies.
 const ORIGINAL: u64 = 0x40_1000;

@@ -20,3 +20,4 @@ pub mod region;
 pub mod regs;
 pub mod stores;
 mod text;
+pub mod use_def;

@@ -18,6 +18,7 @@
 pub mod compile;
 pub mod events;
 pub mod file;
+mod first_use;
 pub mod growing;
 pub mod inputs;
 mod lanes;

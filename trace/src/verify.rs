@@ -1,10 +1,11 @@
 //! Checks everything that the format promises and that the trace alone can show.
 
 use abi::event::{Position, WHOLE_UNIT};
-use abi::ids::LiveAddr;
+use abi::ids::{Gpr, LiveAddr};
 
 use crate::compile::CompiledUnit;
 use crate::events::Event;
+use crate::first_use::is_overwritten;
 use crate::open::{Chunk, Trace};
 use crate::pipeline::{self, BatchSink, Job, Outlet, Piece};
 use crate::plain::Referred;
@@ -132,10 +133,11 @@ pub fn verify(trace: &Trace) -> Result<Summary, Error> {
             .zip(end.first_unit)
             .is_some_and(|(before, first)| before.falls.reaches(first));
         summary.blocks -= u64::from(end.uncertain && continues);
-        let checked = thread
-            .chunk(job.seq)
-            .map_or(Ok(()), |chunk| used_up(chunk, &end))
-            .and_then(|()| before.map_or(Ok(()), |before| fits(&before, &end)));
+        let checked =
+            thread.chunk(job.seq).map_or(Ok(()), |chunk| used_up(chunk, &end)).and_then(|()| {
+                let is_lost = |register| is_overwritten(trace, thread, job.seq, register);
+                before.map_or(Ok(()), |before| fits(&before, &end, is_lost))
+            });
         if let Err(what) = checked {
             wrong = Some(at(&job, &end, what));
             return false;
@@ -187,8 +189,9 @@ fn used_up(chunk: &Chunk, end: &ChunkEnd) -> Result<(), String> {
     Ok(())
 }
 
-/// The next chunk starts where, and with what, the one before ended.
-fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
+/// The next chunk starts where, and with what, the one before ended. `is_lost`: whether the program does not need what
+/// a register holds there.
+fn fits(before: &ChunkEnd, end: &ChunkEnd, is_lost: impl Fn(Gpr) -> bool) -> Result<(), String> {
     if end.starts_outside {
         return Ok(());
     }
@@ -203,7 +206,8 @@ fn fits(before: &ChunkEnd, end: &ChunkEnd) -> Result<(), String> {
     for register in before.known.known.iter() {
         let recorded = end.start.gpr[register.index()];
         let computed = before.known.values[register.index()];
-        if end.start.valid >> register.0 & 1 == 1 && recorded != computed {
+        let is_valid = end.start.valid >> register.0 & 1 == 1;
+        if is_valid && recorded != computed && !is_lost(register) {
             return Err(format!(
                 "register {register} is {recorded:#x} at the start of the chunk, computed {computed:#x}"
             ));

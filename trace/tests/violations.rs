@@ -163,6 +163,19 @@ fn each_broken_promise_is_named() {
     assert!(
         wrong(&trace).contains("register 3 is 0x1001 at the start of the chunk, computed 0x1000")
     );
+    // Of no use to the program: the unit behind overwrites it.
+    let mut units = jump_and_load();
+    units.push(unit(0x13, 0x2000, &[], &[0x90, 0xbb, 0, 0, 0, 0, 0xc3]));
+    let mut lost = second.clone();
+    lost.control_flow = wide(&[0x13]);
+    lost.memory = Vec::new();
+    let first = record(0x1000, &[0x10], Vec::new());
+    verify(&open(&units, &[first.clone(), lost.clone()], &[])).expect("right");
+    // Half of it, or behind a use of it.
+    for code in [&[0x66, 0xbb, 0, 0, 0xc3][..], &[0x53, 0xbb, 0, 0, 0, 0, 0xc3]] {
+        *units.last_mut().expect("units") = unit(0x13, 0x2000, &[], code);
+        assert!(wrong(&open(&units, &[first.clone(), lost.clone()], &[])).contains("register 3"));
+    }
     second.registers.valid = 0;
     second.seq = 2;
     let trace = open(&units, &[record(0x1000, &[0x10], Vec::new()), second], &[]);

@@ -131,7 +131,7 @@ fn valid_at(place: &Place, recipe: &Recipe, entry: &Entry) -> u64 {
     let mut decoder = Decoder::with_ip(64, place.original(), place.start(), DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
     let effects: alloc::vec::Vec<_> = core::iter::from_fn(|| {
-        decoder.can_decode().then(|| instrument::use_def::use_def(&decoder.decode(), &mut factory))
+        decoder.can_decode().then(|| lifter::use_def::use_def(&decoder.decode(), &mut factory))
     })
     .collect();
     let done = (entry.insn as usize).min(effects.len());

@@ -1,12 +1,14 @@
 //! Which general-purpose registers an instruction reads and writes.
 
+use crate::regs::{gpr_number, GprSet};
 use iced_x86::{Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess};
-use lifter::regs::{gpr_number, GprSet};
 
 /// What one instruction reads and certainly overwrites.
 #[derive(Clone, Copy, Default)]
 pub struct UseDef {
+    /// What is read, wholly or in part.
     pub used: GprSet,
+    /// What is overwritten wholly, and always.
     pub defined: GprSet,
     /// Everything that is written, wholly, in part or perhaps.
     pub written: GprSet,
@@ -44,9 +46,9 @@ pub fn use_def(insn: &Instruction, factory: &mut InstructionInfoFactory) -> UseD
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::regs::{RAX, RBX, RCX, RDI, RDX, RSI, RSP};
     use abi::ids::Gpr;
     use iced_x86::{Decoder, DecoderOptions};
-    use lifter::regs::{RAX, RBX, RCX, RDI, RDX, RSI, RSP};
 
     /// What no operand shows: registers that are read, and those that may keep their values.
     #[test]
