@@ -150,11 +150,12 @@ fn corpus_is_undone() {
 }
 
 /// A few of each kind, for what is checked in many ways.
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
     "asm/strings.static",
     "asm/low_stack.static",
     "asm/atomics.pie",
     "asm/avx512.static",
+    "asm/own_vector.static",
     "c/signals.pie",
     "c/store_faults.static",
     "c/libc_mix.pie",

@@ -160,6 +160,11 @@ impl Recorder {
         self.has_streams() && (MEMORY_MAX - OVERFLOW..MEMORY_MAX).contains(&offset)
     }
 
+    /// Whether `address` is in the thread's region: a fault there is not the program's.
+    pub fn is_own(&self, address: u64) -> bool {
+        self.has_streams() && address.wrapping_sub(self.region.start()) < REGION
+    }
+
     /// Opens the overflow area and parks the control-flow pointer at the guard.
     pub fn overflow(&mut self, pointers: &mut Pointers) {
         if !self.overflow_is_open {

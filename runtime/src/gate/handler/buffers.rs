@@ -15,7 +15,7 @@ use lifter::regs::GprSet;
 /// own register: then they are there already.
 pub fn take_pointers(thread: &mut Thread, at: &Interrupted, place: &Place) {
     let pointers = at.pointers(thread.vector);
-    if let Some(pointers) = pointers.filter(|_| !pointers_are_exchanged(thread, at, place)) {
+    if let Some(pointers) = pointers.filter(|_| !pointers_are_exchanged(at, place)) {
         thread.block.pointers = pointers;
     }
 }
@@ -37,7 +37,7 @@ pub fn make_room(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
     thread.recorder.is_overflow(address) && {
         // Not so where an index of the program's, in the register that is claimed, was just being recorded: the
         // pointers come back behind the instruction.
-        let are_there = !pointers_are_exchanged(thread, at, place);
+        let are_there = !pointers_are_exchanged(at, place);
         open_overflow(thread, at, are_there);
         true
     }

@@ -118,6 +118,10 @@ pub fn fault(
     if signal == SIGSEGV && make_room(thread, at, place, address) {
         return;
     }
+    if thread.recorder.is_own(address) {
+        // More than one unit adds was recorded with nothing that ends the chunk.
+        return lost(signal, info, at);
+    }
     let offset = place.offset(at.pc());
     let Some(recipe) = place.recipe() else { return lost(signal, info, at) };
     let Some(entry) = recipe.at(offset - u32::from(behind)) else {

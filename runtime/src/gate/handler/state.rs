@@ -5,7 +5,7 @@ use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::kernel::signals::state::State;
 use crate::thread::{claims, Thread};
-use abi::thread::{program_vector, FIRST_VECTOR, POINTERS, VECTORS};
+use abi::thread::{program_vector, FIRST_VECTOR, POINTERS, PROGRAM_YMM15, VECTORS};
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
@@ -33,12 +33,7 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
         if entry.kind.exchanges_pointers() {
             // The exchange was interrupted: the program's values go to the block, the pointers are there
             // already.
-            if thread.vector == claims::XMM15 {
-                let [.., own] = &mut thread.block.program_vectors;
-                own[..4].copy_from_slice(&at.ymm15());
-            } else {
-                take_vectors(thread, at, place, entry);
-            }
+            take_vectors(thread, at, place, entry);
         }
     }
     let valid = place.recipe().map_or(0xffff, |r| valid_at(place, &r, entry));
@@ -55,6 +50,14 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
 /// loaded from there until now: the instruction may have done a part of its work. In the others there is what translated
 /// code has there.
 fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) {
+    if thread.vector == claims::XMM15 {
+        let [.., own] = &mut thread.block.program_vectors;
+        let last = moves_with_block(place, entry).filter(|moved| moved.is_load).last();
+        if last.is_some_and(|moved| moved.offset == PROGRAM_YMM15) {
+            own[..4].copy_from_slice(&at.ymm15());
+        }
+        return;
+    }
     let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
     let loaded = loaded_vectors(place, entry);
     for ((number, own), _) in own.zip(loaded).filter(|(_, loaded)| *loaded) {
@@ -80,17 +83,14 @@ fn loaded_vectors(place: &Place, entry: &Entry) -> [bool; VECTORS] {
 
 /// Whether the register of the buffer pointers is being exchanged: they are in the thread block from where the sequence
 /// has stored them there to where it has loaded them again.
-pub fn pointers_are_exchanged(thread: &Thread, at: &Interrupted, place: &Place) -> bool {
+pub fn pointers_are_exchanged(at: &Interrupted, place: &Place) -> bool {
     let offset = place.offset(at.pc());
     let entry = place.recipe().and_then(|recipe| recipe.at(offset));
     let entry = entry.filter(|entry| entry.kind.exchanges_pointers() && offset > entry.code);
-    match entry {
-        Some(entry) if thread.vector != claims::XMM15 => {
-            let last = moves_with_block(place, &entry).filter(|moved| moved.offset == POINTERS);
-            last.last().is_some_and(|moved| !moved.is_load)
-        }
-        other => other.is_some(),
-    }
+    entry.is_some_and(|entry| {
+        let last = moves_with_block(place, &entry).filter(|moved| moved.offset == POINTERS).last();
+        last.is_some_and(|moved| !moved.is_load)
+    })
 }
 
 /// An instruction that moves between a vector register and the thread block.
@@ -104,7 +104,8 @@ struct Moved {
 fn moves_with_block<'a>(place: &'a Place, entry: &Entry) -> impl Iterator<Item = Moved> + 'a {
     let done = Decoder::new(64, place.code_until_here(entry.code), DecoderOptions::NONE);
     let is_one = |insn: &Instruction| {
-        insn.mnemonic() == Mnemonic::Vmovdqu64 && insn.segment_prefix() == Register::GS
+        matches!(insn.mnemonic(), Mnemonic::Vmovdqu64 | Mnemonic::Vmovdqu)
+            && insn.segment_prefix() == Register::GS
     };
     done.into_iter().filter(is_one).map(|insn| {
         let is_load = insn.op1_kind() == OpKind::Memory;
