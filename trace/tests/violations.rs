@@ -600,6 +600,36 @@ fn bits_takes_what_happens_behind_the_last_instruction_of_a_unit() {
     verify(&trace).expect("right");
 }
 
+/// A thread that is interrupted in front of a unit's first instruction has entered it, also where it has just come to it
+/// behind another interruption.
+#[test]
+fn bits_enters_a_unit_each_time_that_it_is_interrupted_in_front_of_it() {
+    // push rax; mov rax,[rbx]; push rax; and what goes on behind the first push.
+    let units = [
+        unit(0x10, 0x1000, &[(1, What::Before(Gpr(3)))], &[0x50, 0x48, 0x8b, 0x03, 0x50]),
+        unit(0x11, 0x1001, &[(0, What::Before(Gpr(3)))], &[0x48, 0x8b, 0x03, 0x50]),
+    ];
+    let mut units = units.map(|mut unit| {
+        unit.body.flags = 0;
+        unit
+    });
+    units[0].body.flags = flags::WIDE;
+    let state = registers(0x1001).to_bytes();
+    let flow = [vec![bits::TARGET], words(&[0x1000])].concat();
+    for again in 0..3 {
+        let entered = [vec![1], vec![2; again], vec![0x7000]].concat();
+        let interrupted = |insn| event(Kind::Interrupted, 0, 9, insn, &state);
+        let mut events = vec![interrupted(1)];
+        events.extend((0..again).map(|_| interrupted(0)));
+        events.push(event(Kind::ThreadEnd, 0, 9, WHOLE_UNIT, &words(&[2])));
+        let flow = Record { control_flow: flow.clone(), ..record(0x1000, &[], words(&entered)) };
+        let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+        let references = [(true, 0xff8, 8), (false, 0x7000, 8), (true, 0xff8, 8)];
+        assert_eq!(seen(&trace).1, references, "{again} times");
+        assert_eq!(verify(&trace).expect("right").units, 2 + again as u64);
+    }
+}
+
 #[test]
 fn an_interrupted_string_instruction_reports_what_it_completed() {
     // push rax; rep movsd; the handler at 0x5000: mov rax,[rcx] with rcx as the event says.

@@ -188,7 +188,10 @@ impl Decoder for Bits {
             _ => return false,
         };
         if let Some(Event::Interrupted(state)) = &placed.event {
-            return next != LiveAddr(state.rip);
+            // In front of the first instruction of a unit: that unit was entered, and has claimed its room.
+            let in_front = placed.position.is_inside() && done_before(placed.position.insn, 1) == 0;
+            let is_entered = course.inside && !course.inside_is_told;
+            return next != LiveAddr(state.rip) || in_front && !is_entered;
         }
         if let Some(pc) = placed.refused_at() {
             // The unit with that instruction was entered, if it begins with it, too.

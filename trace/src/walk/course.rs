@@ -93,6 +93,8 @@ pub(super) struct Course<'a> {
     pub in_system_call: bool,
     /// The last unit was left before its end, or it is what an event says to be inside of.
     pub inside: bool,
+    /// An event has said so, and no unit was entered since.
+    pub inside_is_told: bool,
     /// The next unit continues a block of code that is not selected.
     falls: bool,
     /// Code that is not selected comes in front of what is next.
@@ -126,6 +128,7 @@ impl<'a> Course<'a> {
             after_system_call: false,
             in_system_call: false,
             inside: false,
+            inside_is_told: false,
             falls: false,
             outside: false,
             selective,
@@ -224,7 +227,10 @@ impl<'a> Course<'a> {
             match &placed.event {
                 Some(Event::FsBase(base)) => self.cursor.fs_base = *base,
                 Some(Event::GsBase(base)) => self.cursor.gs_base = *base,
-                Some(Event::Interrupted(state)) => self.cursor.set(state),
+                Some(Event::Interrupted(state)) => {
+                    self.inside_is_told = placed.position.is_inside();
+                    self.cursor.set(state);
+                }
                 Some(Event::Undo { pc, address, old }) => {
                     sink.store(Overwritten { pc: *pc, address: *address, old });
                 }
@@ -439,7 +445,7 @@ impl<'a> Course<'a> {
 
     #[inline]
     pub fn leave(&mut self, unit: &CompiledUnit, stop: usize, whole: bool) {
-        self.inside = !whole;
+        (self.inside, self.inside_is_told) = (!whole, false);
         self.silent = unit.silent.filter(|_| whole);
         self.after_system_call = whole && matches!(unit.exit, Exit::System(_));
         self.in_system_call = self.after_system_call;
