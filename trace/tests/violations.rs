@@ -604,25 +604,31 @@ fn bits_takes_what_happens_behind_the_last_instruction_of_a_unit() {
 /// behind another interruption.
 #[test]
 fn bits_enters_a_unit_each_time_that_it_is_interrupted_in_front_of_it() {
-    // push rax; mov rax,[rbx]; push rax; and what goes on behind the first push.
-    let units = [
-        unit(0x10, 0x1000, &[(1, What::Before(Gpr(3)))], &[0x50, 0x48, 0x8b, 0x03, 0x50]),
-        unit(0x11, 0x1001, &[(0, What::Before(Gpr(3)))], &[0x48, 0x8b, 0x03, 0x50]),
-    ];
-    let mut units = units.map(|mut unit| {
+    // push rax; mov rax,[rbx]; push rax; and what goes on behind the first push, in two translations.
+    let narrow = |mut unit: JitUnit| {
         unit.body.flags = 0;
         unit
-    });
-    units[0].body.flags = flags::WIDE;
+    };
+    let rest = |tag| unit(tag, 0x1001, &[(0, What::Before(Gpr(3)))], &[0x48, 0x8b, 0x03, 0x50]);
+    let units = [
+        unit(0x10, 0x1000, &[(1, What::Before(Gpr(3)))], &[0x50, 0x48, 0x8b, 0x03, 0x50]),
+        narrow(rest(0x11)),
+        rest(0x12),
+    ];
     let state = registers(0x1001).to_bytes();
-    let flow = [vec![bits::TARGET], words(&[0x1000])].concat();
-    for again in 0..3 {
+    let target = |address: u64| [vec![bits::TARGET], words(&[address])].concat();
+    for (again, announced) in [(0, false), (1, false), (2, false), (1, true), (2, true)] {
+        let mut control_flow = target(0x1000);
+        if announced {
+            control_flow.extend(target(0x1001));
+        }
         let entered = [vec![1], vec![2; again], vec![0x7000]].concat();
         let interrupted = |insn| event(Kind::Interrupted, 0, 9, insn, &state);
         let mut events = vec![interrupted(1)];
         events.extend((0..again).map(|_| interrupted(0)));
-        events.push(event(Kind::ThreadEnd, 0, 9, WHOLE_UNIT, &words(&[2])));
-        let flow = Record { control_flow: flow.clone(), ..record(0x1000, &[], words(&entered)) };
+        let end = control_flow.len() as u64;
+        events.push(event(Kind::ThreadEnd, 0, end, WHOLE_UNIT, &words(&[2])));
+        let flow = Record { control_flow, ..record(0x1000, &[], words(&entered)) };
         let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
         let references = [(true, 0xff8, 8), (false, 0x7000, 8), (true, 0xff8, 8)];
         assert_eq!(seen(&trace).1, references, "{again} times");

@@ -61,6 +61,15 @@ fn announces(course: &Course<'_>, address: LiveAddr) -> bool {
     }
 }
 
+/// Whether the event is an interruption in front of the first instruction of a unit that the walk has not come to: it was
+/// entered, and has claimed its room.
+fn was_in_front(course: &Course<'_>, placed: &Placed) -> bool {
+    let interrupted = matches!(placed.event, Some(Event::Interrupted(_)));
+    let in_front = placed.position.is_inside() && done_before(placed.position.insn, 1) == 0;
+    let is_it = course.inside && !course.inside_is_told;
+    interrupted && in_front && !is_it
+}
+
 /// What the stream has next, which is 0 behind its end.
 fn upcoming(course: &Course<'_>) -> u8 {
     course.stream.peek::<1>().map_or(bits::END, |&[byte]| byte)
@@ -139,7 +148,10 @@ impl Decoder for Bits {
             return end(course);
         }
         let expected = expected(course);
-        let silent = expected.filter(|&address| !announces(course, address));
+        // What is announced comes behind what was entered in front of that.
+        let first = course.events.first().filter(|_| course.event_is_due());
+        let is_entered = first.is_some_and(|placed| was_in_front(course, placed));
+        let silent = expected.filter(|&address| is_entered || !announces(course, address));
         let silent = match silent {
             Some(address) => units.described().narrow_at(address, self.behind)?,
             None => None,
@@ -188,10 +200,7 @@ impl Decoder for Bits {
             _ => return false,
         };
         if let Some(Event::Interrupted(state)) = &placed.event {
-            // In front of the first instruction of a unit: that unit was entered, and has claimed its room.
-            let in_front = placed.position.is_inside() && done_before(placed.position.insn, 1) == 0;
-            let is_entered = course.inside && !course.inside_is_told;
-            return next != LiveAddr(state.rip) || in_front && !is_entered;
+            return next != LiveAddr(state.rip) || was_in_front(course, placed);
         }
         if let Some(pc) = placed.refused_at() {
             // The unit with that instruction was entered, if it begins with it, too.
