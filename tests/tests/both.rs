@@ -62,11 +62,11 @@ fn of_threads(listing: &[u8]) -> BTreeMap<&[u8], Vec<&[u8]>> {
 /// Compares what the profile has with what the replay did. Where a listing was cut, each thread has what came before
 /// that: where not all of the recording is replayable, its threads have no common order to its end.
 fn same(profile: &[u8], replayed: &[u8], whole: bool) -> Result<(), String> {
-    let is_cut = |list: &[u8]| list.iter().filter(|&&byte| byte == b'\n').count() >= MOST;
-    let cut = is_cut(profile) || is_cut(replayed);
     if whole && profile == replayed {
         return Ok(());
     }
+    let is_cut = |list: &[u8]| list.iter().filter(|&&byte| byte == b'\n').count() >= MOST;
+    let cut = is_cut(profile) || is_cut(replayed);
     let (profile, replayed) = (of_threads(profile), of_threads(replayed));
     let nothing = Vec::new();
     for tid in profile.keys().chain(replayed.keys()) {
