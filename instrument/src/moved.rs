@@ -13,7 +13,7 @@ use abi::thread::{self, refuse};
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, OpKind, Register,
 };
-use lifter::regs::{GprSet, RAX, RSP};
+use lifter::regs::{GprSet, RAX, RCX, RSP};
 
 /// Bytes by which a distance may grow until it is emitted.
 const MARGIN: u64 = 256;
@@ -161,10 +161,7 @@ impl Weaver<'_> {
     ) {
         let far = self.far_register(insn, i);
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
-        match far {
-            None => self.boundary(insn, Kind::Pointers, &[]),
-            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
-        }
+        self.begin_exchange(insn, far);
         let pointer = record_at.iter().any(Option::is_some).then(|| {
             let live = self.unit.live.before(i);
             let touched = self.touched(i);
@@ -182,7 +179,7 @@ impl Weaver<'_> {
             self.code().save_pointers(thread::POINTERS, holder);
         }
         for number in numbers(exchange.loaded) {
-            self.code().load_vector(own(number), number);
+            self.load_own(insn, far, number, own(number));
         }
         if let Some(pointer) = pointer {
             for (vector, at) in record_at.into_iter().flatten() {
@@ -204,6 +201,47 @@ impl Weaver<'_> {
         if let Some(holder) = holder {
             self.code().load_pointers(thread::POINTERS, holder);
         }
+    }
+
+    /// The boundary of an exchange around `insn`, whose operand is reached through `far`.
+    pub fn begin_exchange(&mut self, insn: &Instruction, far: Option<Gpr>) {
+        match far.or(self.counts_as_used(insn).then_some(RCX)) {
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
+        }
+    }
+
+    /// Loads vector register `number`, which the thread block has at `offset`, for `insn`.
+    ///
+    /// What is loaded into the upper half of ymm15 the processor takes to be in use, whatever it is. `xsave` says so, and
+    /// leaves the place of what is not in use as it is; so zeros are not loaded there.
+    pub fn load_own(&mut self, insn: &Instruction, far: Option<Gpr>, number: u8, offset: i32) {
+        let may_borrow = far.is_none_or(|reg| reg == RCX);
+        if !self.counts_as_used(insn) || !may_borrow {
+            return self.code().load_vector(offset, number);
+        }
+        let code = self.code();
+        code.store(Slot::Second.offset(), RCX);
+        code.load_pointers(offset, number);
+        code.load(RCX, offset + 16);
+        let low = code.jrcxz();
+        let used = code.branch_short(None);
+        code.bind_short(low);
+        code.load(RCX, offset + 24);
+        let unused = code.jrcxz();
+        code.bind_short(used);
+        code.load_vector(offset, number);
+        code.bind_short(unused);
+        code.load(RCX, Slot::Second.offset());
+        self.forget_pointer_in(RCX);
+    }
+
+    /// Whether `insn` says of registers that are exchanged for it whether they are in use, and the exchange would decide.
+    fn counts_as_used(&self, insn: &Instruction) -> bool {
+        use iced_x86::Mnemonic::{Xsave, Xsave64, Xsavec, Xsavec64, Xsaveopt, Xsaveopt64};
+        let says =
+            matches!(insn.mnemonic(), Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64);
+        says && self.manner.pointers == Pointers::Xmm15
     }
 
     /// What is exchanged around the instruction.

@@ -1337,6 +1337,11 @@ snapshot!(
     gathers!()
 );
 snapshot!(
+    gathers_and_saves_with_pointers_in_xmm15,
+    memory(Memory::Registers, Pointers::Xmm15, 0),
+    gathers!()
+);
+snapshot!(
     gathers_and_saves_with_pointers_in_the_thread_block,
     memory(Memory::Registers, Pointers::ThreadBlock, 0),
     gathers!()

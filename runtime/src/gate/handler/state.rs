@@ -50,32 +50,30 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
 /// loaded from there until now: the instruction may have done a part of its work. In the others there is what translated
 /// code has there.
 fn take_vectors(thread: &mut Thread, at: &Interrupted, place: &Place, entry: &Entry) {
-    if thread.vector == claims::XMM15 {
-        let [.., own] = &mut thread.block.program_vectors;
-        let last = moves_with_block(place, entry).filter(|moved| moved.is_load).last();
-        if last.is_some_and(|moved| moved.offset == PROGRAM_YMM15) {
-            own[..4].copy_from_slice(&at.ymm15());
-        }
-        return;
-    }
     let own = (FIRST_VECTOR..).zip(&mut thread.block.program_vectors);
     let loaded = loaded_vectors(place, entry);
     for ((number, own), _) in own.zip(loaded).filter(|(_, loaded)| *loaded) {
-        if let Some(value) = at.vector(number) {
-            *own = value;
+        match thread.vector == claims::XMM15 {
+            true => own[..4].copy_from_slice(&at.ymm15()),
+            false => at.vector(number).into_iter().for_each(|value| *own = value),
         }
     }
 }
 
 /// The registers from [`FIRST_VECTOR`] on into which the sequence of `entry` has loaded the program's values, and nothing
-/// else since. Its code says so.
+/// else since: its code says so. xmm15 is the last one here, as in the thread block.
 fn loaded_vectors(place: &Place, entry: &Entry) -> [bool; VECTORS] {
+    const _: () = assert!(PROGRAM_YMM15 == program_vector(FIRST_VECTOR + VECTORS - 1));
     let mut loaded = [false; VECTORS];
-    for moved in moves_with_block(place, entry) {
-        let number = moved.register.number();
-        let which = number.checked_sub(FIRST_VECTOR).filter(|_| moved.is_load);
-        if let Some(loaded) = which.and_then(|which| loaded.get_mut(which)) {
-            *loaded = moved.offset == program_vector(number);
+    for moved in moves_with_block(place, entry).filter(|moved| moved.is_load) {
+        let which = match moved.register.number() {
+            15 => Some(VECTORS - 1),
+            number => number.checked_sub(FIRST_VECTOR),
+        };
+        let place = which.and_then(|which| loaded.get_mut(which).zip(Some(which + FIRST_VECTOR)));
+        if let Some((loaded, number)) = place {
+            // The lower half of ymm15 alone is loaded on the way to the whole.
+            *loaded = moved.offset == program_vector(number) && !moved.register.is_xmm();
         }
     }
     loaded
