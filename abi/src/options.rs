@@ -276,7 +276,7 @@ impl Options {
     pub fn turns(self) -> Turns {
         match (self.process.replays, self.recording.inputs(), self.recording.streams()) {
             (true, _, false) if self.process.straight => Turns::Up,
-            (true, _, false) if self.process.pointers == Pointers::Vector => Turns::UpToLast,
+            (true, _, false) if self.process.pointers != Pointers::ThreadBlock => Turns::UpToLast,
             (true, ..) => Turns::Down,
             // The control-flow pointer is in use; code that counts down never comes to the last turn.
             (false, true, true) => Turns::Down,
@@ -291,7 +291,7 @@ impl Options {
         !self.recording.watches()
             && match self.turns() {
                 Turns::NotCounted => true,
-                Turns::Up => self.process.pointers == Pointers::Vector,
+                Turns::Up => self.process.pointers != Pointers::ThreadBlock,
                 Turns::UpToLast | Turns::Down => false,
             }
     }
@@ -345,10 +345,9 @@ impl Options {
         tables(self.process.high_tables)
     }
 
-    /// Whether xmm15 may hold the buffer pointers: where there are any and no turns are counted. (The threads of a
-    /// replay take turns on one, and leave that register behind.)
+    /// Whether xmm15 may hold the buffer pointers: where there are any, or turns are counted in their place.
     pub fn may_take_xmm15(self) -> bool {
-        self.recording.streams() && self.turns() == Turns::NotCounted
+        self.recording.streams() || self.turns() != Turns::NotCounted
     }
 
     /// The first of the vector registers that are not the program's while translated code runs, and that have no

@@ -45,7 +45,7 @@ impl Weaver<'_> {
                 self.save_rcx(false);
                 let code = self.code();
                 code.bump(vector, thread::increment_offset(ONE, 0));
-                code.control_flow_pointer_high(RCX);
+                code.control_flow_pointer_high(RCX, vector);
                 let more = code.jrcxz();
                 let at = code.jump();
                 code.bind_short(more);
@@ -69,10 +69,11 @@ impl Weaver<'_> {
     }
 
     /// Takes the turn back that was counted in front of a jump by way of a slot, which has led here. The runtime, which
-    /// has taken it back itself, goes on behind this ([`crate::emit::TAKES_BACK`]).
+    /// has taken it back itself, goes on behind this ([`crate::emit::takes_back`]).
     pub fn turn_is_taken_back(&mut self) {
-        if self.manner.turns == Turns::Up {
-            self.code().take_back(thread::increment_offset(ONE, 0));
+        let holder = self.manner.pointer_vector().filter(|_| self.manner.turns == Turns::Up);
+        if let Some(holder) = holder {
+            self.code().take_back(holder, thread::increment_offset(ONE, 0));
         }
     }
 

@@ -494,6 +494,8 @@ const VECTORS: &str = r#"
 #define ALL(number, mask) if (__builtin_cpu_supports("avx512f")) \
   __asm__ volatile("vpbroadcastq %0, %%zmm3; vpbroadcastq %0, %%zmm17; vpbroadcastq %0, %%zmm31; kmovw %k1, %%k1" \
                    : : "r"(number), "r"(mask))
+#define AVX(number) if (__builtin_cpu_supports("avx2")) \
+  __asm__ volatile("vmovq %0, %%xmm15; vpbroadcastq %%xmm15, %%ymm15" : : "r"(number))
 #define LOW "movq %0, %%xmm7; pcmpeqd %%xmm8, %%xmm8; punpcklqdq %%xmm8, %%xmm7;"
 static int ends[2];
 static volatile int ready;
@@ -501,6 +503,7 @@ static void *waits(void *p) {
   char c;
   ready = 1;
   ALL(0x1111222233334444, 0x55);
+  AVX(0x1111222233334444);
   __asm__ volatile(LOW "syscall" : : "r"(0x1122334455667788), "a"(0), "D"(ends[0]), "S"(&c), "d"(1)
                    : "rcx", "r11", "memory");
   return 0;
@@ -512,6 +515,7 @@ int main(void) {
   while (!ready) usleep(1000);
   usleep(50000);
   ALL(0x5555666677778888, 0xaa);
+  AVX(0x5555666677778888);
   __asm__ volatile(LOW "movl $1, (%1)" : : "r"(0x0102030405060708), "r"(0L) : "memory");
   return 0;
 }
@@ -524,6 +528,7 @@ fn vector_registers_are_those_of_each_thread() {
         return;
     }
     let is_wide = std::is_x86_feature_detected!("avx512f");
+    let has_avx2 = std::is_x86_feature_detected!("avx2");
     let recorded = recorded_of(VECTORS, &["-pthread"]);
     let mut gdb = Gdb::new(&recorded);
     let has = |gdb: &mut Gdb, low: u64, wide: u64, mask: u32| {
@@ -534,6 +539,9 @@ fn vector_registers_are_those_of_each_thread() {
         equal("$xmm7.v2_int64[0]", low);
         equal("$xmm7.v2_int64[1]", u64::MAX);
         equal("$mxcsr", 0x1f80);
+        if has_avx2 {
+            (0..4).for_each(|i| equal(&format!("$ymm15.v4_int64[{i}]"), wide));
+        }
         if is_wide {
             for register in ["$zmm3", "$zmm17", "$zmm31"] {
                 (0..8).for_each(|i| equal(&format!("{register}.v8_int64[{i}]"), wide));

@@ -150,8 +150,8 @@ fn way(byte: u8, state: u64) -> Way {
                 pointers: match () {
                     () if bit(3) => Pointers::ThreadBlock,
                     () if has_claimed_vectors() => Pointers::Vector,
-                    // Not where turns are counted. Code that records nothing leaves it alone, too, beside code that does.
-                    () if has_avx_alone() && !counts => Pointers::Xmm15,
+                    // Code that records nothing leaves it alone, too, beside code that does.
+                    () if has_avx_alone() => Pointers::Xmm15,
                     () => Pointers::ThreadBlock,
                 },
                 torture: if bit(4) { torture::SPILL } else { 0 },

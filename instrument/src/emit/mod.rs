@@ -18,7 +18,7 @@ pub use look_up::{
     READS_HIGH_HALF, SAVES_RCX, SAVES_XMM7,
 };
 pub use sequences::FarLink;
-pub use vector::TAKES_BACK;
+pub use vector::takes_back;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use abi::layout::{
     HALF_JUMP_TABLE, HIGH_HALF_JUMP_TABLE, HIGH_JUMP_TABLE, HIGH_RETURN_TABLE, JUMP_BIAS,
     JUMP_TABLE, ONLY_TABLE, RETURN_TABLE,
 };
+use abi::options::Pointers;
 use alloc::string::String;
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
@@ -116,13 +117,17 @@ fn every_form_disassembles_to_what_its_name_says() {
         ("vpaddq xmm31,xmm31,gs:[150h]", &|c| c.bump(31, 0x150)),
         ("vpaddq xmm31,xmm31,xmm25", &|c| c.bump_by(25)),
         ("vpaddq xmm31,xmm31,xmm29", &|c| c.bump_by(29)),
-        ("vpsubq xmm31,xmm31,gs:[150h]", &|c| c.take_back(0x150)),
+        ("vpsubq xmm31,xmm31,gs:[150h]", &|c| c.take_back(31, 0x150)),
         ("vmovdqu64 gs:[60h],xmm31", &|c| c.save_pointers(0x60, 31)),
         ("vmovq rdx,xmm15", &|c| c.control_flow_pointer(Gpr(2), 15)),
         ("vmovq r9,xmm15", &|c| c.control_flow_pointer(Gpr(9), 15)),
         ("vpextrq rdi,xmm15,1", &|c| c.memory_pointer(Gpr(7), 15)),
+        ("vpextrd ecx,xmm31,1", &|c| c.control_flow_pointer_high(Gpr(1), 31)),
+        ("vpextrd ecx,xmm15,1", &|c| c.control_flow_pointer_high(Gpr(1), 15)),
+        ("vpextrd r9d,xmm15,1", &|c| c.control_flow_pointer_high(Gpr(9), 15)),
         ("vpextrq r8,xmm15,1", &|c| c.memory_pointer(Gpr(8), 15)),
         ("vpaddq xmm15,xmm15,gs:[150h]", &|c| c.bump(15, 0x150)),
+        ("vpsubq xmm15,xmm15,gs:[150h]", &|c| c.take_back(15, 0x150)),
         ("vmovdqu gs:[60h],xmm15", &|c| c.save_pointers(0x60, 15)),
         ("vmovdqu xmm15,gs:[60h]", &|c| c.load_pointers(0x60, 15)),
         ("vmovdqu gs:[80h],ymm15", &|c| c.save_vector(0x80, 15)),
@@ -320,5 +325,14 @@ fn hexadecimal(number: u32) -> String {
     match number {
         0..=9 => alloc::format!("{number}"),
         _ => alloc::format!("{number:X}h"),
+    }
+}
+
+#[test]
+fn what_takes_back_is_as_long_as_it_says() {
+    for (pointers, holder) in [(Pointers::Vector, 31), (Pointers::Xmm15, 15)] {
+        let mut code = Code { bytes: Vec::new(), base: 0x1000 };
+        code.take_back(holder, 0x150);
+        assert_eq!(code.bytes.len() as u64, takes_back(pointers));
     }
 }

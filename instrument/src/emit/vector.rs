@@ -3,9 +3,16 @@
 
 use super::code::{At, Code};
 use abi::ids::Gpr;
+use abi::options::Pointers;
 
 /// Bytes of [`Code::take_back`].
-pub const TAKES_BACK: u64 = 12;
+pub fn takes_back(pointers: Pointers) -> u64 {
+    match pointers {
+        Pointers::Vector => 12,
+        Pointers::Xmm15 => 10,
+        Pointers::ThreadBlock => 0,
+    }
+}
 
 impl Code {
     /// `vmovq reg, xmm31` or `xmm15`: the control-flow pointer.
@@ -17,10 +24,13 @@ impl Code {
         }
     }
 
-    /// `vpextrd reg, xmm31, 1`: the high half of the control-flow pointer.
-    pub fn control_flow_pointer_high(&mut self, Gpr(reg): Gpr) {
+    /// `vpextrd reg, xmm31, 1`, or of xmm15: the high half of the control-flow pointer.
+    pub fn control_flow_pointer_high(&mut self, Gpr(reg): Gpr, holder: u8) {
         let b = (1 ^ (reg >> 3)) << 5;
-        self.raw(&[0x62, 0x43 | b, 0x7d, 0x08, 0x16, 0xf8 | (reg & 7), 1]);
+        match holder {
+            15 => self.raw(&[0xc4, 0x43 | b, 0x79, 0x16, 0xf8 | (reg & 7), 1]),
+            _ => self.raw(&[0x62, 0x43 | b, 0x7d, 0x08, 0x16, 0xf8 | (reg & 7), 1]),
+        }
     }
 
     /// `vpextrq reg, xmm31, 1`, or of xmm15: the memory-stream pointer.
@@ -46,9 +56,12 @@ impl Code {
         self.raw(&[0x62, 0x01, 0x85, 0x00, 0xd4, 0xf8 | (addend & 7)]);
     }
 
-    /// `vpsubq xmm31, xmm31, gs:[offset]`: takes back what [`Code::bump`] has added.
-    pub fn take_back(&mut self, offset: i32) {
-        self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xfb, 0x3c, 0x25]);
+    /// `vpsubq xmm31, xmm31, gs:[offset]`, or with xmm15: takes back what [`Code::bump`] has added.
+    pub fn take_back(&mut self, holder: u8, offset: i32) {
+        match holder {
+            15 => self.raw(&[0x65, 0xc5, 0x01, 0xfb, 0x3c, 0x25]),
+            _ => self.raw(&[0x65, 0x62, 0x61, 0x85, 0x00, 0xfb, 0x3c, 0x25]),
+        }
         self.i32(offset);
     }
 

@@ -46,6 +46,24 @@ pub fn put_claimed(saved: &mut [u8], first: Option<usize>, registers: &[[u64; 8]
     }
 }
 
+/// Puts the program's ymm15, the last one of `registers`, into a stored state in which it holds something else.
+pub fn put_ymm15(saved: &mut [u8], registers: &[[u64; 8]; VECTORS]) {
+    const STATE: usize = 512;
+    let [.., own] = registers;
+    for (half, words) in facts().xsave.ymm15().into_iter().zip(own.chunks_exact(2)) {
+        let is_there = saved.get(STATE).is_some_and(|byte| u64::from(*byte) & half.component != 0);
+        let [first, last] = [half.first, half.last].map(|at| at as usize);
+        if let Some(rest) = saved.get_mut(first..last).filter(|_| !is_there) {
+            rest.fill(0);
+        }
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        saved.iter_mut().skip(last).zip(bytes).for_each(|(to, from)| *to = from);
+        if let Some(byte) = saved.get_mut(STATE) {
+            *byte |= half.component as u8;
+        }
+    }
+}
+
 /// Of a stored state, the registers that translated code may claim.
 pub fn claimed(saved: &[u8]) -> Option<[[u64; 8]; VECTORS]> {
     const STATE: usize = 512;

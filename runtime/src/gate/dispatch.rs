@@ -37,7 +37,7 @@ use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::page_down;
 use abi::options::Turns;
 use abi::thread::refuse;
-use instrument::emit::TAKES_BACK;
+use instrument::emit::takes_back;
 
 const TRAP_FLAG: u64 = 0x100;
 
@@ -118,10 +118,11 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             thread.block.target = facts().window;
             thread.transfer_undone = true;
             jit().fill_slot(thread.block.resume, &thread.block.registers.gpr);
-            if facts().options.turns() != Turns::NotCounted {
+            let options = facts().options;
+            if options.turns() != Turns::NotCounted {
                 // The look-up begins with what takes it back.
                 thread.take_back_turn();
-                thread.block.resume += TAKES_BACK;
+                thread.block.resume += takes_back(options.process.pointers);
             }
         }
         WATCH => {

@@ -11,7 +11,7 @@ use crate::base::once::Once;
 use crate::base::own::anonymous;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
-use crate::base::vectors::{put_claimed, put_low_halves, save_vectors, vectors_len};
+use crate::base::vectors::{put_claimed, put_low_halves, put_ymm15, save_vectors, vectors_len};
 use crate::code::jit::jit;
 use crate::kernel::replay::accesses;
 use crate::kernel::replay::contexts::{self, Claimed, Standing};
@@ -506,7 +506,12 @@ impl Steer {
     fn vectors_of(&mut self, thread: &Thread) -> (u64, u64) {
         let claimed = (claims::first(thread.vector), thread.block.program_vectors);
         self.vectors_as(0, &claimed, |area| match thread.interrupted {
-            Some(interrupted) => interrupted.copy_to(area),
+            Some(interrupted) => {
+                interrupted.copy_to(area);
+                if thread.vector == claims::XMM15 {
+                    put_ymm15(area, &thread.block.program_vectors);
+                }
+            }
             None => {
                 // SAFETY: as large as a state, and aligned to a page.
                 unsafe { save_vectors(area.as_mut_ptr() as u64) };
