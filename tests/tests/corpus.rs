@@ -15,11 +15,14 @@ const MORE_WAYS: [Mode; 6] =
 /// One output of so many carries its libraries, the others share them.
 const CARRIED: usize = 8;
 
-/// The ways of the case with this number: all for one variant of each program, and for the others one more in turn.
+/// The ways of the case with this number: every other one for one variant of each program, and for the others one in turn
+/// (WAYS=all: all).
 fn ways(number: usize, case: &Case, names: &[String]) -> Vec<Mode> {
-    let more = match is_variant(case, names) && !every_way() {
-        true => vec![MORE_WAYS[number % MORE_WAYS.len()]],
-        false => MORE_WAYS.to_vec(),
+    let first = program_number(&case.name) % 2;
+    let more = match () {
+        () if every_way() => MORE_WAYS.to_vec(),
+        () if is_variant(case, names) => vec![MORE_WAYS[number % MORE_WAYS.len()]],
+        () => MORE_WAYS.into_iter().skip(first).step_by(2).collect(),
     };
     [STATIC, DYNAMIC].into_iter().chain(more).collect()
 }

@@ -287,7 +287,7 @@ fn hot(blocks: &Path) -> Result<HashMap<u64, u64>, String> {
 }
 
 /// How much is tried: SELECTION=each, each selection with each program; SELECTION=all, that in every way;
-/// otherwise two selections with one variant of each program, which take two minutes.
+/// otherwise one selection with one variant of each program, which takes a minute.
 fn is_asked_for(much: &[&str]) -> bool {
     std::env::var("SELECTION").is_ok_and(|asked| much.contains(&asked.as_str()))
 }
@@ -342,11 +342,10 @@ fn parts_of(name: &str, spec: &RunSpec, varies: bool, outcomes: &mut Outcomes) {
     };
     let pairs: Vec<_> =
         choices.iter().flat_map(|c| ways(c.name).iter().map(move |way| (c, way))).collect();
-    // Each program has its own two, which together are all.
+    // Each program has its own one; together they are all.
     let turn = number(name) % pairs.len();
-    let turns = [turn, (turn + pairs.len() / 2) % pairs.len()];
     for (i, (choice, way)) in pairs.into_iter().enumerate() {
-        if tries_each() || turns.contains(&i) {
+        if tries_each() || i == turn {
             let check = || -> Result<(), String> {
                 let given = choice.flags.iter().map(String::as_str);
                 let flags: Vec<&str> = given.chain(way.iter().copied()).collect();
@@ -363,10 +362,6 @@ fn parts_of(name: &str, spec: &RunSpec, varies: bool, outcomes: &mut Outcomes) {
             outcomes.record(&format!("{name} {} {}", choice.name, way.join(" ")), check());
         }
     }
-}
-
-fn number(name: &str) -> usize {
-    name.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
 /// The cases that are tried: of each program one way in which it is linked, or all.

@@ -81,7 +81,7 @@ fn same_listings(dir: &Path, a: &str, b: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// However a program is recorded, the same is recovered from it.
+/// However a program is recorded, the same is recovered from it. (Every other way of each program; WAYS=all: all.)
 #[test]
 fn formats_agree() {
     let mut tally = Tally::start("formats_agree");
@@ -107,7 +107,8 @@ fn formats_agree() {
     tally.side_by_side(&programs, |outcomes, (name, spec)| {
         let dir = tempfile::tempdir().unwrap();
         let reference = record(spec, &[], dir.path(), "reference", &LISTINGS).map(drop);
-        for way in &ways {
+        let [first, step] = if every_way() { [0, 1] } else { [program_number(name) % 2, 2] };
+        for way in ways.iter().skip(first).step_by(step) {
             let [translate, pointers, memory, control_flow] = way;
             let flags = ["--translate", translate, "--pointers", pointers, "--memory", memory]
                 .into_iter()

@@ -35,6 +35,16 @@ pub fn every_way() -> bool {
     std::env::var("WAYS").is_ok_and(|ways| ways == "all")
 }
 
+/// A number that a name decides, and with it what is tried of many things.
+pub fn number(name: &str) -> usize {
+    name.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()))
+}
+
+/// The number of a program, the same for all of its variants.
+pub fn program_number(name: &str) -> usize {
+    number(name.rsplit_once('.').map_or(name, |(program, _)| program))
+}
+
 /// Whether the case is one of several variants of a program, and not the one that stands for them.
 pub fn is_variant(case: &Case, names: &[String]) -> bool {
     let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
