@@ -5,6 +5,11 @@
 use crate::base::facts::facts;
 use abi::thread::{FIRST_VECTOR, VECTORS};
 
+/// Where XSAVE says which components are in use.
+const STATE: usize = 512;
+/// zmm16 to zmm31.
+const HIGH_SIXTEEN: u8 = 0x80;
+
 /// Bytes of a vector state.
 pub fn vectors_len() -> u64 {
     const LEGACY: u64 = 576;
@@ -17,57 +22,47 @@ fn components() -> u64 {
     facts().xsave.xcr0
 }
 
+/// Puts words into a stored state from byte `at` on, which belongs to a component with this bit.
+#[inline(never)]
+fn put_words(saved: &mut [u8], at: u64, words: &[u64], component: u8) {
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    saved.iter_mut().skip(at as usize).zip(bytes).for_each(|(to, from)| *to = from);
+    if let Some(byte) = saved.get_mut(STATE) {
+        *byte |= component;
+    }
+}
+
 /// Puts the low halves of the first registers into a stored state: the runtime uses them, so the thread's are elsewhere.
 pub fn put_low_halves(saved: &mut [u8], registers: &[[u64; 2]; 16]) {
     /// Where XSAVE puts the first vector registers.
-    const FIRST: usize = 160;
-    /// Where it says what is in use.
-    const STATE: usize = 512;
-    let low = registers.iter().flatten().flat_map(|word| word.to_le_bytes());
-    saved.iter_mut().skip(FIRST).zip(low).for_each(|(to, from)| *to = from);
-    if let Some(byte) = saved.get_mut(STATE) {
-        *byte |= 2;
-    }
+    const FIRST: u64 = 160;
+    put_words(saved, FIRST, registers.as_flattened(), 2);
 }
 
 /// Puts the program's registers from zmm`first` on into a stored state, if translated code claims any. `registers`: all
 /// that it may claim.
 pub fn put_claimed(saved: &mut [u8], first: Option<usize>, registers: &[[u64; 8]; VECTORS]) {
-    const STATE: usize = 512;
-    const HIGH_SIXTEEN: u8 = 0x80;
     let Some(first) = first else { return };
     let Some(at) = facts().xsave.zmm(first) else { return };
-    let own = registers.iter().skip(first.saturating_sub(FIRST_VECTOR));
-    let words = own.flatten().flat_map(|word| word.to_le_bytes());
-    let there = saved.iter_mut().skip(at as usize);
-    there.zip(words).for_each(|(to, from)| *to = from);
-    if let Some(byte) = saved.get_mut(STATE) {
-        *byte |= HIGH_SIXTEEN;
-    }
+    let own = registers.get(first.saturating_sub(FIRST_VECTOR)..).unwrap_or_default();
+    put_words(saved, at, own.as_flattened(), HIGH_SIXTEEN);
 }
 
 /// Puts the program's ymm15, the last one of `registers`, into a stored state in which it holds something else.
 pub fn put_ymm15(saved: &mut [u8], registers: &[[u64; 8]; VECTORS]) {
-    const STATE: usize = 512;
     let [.., own] = registers;
     for (half, words) in facts().xsave.ymm15().into_iter().zip(own.chunks_exact(2)) {
         let is_there = saved.get(STATE).is_some_and(|byte| u64::from(*byte) & half.component != 0);
-        let [first, last] = [half.first, half.last].map(|at| at as usize);
-        if let Some(rest) = saved.get_mut(first..last).filter(|_| !is_there) {
-            rest.fill(0);
+        if !is_there {
+            // The others of the component hold zeros.
+            put_words(saved, half.first, &[0; 30], 0);
         }
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        saved.iter_mut().skip(last).zip(bytes).for_each(|(to, from)| *to = from);
-        if let Some(byte) = saved.get_mut(STATE) {
-            *byte |= half.component as u8;
-        }
+        put_words(saved, half.last, words, half.component as u8);
     }
 }
 
 /// Of a stored state, the registers that translated code may claim.
 pub fn claimed(saved: &[u8]) -> Option<[[u64; 8]; VECTORS]> {
-    const STATE: usize = 512;
-    const HIGH_SIXTEEN: u8 = 0x80;
     let mut registers = [[0; 8]; VECTORS];
     if saved.get(STATE)? & HIGH_SIXTEEN != 0 {
         let at = facts().xsave.zmm(FIRST_VECTOR)?;
@@ -121,7 +116,6 @@ pub unsafe fn load_vectors(at: u64) {
 /// # Safety
 /// `at` is an area for all components, which nobody else uses.
 pub unsafe fn put_vectors(at: u64, saved: &[u8]) {
-    const STATE: usize = 512;
     let len = vectors_len() as usize;
     // SAFETY: as promised.
     let area = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, len) };
