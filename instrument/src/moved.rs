@@ -161,7 +161,7 @@ impl Weaver<'_> {
     ) {
         let far = self.far_register(insn, i);
         // The boundary lies before all that is borrowed; a fault inside puts the pointers back.
-        self.begin_exchange(insn, far);
+        let looks = self.begin_exchange(insn, far);
         let pointer = record_at.iter().any(Option::is_some).then(|| {
             let live = self.unit.live.before(i);
             let touched = self.touched(i);
@@ -179,7 +179,7 @@ impl Weaver<'_> {
             self.code().save_pointers(thread::POINTERS, holder);
         }
         for number in numbers(exchange.loaded) {
-            self.load_own(insn, far, number, own(number));
+            self.load_own(number, own(number), looks);
         }
         if let Some(pointer) = pointer {
             for (vector, at) in record_at.into_iter().flatten() {
@@ -203,21 +203,24 @@ impl Weaver<'_> {
         }
     }
 
-    /// The boundary of an exchange around `insn`, whose operand is reached through `far`.
-    pub fn begin_exchange(&mut self, insn: &Instruction, far: Option<Gpr>) {
-        match far.or(self.counts_as_used(insn).then_some(RCX)) {
-            None => self.boundary(insn, Kind::Pointers, &[]),
-            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
-        }
-    }
-
-    /// Loads vector register `number`, which the thread block has at `offset`, for `insn`.
+    /// The boundary of an exchange around `insn`, whose operand is reached through `far`. Whether [`Weaver::load_own`] looks
+    /// at what it loads, for which the exchange borrows rcx.
     ///
     /// What is loaded into the upper half of ymm15 the processor takes to be in use, whatever it is. `xsave` says so, and
     /// leaves the place of what is not in use as it is; so zeros are not loaded there.
-    pub fn load_own(&mut self, insn: &Instruction, far: Option<Gpr>, number: u8, offset: i32) {
-        let may_borrow = far.is_none_or(|reg| reg == RCX);
-        if !self.counts_as_used(insn) || !may_borrow {
+    pub fn begin_exchange(&mut self, insn: &Instruction, far: Option<Gpr>) -> bool {
+        let looks = self.counts_as_used(insn) && far.is_none_or(|reg| reg == RCX);
+        match far.or(looks.then_some(RCX)) {
+            None => self.boundary(insn, Kind::Pointers, &[]),
+            Some(reg) => self.boundary(insn, Kind::PointersScratch, &[reg.0]),
+        }
+        looks
+    }
+
+    /// Loads vector register `number`, which the thread block has at `offset`; its upper half only if that is not zero, if
+    /// it `looks`.
+    pub fn load_own(&mut self, number: u8, offset: i32, looks: bool) {
+        if !looks {
             return self.code().load_vector(offset, number);
         }
         let code = self.code();

@@ -420,11 +420,11 @@ impl Weaver<'_> {
     /// The instruction on the view, with the program's own vector registers; before that on memory, if it `stores`.
     fn exchanged(&mut self, insn: &Instruction, i: usize, stores: bool) {
         let far = self.far_register(insn, i);
-        self.begin_exchange(insn, far);
+        let looks = self.begin_exchange(insn, far);
         let Some(holder) = self.manner.pointer_vector() else { return };
         let other = self.manner.has_scratch_vector().then_some(holder - 1);
         self.code().save_pointers(thread::POINTERS, holder);
-        self.load_own(insn, far, holder, thread::PROGRAM_ZMM31);
+        self.load_own(holder, thread::PROGRAM_ZMM31, looks);
         if let Some(other) = other {
             self.code().load_vector(thread::PROGRAM_ZMM30, other);
         }
