@@ -18,11 +18,9 @@ const CARRIED: usize = 8;
 /// The ways of the case with this number: every other one for one variant of each program, and for the others one in turn
 /// (WAYS=all: all).
 fn ways(number: usize, case: &Case, names: &[String]) -> Vec<Mode> {
-    let first = program_number(&case.name) % 2;
-    let more = match () {
-        () if every_way() => MORE_WAYS.to_vec(),
-        () if is_variant(case, names) => vec![MORE_WAYS[number % MORE_WAYS.len()]],
-        () => MORE_WAYS.into_iter().skip(first).step_by(2).collect(),
+    let more = match is_variant(case, names) && !every_way() {
+        true => vec![MORE_WAYS[number % MORE_WAYS.len()]],
+        false => every_other(&case.name, &MORE_WAYS).copied().collect(),
     };
     [STATIC, DYNAMIC].into_iter().chain(more).collect()
 }

@@ -45,6 +45,12 @@ pub fn program_number(name: &str) -> usize {
     number(name.rsplit_once('.').map_or(name, |(program, _)| program))
 }
 
+/// Every other one of `all`, from the first or the second one on, as the program decides. WAYS=all: each.
+pub fn every_other<'a, T>(program: &str, all: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    let [first, step] = if every_way() { [0, 1] } else { [program_number(program) % 2, 2] };
+    all.iter().skip(first).step_by(step)
+}
+
 /// Whether the case is one of several variants of a program, and not the one that stands for them.
 pub fn is_variant(case: &Case, names: &[String]) -> bool {
     let pie = case.name.rsplit_once('.').map(|(program, _)| format!("{program}.pie"));
