@@ -14,10 +14,15 @@ use crate::order::{is_input, Item, Ordered};
 use crate::space::Used;
 
 const MMAP: u64 = 9;
+const MPROTECT: u64 = 10;
 const BRK: u64 = 12;
 const MREMAP: u64 = 25;
+const PKEY_MPROTECT: u64 = 329;
 const READ_WRITE: u32 = 3;
 const EXECUTE: u64 = 4;
+const ALL_RIGHTS: u32 = 7;
+/// The stack of a program's first thread has its place from its start on.
+const STACK: u64 = 8 << 30;
 const FIXED: u64 = 0x10;
 const ANONYMOUS: u64 = 0x20;
 const PAGE: u64 = 4096;
@@ -28,6 +33,9 @@ const ERRORS: u64 = 4095u64.wrapping_neg();
 struct Mapped<'a> {
     /// Ends by starts; none touches another.
     ranges: Used,
+    /// What of it, or of the program's own data, was executable at any time, and is of no file: what is executed there
+    /// the thread has stored or seen.
+    made: Used,
     code: Vec<Code<'a>>,
     /// The largest end of the heap.
     brk: u64,
@@ -117,7 +125,10 @@ impl<'a> Mapped<'a> {
                         RegionKind::File => {
                             self.code(start.0, *len, *offset, *protection, file.take())?;
                         }
-                        _ => self.covers(start.0, *len),
+                        _ => {
+                            self.covers(start.0, *len);
+                            self.may_be_made(start.0, *len, (*protection).into());
+                        }
                     }
                     self.ranges.add(start.0, *len);
                 }
@@ -137,6 +148,10 @@ impl<'a> Mapped<'a> {
         let len = match number {
             MMAP => arguments[1],
             MREMAP => arguments[2],
+            MPROTECT | PKEY_MPROTECT => {
+                self.may_be_made(arguments[0], arguments[1], arguments[2]);
+                return Ok(());
+            }
             BRK => {
                 self.brk = self.brk.max(result);
                 return Ok(());
@@ -144,6 +159,12 @@ impl<'a> Mapped<'a> {
             _ => return Ok(()),
         };
         let len = len.next_multiple_of(PAGE);
+        let was_made = self.made.iter().any(|range| (range.0..range.1).contains(&arguments[0]));
+        match number {
+            MREMAP if was_made => self.made.add(result, len),
+            MMAP if arguments[3] & ANONYMOUS != 0 => self.may_be_made(result, len, arguments[2]),
+            _ => {}
+        }
         if number == MMAP && arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
             let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
             self.code(result, len, arguments[5], protection, file)?;
@@ -152,6 +173,13 @@ impl<'a> Mapped<'a> {
         }
         self.ranges.add(result, len);
         Ok(())
+    }
+
+    /// Memory of no file has these rights.
+    fn may_be_made(&mut self, start: u64, len: u64, protection: u64) {
+        if protection & EXECUTE != 0 {
+            self.made.add(start, len.next_multiple_of(PAGE));
+        }
     }
 
     fn code(
@@ -195,7 +223,8 @@ impl<'a> Mapped<'a> {
         }
     }
 
-    fn events(&self) -> Vec<Cow<'a, Event>> {
+    /// The memory that a replay has, but for the program's own. Of the first stack, which ends at `stack_end`, nothing.
+    fn events(&self, stack_end: u64) -> Vec<Cow<'a, Event>> {
         let mut events = Vec::new();
         let region = |start: u64, len, offset, protection, kind| Event::Region {
             start: LiveAddr(start),
@@ -206,6 +235,11 @@ impl<'a> Mapped<'a> {
         };
         for (start, end) in self.ranges.iter() {
             let event = region(start, end - start, 0, READ_WRITE, RegionKind::Anonymous);
+            events.push(Cow::Owned(event));
+        }
+        let is_of_stack = |end: u64| stack_end.saturating_sub(STACK) < end && end <= stack_end;
+        for (start, end) in self.made.iter().filter(|&(_, end)| !is_of_stack(end)) {
+            let event = region(start, end - start, 0, ALL_RIGHTS, RegionKind::Anonymous);
             events.push(Cow::Owned(event));
         }
         for code in &self.code {
@@ -326,11 +360,12 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
     let thread =
         lineage.last().threads.iter().find(|thread| thread.index == index && begins(thread));
     let thread = thread.ok_or_else(|| Error(format!("it has no watched thread {index}")))?;
-    let brk = lineage.first().process_events.iter().find_map(|placed| match placed.event {
-        Some(Event::Layout { brk, .. }) => Some(brk.0),
+    let layout = lineage.first().process_events.iter().find_map(|placed| match placed.event {
+        Some(Event::Layout { brk, stack_end, .. }) => Some((brk.0, stack_end.0)),
         _ => None,
     });
-    let brk = brk.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
+    let (brk, stack_end) =
+        layout.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
     let mapped = Mapped::of(lineage, brk)?;
     let first = |event| Item { thread: index, position: Position::NONE, event };
     let mut items = Vec::new();
@@ -366,7 +401,7 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
             _ => {}
         }
     }
-    items.extend(mapped.events().into_iter().map(first));
+    items.extend(mapped.events(stack_end).into_iter().map(first));
     items.extend(written);
     let start = Event::Snapshot { stretch: 0, brk: LiveAddr(mapped.brk) };
     items.push(first(Cow::Owned(start)));

@@ -14,6 +14,7 @@ use crate::code::far::Far;
 use crate::code::found::Found;
 use crate::code::guarded::Guarded;
 use crate::code::links::{ExitId, Links, Site, UnitIndex};
+use crate::code::made::Made;
 use crate::code::objects::Objects;
 use crate::code::packs::Packs;
 use crate::code::process::Process;
@@ -51,6 +52,9 @@ pub struct Jit<W: World = Process> {
     far: Option<Far>,
     executable: Executable,
     guarded: Guarded,
+    made: Made,
+    /// Code of files: what was executable once.
+    of_files: Vec<Span>,
     objects: Objects,
     /// Where instructions start that lay in two ranges when they ran. Their units were compared each time,
     /// and not guarded: they are of no use where they do not lie in two any more.
@@ -94,6 +98,17 @@ pub struct Linked {
     pub target: LiveAddr,
     /// Its translation; `None`: the program may not execute there.
     pub code: Option<CodeAddr>,
+}
+
+/// How code can be opened: what a thread runs that is watched, and has not stored itself, it has to note first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Opens {
+    /// It is in a file, or all threads have noted it.
+    AtOnce,
+    /// By a thread that has noted its bytes, which may change unnoticed.
+    Compared,
+    /// While no thread is in generated code: each notes its bytes before it goes on.
+    Alone,
 }
 
 /// How many pages of the program's are write-protected.
@@ -179,6 +194,8 @@ impl<W: World> Jit<W> {
             far: None,
             executable: Executable::default(),
             guarded,
+            made: Made::default(),
+            of_files: Vec::new(),
             objects: Objects::default(),
             split: Vec::new(),
             units: Units::default(),
@@ -317,6 +334,7 @@ impl<W: World> Jit<W> {
     /// `start..end` does not belong to a file any more.
     pub fn forget_file(&mut self, start: u64, end: u64) {
         let span = Span::new(start, end);
+        self.of_files.retain(|code| !code.lies_in(span));
         if self.selection.touches(span) {
             self.drop_units(span);
             self.selection.remove(span);
@@ -331,10 +349,18 @@ impl<W: World> Jit<W> {
         }
     }
 
+    /// Whether code of a file lies in `start..end`, or did when that was executable.
+    pub fn has_file_code(&self, start: u64, end: u64) -> bool {
+        self.of_files.iter().any(|code| code.touches(Span::new(start, end)))
+    }
+
     /// `range` becomes executable.
     pub fn add_executable(&mut self, range: ExecRange) {
         if self.executable.has(range) {
             return;
+        }
+        if range.file && !self.of_files.contains(&range.span) {
+            self.of_files.push(range.span);
         }
         self.drop_executable(range.span);
         if !range.shared {
@@ -447,6 +473,7 @@ impl<W: World> Jit<W> {
 
     /// Closes the gates of the translations of code in `span`.
     fn close_units(&mut self, span: Span) {
+        self.made.remove(span);
         self.in_both(|jit| {
             for i in jit.units.within(span) {
                 jit.units.close(i, &mut jit.links, &mut jit.arena);
@@ -644,6 +671,46 @@ impl<W: World> Jit<W> {
         linked(Some(code))
     }
 
+    // --- code that the program has made, where threads are watched ---
+
+    /// Whether watching code is translated of what the program has made there, and is not compared each time.
+    fn is_made(&self, range: ExecRange) -> bool {
+        self.options.recording.watches() && !range.file && !range.shared
+    }
+
+    /// How code at `target` can be opened.
+    pub fn opens(&self, target: LiveAddr) -> Opens {
+        if !self.options.recording.watches() {
+            return Opens::AtOnce;
+        }
+        let range = self.executable.code_at(target, &self.world);
+        match range.and_then(|range| self.readable_part(target, range)) {
+            Some(range) if range.shared => Opens::Compared,
+            Some(range) if self.is_made(range) && !self.made.has(code_read(target, range)) => {
+                Opens::Alone
+            }
+            _ => Opens::AtOnce,
+        }
+    }
+
+    /// Where the pages of that code begin that came to be translated behind `moment`.
+    pub fn made_since(&self, moment: u64) -> Vec<LiveAddr> {
+        self.made.since(moment)
+    }
+
+    /// The target of exit `id`, for a thread that comes from code of the variant that is `plain`, or is not.
+    pub fn target_of(&self, plain: bool, id: ExitId) -> LiveAddr {
+        match &self.other {
+            Some(other) if plain != self.plain => other.links.get(id).target,
+            _ => self.links.get(id).target,
+        }
+    }
+
+    /// The bytes that the translation at `target`, compared each time, was made of.
+    pub fn compared(&self, target: LiveAddr) -> Option<Span> {
+        Some(self.units.get(self.units.at(target)?).span())
+    }
+
     fn ways(&self) -> Ways<'_, W> {
         Ways {
             options: self.options,
@@ -687,8 +754,8 @@ impl<W: World> Jit<W> {
 
     fn translate(&mut self, target: LiveAddr, wide: bool, range: ExecRange) -> CodeAddr {
         self.make_room();
-        let end = match range.is_guarded() {
-            true => end_of_guarded(target).min(range.span.end),
+        let end = match range.is_guarded() || self.is_made(range) {
+            true => code_read(target, range).end,
             false => range.span.end,
         };
         self.guard(Span { start: target, end }, range);
@@ -773,6 +840,9 @@ impl<W: World> Jit<W> {
     /// Write-protects the pages with `span`, if the program may write them: they stay so while
     /// units of theirs are open.
     fn guard(&mut self, span: Span, range: ExecRange) {
+        if self.is_made(range) {
+            self.made.add(span);
+        }
         if !range.is_guarded() {
             return;
         }
@@ -862,6 +932,11 @@ impl<W: World> Jit<W> {
             far.clear();
         }
     }
+}
+
+/// What is read of a range that the program may write to translate code at `target`.
+fn code_read(target: LiveAddr, range: ExecRange) -> Span {
+    Span { start: target, end: end_of_guarded(target).min(range.span.end) }
 }
 
 /// What a direct branch may lead to.

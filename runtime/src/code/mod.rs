@@ -9,6 +9,7 @@ pub mod found;
 pub mod guarded;
 pub mod jit;
 pub mod links;
+pub mod made;
 pub mod objects;
 pub mod packs;
 pub mod process;

@@ -33,7 +33,7 @@ use crate::thread::traps::{Fetch, BY_FETCH, GENERAL_PROTECTION, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::control::place;
 use abi::event::Cost;
-use abi::ids::{CodeAddr, LiveAddr};
+use abi::ids::CodeAddr;
 use abi::layout::page_down;
 use abi::options::Turns;
 use abi::thread::refuse;
@@ -64,7 +64,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         }
         EXIT => {
             let exit = ExitId(thread.block.exit_id as u32);
-            let linked = jit().link_from(thread.plain, exit);
+            let linked = watched::made::link(thread, exit);
             match linked.code {
                 Some(code) => {
                     thread.block.resume = code.0;
@@ -163,6 +163,7 @@ pub fn replayed(thread: &mut Thread, at_boundary: bool) {
 fn settle(thread: &mut Thread) {
     switch::settle(thread);
     watched::start::joins(thread);
+    watched::made::catches_up(thread);
 }
 
 /// Something has come up on the way back: once more.
@@ -210,8 +211,7 @@ pub fn prepare(thread: &mut Thread, target: u64) {
 /// As [`prepare`]; `missed`: the look-up that found nothing.
 fn go_on(thread: &mut Thread, target: u64, missed: Option<For>) {
     thread.resume_original = target;
-    let resolved = jit().resolve(LiveAddr(target), missed);
-    match resolved {
+    match watched::made::resolve(thread, target, missed) {
         Some(code) => thread.block.resume = code.0,
         None => not_executable(thread, target),
     }

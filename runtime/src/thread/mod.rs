@@ -134,8 +134,13 @@ pub struct Thread {
     pub unwatched: bool,
     /// It has its place in the order of serial threads.
     pub in_order: bool,
-    /// It has noted that code was made, by itself or by another thread.
+    /// It has noted that code of a file was changed, by itself or by another thread.
     pub code_is_made: bool,
+    /// Up to this moment it has noted the code that the program has made (`code::made`).
+    pub made_known: u64,
+    /// Where it was last about to open such code, and behind how many turns; and how often it tried to.
+    pub opening: (u64, u64),
+    pub tries: u32,
     /// What the instruction stores that runs on the view.
     pub stored_on_view: Vec<(u64, u64)>,
     /// In a ring: how its part stands.
@@ -276,6 +281,9 @@ impl Thread {
             unwatched: false,
             in_order: false,
             code_is_made: false,
+            made_known: 0,
+            opening: (0, 0),
+            tries: 0,
             stored_on_view: Vec::new(),
             part: Part::default(),
             clear_tid: 0,

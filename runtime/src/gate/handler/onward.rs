@@ -6,7 +6,7 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
 use crate::base::sys;
-use crate::code::jit::jit;
+use crate::code::jit::{jit, Opens};
 use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
@@ -15,7 +15,6 @@ use crate::gate::stubs;
 use crate::kernel::ask::refused_of;
 use crate::kernel::interruptible::{abort_of, broken_off};
 use crate::kernel::replay::is_replay;
-use crate::kernel::ring::parts;
 use crate::kernel::signals::deliver::{deliver, handlers_begin_anew, Led, Origin};
 use crate::kernel::signals::pending::{queue, queue_held, send_again, wait};
 use crate::kernel::signals::pressure;
@@ -65,7 +64,8 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
     let has_baton = ring::is_active() && (baton::is_wanted() || ring::is_due());
     // It may wait, and be watched when it goes on.
     let may_join = thread.in_order && view::waits();
-    if has_baton || may_join || parts::is_due(thread) {
+    // It may have to note code that others have made.
+    if has_baton || may_join || view::has(thread) {
         // By way of the runtime: there the thread's whole state is the processor's, or in its block.
         return go_round(thread, at, state);
     }
@@ -84,14 +84,19 @@ fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
     interrupted(thread, state);
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&state.gpr);
-    let traps = state.rflags & TRAP_FLAG != 0;
-    thread.mailbox.keep_trap_flag(traps);
-    thread.traps = Traps { fresh: traps, ..Traps::default() };
-    at.context.rflags = state.rflags & !TRAP_FLAG;
+    thread.traps = Traps { fresh: state.rflags & TRAP_FLAG != 0, ..Traps::default() };
+    at.context.rflags = state.rflags;
     at.mask = thread.mailbox.real_mask();
-    thread.block.target = state.rip;
-    at.context.rip = facts().entries.arrive;
+    by_runtime(thread, at, state.rip);
     give_pointers(thread, at);
+}
+
+/// What goes on goes by way of the runtime, which loads the program's trap flag, and comes to `rip` from there.
+fn by_runtime(thread: &mut Thread, at: &mut Interrupted, rip: u64) {
+    thread.mailbox.keep_trap_flag(at.context.rflags & TRAP_FLAG != 0);
+    at.context.rflags &= !TRAP_FLAG;
+    thread.block.target = rip;
+    at.context.rip = facts().entries.arrive;
 }
 
 /// A thread in the runtime looks before it goes on.
@@ -117,16 +122,19 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
     thread.traps = Traps { fresh: traps, ..Traps::default() };
     at.mask = thread.mailbox.real_mask();
     if is_replay() {
-        // By way of the runtime, which sees what the script has next, and loads the program's trap flag.
-        thread.mailbox.keep_trap_flag(traps);
-        at.context.rflags &= !TRAP_FLAG;
-        thread.block.target = next.rip;
+        // It sees what the script has next.
         thread.seek.insn = Some(next.insn);
-        at.context.rip = facts().entries.arrive;
+        by_runtime(thread, at, next.rip);
         return give_pointers(thread, at);
     }
-    let resolved = jit().resolve(LiveAddr(next.rip), None);
+    let target = LiveAddr(next.rip);
+    let mut jit = jit();
+    // What a watched thread has to note first it notes in the runtime.
+    let is_at_hand = !view::has(thread) || jit.opens(target) == Opens::AtOnce;
+    let resolved = if is_at_hand { jit.resolve(target, None) } else { None };
+    drop(jit);
     match resolved {
+        _ if !is_at_hand => by_runtime(thread, at, next.rip),
         Some(code) => {
             at.context.rip = code.0;
             // Where the next instruction is the program's, the first trap is behind it.

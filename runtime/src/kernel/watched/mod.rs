@@ -8,6 +8,7 @@
 
 mod arithmetic;
 mod atomic;
+pub mod made;
 mod moves;
 pub mod start;
 mod strings;

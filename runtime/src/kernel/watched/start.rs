@@ -140,6 +140,7 @@ fn begins_in(thread: &mut Thread, pc: u64, interval: u32) {
     thread.event(WHOLE_UNIT, &event);
     stamps::begins(thread, pc);
     (thread.code_is_made, thread.unwatched) = (false, false);
+    thread.made_known = 0;
     view::tell(thread);
     parts::has_begun(thread, interval);
 }

@@ -6,6 +6,7 @@
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys::{self, nr};
+use crate::code::jit::jit;
 use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::recording::trace_file::trace;
@@ -14,7 +15,8 @@ use abi::ids::LiveAddr;
 use abi::layout::page_up;
 use alloc::vec::Vec;
 
-static KNOWN: Lock<Known> = Lock::new(Known { ranges: Vec::new(), code: Vec::new(), brk: 0 });
+static KNOWN: Lock<Known> =
+    Lock::new(Known { ranges: Vec::new(), made: Vec::new(), code: Vec::new(), brk: 0 });
 
 /// A part of a file that is mapped where it may be executed.
 #[derive(Clone, Copy)]
@@ -62,6 +64,8 @@ impl Code {
 struct Known {
     /// First bytes, and first bytes behind, in their order; none touches another.
     ranges: Vec<(u64, u64)>,
+    /// The same of what was executable at any time, and is of no file.
+    made: Vec<(u64, u64)>,
     code: Vec<Code>,
     /// The largest end of the heap.
     brk: u64,
@@ -70,16 +74,7 @@ struct Known {
 impl Known {
     /// Whether that was not known.
     fn add(&mut self, start: u64, end: u64) -> bool {
-        let first = self.ranges.partition_point(|range| range.1 < start);
-        let behind = self.ranges.partition_point(|range| range.0 <= end);
-        let touched = self.ranges.get(first..behind).unwrap_or_default();
-        if touched.iter().any(|range| range.0 <= start && end <= range.1) {
-            return false;
-        }
-        let start = touched.first().map_or(start, |range| range.0.min(start));
-        let end = touched.last().map_or(end, |range| range.1.max(end));
-        self.ranges.splice(first..behind, [(start, end)]);
-        true
+        add(&mut self.ranges, start, end)
     }
 
     /// Something else lies over a part of code now, if that is so.
@@ -96,6 +91,20 @@ impl Known {
     }
 }
 
+/// Adds to ranges, none of which touches another; whether that was not among them.
+fn add(ranges: &mut Vec<(u64, u64)>, start: u64, end: u64) -> bool {
+    let first = ranges.partition_point(|range| range.1 < start);
+    let behind = ranges.partition_point(|range| range.0 <= end);
+    let touched = ranges.get(first..behind).unwrap_or_default();
+    if touched.iter().any(|range| range.0 <= start && end <= range.1) {
+        return false;
+    }
+    let start = touched.first().map_or(start, |range| range.0.min(start));
+    let end = touched.last().map_or(end, |range| range.1.max(end));
+    ranges.splice(first..behind, [(start, end)]);
+    true
+}
+
 fn is_wanted() -> bool {
     facts().options.recording.ring && view::may_be_watched()
 }
@@ -110,6 +119,11 @@ fn tell_memory(start: u64, end: u64) {
     tell(start, end - start, 0, prot, RegionKind::Anonymous);
 }
 
+fn tell_made(start: u64, end: u64) {
+    let prot = sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC;
+    tell(start, end - start, 0, prot, RegionKind::Anonymous);
+}
+
 fn tell_heap(brk: u64) {
     trace().process_event(&Event::Snapshot { stretch: 0, brk: LiveAddr(brk) });
 }
@@ -117,8 +131,10 @@ fn tell_heap(brk: u64) {
 /// The call has returned `result`.
 pub fn note(call: &Call, result: usize) {
     let (true, Ok(at)) = (is_wanted(), sys::check(result)) else { return };
-    let (at, [_, second, third, ..]) = (at as u64, call.args);
+    let (at, [first, second, third, fourth, ..]) = (at as u64, call.args);
+    let is_code = third & sys::PROT_EXEC != 0;
     let len = match call.number {
+        nr::MPROTECT | nr::PKEY_MPROTECT if is_code => return note_made(first, second),
         nr::MMAP => second,
         nr::MREMAP => third,
         nr::BRK => {
@@ -131,11 +147,23 @@ pub fn note(call: &Call, result: usize) {
         }
         _ => return,
     };
+    if call.number == nr::MMAP && is_code && fourth & sys::MAP_ANONYMOUS != 0 {
+        note_made(at as usize, len);
+    }
     let end = at.saturating_add(page_up(len as u64));
     let mut known = KNOWN.lock();
     let covers = at < end && replaces(call) && known.cover(at, end);
     if at < end && (known.add(at, end) || covers) {
         tell_memory(at, end);
+    }
+}
+
+/// Memory of no file can be executed.
+fn note_made(start: usize, len: usize) {
+    let (start, end) = (start as u64, (start as u64).saturating_add(page_up(len as u64)));
+    let is_of_file = jit().has_file_code(start, end);
+    if start < end && !is_of_file && add(&mut KNOWN.lock().made, start, end) {
+        tell_made(start, end);
     }
 }
 
@@ -192,6 +220,7 @@ pub fn tell_all() {
     }
     let known = KNOWN.lock();
     known.ranges.iter().for_each(|&(start, end)| tell_memory(start, end));
+    known.made.iter().for_each(|&(start, end)| tell_made(start, end));
     known.code.iter().for_each(Code::tell);
     tell_heap(known.brk);
 }
@@ -203,7 +232,7 @@ mod tests {
 
     #[test]
     fn ranges_that_touch_are_one() {
-        let mut known = Known { ranges: Vec::new(), code: Vec::new(), brk: 0 };
+        let mut known = Known { ranges: Vec::new(), made: Vec::new(), code: Vec::new(), brk: 0 };
         assert!(known.add(10, 20));
         assert!(known.add(40, 50));
         assert!(!known.add(12, 20));
