@@ -2,6 +2,7 @@
 //! itself stored and saw.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use abi::event::{Position, RegionKind};
 use abi::ids::LiveAddr;
@@ -21,8 +22,6 @@ const PKEY_MPROTECT: u64 = 329;
 const READ_WRITE: u32 = 3;
 const EXECUTE: u64 = 4;
 const ALL_RIGHTS: u32 = 7;
-/// The stack of a program's first thread has its place from its start on.
-const STACK: u64 = 8 << 30;
 const FIXED: u64 = 0x10;
 const ANONYMOUS: u64 = 0x20;
 const PAGE: u64 = 4096;
@@ -223,8 +222,8 @@ impl<'a> Mapped<'a> {
         }
     }
 
-    /// The memory that a replay has, but for the program's own. Of the first stack, which ends at `stack_end`, nothing.
-    fn events(&self, stack_end: u64) -> Vec<Cow<'a, Event>> {
+    /// The memory that a replay has, but for the program's own, and for `stack`, which the program begins with.
+    fn events(&self, stack: &Range<u64>) -> Vec<Cow<'a, Event>> {
         let mut events = Vec::new();
         let region = |start: u64, len, offset, protection, kind| Event::Region {
             start: LiveAddr(start),
@@ -237,8 +236,8 @@ impl<'a> Mapped<'a> {
             let event = region(start, end - start, 0, READ_WRITE, RegionKind::Anonymous);
             events.push(Cow::Owned(event));
         }
-        let is_of_stack = |end: u64| stack_end.saturating_sub(STACK) < end && end <= stack_end;
-        for (start, end) in self.made.iter().filter(|&(_, end)| !is_of_stack(end)) {
+        let is_of_stack = |start, end| start < stack.end && stack.start < end;
+        for (start, end) in self.made.iter().filter(|&(start, end)| !is_of_stack(start, end)) {
             let event = region(start, end - start, 0, ALL_RIGHTS, RegionKind::Anonymous);
             events.push(Cow::Owned(event));
         }
@@ -361,10 +360,10 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
         lineage.last().threads.iter().find(|thread| thread.index == index && begins(thread));
     let thread = thread.ok_or_else(|| Error(format!("it has no watched thread {index}")))?;
     let layout = lineage.first().process_events.iter().find_map(|placed| match placed.event {
-        Some(Event::Layout { brk, stack_end, .. }) => Some((brk.0, stack_end.0)),
+        Some(Event::Layout { brk, stack, stack_end, .. }) => Some((brk.0, stack.0..stack_end.0)),
         _ => None,
     });
-    let (brk, stack_end) =
+    let (brk, stack) =
         layout.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
     let mapped = Mapped::of(lineage, brk)?;
     let first = |event| Item { thread: index, position: Position::NONE, event };
@@ -401,7 +400,7 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
             _ => {}
         }
     }
-    items.extend(mapped.events(stack_end).into_iter().map(first));
+    items.extend(mapped.events(&stack).into_iter().map(first));
     items.extend(written);
     let start = Event::Snapshot { stretch: 0, brk: LiveAddr(mapped.brk) };
     items.push(first(Cow::Owned(start)));
