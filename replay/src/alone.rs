@@ -32,8 +32,8 @@ const ERRORS: u64 = 4095u64.wrapping_neg();
 struct Mapped<'a> {
     /// Ends by starts; none touches another.
     ranges: Used,
-    /// What of it, or of the program's own data, was executable at any time, and is of no file: what is executed there
-    /// the thread has stored or seen.
+    /// What was made executable at any time, of no file, or of a file, whose code may have been changed: what is executed
+    /// there the thread has stored or seen, or it is as in the file.
     made: Used,
     code: Vec<Code<'a>>,
     /// The largest end of the heap.
@@ -174,7 +174,7 @@ impl<'a> Mapped<'a> {
         Ok(())
     }
 
-    /// Memory of no file has these rights.
+    /// Memory that is not just mapped from a file has these rights.
     fn may_be_made(&mut self, start: u64, len: u64, protection: u64) {
         if protection & EXECUTE != 0 {
             self.made.add(start, len.next_multiple_of(PAGE));
@@ -238,13 +238,27 @@ impl<'a> Mapped<'a> {
         }
         let is_of_stack = |start, end| start < stack.end && stack.start < end;
         for (start, end) in self.made.iter().filter(|&(start, end)| !is_of_stack(start, end)) {
-            let event = region(start, end - start, 0, ALL_RIGHTS, RegionKind::Anonymous);
-            events.push(Cow::Owned(event));
+            let mut at = start;
+            for (from, to) in self.ranges.iter().chain([(end, end)]) {
+                let (from, to) = (from.clamp(at, end), to.clamp(at, end));
+                // The program's own, or its interpreter's, or the heap, which are there already.
+                if at < from {
+                    let event = region(at, from - at, 0, ALL_RIGHTS, RegionKind::Program);
+                    events.push(Cow::Owned(event));
+                }
+                if from < to {
+                    let event = region(from, to - from, 0, ALL_RIGHTS, RegionKind::Anonymous);
+                    events.push(Cow::Owned(event));
+                }
+                at = at.max(to);
+            }
         }
         for code in &self.code {
             for (start, len, offset, file) in code.parts() {
                 events.push(file);
-                let region = region(start, len, offset, code.protection, RegionKind::File);
+                let is_made = self.made.iter().any(|made| made.0 < start + len && start < made.1);
+                let protection = if is_made { ALL_RIGHTS } else { code.protection };
+                let region = region(start, len, offset, protection, RegionKind::File);
                 events.push(Cow::Owned(region));
             }
         }

@@ -138,7 +138,7 @@ const CASES: [&str; 31] = [
     "c/clone_",
     "c/thread_one.",
     "c/sent_faults.",
-    "c/text_patch_threads.",
+    "c/text_patch",
     "c/tables_change.",
     "c/switched.",
     "c/kernel_writes.",

@@ -53,8 +53,9 @@ pub struct Jit<W: World = Process> {
     executable: Executable,
     guarded: Guarded,
     made: Made,
-    /// Code of files: what was executable once.
+    /// Code of files: what was executable once, and what of it the program may have changed.
     of_files: Vec<Span>,
+    changed: Vec<Span>,
     objects: Objects,
     /// Where instructions start that lay in two ranges when they ran. Their units were compared each time,
     /// and not guarded: they are of no use where they do not lie in two any more.
@@ -103,7 +104,7 @@ pub struct Linked {
 /// How code can be opened: what a thread runs that is watched, and has not stored itself, it has to note first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Opens {
-    /// It is in a file, or all threads have noted it.
+    /// It is as in its file, or all threads have noted it.
     AtOnce,
     /// By a thread that has noted its bytes, which may change unnoticed.
     Compared,
@@ -196,6 +197,7 @@ impl<W: World> Jit<W> {
             guarded,
             made: Made::default(),
             of_files: Vec::new(),
+            changed: Vec::new(),
             objects: Objects::default(),
             split: Vec::new(),
             units: Units::default(),
@@ -335,6 +337,7 @@ impl<W: World> Jit<W> {
     pub fn forget_file(&mut self, start: u64, end: u64) {
         let span = Span::new(start, end);
         self.of_files.retain(|code| !code.lies_in(span));
+        self.changed.retain(|code| !code.lies_in(span));
         if self.selection.touches(span) {
             self.drop_units(span);
             self.selection.remove(span);
@@ -349,9 +352,13 @@ impl<W: World> Jit<W> {
         }
     }
 
-    /// Whether code of a file lies in `start..end`, or did when that was executable.
-    pub fn has_file_code(&self, start: u64, end: u64) -> bool {
-        self.of_files.iter().any(|code| code.touches(Span::new(start, end)))
+    /// The program may write to `start..end` from here on: to code of a file, maybe.
+    pub fn may_change_file(&mut self, start: u64, end: u64) {
+        let span = Span::new(start, end);
+        let is_of_file = self.of_files.iter().any(|code| code.touches(span));
+        if is_of_file && !self.changed.contains(&span) {
+            self.changed.push(span);
+        }
     }
 
     /// `range` becomes executable.
@@ -673,9 +680,12 @@ impl<W: World> Jit<W> {
 
     // --- code that the program has made, where threads are watched ---
 
-    /// Whether watching code is translated of what the program has made there, and is not compared each time.
-    fn is_made(&self, range: ExecRange) -> bool {
-        self.options.recording.watches() && !range.file && !range.shared
+    /// Whether watching code is translated of what the program has made at `span`, in `range`, or may have changed, and is
+    /// not compared each time.
+    fn is_made(&self, span: Span, range: ExecRange) -> bool {
+        self.options.recording.watches()
+            && !range.shared
+            && (!range.file || range.writable || self.changed.iter().any(|code| code.touches(span)))
     }
 
     /// How code at `target` can be opened.
@@ -686,10 +696,16 @@ impl<W: World> Jit<W> {
         let range = self.executable.code_at(target, &self.world);
         match range.and_then(|range| self.readable_part(target, range)) {
             Some(range) if range.shared => Opens::Compared,
-            Some(range) if self.is_made(range) && !self.made.has(code_read(target, range)) => {
-                Opens::Alone
+            Some(range) => {
+                let span = code_read(target, range);
+                let is_known =
+                    || self.made.has(span) || self.ways().ahead_of_time(target).is_some();
+                match self.is_made(span, range) && !is_known() {
+                    true => Opens::Alone,
+                    false => Opens::AtOnce,
+                }
             }
-            _ => Opens::AtOnce,
+            None => Opens::AtOnce,
         }
     }
 
@@ -754,8 +770,9 @@ impl<W: World> Jit<W> {
 
     fn translate(&mut self, target: LiveAddr, wide: bool, range: ExecRange) -> CodeAddr {
         self.make_room();
-        let end = match range.is_guarded() || self.is_made(range) {
-            true => code_read(target, range).end,
+        let read = code_read(target, range);
+        let end = match range.is_guarded() || self.is_made(read, range) {
+            true => read.end,
             false => range.span.end,
         };
         self.guard(Span { start: target, end }, range);
@@ -840,7 +857,7 @@ impl<W: World> Jit<W> {
     /// Write-protects the pages with `span`, if the program may write them: they stay so while
     /// units of theirs are open.
     fn guard(&mut self, span: Span, range: ExecRange) {
-        if self.is_made(range) {
+        if self.is_made(span, range) {
             self.made.add(span);
         }
         if !range.is_guarded() {

@@ -134,8 +134,6 @@ pub struct Thread {
     pub unwatched: bool,
     /// It has its place in the order of serial threads.
     pub in_order: bool,
-    /// It has noted that code of a file was changed, by itself or by another thread.
-    pub code_is_made: bool,
     /// Up to this moment it has noted the code that the program has made (`code::made`).
     pub made_known: u64,
     /// Where it was last about to open such code, and behind how many turns; and how often it tried to.
@@ -280,7 +278,6 @@ impl Thread {
             mends: 0,
             unwatched: false,
             in_order: false,
-            code_is_made: false,
             made_known: 0,
             opening: (0, 0),
             tries: 0,

@@ -266,9 +266,19 @@ fn open(thread: &mut Thread, range: &Range<u64>, prot: usize) {
     protect(thread, range, prot | sys::PROT_READ | sys::PROT_WRITE);
 }
 
+/// The program may change code.
+const CHANGES: usize = sys::PROT_WRITE | sys::PROT_EXEC;
+
 /// Memory gets its own rights.
 fn close(thread: &mut Thread, range: &Range<u64>, prot: usize, is_program: bool) {
     let is_readable = sys::PROT_READ | sys::PROT_WRITE;
+    if is_program && prot & CHANGES == CHANGES {
+        // Its translation goes.
+        let args = [range.start as usize, (range.end - range.start) as usize, prot, 0, 0, 0];
+        if mapping::mprotect(thread, nr::MPROTECT, &args) == 0 {
+            return;
+        }
+    }
     if is_program || prot & is_readable != is_readable {
         protect(thread, range, prot);
     }

@@ -206,7 +206,7 @@ fn look_at_interval(thread: &mut Thread) -> bool {
     if amount < part || trace().phase() != Phase::Open {
         return false;
     }
-    if unfollowed::has_happened() || view::has_made_code() {
+    if unfollowed::has_happened() {
         // Where a replay ends now, it would not begin any more.
         ACTIVE.store(false, Relaxed);
         if !core::mem::replace(&mut kept.said, true) {

@@ -471,6 +471,9 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     if result == 0 && number == nr::MPROTECT && prot == sys::PROT_READ {
         jit.becomes_constant(start, start.saturating_add(len));
     }
+    if prot & sys::PROT_WRITE != 0 {
+        jit.may_change_file(start, start.saturating_add(len));
+    }
     if result != 0 {
         if prot & sys::PROT_WRITE != 0 {
             // It may have been carried out for a part.

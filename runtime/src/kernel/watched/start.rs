@@ -139,9 +139,7 @@ fn begins_in(thread: &mut Thread, pc: u64, interval: u32) {
     let event = thread.state_event(&state, &vectors);
     thread.event(WHOLE_UNIT, &event);
     stamps::begins(thread, pc);
-    (thread.code_is_made, thread.unwatched) = (false, false);
-    thread.made_known = 0;
-    view::tell(thread);
+    (thread.unwatched, thread.made_known) = (false, 0);
     parts::has_begun(thread, interval);
 }
 

@@ -65,15 +65,14 @@ impl Log for Inputs {
     fn call_returns(&self, thread: &mut Thread, call: &Call, result: usize) {
         if !thread.recorder.to_file() {
             // Another recording does not follow: what is known of mappings is not needed any more.
-            return view::follow(thread, call, result);
+            return view::follow(call, result);
         }
         match view::has(thread) {
             true => stamps::stamp(thread, thread.syscall_pc, Moment::BehindCall),
             false => passed::note(thread),
         }
         mappings::note(thread, call, result);
-        view::follow(thread, call, result);
-        view::tell(thread);
+        view::follow(call, result);
         unfollowed::look(thread, call, result);
         written::by_call(thread, call, sys::check(result));
     }

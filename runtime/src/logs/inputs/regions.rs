@@ -6,7 +6,6 @@
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys::{self, nr};
-use crate::code::jit::jit;
 use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::recording::trace_file::trace;
@@ -64,7 +63,7 @@ impl Code {
 struct Known {
     /// First bytes, and first bytes behind, in their order; none touches another.
     ranges: Vec<(u64, u64)>,
-    /// The same of what was executable at any time, and is of no file.
+    /// The same of what was made executable at any time, and may have been changed.
     made: Vec<(u64, u64)>,
     code: Vec<Code>,
     /// The largest end of the heap.
@@ -158,11 +157,10 @@ pub fn note(call: &Call, result: usize) {
     }
 }
 
-/// Memory of no file can be executed.
+/// Memory of no file can be executed, or other memory has been given the right to that.
 fn note_made(start: usize, len: usize) {
     let (start, end) = (start as u64, (start as u64).saturating_add(page_up(len as u64)));
-    let is_of_file = jit().has_file_code(start, end);
-    if start < end && !is_of_file && add(&mut KNOWN.lock().made, start, end) {
+    if start < end && add(&mut KNOWN.lock().made, start, end) {
         tell_made(start, end);
     }
 }

@@ -11,7 +11,6 @@ use crate::base::lock::Forked;
 use crate::base::own::own_range;
 use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
-use crate::code::jit::jit;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{regions, stamps};
 use crate::logs::moment::Call;
@@ -45,8 +44,6 @@ const LOW: u64 = 4 << 30;
 static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Where the first stack lies.
 static STACK_AT: AtomicU64 = AtomicU64::new(END);
-/// A thread has changed code of a file, which others may run.
-static CODE_IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Threads are serial. The only one of a process gets a view if others may write to its memory.
 static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
@@ -94,11 +91,7 @@ pub fn may_begin(thread: &Thread) -> bool {
     // What a filter of system calls makes of those that a view takes is not known.
     let is_filtered = thread.filter != 0 || thread.kernel_filter != 0 || IS_FILTERED.load(Relaxed);
     let can_be = || {
-        !is_filtered
-            && !has_made_code()
-            && !LOCKS_ALL.load(Relaxed)
-            && !sys::address_space_is_limited()
-            && has_room()
+        !is_filtered && !LOCKS_ALL.load(Relaxed) && !sys::address_space_is_limited() && has_room()
     };
     !only_if_shared() || can_be()
 }
@@ -296,15 +289,14 @@ pub fn lies_at(at: u64, len: u64) {
 }
 
 /// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
-/// any more; of code of a file that is changed a replay of one thread knows nothing.
-pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
+/// any more.
+pub fn follow(call: &Call, result: usize) {
     const MLOCKALL: usize = 151;
     const MCL_FUTURE: usize = 2;
     regions::note(call, result);
     let may_be_watched = may_be_watched() && !gave_up();
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
-    let [first, second, third, fourth, ..] = call.args;
-    let executable = |prot: usize| prot & sys::PROT_EXEC != 0;
+    let [_, second, third, fourth, ..] = call.args;
     match call.number {
         MLOCKALL if call.args[0] & MCL_FUTURE != 0 => LOCKS_ALL.store(true, Relaxed),
         nr::MMAP | nr::MREMAP => {
@@ -316,51 +308,8 @@ pub fn follow(thread: &mut Thread, call: &Call, result: usize) {
             if waits && call.number == nr::MMAP && is_of_others && third & sys::PROT_WRITE != 0 {
                 want();
             }
-            // (What has no file is noted where it runs.) What can be written may be made, too; so may what others can
-            // write.
-            let is_file = fourth & sys::MAP_ANONYMOUS == 0;
-            let changes = fourth & sys::MAP_SHARED != 0 || third & sys::PROT_WRITE != 0;
-            if call.number == nr::MMAP && executable(third) && is_file && changes {
-                code_is_made(
-                    thread,
-                    "code of a file may be changed (mmap), which --threads watched cannot follow",
-                );
-            }
-        }
-        nr::MPROTECT | nr::PKEY_MPROTECT
-            if executable(third)
-                && jit().has_file_code(first as u64, first.saturating_add(second) as u64) =>
-        {
-            code_is_made(
-                thread,
-                "code of a file may be changed (mprotect), which --threads watched cannot follow",
-            );
         }
         _ => {}
-    }
-}
-
-/// The thread changes code of a file: whoever runs it has not stored it, and nothing compares it with a view.
-fn code_is_made(thread: &mut Thread, why: &str) {
-    if is_watched() {
-        unfollowed(thread, why);
-        thread.code_is_made = true;
-    }
-    CODE_IS_MADE.store(true, Release);
-}
-
-/// Whether a thread has changed code of a file.
-pub fn has_made_code() -> bool {
-    CODE_IS_MADE.load(Acquire)
-}
-
-/// The thread may have been told of code of a file that another one has changed.
-pub fn tell(thread: &mut Thread) {
-    if is_watched() && !thread.code_is_made && CODE_IS_MADE.load(Acquire) {
-        code_is_made(
-            thread,
-            "another thread may have changed code of a file, which --threads watched cannot follow",
-        );
     }
 }
 
@@ -536,7 +485,6 @@ pub fn sees(thread: &mut Thread, pc: u64, at: u64, seen: &[u8]) {
     let Some(first) = (0..seen.len()).find(differs) else { return };
     let last = (first..seen.len()).rev().find(differs).unwrap_or(first);
     let Some(new) = seen.get(first..=last) else { return };
-    tell(thread);
     let (address, rcx) = (at + first as u64, thread.block.registers.gpr[1]);
     put(thread, address, new);
     // Whoever has stored it did so by now.
