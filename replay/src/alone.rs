@@ -20,7 +20,9 @@ const BRK: u64 = 12;
 const MREMAP: u64 = 25;
 const PKEY_MPROTECT: u64 = 329;
 const READ_WRITE: u32 = 3;
+const WRITE: u64 = 2;
 const EXECUTE: u64 = 4;
+const SHARED: u64 = 1;
 const ALL_RIGHTS: u32 = 7;
 const FIXED: u64 = 0x10;
 const ANONYMOUS: u64 = 0x20;
@@ -159,12 +161,15 @@ impl<'a> Mapped<'a> {
         };
         let len = len.next_multiple_of(PAGE);
         let was_made = self.made.iter().any(|range| (range.0..range.1).contains(&arguments[0]));
+        let [_, _, rights, flags, ..] = *arguments;
+        // Of a file nobody changes.
+        let is_code = flags & (SHARED | ANONYMOUS) == 0 && rights & (EXECUTE | WRITE) == EXECUTE;
         match number {
             MREMAP if was_made => self.made.add(result, len),
-            MMAP if arguments[3] & ANONYMOUS != 0 => self.may_be_made(result, len, arguments[2]),
+            MMAP if !is_code => self.may_be_made(result, len, rights),
             _ => {}
         }
-        if number == MMAP && arguments[2] & EXECUTE != 0 && arguments[3] & ANONYMOUS == 0 {
+        if number == MMAP && is_code {
             let protection = u32::try_from(arguments[2]).unwrap_or(READ_WRITE);
             self.code(result, len, arguments[5], protection, file)?;
         } else if number == MMAP && arguments[3] & FIXED != 0 {

@@ -29,7 +29,7 @@ use crate::kernel::switch;
 use crate::kernel::syscalls::mapping::report_file;
 use crate::kernel::threads;
 use crate::kernel::{baton, ring};
-use crate::logs::inputs::view;
+use crate::logs::inputs::{covered, view};
 use crate::logs::{log, log_of};
 use crate::recording::lifecycle::Phase;
 use crate::recording::trace_file;
@@ -447,7 +447,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     }
     thread.block.program_fs = thread.fs_base();
     if view::may_be_watched() {
-        view::place(stack.start);
+        covered::place(stack.start);
     }
     if !view::take(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");

@@ -22,7 +22,7 @@ use crate::kernel::ring::parts;
 use crate::kernel::signals::pending;
 use crate::logs::extent::extent;
 use crate::logs::inputs::unfollowed::unfollowed;
-use crate::logs::inputs::view;
+use crate::logs::inputs::{covered, view};
 use crate::thread::traps::PAGE_FAULT;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -211,7 +211,7 @@ fn mend(thread: &mut Thread, pc: u64, at: u64, len: u64) -> Result<(), Fault> {
         if !reached && !program::read_program_bytes(start, part) {
             return Err(Fault { address: from, write: false });
         }
-        if !view::covers(start, wanted as u64) {
+        if !covered::covers(start, wanted as u64) {
             // Never seen: what is mapped there ends the program.
             return Err(Fault { address: from, write: false });
         }

@@ -163,7 +163,7 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
     let [a0, a1, a2, ..] = call.args.map(|arg| arg as u64);
     match call.number {
         // What a watched thread loads is compared, whoever has stored it: code alone has to be known.
-        nr::MMAP if view::has(thread) && a2 as usize & sys::PROT_EXEC == 0 => {
+        nr::MMAP if view::has(thread) && !is_file_code(call.args[2], call.args[3]) => {
             forget(result as u64, (result as u64).saturating_add(page_up(a1)));
         }
         nr::MMAP => mapped(thread, call, result as u64),
@@ -282,6 +282,12 @@ pub fn missing() -> impl Iterator<Item = Range<u64>> {
     parts(0, u64::MAX, &[Kind::Missing])
 }
 
+/// Whether code of a file is mapped that neither the program nor anybody else changes there.
+pub fn is_file_code(prot: usize, flags: usize) -> bool {
+    flags & (sys::MAP_SHARED | sys::MAP_ANONYMOUS) == 0
+        && prot & (sys::PROT_EXEC | sys::PROT_WRITE) == sys::PROT_EXEC
+}
+
 /// What is mapped with this protection and these flags.
 fn kind_of(prot: usize, flags: usize) -> Option<Kind> {
     const MAP_TYPE: usize = 15;
@@ -338,7 +344,7 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     let mut special = Special { start, end, kind, file: [0; 2], from: 0, copied: 0 };
     if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
-        let code = (prot & sys::PROT_EXEC != 0).then_some(Region { start, len, prot });
+        let code = is_file_code(prot, flags).then_some(Region { start, len, prot });
         if let Some(stat) = of_file(thread, fd, offset as u64, start..end, kind, code) {
             special.file = stat.0.identity();
             special.from = offset as u64;

@@ -4,6 +4,7 @@
 //! The events of a thread come in the order in which a replay needs them: what the kernel wrote in front
 //! of the call that it wrote it for, the bytes of a signal frame in front of the signal.
 
+pub mod covered;
 pub mod handed;
 pub mod mappings;
 pub mod passed;

@@ -6,6 +6,7 @@
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::mappings::is_file_code;
 use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::recording::trace_file::trace;
@@ -146,7 +147,7 @@ pub fn note(call: &Call, result: usize) {
         }
         _ => return,
     };
-    if call.number == nr::MMAP && is_code && fourth & sys::MAP_ANONYMOUS != 0 {
+    if call.number == nr::MMAP && is_code && !is_file_code(third, fourth) {
         note_made(at as usize, len);
     }
     let end = at.saturating_add(page_up(len as u64));

@@ -11,13 +11,14 @@ use crate::base::lock::Forked;
 use crate::base::own::own_range;
 use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::covered::{self, covered, covers};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{regions, stamps};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use abi::layout::{page_down, tables, PAGE, WINDOW_SIZE};
+use abi::layout::{tables, PAGE};
 use abi::options::Options;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -29,21 +30,8 @@ const MADV_DONTFORK: usize = 10;
 
 /// Views lie at multiples of this below the program's memory.
 const STEP: u64 = 32 << 30;
-/// So much is covered of where the kernel places what the program maps: from the top downwards.
-const AREA: u64 = 256 << 30;
-/// And above that so far: there lies what was mapped earlier.
-const MARGIN: u64 = 16 << 30;
-/// And so much below the stack pointer that the program begins with.
-const STACK: u64 = 8 << 30;
-/// Where addresses end.
-const END: u64 = 0x8000_0000_0000;
 /// No view lies below: programs ask for memory there.
 const LOW: u64 = 4 << 30;
-
-/// Where the kernel places what the program maps.
-static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Where the first stack lies.
-static STACK_AT: AtomicU64 = AtomicU64::new(END);
 
 /// Threads are serial. The only one of a process gets a view if others may write to its memory.
 static ONLY_IF_SHARED: AtomicBool = AtomicBool::new(false);
@@ -103,6 +91,7 @@ pub fn has_filter() {
 
 /// Whether there is address space for a view of each thread.
 fn has_room() -> bool {
+    let _change = covered::change();
     let threads = census::live() as usize;
     let free: Vec<u64> = distances().filter(|&distance| map(distance)).take(threads).collect();
     free.iter().for_each(|&distance| unmap_all(distance));
@@ -163,6 +152,7 @@ pub fn options() -> Options {
 
 /// Whether the only thread of the process, which waits, can be watched. If not, nobody ever is.
 pub fn can_begin(thread: &mut Thread) -> bool {
+    covered::forget_unmapped();
     let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
     if at == end || !is_mapped(at) {
         return true;
@@ -232,60 +222,27 @@ pub fn leave(thread: &mut Thread) {
     }
 }
 
-/// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
-pub fn place(stack: u64) {
-    const FLAGS: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-    let below = page_down(stack.saturating_sub(STACK));
-    // The kernel takes the topmost place that is free.
-    // SAFETY: new memory, which is given back.
-    let free = unsafe { sys::mmap(0, PAGE, sys::PROT_READ, FLAGS, -1, 0) };
-    if let Ok(at) = free {
-        unmap(at..at + PAGE);
-    }
-    let window = facts().window..facts().window + WINDOW_SIZE;
-    let top = (free.unwrap_or(0).max(window.end) + MARGIN).min(below);
-    let mut start = top.saturating_sub(AREA);
-    if window.end > start && window.start < top {
-        start = start.min(window.start);
-    }
-    STACK_AT.store(below, Relaxed);
-    for (to, at) in PLACED.iter().zip([start, top]) {
-        to.store(at, Relaxed);
-    }
-}
-
-/// The program's memory of which a view has a copy: what the kernel places, the stack, which may lie right above
-/// that, and the window, which may lie in there. None touches another.
-fn covered() -> impl Iterator<Item = Range<u64>> {
-    let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
-    let stack = STACK_AT.load(Relaxed);
-    let window = facts().window..facts().window + WINDOW_SIZE;
-    let (placed, stack) = match end < stack {
-        true => (start..end, Some(stack..END)),
-        false => (start..END, None),
-    };
-    let window = Some(window).filter(|window| window.end <= start);
-    [Some(placed), stack, window].into_iter().flatten()
-}
-
-/// Whether the view has a place for all of this memory.
-pub fn covers(at: u64, len: u64) -> bool {
-    let end = at.saturating_add(len);
-    covered().any(|range| range.start <= at && end <= range.end)
-}
-
 /// The thread's call has mapped memory there, which views may not cover.
 pub fn lies_at(at: u64, len: u64) {
-    match covers(at, len) {
-        _ if !may_be_watched() || gave_up() => {}
-        true => {}
-        false if waits() => {
+    match may_be_watched() && !gave_up() && !comes_to_be_covered(at, len) {
+        false => {}
+        true if waits() => {
             let [start, end] = &ELSEWHERE;
             start.store(at, Relaxed);
             end.store(at.saturating_add(len), Relaxed);
         }
-        false => UNCOVERED.store(at, Relaxed),
+        true => UNCOVERED.store(at, Relaxed),
     }
+}
+
+/// Whether views have a place for all of this memory, or get it.
+fn comes_to_be_covered(at: u64, len: u64) -> bool {
+    if covers(at, len) {
+        return true;
+    }
+    let _change = covered::change();
+    // (Another thread may have been here.)
+    covers(at, len) || covered::add(at, len, |place| is_free(&place) && map_place(place), unmap)
 }
 
 /// The call, which has returned `result`, may have mapped memory: where a view has no place of it, no thread is watched
@@ -296,8 +253,13 @@ pub fn follow(call: &Call, result: usize) {
     regions::note(call, result);
     let may_be_watched = may_be_watched() && !gave_up();
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
-    let [_, second, third, fourth, ..] = call.args;
+    let [first, second, third, fourth, ..] = call.args;
     match call.number {
+        // What is only reserved nobody reaches until it gets rights.
+        nr::MMAP if third == 0 => {
+            comes_to_be_covered(at as u64, second as u64);
+        }
+        nr::MPROTECT | nr::PKEY_MPROTECT if third != 0 => lies_at(first as u64, second as u64),
         MLOCKALL if call.args[0] & MCL_FUTURE != 0 => LOCKS_ALL.store(true, Relaxed),
         nr::MMAP | nr::MREMAP => {
             let len = if call.number == nr::MMAP { second } else { third };
@@ -362,39 +324,51 @@ pub fn take(thread: &mut Thread) -> bool {
     if !is_watched() {
         return true;
     }
-    for distance in distances() {
-        if map(distance) {
-            thread.block.view = distance.wrapping_neg();
-            thread.block.view_back = distance;
-            return true;
-        }
+    let _change = covered::change();
+    let Some(distance) = distances().find(|&distance| map(distance)) else { return false };
+    if !covered::begins(distance) {
+        unmap_all(distance);
+        return false;
     }
-    false
+    thread.block.view = distance.wrapping_neg();
+    thread.block.view_back = distance;
+    true
 }
 
 /// Maps a view at this distance, if all of it is free there, and is not where the program's memory may be.
 fn map(distance: u64) -> bool {
-    const FLAGS: usize =
-        sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
     let places = || covered().map(|range| range.start - distance..range.end - distance);
-    // The runtime maps its own memory and the tables as it needs them.
-    let kept = || covered().chain([own_range(), tables(true), tables(false)]);
-    let is_free = |place: Range<u64>| kept().all(|r| place.end <= r.start || r.end <= place.start);
-    if !places().all(is_free) {
+    if !places().all(|place| is_free(&place)) {
         return false;
     }
     for (done, place) in places().enumerate() {
-        let (at, len) = (place.start, place.end - place.start);
-        // SAFETY: nothing is replaced.
-        let mapped = unsafe { sys::mmap(at, len, sys::PROT_READ | sys::PROT_WRITE, FLAGS, -1, 0) };
-        if mapped != Ok(at) {
+        if !map_place(place) {
             places().take(done).for_each(unmap);
             return false;
         }
-        // A forked process has one thread, which begins with another view.
-        // SAFETY: the view alone.
-        let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
     }
+    true
+}
+
+/// Whether neither the program's memory may lie there nor the runtime's, which maps its own and the tables as it needs them.
+fn is_free(place: &Range<u64>) -> bool {
+    let mut kept = covered().chain([own_range(), tables(true), tables(false)]);
+    place.start >= LOW && kept.all(|r| place.end <= r.start || r.end <= place.start)
+}
+
+/// Maps a part of a view; false if something lies there.
+fn map_place(place: Range<u64>) -> bool {
+    const FLAGS: usize =
+        sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
+    let (at, len) = (place.start, place.end - place.start);
+    // SAFETY: nothing is replaced.
+    let mapped = unsafe { sys::mmap(at, len, sys::PROT_READ | sys::PROT_WRITE, FLAGS, -1, 0) };
+    if mapped != Ok(at) {
+        return false;
+    }
+    // A forked process has one thread, which begins with another view.
+    // SAFETY: the view alone.
+    let _ = unsafe { sys::call(nr::MADVISE, &[at as usize, len as usize, MADV_DONTFORK]) };
     true
 }
 
@@ -416,6 +390,8 @@ pub fn release(thread: &mut Thread) {
     if distance == 0 {
         return;
     }
+    let _change = covered::change();
+    covered::ends(distance);
     unmap_all(distance);
     thread.block.view = 0;
 }
@@ -437,7 +413,8 @@ pub fn empty(thread: &Thread) {
 }
 
 /// In the only thread of a forked child, which has inherited no view.
-pub fn forked(thread: &mut Thread, _: &Forked) {
+pub fn forked(thread: &mut Thread, forked: &Forked) {
+    covered::forked(forked);
     let had_one = has(thread);
     (thread.block.view, thread.block.view_back) = (0, 0);
     if gave_up() {

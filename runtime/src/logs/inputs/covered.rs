@@ -1,0 +1,156 @@
+//! The program's memory of which views have a copy: what the kernel places, the stack, the window, and what the program
+//! asks for elsewhere, far away from all that, as allocators do that choose addresses by chance.
+
+use crate::base::facts::facts;
+use crate::base::lock::{Forked, Lock};
+use crate::base::program::is_mapped;
+use crate::base::sys;
+use abi::layout::{page_down, page_up, PAGE, WINDOW_SIZE};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+
+/// So much is covered of where the kernel places what the program maps: from the top downwards.
+const AREA: u64 = 256 << 30;
+/// And above that so far: there lies what was mapped earlier.
+const MARGIN: u64 = 16 << 30;
+/// And so much below the stack pointer that the program begins with.
+const STACK: u64 = 8 << 30;
+/// Where addresses end.
+const END: u64 = 0x8000_0000_0000;
+/// Pieces elsewhere lie above this: there would be room for few views, or none, below what lies lower.
+const LOWEST_PIECE: u64 = 1 << 40;
+/// Most pieces elsewhere.
+const PIECES: usize = 128;
+/// Most views.
+const VIEWS: usize = 512;
+
+/// Where the kernel places what the program maps.
+static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Where the first stack lies.
+static STACK_AT: AtomicU64 = AtomicU64::new(END);
+/// First bytes of pieces elsewhere, and first bytes behind; so many.
+static ELSEWHERE: [[AtomicU64; 2]; PIECES] = [const { [const { AtomicU64::new(0) }; 2] }; PIECES];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The distances of the views in use, or 0. Who gives a view, takes it back, or adds a piece has the lock.
+static IN_USE: [AtomicU64; VIEWS] = [const { AtomicU64::new(0) }; VIEWS];
+static CHANGE: Lock<()> = Lock::new(());
+
+/// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
+pub fn place(stack: u64) {
+    const FLAGS: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+    let below = page_down(stack.saturating_sub(STACK));
+    // The kernel takes the topmost place that is free.
+    // SAFETY: new memory, which is given back.
+    let free = unsafe { sys::mmap(0, PAGE, sys::PROT_READ, FLAGS, -1, 0) };
+    if let Ok(at) = free {
+        // SAFETY: mapped here.
+        let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, PAGE as usize]) };
+    }
+    let window = facts().window..facts().window + WINDOW_SIZE;
+    let top = (free.unwrap_or(0).max(window.end) + MARGIN).min(below);
+    let mut start = top.saturating_sub(AREA);
+    if window.end > start && window.start < top {
+        start = start.min(window.start);
+    }
+    STACK_AT.store(below, Relaxed);
+    for (to, at) in PLACED.iter().zip([start, top]) {
+        to.store(at, Relaxed);
+    }
+}
+
+/// All of it: what the kernel places, the stack, which may lie right above that, the window, which may lie in there, and
+/// pieces elsewhere. None touches another, but for pieces.
+pub fn covered() -> impl Iterator<Item = Range<u64>> {
+    let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
+    let stack = STACK_AT.load(Relaxed);
+    let window = facts().window..facts().window + WINDOW_SIZE;
+    let (placed, stack) = match end < stack {
+        true => (start..end, Some(stack..END)),
+        false => (start..END, None),
+    };
+    let window = Some(window).filter(|window| window.end <= start);
+    [Some(placed), stack, window].into_iter().flatten().chain(pieces())
+}
+
+fn pieces() -> impl Iterator<Item = Range<u64>> {
+    let pieces = ELSEWHERE.iter().take(COUNT.load(Acquire));
+    pieces.map(|[start, end]| start.load(Relaxed)..end.load(Relaxed))
+}
+
+/// Whether views have a place for all of this memory.
+pub fn covers(at: u64, len: u64) -> bool {
+    let end = at.saturating_add(len);
+    covered().any(|range| range.start <= at && end <= range.end)
+}
+
+/// Nobody else gives a view, takes one back, or adds a piece.
+pub fn change() -> impl Sized {
+    CHANGE.lock()
+}
+
+/// A view at this distance is in use from now on; false if there are too many. The lock is held ([`change`]).
+pub fn begins(distance: u64) -> bool {
+    let free = IN_USE.iter().find(|view| view.load(Relaxed) == 0);
+    free.is_some_and(|view| {
+        view.store(distance, Relaxed);
+        true
+    })
+}
+
+/// It is not any more.
+pub fn ends(distance: u64) {
+    if let Some(view) = IN_USE.iter().find(|view| view.load(Relaxed) == distance) {
+        view.store(0, Relaxed);
+    }
+}
+
+/// `at..at + len`, which is not covered, is from now on, if `map` maps its place in each view, given where that is; else
+/// `unmap` takes back what was mapped. False if it cannot be. The lock is held ([`change`]).
+pub fn add(
+    at: u64,
+    len: u64,
+    map: impl Fn(Range<u64>) -> bool,
+    unmap: impl Fn(Range<u64>),
+) -> bool {
+    let (start, end) = (at, at.saturating_add(page_up(len)));
+    let count = COUNT.load(Relaxed);
+    let overlaps = covered().any(|range| range.start < end && start < range.end);
+    let Some([first, behind]) = ELSEWHERE.get(count) else { return false };
+    if start < LOWEST_PIECE || start >= end || overlaps {
+        return false;
+    }
+    let views = || IN_USE.iter().map(|view| view.load(Relaxed)).filter(|&distance| distance != 0);
+    let place = |distance: u64| Some(start.checked_sub(distance)?..end - distance);
+    for (done, distance) in views().enumerate() {
+        if !place(distance).is_some_and(&map) {
+            views().take(done).filter_map(place).for_each(unmap);
+            return false;
+        }
+    }
+    first.store(start, Relaxed);
+    behind.store(end, Relaxed);
+    COUNT.store(count + 1, Release);
+    true
+}
+
+/// There is no view yet: pieces that are not mapped any more go.
+pub fn forget_unmapped() {
+    let _change = CHANGE.lock();
+    let mut kept = 0;
+    for piece in pieces() {
+        if is_mapped(piece.start) {
+            if let Some([first, behind]) = ELSEWHERE.get(kept) {
+                first.store(piece.start, Relaxed);
+                behind.store(piece.end, Relaxed);
+            }
+            kept += 1;
+        }
+    }
+    COUNT.store(kept, Release);
+}
+
+/// In the only thread of a forked child, which has inherited no view.
+pub fn forked(forked: &Forked) {
+    CHANGE.force_unlock(forked);
+    IN_USE.iter().filter(|view| view.load(Relaxed) != 0).for_each(|view| view.store(0, Relaxed));
+}
