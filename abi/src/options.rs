@@ -81,7 +81,8 @@ pub mod torture {
     pub const MISPLACED: u8 = 16;
     /// One thread of the program runs at a time, whatever is recorded.
     pub const SERIAL: u8 = 32;
-    /// Code is translated block by block when it runs, and generated code outside of the window has one table.
+    /// Code is translated block by block when it runs, generated code outside of the window has one table, and the code
+    /// cache is full soon.
     pub const SCATTERED: u8 = 64;
     /// Each system call that a signal may keep from starting is kept from it once, by nothing.
     pub const KEPT_CALLS: u8 = 128;

@@ -20,6 +20,8 @@ pub struct Arena {
     /// Where it is written.
     write: u64,
     len: u64,
+    /// Bytes after which code is forgotten: all, but for torture.
+    full: u64,
     used: u32,
     /// So far both mappings have their pages.
     populated: u32,
@@ -41,9 +43,16 @@ impl Arena {
         let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
         let write = own(len, prot, flags, -1, 0)?;
-        let arena = Arena { execute: at, write, len, used: FIRST, populated: 0, shared: false };
+        let full = len;
+        let arena =
+            Arena { execute: at, write, len, full, used: FIRST, populated: 0, shared: false };
         arena.map_executable()?;
         Ok(arena)
+    }
+
+    /// So many bytes are taken for all that it has (torture).
+    pub fn fills_up_at(&mut self, bytes: u64) {
+        self.full = bytes;
     }
 
     /// Duplicates the shared mapping at the place where it is executed. Other threads may be
@@ -195,7 +204,7 @@ impl CodeMemory for Arena {
     }
 
     fn room(&self) -> u64 {
-        self.len - u64::from(self.used)
+        self.full.saturating_sub(self.used.into())
     }
 
     fn restart(&mut self) {

@@ -112,6 +112,9 @@ pub enum Opens {
     Alone,
 }
 
+/// So many bytes of the code cache are kept for what is translated on the way.
+const ENOUGH: u64 = 1 << 20;
+
 /// How many pages of the program's are write-protected.
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
 
@@ -923,8 +926,20 @@ impl<W: World> Jit<W> {
     /// Starts over if there is hardly any room left, and no other thread that may be in the midst
     /// of something.
     fn make_room(&mut self) {
-        const ENOUGH: u64 = 1 << 20;
-        if self.arena.room() < ENOUGH && self.world.is_alone() {
+        if self.world.is_alone() {
+            self.start_over_if_full();
+        }
+    }
+
+    /// Whether there is hardly any room left, and other threads may be in the midst of something.
+    pub fn needs_room(&self) -> bool {
+        self.arena.room() < ENOUGH && !self.world.is_alone()
+    }
+
+    /// Starts over if there is hardly any room left. No other thread is in generated code, or goes back to what was looked
+    /// up before.
+    pub fn start_over_if_full(&mut self) {
+        if self.arena.room() < ENOUGH {
             self.flush();
         }
     }

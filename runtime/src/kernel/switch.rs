@@ -333,6 +333,14 @@ pub fn unwatches() -> bool {
     true
 }
 
+/// The code cache, if it is full, is empty again: all threads look their code up anew.
+pub fn starts_over() {
+    // (If there are too many to stop them, it fills up.)
+    if let Some(_stopped) = stop_others() {
+        jit().start_over_if_full();
+    }
+}
+
 /// Switches the recording, and returns when no thread is recorded any more, or before one is. `since`:
 /// when that was wanted.
 pub fn switch(on: bool, why: Why, since: u64) -> Answer {

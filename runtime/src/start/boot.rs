@@ -123,6 +123,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Ok(mut arena) = Arena::new(area.start, ARENA_LEN) else {
         crate::die!("no memory for the code cache");
     };
+    if options.process.torture & torture::SCATTERED != 0 {
+        // With what is kept for what is translated on the way.
+        arena.fills_up_at(5 << 18);
+    }
     let top = match replay {
         Some(_) => area.end,
         None => area.end - random_pages(area.end - (64 << 20), area.end),

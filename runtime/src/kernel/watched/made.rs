@@ -14,7 +14,7 @@ use crate::code::jit::{jit, Linked, Opened, Opens};
 use crate::code::links::ExitId;
 use crate::code::made;
 use crate::code::world::For;
-use crate::kernel::switch::stop_others;
+use crate::kernel::switch::{starts_over, stop_others};
 use crate::kernel::watched::start;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::view;
@@ -43,6 +43,11 @@ fn opened<T>(
     open: impl Fn(&mut Opened) -> T,
 ) -> T {
     let mut jit = jit();
+    if jit.needs_room() {
+        drop(jit);
+        starts_over();
+        jit = crate::code::jit::jit();
+    }
     let target = target(&jit);
     let opens = match view::has(thread) {
         true => jit.opens(target),

@@ -3,26 +3,27 @@
 
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
-use crate::base::program::is_mapped;
-use crate::base::sys;
+use crate::base::{maps, sys};
 use abi::layout::{page_down, page_up, PAGE, WINDOW_SIZE};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
-/// So much is covered of where the kernel places what the program maps: from the top downwards.
-const AREA: u64 = 256 << 30;
+/// So much is covered from the start on of where the kernel places what the program maps: from the top downwards.
+const AREA: u64 = 28 << 30;
 /// And above that so far: there lies what was mapped earlier.
-const MARGIN: u64 = 16 << 30;
+const MARGIN: u64 = 4 << 30;
 /// And so much below the stack pointer that the program begins with.
 const STACK: u64 = 8 << 30;
 /// Where addresses end.
 const END: u64 = 0x8000_0000_0000;
 /// Pieces elsewhere lie above this: there would be room for few views, or none, below what lies lower.
-const LOWEST_PIECE: u64 = 1 << 40;
+const LOWEST_PIECE: u64 = 1 << 39;
+/// Pieces are as large as the gap that they lie in, up to multiples of these: there are few then.
+const ROUNDED_TO: [u64; 3] = [16 << 30, 1 << 30, PAGE];
 /// Most pieces elsewhere.
 const PIECES: usize = 128;
 /// Most views.
-const VIEWS: usize = 512;
+const VIEWS: usize = 1024;
 
 /// Where the kernel places what the program maps.
 static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
@@ -59,7 +60,7 @@ pub fn place(stack: u64) {
 }
 
 /// All of it: what the kernel places, the stack, which may lie right above that, the window, which may lie in there, and
-/// pieces elsewhere. None touches another, but for pieces.
+/// pieces elsewhere. None overlaps another.
 pub fn covered() -> impl Iterator<Item = Range<u64>> {
     let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
     let stack = STACK_AT.load(Relaxed);
@@ -80,7 +81,15 @@ fn pieces() -> impl Iterator<Item = Range<u64>> {
 /// Whether views have a place for all of this memory.
 pub fn covers(at: u64, len: u64) -> bool {
     let end = at.saturating_add(len);
-    covered().any(|range| range.start <= at && end <= range.end)
+    let mut from = at;
+    // (It may lie in pieces that touch.)
+    while let Some(range) = covered().find(|range| range.contains(&from)) {
+        if end <= range.end {
+            return true;
+        }
+        from = range.end;
+    }
+    false
 }
 
 /// Nobody else gives a view, takes one back, or adds a piece.
@@ -104,41 +113,74 @@ pub fn ends(distance: u64) {
     }
 }
 
-/// `at..at + len`, which is not covered, is from now on, if `map` maps its place in each view, given where that is; else
-/// `unmap` takes back what was mapped. False if it cannot be. The lock is held ([`change`]).
+/// `at..at + len` is covered from now on, if `map` maps the places of what was not in each view, given where they are;
+/// else `unmap` takes back what was mapped. False if it cannot be. The lock is held ([`change`]).
 pub fn add(
     at: u64,
     len: u64,
     map: impl Fn(Range<u64>) -> bool,
     unmap: impl Fn(Range<u64>),
 ) -> bool {
-    let (start, end) = (at, at.saturating_add(page_up(len)));
-    let count = COUNT.load(Relaxed);
-    let overlaps = covered().any(|range| range.start < end && start < range.end);
-    let Some([first, behind]) = ELSEWHERE.get(count) else { return false };
-    if start < LOWEST_PIECE || start >= end || overlaps {
-        return false;
+    let end = at.saturating_add(page_up(len));
+    let mut from = at;
+    while from < end {
+        if let Some(range) = covered().find(|range| range.contains(&from)) {
+            from = range.end;
+            continue;
+        }
+        let before = covered().map(|range| range.end).filter(|&behind| behind <= from).max();
+        let next = covered().map(|range| range.start).filter(|&start| start > from).min();
+        let (lowest, highest) =
+            (before.unwrap_or(0).max(LOWEST_PIECE), next.unwrap_or(END).min(END));
+        let to = end.min(highest);
+        if from < lowest {
+            return false;
+        }
+        let is_added = ROUNDED_TO.iter().any(|to_multiple| {
+            let start = (from / to_multiple * to_multiple).max(lowest);
+            let behind = to.next_multiple_of(*to_multiple).min(highest);
+            add_piece(start..behind, &map, &unmap)
+        });
+        if !is_added {
+            return false;
+        }
+        from = to;
     }
+    true
+}
+
+/// Covers a piece, no part of which is covered.
+fn add_piece(
+    piece: Range<u64>,
+    map: impl Fn(Range<u64>) -> bool,
+    unmap: impl Fn(Range<u64>),
+) -> bool {
+    let count = COUNT.load(Relaxed);
+    let Some([first, behind]) = ELSEWHERE.get(count) else { return false };
     let views = || IN_USE.iter().map(|view| view.load(Relaxed)).filter(|&distance| distance != 0);
-    let place = |distance: u64| Some(start.checked_sub(distance)?..end - distance);
+    let place = |distance: u64| Some(piece.start.checked_sub(distance)?..piece.end - distance);
     for (done, distance) in views().enumerate() {
         if !place(distance).is_some_and(&map) {
             views().take(done).filter_map(place).for_each(unmap);
             return false;
         }
     }
-    first.store(start, Relaxed);
-    behind.store(end, Relaxed);
+    first.store(piece.start, Relaxed);
+    behind.store(piece.end, Relaxed);
     COUNT.store(count + 1, Release);
     true
 }
 
-/// There is no view yet: pieces that are not mapped any more go.
+/// There is no view yet: pieces where nothing is mapped any more go.
 pub fn forget_unmapped() {
     let _change = CHANGE.lock();
+    if COUNT.load(Relaxed) == 0 {
+        return;
+    }
+    let Some(maps) = maps::read() else { return };
     let mut kept = 0;
     for piece in pieces() {
-        if is_mapped(piece.start) {
+        if !maps::mapped_in(&maps, piece.clone()).is_empty() {
             if let Some([first, behind]) = ELSEWHERE.get(kept) {
                 first.store(piece.start, Relaxed);
                 behind.store(piece.end, Relaxed);

@@ -30,6 +30,11 @@ const MADV_DONTFORK: usize = 10;
 
 /// Views lie at multiples of this below the program's memory.
 const STEP: u64 = 32 << 30;
+/// At each so many of them, as long as there are enough.
+const APART: [u64; 3] = [9, 3, 1];
+/// Those that are taken first lie so far below. Programs that choose addresses by chance reserve up to some TiB in one
+/// piece, in which no view of a part of it can lie; and what lies lower than its view is far away cannot be covered.
+const FIRST: Range<u64> = 3 << 39..4 << 40;
 /// No view lies below: programs ask for memory there.
 const LOW: u64 = 4 << 30;
 
@@ -255,10 +260,8 @@ pub fn follow(call: &Call, result: usize) {
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
     let [first, second, third, fourth, ..] = call.args;
     match call.number {
-        // What is only reserved nobody reaches until it gets rights.
-        nr::MMAP if third == 0 => {
-            comes_to_be_covered(at as u64, second as u64);
-        }
+        // What is only reserved nobody reaches until a part of it gets rights.
+        nr::MMAP if third == 0 => {}
         nr::MPROTECT | nr::PKEY_MPROTECT if third != 0 => lies_at(first as u64, second as u64),
         MLOCKALL if call.args[0] & MCL_FUTURE != 0 => LOCKS_ALL.store(true, Relaxed),
         nr::MMAP | nr::MREMAP => {
@@ -312,10 +315,14 @@ pub fn can_be_entered(stack: &Range<u64>) -> bool {
     false
 }
 
-/// How far views may lie below the program's memory.
+/// How far views may lie below the program's memory, in the order in which they are tried: first so that there is room
+/// for more of it, then closer together.
 fn distances() -> impl Iterator<Item = u64> {
     let lowest = covered().map(|range| range.start).min().unwrap_or(0);
-    (1..).map(|n| n * STEP).take_while(move |&far| far + LOW <= lowest)
+    let most = lowest.saturating_sub(LOW);
+    let apart = move |n: u64| (1..).map(move |i| i * n * STEP).take_while(move |&far| far <= most);
+    let first = APART.into_iter().take(2).flat_map(apart).filter(|far| FIRST.contains(far));
+    first.chain(APART.into_iter().flat_map(apart))
 }
 
 /// Gives the thread a view. False if there is no address space for it.
