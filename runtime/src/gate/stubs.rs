@@ -132,8 +132,13 @@ unsafe extern "C" fn enter() -> ! {
         "vmovdqu64 gs:[{pointers}], xmm31",
         "2:",
         "mov rdi, gs:[{this}]",
+        // Whoever comes by an exit of code is in that code until the exit has been looked at: nobody may forget it
+        // before.
+        "cmp eax, {exit}",
+        "je 5f",
         "mov rdx, gs:[{slot}]",
         "mov dword ptr [rdx + {place}], {runtime}",
+        "5:",
         "mov esi, eax",
         "call {dispatch}",
         "jmp {leave}",
@@ -150,6 +155,7 @@ unsafe extern "C" fn enter() -> ! {
         slot = const offset_of!(Thread, slot),
         place = const slot::PLACE,
         runtime = const place::RUNTIME,
+        exit = const EXIT,
         dispatch = sym crate::gate::dispatch::enter,
         leave = sym leave,
     )

@@ -19,6 +19,7 @@ use crate::kernel::watched::start;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::view;
 use crate::thread::Thread;
+use abi::control::place;
 use abi::ids::{CodeAddr, LiveAddr};
 use abi::layout::{page_down, PAGE};
 
@@ -28,50 +29,56 @@ const MOST_TRIES: u32 = 200;
 /// As [`crate::code::jit::Jit::resolve`], for the thread, which is in the runtime.
 pub fn resolve(thread: &mut Thread, target: u64, what: Option<For>) -> Option<CodeAddr> {
     let target = LiveAddr(target);
-    opened(thread, |_| target, |jit| jit.resolve(target, what))
-}
-
-/// As [`crate::code::jit::Jit::link_from`], for the thread, which is in the runtime.
-pub fn link(thread: &mut Thread, exit: ExitId) -> Linked {
-    let plain = thread.plain;
-    opened(thread, |jit| jit.target_of(plain, exit), |jit| jit.link_from(plain, exit))
-}
-
-fn opened<T>(
-    thread: &mut Thread,
-    target: impl Fn(&Opened) -> LiveAddr,
-    open: impl Fn(&mut Opened) -> T,
-) -> T {
-    let mut jit = jit();
-    if jit.needs_room() {
-        drop(jit);
-        starts_over();
-        jit = crate::code::jit::jit();
-    }
-    let target = target(&jit);
-    let opens = match view::has(thread) {
-        true => jit.opens(target),
-        false => Opens::AtOnce,
-    };
-    match opens {
-        Opens::AtOnce => open(&mut jit),
+    let mut jit = with_room(jit());
+    match opens(thread, &jit, target) {
+        Opens::AtOnce => jit.resolve(target, what),
         Opens::Compared => {
-            let opened = open(&mut jit);
+            let code = jit.resolve(target, what);
             let bytes = jit.compared(target);
             drop(jit);
             if let Some(span) = bytes {
                 notes(thread, target.0, span.start.0, span.len());
             }
-            opened
+            code
         }
         Opens::Alone => {
             drop(jit);
             comes_through(thread, target);
             // (Where there are too many threads, none is watched any more.)
             let _stopped = stop_others();
-            open(&mut crate::code::jit::jit())
+            crate::code::jit::jit().resolve(target, what)
         }
     }
+}
+
+/// As [`crate::code::jit::Jit::link_from`], for the thread, which comes from that exit.
+pub fn link(thread: &mut Thread, exit: ExitId) -> Linked {
+    let mut jit = jit();
+    let target = jit.target_of(thread.plain, exit);
+    // Nothing is needed any more of the code that it comes from: it is in the runtime now.
+    thread.slot.set_place(place::RUNTIME);
+    if !jit.needs_room() && opens(thread, &jit, target) == Opens::AtOnce {
+        return jit.link_from(thread.plain, exit);
+    }
+    drop(jit);
+    Linked { target, code: resolve(thread, target.0, None) }
+}
+
+fn opens(thread: &Thread, jit: &Opened, target: LiveAddr) -> Opens {
+    match view::has(thread) {
+        true => jit.opens(target),
+        false => Opens::AtOnce,
+    }
+}
+
+/// There is room for a translation.
+fn with_room(jit: Opened) -> Opened {
+    if !jit.needs_room() {
+        return jit;
+    }
+    drop(jit);
+    starts_over();
+    crate::code::jit::jit()
 }
 
 /// Others may write to a page all the time on which the thread is to run code: that way it would never come there.
