@@ -7,14 +7,13 @@
 
 use crate::code::span::Span;
 use abi::ids::LiveAddr;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 #[derive(Default)]
 pub struct Made {
-    /// Moments by numbers of pages.
-    pages: BTreeMap<u64, u64>,
+    /// Numbers of pages, in their order, each with its moment.
+    pages: Vec<(u64, u64)>,
     last: u64,
 }
 
@@ -28,37 +27,40 @@ pub fn last() -> u64 {
 
 impl Made {
     /// The pages that `span` touches are among them.
+    #[inline(never)]
     pub fn add(&mut self, span: Span) {
         for page in span.pages() {
-            let next = self.last + 1;
-            if *self.pages.entry(page).or_insert(next) == next {
-                self.last = next;
+            if let Err(at) = self.find(page) {
+                self.last += 1;
+                self.pages.insert(at, (page, self.last));
             }
         }
         LAST.store(self.last, Release);
     }
 
     /// The bytes in `span` may change.
+    #[inline(never)]
     pub fn remove(&mut self, span: Span) {
         let pages = span.pages();
-        if self.pages.is_empty() || pages.is_empty() {
-            return;
-        }
-        let gone: Vec<u64> = self.pages.range(pages).map(|(&page, _)| page).collect();
-        for page in gone {
-            self.pages.remove(&page);
-        }
+        let first = self.pages.partition_point(|&(page, _)| page < pages.start);
+        let gone = self.pages.iter().skip(first).take_while(|&&(page, _)| page < pages.end).count();
+        self.pages.drain(first..first + gone);
     }
 
     /// Whether all pages that `span` touches are among them.
     pub fn has(&self, span: Span) -> bool {
-        span.pages().all(|page| self.pages.contains_key(&page))
+        span.pages().all(|page| self.find(page).is_ok())
     }
 
     /// Where those begin that came behind `moment`.
+    #[inline(never)]
     pub fn since(&self, moment: u64) -> Vec<LiveAddr> {
-        let newer = self.pages.iter().filter(|&(_, &came)| came > moment);
-        newer.map(|(&page, _)| Span::page(page).start).collect()
+        let newer = self.pages.iter().filter(|&&(_, came)| came > moment);
+        newer.map(|&(page, _)| Span::page(page).start).collect()
+    }
+
+    fn find(&self, page: u64) -> Result<usize, usize> {
+        self.pages.binary_search_by_key(&page, |&(page, _)| page)
     }
 }
 

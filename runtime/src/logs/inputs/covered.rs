@@ -79,6 +79,7 @@ fn pieces() -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Whether views have a place for all of this memory.
+#[inline(never)]
 pub fn covers(at: u64, len: u64) -> bool {
     let end = at.saturating_add(len);
     let mut from = at;

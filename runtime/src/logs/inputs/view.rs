@@ -241,6 +241,7 @@ pub fn lies_at(at: u64, len: u64) {
 }
 
 /// Whether views have a place for all of this memory, or get it.
+#[inline(never)]
 fn comes_to_be_covered(at: u64, len: u64) -> bool {
     if covers(at, len) {
         return true;
@@ -358,6 +359,7 @@ fn map(distance: u64) -> bool {
 }
 
 /// Whether neither the program's memory may lie there nor the runtime's, which maps its own and the tables as it needs them.
+#[inline(never)]
 fn is_free(place: &Range<u64>) -> bool {
     let mut kept = covered().chain([own_range(), tables(true), tables(false)]);
     place.start >= LOW && kept.all(|r| place.end <= r.start || r.end <= place.start)
