@@ -1873,14 +1873,15 @@ int main(void) {
     char *reserved = (char *)at(0x234500000000, 1L << 40, PROT_NONE);
     long *unused = at(0x10000, 1L << 32, PROT_NONE);
     pieces[0] = at(0x61b4a5236000, 8192, PROT_READ | PROT_WRITE);
-    pieces[1] = (long *)(reserved + 0x12345678000);
+    pieces[1] = (long *)(reserved + 0x2345678000);
     if (!reserved || !unused || !pieces[0] || mprotect(pieces[1], 4096, PROT_READ | PROT_WRITE)) return 1;
     pthread_barrier_init(&barrier, 0, THREADS + 1);
     for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)i);
     pthread_barrier_wait(&barrier);
     pieces[2] = at(0x4d5c00000000, 1 << 20, PROT_READ | PROT_WRITE);
-    pieces[3] = (long *)(reserved + 0x1234567a000);
-    if (!pieces[2] || mprotect(pieces[3], 4096, PROT_READ | PROT_WRITE)) return 1;
+    char *part = reserved + 0x234567a000;
+    if (!pieces[2] || mprotect(part, 4096, PROT_READ | PROT_WRITE)) return 1;
+    pieces[3] = (long *)part;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
     printf("%ld %ld\n", *pieces[0], *pieces[1]);
     return 0;

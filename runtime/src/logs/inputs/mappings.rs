@@ -102,14 +102,14 @@ pub fn forked(forked: &Forked) {
 }
 
 /// From here on the thread is watched: what is known of memory whose contents others change is of no use, but for
-/// code.
+/// code of files.
 pub fn watched() {
     let jit = jit();
     SPECIAL.lock().retain(|special| match special.kind {
         Kind::Wiped | Kind::Missing => true,
-        Kind::File | Kind::Through | Kind::Private | Kind::Shared => {
-            jit.touches_code(special.start, special.end)
-        }
+        Kind::Private => jit.touches_code(special.start, special.end),
+        // Code that others may change is compared, and noted.
+        Kind::File | Kind::Through | Kind::Shared => false,
     });
 }
 
