@@ -451,7 +451,7 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
     }
     thread.block.program_fs = thread.fs_base();
     if view::may_be_watched() {
-        covered::place(stack.start);
+        covered::place(&stack);
     }
     if !view::take(thread) {
         crate::die!("no address space for the view of a watched thread: use --threads serial");

@@ -9,17 +9,19 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 /// So much is covered from the start on of where the kernel places what the program maps: from the top downwards.
-const AREA: u64 = 28 << 30;
+const AREA: u64 = 12 << 30;
 /// And above that so far: there lies what was mapped earlier.
 const MARGIN: u64 = 4 << 30;
-/// And so much below the stack pointer that the program begins with.
+/// And so much below the stack pointer that the program begins with, and behind its stack, where the kernel places the
+/// vdso.
 const STACK: u64 = 8 << 30;
+const BEHIND_STACK: u64 = 1 << 30;
 /// Where addresses end.
 const END: u64 = 0x8000_0000_0000;
 /// Pieces elsewhere lie above this: there would be room for few views, or none, below what lies lower.
 const LOWEST_PIECE: u64 = 1 << 39;
 /// Pieces are as large as the gap that they lie in, up to multiples of these: there are few then.
-const ROUNDED_TO: [u64; 3] = [16 << 30, 1 << 30, PAGE];
+const ROUNDED_TO: [u64; 3] = [4 << 30, 1 << 30, PAGE];
 /// Most pieces elsewhere.
 const PIECES: usize = 128;
 /// Most views.
@@ -27,8 +29,8 @@ const VIEWS: usize = 1024;
 
 /// Where the kernel places what the program maps.
 static PLACED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Where the first stack lies.
-static STACK_AT: AtomicU64 = AtomicU64::new(END);
+/// Where the first stack lies: from where to where.
+static STACK_AT: [AtomicU64; 2] = [const { AtomicU64::new(END) }; 2];
 /// First bytes of pieces elsewhere, and first bytes behind; so many.
 static ELSEWHERE: [[AtomicU64; 2]; PIECES] = [const { [const { AtomicU64::new(0) }; 2] }; PIECES];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -36,10 +38,12 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static IN_USE: [AtomicU64; VIEWS] = [const { AtomicU64::new(0) }; VIEWS];
 static CHANGE: Lock<()> = Lock::new(());
 
-/// Finds out where the program's memory is; the stack begins at `stack`. In front of the first view.
-pub fn place(stack: u64) {
+/// Finds out where the program's memory is; the part of the stack that the kernel has made is `stack`. In front of the
+/// first view.
+pub fn place(stack: &Range<u64>) {
     const FLAGS: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
-    let below = page_down(stack.saturating_sub(STACK));
+    let below = page_down(stack.start.saturating_sub(STACK));
+    let behind = page_up(stack.end).saturating_add(BEHIND_STACK).min(END);
     // The kernel takes the topmost place that is free.
     // SAFETY: new memory, which is given back.
     let free = unsafe { sys::mmap(0, PAGE, sys::PROT_READ, FLAGS, -1, 0) };
@@ -53,8 +57,7 @@ pub fn place(stack: u64) {
     if window.end > start && window.start < top {
         start = start.min(window.start);
     }
-    STACK_AT.store(below, Relaxed);
-    for (to, at) in PLACED.iter().zip([start, top]) {
+    for (to, at) in PLACED.iter().chain(&STACK_AT).zip([start, top, below, behind]) {
         to.store(at, Relaxed);
     }
 }
@@ -63,11 +66,11 @@ pub fn place(stack: u64) {
 /// pieces elsewhere. None overlaps another.
 pub fn covered() -> impl Iterator<Item = Range<u64>> {
     let [start, end] = PLACED.each_ref().map(|at| at.load(Relaxed));
-    let stack = STACK_AT.load(Relaxed);
+    let [stack, behind] = STACK_AT.each_ref().map(|at| at.load(Relaxed));
     let window = facts().window..facts().window + WINDOW_SIZE;
     let (placed, stack) = match end < stack {
-        true => (start..end, Some(stack..END)),
-        false => (start..END, None),
+        true => (start..end, Some(stack..behind)),
+        false => (start..behind, None),
     };
     let window = Some(window).filter(|window| window.end <= start);
     [Some(placed), stack, window].into_iter().flatten().chain(pieces())

@@ -29,9 +29,9 @@ const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 
 /// Views lie at multiples of this below the program's memory.
-const STEP: u64 = 32 << 30;
+const STEP: u64 = 16 << 30;
 /// At each so many of them, as long as there are enough.
-const APART: [u64; 3] = [9, 3, 1];
+const APART: [u64; 3] = [18, 6, 1];
 /// Those that are taken first lie so far below. Programs that choose addresses by chance reserve up to some TiB in one
 /// piece, in which no view of a part of it can lie; and what lies lower than its view is far away cannot be covered.
 const FIRST: Range<u64> = 3 << 39..4 << 40;
