@@ -712,6 +712,14 @@ impl<W: World> Jit<W> {
         }
     }
 
+    /// As [`Jit::resolve`], where nothing has to be noted first: else `None`, too.
+    pub fn at_hand(&mut self, target: LiveAddr) -> Option<CodeAddr> {
+        match self.opens(target) {
+            Opens::AtOnce => self.resolve(target, None),
+            Opens::Compared | Opens::Alone => None,
+        }
+    }
+
     /// Where the pages of that code begin that came to be translated behind `moment`.
     pub fn made_since(&self, moment: u64) -> Vec<LiveAddr> {
         self.made.since(moment)

@@ -18,7 +18,7 @@ use crate::base::futex::{self, wake};
 use crate::base::lineage::lineage;
 use crate::base::lock::Forked;
 use crate::base::sys::{self, nr};
-use crate::code::jit::{jit, Opens};
+use crate::code::jit::jit;
 use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::{baton, ring};
@@ -125,8 +125,7 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     let (plain, code) = {
         let mut jit = jit();
         // What has to be noted first is looked up by way of a miss.
-        let is_at_hand = !view::has(thread) || jit.opens(target) == Opens::AtOnce;
-        (jit.is_plain(), if is_at_hand { jit.resolve(target, None) } else { None })
+        (jit.is_plain(), jit.at_hand(target))
     };
     match code {
         Some(code) => thread.block.resume = code.0,

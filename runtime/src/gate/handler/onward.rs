@@ -6,7 +6,7 @@ use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{PendingSignal, SigInfo, SIGTRAP, TRAP_TRACE};
 use crate::base::sys;
-use crate::code::jit::{jit, Opens};
+use crate::code::jit::jit;
 use crate::gate::dispatch::fetch_fault;
 use crate::gate::handler::buffers::give_pointers;
 use crate::gate::handler::interrupted::{Interrupted, ALIGNMENT_FLAG, TRAP_FLAG};
@@ -127,21 +127,15 @@ pub fn go(thread: &mut Thread, at: &mut Interrupted, next: &State) {
         by_runtime(thread, at, next.rip);
         return give_pointers(thread, at);
     }
-    let target = LiveAddr(next.rip);
-    let mut jit = jit();
-    // What a watched thread has to note first it notes in the runtime.
-    let is_at_hand = !view::has(thread) || jit.opens(target) == Opens::AtOnce;
-    let resolved = if is_at_hand { jit.resolve(target, None) } else { None };
-    drop(jit);
+    let resolved = jit().at_hand(LiveAddr(next.rip));
     match resolved {
-        _ if !is_at_hand => by_runtime(thread, at, next.rip),
         Some(code) => {
             at.context.rip = code.0;
             // Where the next instruction is the program's, the first trap is behind it.
             thread.traps.fresh = traps && !is_boundary(code.0);
         }
         None => {
-            // The handler's own address is not executable: by way of the runtime, which says so.
+            // The handler's own address is not executable, or its code has to be noted first: by way of the runtime.
             thread.block.target = next.rip;
             at.context.rip = thread.block.stub_miss;
         }

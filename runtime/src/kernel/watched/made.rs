@@ -30,7 +30,7 @@ const MOST_TRIES: u32 = 200;
 pub fn resolve(thread: &mut Thread, target: u64, what: Option<For>) -> Option<CodeAddr> {
     let target = LiveAddr(target);
     let mut jit = with_room(jit());
-    match opens(thread, &jit, target) {
+    match jit.opens(target) {
         Opens::AtOnce => jit.resolve(target, what),
         Opens::Compared => {
             let code = jit.resolve(target, what);
@@ -57,18 +57,11 @@ pub fn link(thread: &mut Thread, exit: ExitId) -> Linked {
     let target = jit.target_of(thread.plain, exit);
     // Nothing is needed any more of the code that it comes from: it is in the runtime now.
     thread.slot.set_place(place::RUNTIME);
-    if !jit.needs_room() && opens(thread, &jit, target) == Opens::AtOnce {
+    if !jit.needs_room() && jit.opens(target) == Opens::AtOnce {
         return jit.link_from(thread.plain, exit);
     }
     drop(jit);
     Linked { target, code: resolve(thread, target.0, None) }
-}
-
-fn opens(thread: &Thread, jit: &Opened, target: LiveAddr) -> Opens {
-    match view::has(thread) {
-        true => jit.opens(target),
-        false => Opens::AtOnce,
-    }
 }
 
 /// There is room for a translation.
