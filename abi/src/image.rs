@@ -24,6 +24,8 @@ pub mod flags {
     /// The program asks for a stack that may be executed (functions inside of functions need one,
     /// in GNU C).
     pub const EXECUTABLE_STACK: u32 = 8;
+    /// The program looks where the kernel has placed what, and ends if it is elsewhere (ThreadSanitizer, MemorySanitizer).
+    pub const KEEPS_PLACES: u32 = 16;
 }
 
 /// All fields are little-endian 8-byte words but for the first ones; no padding.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use store::{Content, Entry, Failed, Hash, Hasher, Place, Stamp, Store, Trouble};
@@ -216,14 +216,10 @@ fn decide(
     if let Some(reason) = privileges(file, metadata) {
         return Ok(Made::native(reason, true));
     }
-    let mut arguments = match arguments_for(options, exe) {
+    let arguments = match arguments_for(options, exe) {
         Ok(arguments) => arguments,
         Err(reason) => return Ok(Made::native(reason, true)),
     };
-    if lies_at_fixed_addresses(file) {
-        // Its threads cannot be watched; one at a time they can be replayed as well.
-        arguments.how.be_serial();
-    }
     let since = SystemTime::now();
     let libraries = match rewrite::libraries(&arguments) {
         Ok(libraries) => libraries,
@@ -315,14 +311,6 @@ fn key(
         }
     }
     Ok(hasher.finish())
-}
-
-/// Whether the program has the one place that its file names.
-fn lies_at_fixed_addresses(file: &File) -> bool {
-    const TYPE: u64 = 16;
-    const EXECUTABLE: [u8; 2] = [2, 0];
-    let mut kind = [0; 2];
-    file.read_exact_at(&mut kind, TYPE).is_ok() && kind == EXECUTABLE
 }
 
 /// Why a program that gets other rights than its caller's is left alone: they would go to whoever can

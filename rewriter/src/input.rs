@@ -8,6 +8,7 @@ use crate::error::{unsupported, Error, Result};
 use abi::ids::FileOff;
 use object::elf;
 use object::read::elf::FileHeader as _;
+use object::{Endianness, Object as _, ObjectSymbol as _};
 use std::io::Read as _;
 use std::path::Path;
 
@@ -55,6 +56,17 @@ pub struct Input {
 }
 
 impl Input {
+    /// Whether the program ends where the kernel's places are not those that it expects.
+    #[must_use]
+    pub fn keeps_places(&self) -> bool {
+        const WHO: [&str; 2] = ["__tsan_init", "__msan_init"];
+        let file = object::read::elf::ElfFile64::<Endianness>::parse(&*self.bytes);
+        let of_one = |symbol: object::read::elf::ElfSymbol64<'_, '_, Endianness>| {
+            symbol.name().is_ok_and(|name| WHO.contains(&name))
+        };
+        file.is_ok_and(|file| file.dynamic_symbols().any(of_one))
+    }
+
     /// A program.
     pub fn parse(bytes: Vec<u8>) -> Result<Input> {
         let input = Input::parse_any(bytes)?;

@@ -198,6 +198,7 @@ pub fn tables(
         (flags::DYNAMIC, dynamic),
         (flags::NEEDS_AVX512VL, options.process.pointers == Pointers::Vector),
         (flags::EXECUTABLE_STACK, stack.is_some_and(|p| p.is_executable())),
+        (flags::KEEPS_PLACES, input.keeps_places()),
     ] {
         bits |= if on { bit } else { 0 };
     }

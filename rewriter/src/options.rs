@@ -292,11 +292,6 @@ impl How {
         self.switchable |= is_profile && !matches!(self.control_flow(), ControlFlowArg::Bits);
     }
 
-    /// Threads run one at a time, whatever `--threads` says.
-    pub fn be_serial(&mut self) {
-        self.threads = ThreadsArg::Serial;
-    }
-
     /// All threads run at once, each with a view of memory.
     pub fn is_watched(&self) -> bool {
         self.threads == ThreadsArg::Watched && self.has_inputs()

@@ -132,11 +132,6 @@ pub fn build(arguments: &Arguments, shared: Option<&SharedLibraries>) -> Result<
     let mut runtime = Runtime::embedded()?;
     let text = roots::executable_ranges(&input).iter().map(|[start, end, _]| end - start).sum();
     runtime.misses = Misses::new(text, !input.pie, options);
-    if options.recording.watches() && !input.pie {
-        return Err(unsupported!(
-            "a program at fixed addresses, whose threads cannot be watched: use --threads serial"
-        ));
-    }
     if let Some(at) = changing.filter(|_| !arguments.dynamic() && !arguments.for_several) {
         say!("the segment at {at:#x} is writable and executable: translated when it runs");
     }

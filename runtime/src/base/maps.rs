@@ -3,11 +3,16 @@
 use crate::base::sys::{self, nr};
 use abi::layout::page_up;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::ops::Range;
 
 /// All of it; `None` without `/proc`.
 pub fn read() -> Option<Vec<u8>> {
-    let path = c"/proc/self/maps";
+    read_file(c"/proc/self/maps")
+}
+
+/// The contents of a file, as the kernel makes them; `None` if there is none.
+pub fn read_file(path: &CStr) -> Option<Vec<u8>> {
     // SAFETY: the kernel reads a zero-terminated path.
     let fd = unsafe { sys::call(nr::OPEN, &[path.as_ptr() as usize, 0]) }.ok()?;
     let mut all = Vec::new();

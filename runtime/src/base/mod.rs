@@ -2,6 +2,7 @@
 //! last words. Imports nothing of the floors above.
 
 pub mod attempt;
+pub mod ceiling;
 pub mod census;
 pub mod control;
 pub mod costs;

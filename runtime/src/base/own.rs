@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Where the runtime's own memory lies: below all that the kernel chooses for the program, which
 /// runs over the ends of its arrays and uses memory that it has given back. Where it has given some
 /// back there must be nothing then, as natively. (ThreadSanitizer expects nothing much further down.)
-const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
+pub const OWN: core::ops::Range<u64> = 0x7e80_0000_0000..0x7ec0_0000_0000;
 
 /// Where it lies in this process: [`OWN`], or in a replay where the recorded program had nothing.
 static START: AtomicU64 = AtomicU64::new(OWN.start);
@@ -204,4 +204,13 @@ pub fn random() -> u64 {
     // SAFETY: the kernel writes one word.
     let _ = unsafe { sys::call(sys::nr::GETRANDOM, &[&mut word as *mut u64 as usize, 8, 1]) };
     word
+}
+
+/// Whether the kernel chooses addresses by chance (not where ASLR is off).
+pub fn is_randomized() -> bool {
+    const ADDR_NO_RANDOMIZE: usize = 0x40000;
+    const PERSONALITY: usize = 135;
+    // SAFETY: asks only.
+    let persona = unsafe { sys::raw(PERSONALITY, [0xffff_ffff, 0, 0, 0, 0, 0]) };
+    persona & ADDR_NO_RANDOMIZE == 0
 }

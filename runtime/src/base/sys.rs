@@ -98,6 +98,7 @@ pub mod nr {
     pub const DUP3: usize = 292;
     pub const GETDENTS64: usize = 217;
     pub const RT_TGSIGQUEUEINFO: usize = 297;
+    pub const SETRLIMIT: usize = 160;
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
     pub const PROCESS_VM_WRITEV: usize = 311;

@@ -2,11 +2,11 @@
 
 use crate::base::facts::{facts, install, Entries, Facts};
 use crate::base::lineage;
-use crate::base::own::{keep_spare, random, reserve};
+use crate::base::own::{is_randomized, keep_spare, random, reserve};
 use crate::base::processor::{detect, has_avx512vl, has_avx_alone, has_bmi2};
 use crate::base::signal::current_mask;
 use crate::base::sys::{self, address_space_is_limited};
-use crate::base::{census, control};
+use crate::base::{ceiling, census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
 use crate::code::far::{Far, FRONT};
@@ -36,7 +36,7 @@ use crate::recording::trace_file;
 use crate::start::replay::Given;
 use crate::start::stack::{at, program_path, Start};
 use crate::start::trace::{new_trace, open_trace, real_path};
-use crate::start::{hidden, loader, misses, place, replay, selection, vdso};
+use crate::start::{hidden, loader, lower, misses, place, replay, selection, vdso};
 use crate::thread::Thread;
 use abi::event::Event;
 use abi::ids::LiveAddr;
@@ -74,6 +74,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let start = match &replay {
         // SAFETY: as above; nothing else points to the kernel's stack.
         Some(given) => unsafe { given.take_places(start, &header, window, entry) },
+        None if goes_below_a_ceiling(&start, &header, window, options) => lower::lower(start),
         None => start,
     };
     let xsave = detect();
@@ -231,8 +232,8 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         && !options.recording.watches()
         && !options.process.replays
         && ring.is_none()
-        && window != 0
-        && view::can_be_entered(&stack)
+        && (window != 0 || ceiling::above().is_some())
+        && view::has_fsgsbase(start.entries())
     {
         view::begins_if_shared();
     }
@@ -257,7 +258,23 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
             since_ns: started_ns,
         });
     }
-    first_thread(stack, entry, replay.as_ref())
+    first_thread(stack, entry, view::has_fsgsbase(start.entries()), replay.as_ref())
+}
+
+/// Whether the program's memory is to lie below a ceiling: it lies where its file says, and its threads may have views.
+fn goes_below_a_ceiling(
+    start: &Start,
+    header: &ImageHeader,
+    window: u64,
+    options: Options,
+) -> bool {
+    window == 0
+        && options.recording.inputs()
+        && !options.recording.both()
+        && !options.process.replays
+        && header.flags & flags::KEEPS_PLACES == 0
+        && !address_space_is_limited()
+        && view::has_fsgsbase(start.entries())
 }
 
 /// How much of a recording of inputs is kept, if not all.
@@ -355,11 +372,7 @@ fn program_break(header: &ImageHeader, window: u64, added: u64) -> Brk {
 
 /// Distance of the heap from the program, as the kernel randomises it (none with ASLR off).
 fn random_pages(from: u64, limit: u64) -> u64 {
-    const ADDR_NO_RANDOMIZE: usize = 0x40000;
-    const PERSONALITY: usize = 135;
-    // SAFETY: asks only.
-    let persona = unsafe { sys::raw(PERSONALITY, [0xffff_ffff, 0, 0, 0, 0, 0]) };
-    if persona & ADDR_NO_RANDOMIZE != 0 {
+    if !is_randomized() {
         return 0;
     }
     let room = (limit - from) / 2;
@@ -423,7 +436,7 @@ fn enter_program(start: &Start, header: &ImageHeader, window: u64, replay: Optio
 }
 
 /// `stack`: what the kernel has left on it.
-fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
+fn first_thread(stack: Range<u64>, entry: u64, has_fsgsbase: bool, replay: Option<&Given>) -> ! {
     let Ok(thread) = Thread::create() else { crate::die!("no memory for the first thread") };
     thread.index = threads::next_index();
     census::begins();
@@ -443,10 +456,10 @@ fn first_thread(stack: Range<u64>, entry: u64, replay: Option<&Given>) -> ! {
             entry
         }
     };
-    if view::may_be_watched() && facts().window == 0 {
-        crate::die!("a program at fixed addresses cannot be watched: use --threads serial");
+    if view::may_be_watched() && facts().window == 0 && ceiling::above().is_none() {
+        crate::die!("this program at fixed addresses cannot be watched (it has a limit of its address space, or needs the kernel's places): use --threads serial");
     }
-    if view::may_be_watched() && !view::can_be_entered(&stack) {
+    if view::may_be_watched() && !has_fsgsbase {
         crate::die!("this processor or kernel does not let a thread set its fs base (FSGSBASE), which watched threads need: use --threads serial");
     }
     thread.block.program_fs = thread.fs_base();

@@ -4,6 +4,7 @@ pub mod boot;
 pub mod hidden;
 pub mod kernel_view;
 pub mod loader;
+pub mod lower;
 pub mod misses;
 pub mod place;
 pub mod replay;

@@ -32,7 +32,6 @@ use core::fmt::Write;
 
 const ARCH_SET_GS: usize = 0x1001;
 const ARCH_SET_FS: usize = 0x1002;
-const SETRLIMIT: usize = 160;
 
 /// Ends the replay if what the program passes to the kernel is not what it passed in the recording.
 fn compare_passed(
@@ -291,7 +290,7 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
             result
         }
         _ if !succeeded => result,
-        SETRLIMIT if args[0] == sys::RLIMIT_STACK => limit_stack(args[1] as u64, result),
+        nr::SETRLIMIT if args[0] == sys::RLIMIT_STACK => limit_stack(args[1] as u64, result),
         nr::PRLIMIT64 if args[1] == sys::RLIMIT_STACK => limit_stack(args[2] as u64, result),
         // What was there is not asked of this process, which has inherited something else: where the
         // program found it new, it is among what was written.

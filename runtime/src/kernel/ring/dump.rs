@@ -5,6 +5,7 @@
 // On the way of every entry: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::ceiling;
 use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::kernel::ring::copied::Copied;
@@ -257,7 +258,8 @@ fn list() -> Result<Vec<u8>, i32> {
 /// Whether the runtime keeps other things away from there.
 fn is_reserved(copied: &Copied, line: &Line<'_>) -> bool {
     let in_area = copied.area.start <= line.range.start && line.range.end <= copied.area.end;
-    in_area && line.inode == 0 && !line.readable && !line.writable
+    let is_kept = ceiling::is_kept(&line.range);
+    (in_area || is_kept) && line.inode == 0 && !line.readable && !line.writable
 }
 
 fn region(

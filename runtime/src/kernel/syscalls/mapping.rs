@@ -17,6 +17,7 @@ use crate::code::window::{map_in_window, map_library};
 use crate::kernel::switch;
 use crate::kernel::syscalls::{aligned, near, objects};
 use crate::logs::dropped::drops;
+use crate::logs::inputs::view;
 use crate::logs::log;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
@@ -115,6 +116,13 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
         // SAFETY: the program's own call, without the right to execute.
         return unsafe { sys::raw(nr::MMAP, [address, length, real, flags, fd, offset]) };
     }
+    // Natively nothing is where room is kept for views.
+    let is_new =
+        flags & sys::MAP_FIXED_NOREPLACE != 0 && view::is_kept_free(&(at..at.saturating_add(len)));
+    let flags = match is_new {
+        true => flags & !sys::MAP_FIXED_NOREPLACE | sys::MAP_FIXED,
+        false => flags,
+    };
     if fixed && len > 0 && is_ours(at, len) {
         if flags & sys::MAP_FIXED_NOREPLACE != 0 {
             return failed(sys::EEXIST);

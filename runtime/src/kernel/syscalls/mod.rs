@@ -7,6 +7,7 @@ pub mod errand;
 pub mod exe_link;
 pub mod exec;
 pub mod filters;
+mod limits;
 pub mod listing;
 pub mod mapping;
 mod near;
@@ -188,6 +189,15 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             Some(result) => result,
             None => return plain(thread, number, args),
         },
+        nr::SETRLIMIT | nr::PRLIMIT64 => {
+            let wanted = limits::wanted(number, args);
+            wanted.into_iter().for_each(limits::before);
+            let outcome = plain(thread, number, args);
+            if matches!(outcome, Outcome::Done(0)) {
+                wanted.into_iter().for_each(limits::after);
+            }
+            return outcome;
+        }
         nr::MEMFD_CREATE => {
             let outcome = plain(thread, number, args);
             if let Outcome::Done(result) = outcome {

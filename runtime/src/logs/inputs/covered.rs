@@ -3,7 +3,7 @@
 
 use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
-use crate::base::{maps, sys};
+use crate::base::{ceiling, maps, sys};
 use abi::layout::{page_down, page_up, PAGE, WINDOW_SIZE};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -110,6 +110,23 @@ pub fn begins(distance: u64) -> bool {
     })
 }
 
+/// The distances of all views in use.
+fn views() -> impl Iterator<Item = u64> {
+    IN_USE.iter().map(|view| view.load(Relaxed)).filter(|&distance| distance != 0)
+}
+
+/// The places of all views in use.
+pub fn places() -> impl Iterator<Item = Range<u64>> {
+    views().flat_map(|distance| {
+        covered().map(move |r| r.start.wrapping_sub(distance)..r.end.wrapping_sub(distance))
+    })
+}
+
+/// Whether a view in use has a place there.
+pub fn is_used(place: &Range<u64>) -> bool {
+    places().any(|used| used.start < place.end && place.start < used.end)
+}
+
 /// It is not any more.
 pub fn ends(distance: u64) {
     if let Some(view) = IN_USE.iter().find(|view| view.load(Relaxed) == distance) {
@@ -134,8 +151,9 @@ pub fn add(
         }
         let before = covered().map(|range| range.end).filter(|&behind| behind <= from).max();
         let next = covered().map(|range| range.start).filter(|&start| start > from).min();
-        let (lowest, highest) =
-            (before.unwrap_or(0).max(LOWEST_PIECE), next.unwrap_or(END).min(END));
+        // (Where views lie above, all lies below them.)
+        let least = if ceiling::above().is_some() { 0 } else { LOWEST_PIECE };
+        let (lowest, highest) = (before.unwrap_or(0).max(least), next.unwrap_or(END).min(END));
         let to = end.min(highest);
         if from < lowest {
             return false;
@@ -161,11 +179,16 @@ fn add_piece(
 ) -> bool {
     let count = COUNT.load(Relaxed);
     let Some([first, behind]) = ELSEWHERE.get(count) else { return false };
-    let views = || IN_USE.iter().map(|view| view.load(Relaxed)).filter(|&distance| distance != 0);
-    let place = |distance: u64| Some(piece.start.checked_sub(distance)?..piece.end - distance);
+    let place = |distance| piece.start.wrapping_sub(distance)..piece.end.wrapping_sub(distance);
+    // No place of it may lie in that of another view.
+    let len = piece.end - piece.start;
+    let is_near = |one: u64| views().any(|other| one != other && one.abs_diff(other) < len);
+    if views().any(is_near) {
+        return false;
+    }
     for (done, distance) in views().enumerate() {
-        if !place(distance).is_some_and(&map) {
-            views().take(done).filter_map(place).for_each(unmap);
+        if !map(place(distance)) {
+            views().take(done).map(place).for_each(unmap);
             return false;
         }
     }

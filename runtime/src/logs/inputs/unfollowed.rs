@@ -1,5 +1,6 @@
 //! What a recording of inputs cannot follow: from there on it is not replayed. The program goes on.
 
+use crate::base::ceiling;
 use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
@@ -57,8 +58,9 @@ pub fn unfollowed_meanwhile(thread: &mut Thread, why: &str) {
     if !thread.recorder.to_file() {
         return;
     }
-    // A program at fixed addresses cannot be watched.
-    let is_way_out = !view::is_watched() && facts().window != 0;
+    // Views have no room near a program at fixed addresses.
+    let has_room = facts().window != 0 || ceiling::above().is_some();
+    let is_way_out = !view::is_watched() && has_room;
     note(thread, why, if is_way_out { " (--threads watched may follow it)" } else { "" });
 }
 

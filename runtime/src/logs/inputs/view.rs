@@ -4,11 +4,12 @@
 //! sees and has not stored itself is put there when it is seen, and noted ([`Event::Seen`]). So the view
 //! is at each moment what the memory of a replay is that has nothing but this thread.
 
+use crate::base::ceiling;
 use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::lock::Forked;
-use crate::base::own::own_range;
+use crate::base::own::{keep_free, own_range, KEPT_FREE};
 use crate::base::program::is_mapped;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::covered::{self, covered, covers};
@@ -18,7 +19,7 @@ use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, Moment, WHOLE_UNIT};
 use abi::ids::LiveAddr;
-use abi::layout::{tables, PAGE};
+use abi::layout::{page_up, tables, PAGE};
 use abi::options::Options;
 use alloc::vec::Vec;
 use core::fmt::Write;
@@ -28,7 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 
-/// Views lie at multiples of this below the program's memory.
+/// Views lie at multiples of this below the program's memory, or [above](ceiling).
 const STEP: u64 = 16 << 30;
 /// At each so many of them, as long as there are enough.
 const APART: [u64; 3] = [18, 6, 1];
@@ -257,6 +258,15 @@ pub fn follow(call: &Call, result: usize) {
     const MLOCKALL: usize = 151;
     const MCL_FUTURE: usize = 2;
     regions::note(call, result);
+    if let (nr::MMAP | nr::MREMAP, Ok(at)) = (call.number, sys::check(result)) {
+        let at = at as u64;
+        let len = if call.number == nr::MMAP { call.args[1] } else { call.args[2] };
+        let range = at..at.saturating_add(page_up(len as u64));
+        if ceiling::is_kept(&range) {
+            let _change = covered::change();
+            ceiling::takes(&range);
+        }
+    }
     let may_be_watched = may_be_watched() && !gave_up();
     let (true, Ok(at)) = (may_be_watched, sys::check(result)) else { return };
     let [first, second, third, fourth, ..] = call.args;
@@ -291,39 +301,41 @@ pub fn enter(thread: &Thread) {
 
 fn set_fs(base: u64) {
     // SAFETY: no code of ours uses fs, and it is the program's base or the distance of a view. The processor has the
-    // instruction ([`can_be_entered`]).
+    // instruction ([`has_fsgsbase`]).
     unsafe {
         core::arch::asm!("wrfsbase {}", in(reg) base, options(nostack, nomem, preserves_flags));
     }
 }
 
-/// Whether threads may set their fs base themselves; `stack`: as the kernel has made it.
-pub fn can_be_entered(stack: &Range<u64>) -> bool {
+/// Whether threads may set their fs base themselves, as the kernel says in the auxiliary vector.
+pub fn has_fsgsbase(mut vector: impl Iterator<Item = [u64; 2]>) -> bool {
     const AT_HWCAP2: u64 = 26;
     const FSGSBASE: u64 = 2;
-    // SAFETY: words of the stack that the kernel has made, in front of its end.
-    let words = (stack.start..stack.end).step_by(8).map(|at| unsafe { (at as *const u64).read() });
-    // The count of arguments, their addresses and a zero, those of the environment and a zero.
-    let mut vector = words.skip(1).skip_while(|&word| word != 0).skip(1);
-    vector.find(|&word| word == 0);
-    while let (Some(kind), Some(value)) = (vector.next(), vector.next()) {
-        match kind {
-            AT_HWCAP2 => return value & FSGSBASE != 0,
-            0 => return false,
-            _ => {}
-        }
-    }
-    false
+    vector.find(|entry| entry[0] == AT_HWCAP2).is_some_and(|entry| entry[1] & FSGSBASE != 0)
 }
 
-/// How far views may lie below the program's memory, in the order in which they are tried: first so that there is room
-/// for more of it, then closer together.
+/// How far views may lie from the program's memory, downwards ([`take`]), in the order in which they are tried: first so that
+/// there is room for more of it, then closer together.
 fn distances() -> impl Iterator<Item = u64> {
     let lowest = covered().map(|range| range.start).min().unwrap_or(0);
-    let most = lowest.saturating_sub(LOW);
-    let apart = move |n: u64| (1..).map(move |i| i * n * STEP).take_while(move |&far| far <= most);
-    let first = APART.into_iter().take(2).flat_map(apart).filter(|far| FIRST.contains(far));
-    first.chain(APART.into_iter().flat_map(apart))
+    let highest = covered().map(|range| range.end).max().unwrap_or(0);
+    let above = ceiling::above();
+    let is_above = above.is_some();
+    let (least, most) = match above {
+        Some(room) => (room.start, room.end.saturating_sub(highest)),
+        None => (0, lowest.saturating_sub(LOW)),
+    };
+    let apart =
+        move |n: u64| (1..).map(move |i| least + i * n * STEP).take_while(move |&far| far <= most);
+    let is_first = move |far: &u64| !is_above && FIRST.contains(far);
+    let first = APART.into_iter().take(2).flat_map(apart).filter(is_first);
+    let all = first.chain(APART.into_iter().flat_map(apart));
+    all.map(move |far| if is_above { far.wrapping_neg() } else { far })
+}
+
+/// Where a view at this distance has its place of a range.
+fn place(range: Range<u64>, distance: u64) -> Range<u64> {
+    range.start.wrapping_sub(distance)..range.end.wrapping_sub(distance)
 }
 
 /// Gives the thread a view. False if there is no address space for it.
@@ -345,7 +357,7 @@ pub fn take(thread: &mut Thread) -> bool {
 
 /// Maps a view at this distance, if all of it is free there, and is not where the program's memory may be.
 fn map(distance: u64) -> bool {
-    let places = || covered().map(|range| range.start - distance..range.end - distance);
+    let places = || covered().map(|range| place(range, distance));
     if !places().all(|place| is_free(&place)) {
         return false;
     }
@@ -362,16 +374,33 @@ fn map(distance: u64) -> bool {
 #[inline(never)]
 fn is_free(place: &Range<u64>) -> bool {
     let mut kept = covered().chain([own_range(), tables(true), tables(false)]);
-    place.start >= LOW && kept.all(|r| place.end <= r.start || r.end <= place.start)
+    let is_within = match ceiling::above() {
+        Some(_) => is_kept_free(place),
+        None => place.start >= LOW,
+    };
+    is_within
+        && place.start < place.end
+        && kept.all(|r| place.end <= r.start || r.end <= place.start)
+}
+
+/// Whether nothing is in this range, but that it is kept free for views.
+pub fn is_kept_free(range: &Range<u64>) -> bool {
+    let is_within =
+        ceiling::above().is_some_and(|room| room.start <= range.start && range.end <= room.end);
+    is_within && !ceiling::is_taken(range) && !covered::is_used(range)
 }
 
 /// Maps a part of a view; false if something lies there.
 fn map_place(place: Range<u64>) -> bool {
-    const FLAGS: usize =
-        sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
+    let how = match ceiling::above() {
+        // It is kept free.
+        Some(_) => sys::MAP_FIXED,
+        None => sys::MAP_FIXED_NOREPLACE,
+    };
+    let flags = KEPT_FREE | how;
     let (at, len) = (place.start, place.end - place.start);
     // SAFETY: nothing is replaced.
-    let mapped = unsafe { sys::mmap(at, len, sys::PROT_READ | sys::PROT_WRITE, FLAGS, -1, 0) };
+    let mapped = unsafe { sys::mmap(at, len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0) };
     if mapped != Ok(at) {
         return false;
     }
@@ -383,12 +412,17 @@ fn map_place(place: Range<u64>) -> bool {
 
 /// Gives all of a view back.
 fn unmap_all(distance: u64) {
-    covered().for_each(|range| unmap(range.start - distance..range.end - distance));
+    covered().for_each(|range| unmap(place(range, distance)));
 }
 
 /// Gives a part of a view back, which nobody uses any more.
 fn unmap(place: Range<u64>) {
-    let args = [place.start as usize, (place.end - place.start) as usize];
+    let len = place.end - place.start;
+    if ceiling::above().is_some() {
+        keep_free(place.start, len);
+        return;
+    }
+    let args = [place.start as usize, len as usize];
     // SAFETY: of a view that is no thread's.
     let _ = unsafe { sys::call(nr::MUNMAP, &args) };
 }
@@ -412,7 +446,7 @@ pub fn empty(thread: &Thread) {
         return;
     }
     for range in covered() {
-        let (at, len) = (range.start - distance, range.end - range.start);
+        let (at, len) = (range.start.wrapping_sub(distance), range.end - range.start);
         let args = [at as usize, len as usize, MADV_DONTNEED];
         // SAFETY: the thread's view, of which nobody has a slice.
         if unsafe { sys::call(nr::MADVISE, &args) }.is_err() {
@@ -423,6 +457,10 @@ pub fn empty(thread: &Thread) {
 
 /// In the only thread of a forked child, which has inherited no view.
 pub fn forked(thread: &mut Thread, forked: &Forked) {
+    if ceiling::above().is_some() {
+        // What was not inherited is kept free again.
+        covered::places().for_each(unmap);
+    }
     covered::forked(forked);
     let had_one = has(thread);
     (thread.block.view, thread.block.view_back) = (0, 0);
