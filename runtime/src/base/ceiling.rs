@@ -43,6 +43,13 @@ pub fn is_kept(range: &Range<u64>) -> bool {
     from != 0 && range.start >= from
 }
 
+/// Whether nothing is in all of this range, but that it is kept free.
+pub fn has_nothing(range: &Range<u64>) -> bool {
+    let has_it = |&(start, end): &(u64, u64)| start <= range.start && range.end <= end;
+    let all = || maps::read().unwrap_or_default();
+    is_kept(range) && all().split(|&byte| byte == b'\n').filter_map(nothing).any(|r| has_it(&r))
+}
+
 /// The program has mapped something there. One thread at a time says so.
 pub fn takes(range: &Range<u64>) {
     let has_it = |piece: Range<u64>| piece.start <= range.start && range.end <= piece.end;

@@ -700,7 +700,13 @@ impl<W: World> Jit<W> {
         match range.and_then(|range| self.readable_part(target, range)) {
             Some(range) if range.shared => Opens::Compared,
             Some(range) => {
-                let span = code_read(target, range);
+                // (What is opened again is read no further than it was, and a change of that would have been noticed.)
+                let unit = self.units.at(target).map(|unit| self.units.get(unit).span());
+                let read = || code_read(target, range);
+                let span = unit.map_or_else(read, |span| Span {
+                    start: span.start,
+                    end: span.end.min(range.span.end),
+                });
                 let is_known =
                     || self.made.has(span) || self.ways().ahead_of_time(target).is_some();
                 match self.is_made(span, range) && !is_known() {

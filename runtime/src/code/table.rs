@@ -15,6 +15,7 @@ mod trim;
 
 pub use far::FarTables;
 
+use crate::base::ceiling;
 use crate::base::facts::Entries;
 use crate::base::own::{reserve, reserve_gaps};
 use crate::base::program::read_program_bytes;
@@ -599,9 +600,14 @@ pub fn map_free_with(
     fd: i32,
     offset: u64,
 ) -> Result<(), i32> {
-    const FIXED_NOREPLACE: usize = 0x10_0000;
-    // SAFETY: replaces nothing.
-    let mapped = unsafe { sys::mmap(start, len, prot, flags | FIXED_NOREPLACE, fd, offset) }?;
+    let map = |how| {
+        // SAFETY: replaces nothing.
+        unsafe { sys::mmap(start, len, prot, flags | how, fd, offset) }
+    };
+    let mapped = match map(sys::MAP_FIXED_NOREPLACE) {
+        Err(sys::EEXIST) if ceiling::has_nothing(&(start..start + len)) => map(sys::MAP_FIXED),
+        result => result,
+    }?;
     if mapped != start {
         // Linux before 4.17 takes the address for a hint.
         // SAFETY: just mapped.
@@ -668,7 +674,7 @@ impl Table {
         let (at, len) = (self.shape.entry_of(start), self.shape.entry * (end - start));
         // SAFETY: this part of the address space is the table's.
         let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, len as usize]) };
-        if ARE_KEPT.load(Relaxed) {
+        if ARE_KEPT.load(Relaxed) || ceiling::is_kept(&(at..at + len)) {
             reserve(page_down(at), page_up(at + len) - page_down(at));
         }
     }

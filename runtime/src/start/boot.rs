@@ -74,7 +74,13 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let start = match &replay {
         // SAFETY: as above; nothing else points to the kernel's stack.
         Some(given) => unsafe { given.take_places(start, &header, window, entry) },
-        None if goes_below_a_ceiling(&start, &header, window, options) => lower::lower(start),
+        None if goes_below_a_ceiling(&start, &header, window, options) => {
+            if let Some(low) = lower::window(window) {
+                // SAFETY: as above: nothing has been done yet.
+                unsafe { place::move_to(low, &header, window, &start, entry) }
+            }
+            lower::lower(start, window)
+        }
         None => start,
     };
     let xsave = detect();
@@ -261,14 +267,15 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     first_thread(stack, entry, view::has_fsgsbase(start.entries()), replay.as_ref())
 }
 
-/// Whether the program's memory is to lie below a ceiling: it lies where its file says, and its threads may have views.
+/// Whether the program's memory is to lie below a ceiling: its threads may have views, and it lies where its file says, or some
+/// of its memory may (heaps of Java, of Lisp, MAP_32BIT).
 fn goes_below_a_ceiling(
     start: &Start,
     header: &ImageHeader,
     window: u64,
     options: Options,
 ) -> bool {
-    window == 0
+    (window == 0 || options.recording.watches())
         && options.recording.inputs()
         && !options.recording.both()
         && !options.process.replays

@@ -37,21 +37,21 @@ const ARG_END: usize = 49;
 const ENV_START: usize = 50;
 const ENV_END: usize = 51;
 
-/// Tells the kernel that what lies in `image` is going to lie `distance` further. Nothing but what it
-/// tells others depends on that: where there is no /proc, or the kernel does not take it, all goes on.
-pub fn moves(start: &Start, image: &Range<u64>, distance: u64) {
+/// Tells the kernel that what lies in `range`, of the program's image or its stack, is going to lie `distance` further. Nothing but
+/// what it tells others depends on that: where there is no /proc, or the kernel does not take it, all goes on. False if so.
+pub fn moves(start: &Start, range: &Range<u64>, distance: u64) -> bool {
     const PR_SET_MM: usize = 35;
     const PR_SET_MM_MAP: usize = 14;
     let mut text = [0u8; 1024];
-    let Some(stat) = read_stat(&mut text) else { return };
-    let moved = |address: u64| match image.contains(&address) {
+    let Some(stat) = read_stat(&mut text) else { return false };
+    let moved = |address: u64| match range.contains(&address) {
         true => address.wrapping_add(distance),
         false => address,
     };
     let mut vector = [[0u64; 2]; 40];
     let mut count = 0;
     for entry in start.entries() {
-        let Some(slot) = vector.get_mut(count) else { return };
+        let Some(slot) = vector.get_mut(count) else { return false };
         *slot = match entry[0] {
             at::PHDR | at::ENTRY => [entry[0], moved(entry[1])],
             _ => entry,
@@ -60,7 +60,7 @@ pub fn moves(start: &Start, image: &Range<u64>, distance: u64) {
     }
     // Zeros end it.
     if count == vector.len() {
-        return;
+        return false;
     }
     let fields = || -> Option<Map> {
         let field = |number| field(stat, number);
@@ -73,21 +73,21 @@ pub fn moves(start: &Start, image: &Range<u64>, distance: u64) {
             end_data: moved(field(END_DATA)?),
             start_brk: field(START_BRK)?,
             brk,
-            start_stack: field(START_STACK)?,
-            arg_start: field(ARG_START)?,
-            arg_end: field(ARG_END)?,
-            env_start: field(ENV_START)?,
-            env_end: field(ENV_END)?,
+            start_stack: moved(field(START_STACK)?),
+            arg_start: moved(field(ARG_START)?),
+            arg_end: moved(field(ARG_END)?),
+            env_start: moved(field(ENV_START)?),
+            env_end: moved(field(ENV_END)?),
             auxv: vector.as_ptr() as u64,
             auxv_size: (16 * (count + 1)) as u32,
             // The file stays.
             exe_fd: u32::MAX,
         })
     };
-    let Some(map) = fields() else { return };
+    let Some(map) = fields() else { return false };
     let args = [PR_SET_MM, PR_SET_MM_MAP, &raw const map as usize, size_of::<Map>()];
     // SAFETY: the kernel reads the two, and changes no memory.
-    let _ = unsafe { sys::call(nr::PRCTL, &args) };
+    unsafe { sys::call(nr::PRCTL, &args) }.is_ok()
 }
 
 fn read_stat(text: &mut [u8; 1024]) -> Option<&[u8]> {

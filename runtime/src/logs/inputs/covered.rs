@@ -22,8 +22,9 @@ const END: u64 = 0x8000_0000_0000;
 const LOWEST_PIECE: u64 = 1 << 39;
 /// Pieces are as large as the gap that they lie in, up to multiples of these: there are few then.
 const ROUNDED_TO: [u64; 3] = [4 << 30, 1 << 30, PAGE];
-/// Most pieces elsewhere.
+/// Most pieces elsewhere, and how many are many.
 const PIECES: usize = 128;
+const MANY: usize = 24;
 /// Most views.
 const VIEWS: usize = 1024;
 
@@ -79,6 +80,11 @@ pub fn covered() -> impl Iterator<Item = Range<u64>> {
 fn pieces() -> impl Iterator<Item = Range<u64>> {
     let pieces = ELSEWHERE.iter().take(COUNT.load(Acquire));
     pieces.map(|[start, end]| start.load(Relaxed)..end.load(Relaxed))
+}
+
+/// Whether memory lies at many places.
+pub fn is_spread() -> bool {
+    COUNT.load(Relaxed) >= MANY
 }
 
 /// Whether views have a place for all of this memory.

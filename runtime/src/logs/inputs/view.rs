@@ -383,6 +383,12 @@ fn is_free(place: &Range<u64>) -> bool {
         && kept.all(|r| place.end <= r.start || r.end <= place.start)
 }
 
+/// Whether the program would like to have memory there, where no view has a place of it, as at many other places before: it chooses
+/// addresses by chance, and each of them would cost a mapping in each view. Where the kernel places memory they have one.
+pub fn is_spread(at: u64, len: u64) -> bool {
+    ceiling::above().is_some() && covered::is_spread() && !covers(at, len)
+}
+
 /// Whether nothing is in this range, but that it is kept free for views.
 pub fn is_kept_free(range: &Range<u64>) -> bool {
     let is_within =
