@@ -1342,24 +1342,100 @@ int main(void) {
     }
 }
 
+/// Their memory lies low, and views lie above it.
 #[test]
-fn programs_at_fixed_addresses_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let program = build(dir.path(), RACING, &["-no-pie"]);
-    let output = dir.path().join("watched");
-    let why = Tools::get().rewrite_sharing(&program, &output, WATCHED.flags).unwrap_err();
-    assert_eq!(why.lines().filter(|line| line.contains(WAY_OUT)).count(), 1, "{why}");
-    assert!(!output.exists());
-    // Where several programs are recorded it is one of those whose threads run one at a time.
-    let here = dir.path();
-    let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
-    assert_eq!(text(&dep(here, &record).stdout), "60000 600\n");
-    let said = text(&dep(here, &["replay", "rec"]).stdout);
-    assert!(said.contains("equal to the recording") && said.lines().count() == 1, "{said}");
-    let trace = std::fs::read_dir(here.join("rec/traces")).unwrap().next().unwrap().unwrap();
-    let info = text(&dep(here, &["info", trace.path().to_str().unwrap()]).stdout);
-    assert!(info.contains("options        inputs") && !info.contains("threads watched"), "{info}");
+fn programs_at_fixed_addresses_are_watched() {
+    for flags in ["-no-pie", "-static"] {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path();
+        build(here, RACING, &[flags]);
+        let record = ["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"];
+        assert_eq!(text(&dep(here, &record).stdout), "60000 600\n", "{flags}");
+        let said = text(&dep(here, &["replay", "rec"]).stdout);
+        assert!(said.lines().all(|line| line.ends_with("equal to the recording")), "{said}");
+        // The first thread alone, and with the others.
+        assert_eq!(said.lines().count(), 5, "{said}");
+        let info = text(&dep(here, &["info", "rec"]).stdout);
+        assert!(info.contains("to its end, 4 watched threads, each alone"), "{info}");
+    }
 }
+
+/// A program at fixed addresses is watched by itself where it shares memory, as another one is.
+#[test]
+fn memory_that_a_program_at_fixed_addresses_shares_is_watched() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, LOW, &["-no-pie"]);
+    // (Where nothing lies above a limit of the address space, nothing is kept free there.)
+    for limited in [false, true] {
+        let limit = if limited { "ulimit -v 30000000;" } else { "" };
+        let dep_here = Tools::get().dep.display();
+        let mut record = Command::new("sh");
+        record.args(["-c", &format!("{limit} exec {dep_here} record -o rec ./program")]);
+        let run = record.current_dir(here).env("DEP_CACHE", cache()).output().expect("it runs");
+        assert_eq!(text(&run.stdout), "5050 1 2000 8\n7\n", "{}", text(&run.stderr));
+        assert_eq!(text(&run.stderr).contains(NOT_REPLAYED), limited, "{}", text(&run.stderr));
+        let said = text(&dep(here, &["replay", "rec"]).stdout);
+        assert!(limited || said.lines().all(|line| line.ends_with("equal to the recording")));
+        assert!(said.contains("equal to the recording"), "{said}");
+        std::fs::remove_dir_all(here.join("rec")).unwrap();
+    }
+}
+
+/// Shares a page with a child, has a stack that becomes larger than its limit was, memory at places of its choice where views
+/// could be, and ends by using up its stack.
+const LOW: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int deep(int n) {
+    volatile char room[1 << 16];
+    memset((void *)room, n, sizeof room);
+    return n ? deep(n - 1) + room[5] : 0;
+}
+static void handler(int signal, siginfo_t *info, void *context) {
+    // Not SEGV_ACCERR: nothing is there.
+    printf("%d\n", info->si_code == SEGV_MAPERR ? 7 : 8);
+    fflush(stdout);
+    _exit(0);
+}
+int main(void) {
+    struct rlimit limit;
+    getrlimit(RLIMIT_STACK, &limit);
+    limit.rlim_cur = 12 << 20;
+    if (setrlimit(RLIMIT_STACK, &limit)) return 1;
+    int sum = deep(100);
+    limit.rlim_cur = 32 << 20;
+    if (setrlimit(RLIMIT_STACK, &limit)) return 2;
+    if (deep(400) == 0) return 3;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    char *own = mmap((void *)0x300000000000, 1 << 20, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (own != (void *)0x300000000000) return 4;
+    if (mmap((void *)0x310000000000, 1L << 30, PROT_NONE, flags, -1, 0) == MAP_FAILED) return 5;
+    int is_taken = mmap(own, 4096, PROT_READ, flags, -1, 0) == MAP_FAILED;
+    own[5] = 7;
+    volatile int *shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int status, child = fork();
+    if (!child) {
+        for (int i = 0; i < 1000; i++) shared[0]++;
+        _exit(++own[5]);
+    }
+    wait(&status);
+    for (int i = 0; i < 1000; i++) shared[0]++;
+    printf("%d %d %d %d\n", sum, is_taken, shared[0], WEXITSTATUS(status));
+    stack_t stack = {.ss_sp = malloc(65536), .ss_size = 65536};
+    sigaltstack(&stack, 0);
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigaction(SIGSEGV, &action, 0);
+    return deep(10000);
+}
+"#;
 
 /// More threads than once had a view, and a process that one of them forks.
 const MANY: &str = r#"
@@ -1870,15 +1946,16 @@ static void *run(void *number) {
 }
 int main(void) {
     pthread_t threads[THREADS];
-    char *reserved = (char *)at(0x234500000000, 1L << 40, PROT_NONE);
-    long *unused = at(0x10000, 1L << 32, PROT_NONE);
-    pieces[0] = at(0x61b4a5236000, 8192, PROT_READ | PROT_WRITE);
+    char *reserved = (char *)at(0x23450000000, 1L << 40, PROT_NONE);
+    long *unused = at(0x400000000, 1L << 32, PROT_NONE);
+    pieces[4] = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    pieces[0] = at(0x61b4a523000, 8192, PROT_READ | PROT_WRITE);
     pieces[1] = (long *)(reserved + 0x2345678000);
     if (!reserved || !unused || !pieces[0] || mprotect(pieces[1], 4096, PROT_READ | PROT_WRITE)) return 1;
     pthread_barrier_init(&barrier, 0, THREADS + 1);
     for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)i);
     pthread_barrier_wait(&barrier);
-    pieces[2] = at(0x4d5c00000000, 1 << 20, PROT_READ | PROT_WRITE);
+    pieces[2] = at(0x4d5c0000000, 1 << 20, PROT_READ | PROT_WRITE);
     char *part = reserved + 0x234567a000;
     if (!pieces[2] || mprotect(part, 4096, PROT_READ | PROT_WRITE)) return 1;
     pieces[3] = (long *)part;
