@@ -13,7 +13,7 @@ static FIRST_VIEW: AtomicU64 = AtomicU64::new(0);
 /// The program's stack.
 static STACK: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Its largest size.
-pub const MOST_STACK: u64 = 1 << 30;
+pub const MOST_STACK: u64 = 4 << 30;
 /// The kernel places nothing so near below a stack, which grows; nor is anything kept there.
 pub const GUARD: u64 = 1 << 20;
 /// What the program has mapped above nevertheless, as it has asked for that place and no other; so many pieces.
@@ -75,20 +75,21 @@ fn taken() -> impl Iterator<Item = Range<u64>> {
     pieces.map(|[start, end]| start.load(Relaxed)..end.load(Relaxed))
 }
 
-/// The address space is about to have a limit, and what is kept free would count: views cannot be any more.
+/// The address space, or what is locked of it, is about to have a limit, and what is kept free would count: no view can be any more.
 pub fn gives_up() {
-    if FIRST_VIEW.swap(0, Relaxed) == 0 {
-        return;
+    if FIRST_VIEW.swap(0, Relaxed) != 0 {
+        release(KEPT_FROM.swap(0, Relaxed));
     }
+}
+
+/// What is kept free from `kept` on is not any more.
+pub fn release(kept: u64) {
     let Some(maps) = maps::read() else { return };
-    for (start, end) in maps.split(|&byte| byte == b'\n').filter_map(nothing) {
-        if is_kept(&(start..end)) {
-            // SAFETY: nothing is there.
-            let _ =
-                unsafe { sys::call(sys::nr::MUNMAP, &[start as usize, (end - start) as usize]) };
-        }
+    let all = maps.split(|&byte| byte == b'\n').filter_map(nothing);
+    for (start, end) in all.filter(|&(start, _)| start >= kept) {
+        // SAFETY: nothing is there.
+        let _ = unsafe { sys::call(sys::nr::MUNMAP, &[start as usize, (end - start) as usize]) };
     }
-    KEPT_FROM.store(0, Relaxed);
 }
 
 /// Maps memory for the program's stack, which ends at `end` and may grow to `len` bytes. All of that is there from the start: where the

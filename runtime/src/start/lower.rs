@@ -59,10 +59,11 @@ pub fn lower(start: Start, window: u64) -> Start {
     let len =
         page_up(sys::limit(sys::RLIMIT_STACK).min(ceiling::MOST_STACK)).max(used + LEAST_STACK);
     let lowest = stack_end - len;
-    if !keep_all(kept..lowest - ceiling::GUARD) || !keep_all(stack_end..ceiling::END) {
+    if ceiling::map_stack(stack_end, len) != Ok(lowest) {
         return start;
     }
-    if ceiling::map_stack(stack_end, len) != Ok(lowest) {
+    if !keep_all(kept..lowest - ceiling::GUARD) || !keep_all(stack_end..ceiling::END) {
+        ceiling::release(kept);
         return start;
     }
     let to = stack_end - (stack.end - from);

@@ -15,6 +15,7 @@ pub mod objects;
 pub mod seccomp;
 mod traced;
 
+use crate::base::ceiling;
 use crate::base::descriptors;
 use crate::base::keys;
 use crate::base::program;
@@ -221,6 +222,11 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             // All of a view would be filled: it is as large as what may lie above it.
             const MCL_ONFAULT: usize = 4;
             return plain(thread, number, &[args[0] | MCL_ONFAULT, args[1], 0, 0, 0, 0]);
+        }
+        MLOCKALL => {
+            // What is kept free would count.
+            ceiling::gives_up();
+            return plain(thread, number, args);
         }
         nr::FUTEX => match baton::call_with_priorities(thread, args) {
             Some(NOT_STARTED) => {
