@@ -137,9 +137,7 @@ struct Tree<'a> {
 /// Runs the program to its end, or to the limit.
 pub fn run(launch: &Launch, options: Options) -> Result<Summary> {
     let pid = launch.start()?;
-    if let Some(cpu) = launch.cpu {
-        sys::pin(0, cpu);
-    }
+    let _pinned = launch.cpu.map(sys::Pinned::to);
     let mut wanted = libc::PTRACE_O_EXITKILL
         | libc::PTRACE_O_TRACECLONE
         | libc::PTRACE_O_TRACEEXEC

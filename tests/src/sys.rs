@@ -144,6 +144,47 @@ pub fn pin(pid: Pid, cpu: usize) -> bool {
     }
 }
 
+/// The CPUs that the caller may run on; at least one.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: the kernel writes the set, a local value.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+        set
+    };
+    // SAFETY: the number is that of a bit of the set.
+    let is_in = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
+    let all: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_in).collect();
+    if all.is_empty() {
+        vec![current_cpu()]
+    } else {
+        all
+    }
+}
+
+/// The calling thread runs on one CPU, as long as this lives.
+pub struct Pinned(libc::cpu_set_t);
+
+impl Pinned {
+    pub fn to(cpu: usize) -> Self {
+        // SAFETY: the kernel writes the set, a local value.
+        let before = unsafe {
+            let mut set: libc::cpu_set_t = zeroed();
+            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
+            set
+        };
+        pin(0, cpu);
+        Self(before)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads the set.
+        unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &self.0) };
+    }
+}
+
 /// The CPU on which the caller is running.
 pub fn current_cpu() -> usize {
     // SAFETY: no arguments.

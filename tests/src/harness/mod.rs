@@ -6,14 +6,14 @@ mod tools;
 pub use run::{first_trace, Run, RunSpec};
 pub use tools::{cache, Mode, Tools};
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::sys::Status;
+use crate::sys::{self, Status};
 
 /// What the programs of one test did; every skip has a reason, every failure a report.
 ///
@@ -37,29 +37,46 @@ pub struct Outcomes {
 }
 
 /// One of the machine's processors, for as long as it is held.
-struct Processor;
+struct Processor(usize);
 
-static HELD: Mutex<usize> = Mutex::new(0);
+/// Which of [`all_processors`] are held.
+static HELD: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 static RELEASED: Condvar = Condvar::new();
 
-fn processors() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZero::get)
+thread_local! {
+    /// The one that this thread has waited for last.
+    static OURS: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// The processors that tests may run on, as the first of them has found them: one may have pinned itself since.
+fn all_processors() -> &'static [usize] {
+    static ALL: OnceLock<Vec<usize>> = OnceLock::new();
+    ALL.get_or_init(sys::allowed_cpus)
+}
+
+/// The processor for what the calling thread is about to pin: the one that it holds.
+pub fn processor() -> usize {
+    OURS.get().unwrap_or_else(sys::current_cpu)
 }
 
 impl Processor {
     /// Waits for one that is free.
     fn wait() -> Self {
         let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = |held: &mut usize| *held >= processors();
-        *RELEASED.wait_while(held, all).unwrap_or_else(PoisonError::into_inner) += 1;
-        Self
+        let all = |held: &mut Vec<usize>| held.len() >= all_processors().len();
+        let mut held = RELEASED.wait_while(held, all).unwrap_or_else(PoisonError::into_inner);
+        let free = all_processors().iter().copied().find(|cpu| !held.contains(cpu));
+        let cpu = free.expect("one is free");
+        held.push(cpu);
+        OURS.set(Some(cpu));
+        Self(cpu)
     }
 }
 
 /// Also where a test fails.
 impl Drop for Processor {
     fn drop(&mut self) {
-        *HELD.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).retain(|&cpu| cpu != self.0);
         RELEASED.notify_one();
     }
 }
@@ -88,7 +105,7 @@ impl Tally {
             }
         };
         let mut all = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..processors()).map(|_| scope.spawn(work)).collect();
+            let workers: Vec<_> = all_processors().iter().map(|_| scope.spawn(work)).collect();
             let done = workers.into_iter().map(|worker| match worker.join() {
                 Ok(done) => done,
                 Err(panic) => std::panic::resume_unwind(panic),

@@ -9,9 +9,9 @@ use corpus::{Case, End};
 pub use tests::compare::Cut;
 use tests::compare::{compare, Options, Verdict};
 pub use tests::harness::first_trace;
-use tests::harness::{Mode, RunSpec, Tally, Tools};
+use tests::harness::{processor, Mode, RunSpec, Tally, Tools};
 use tests::step;
-use tests::sys::{self, Status};
+use tests::sys::Status;
 
 pub const STATIC: Mode = Mode { name: "static", flags: &[] };
 pub const DYNAMIC: Mode = Mode { name: "dynamic", flags: &["--translate", "dynamic"] };
@@ -132,7 +132,7 @@ pub struct Truth {
 pub fn oracle(spec: &RunSpec, dir: &Path, limit: u64) -> Result<Truth, String> {
     let trouble = |e: std::io::Error| format!("oracle: {e}");
     let (mut launch, run) = spec.launch(None, dir).map_err(trouble)?;
-    launch.cpu = Some(sys::current_cpu());
+    launch.cpu = Some(processor());
     let path = |what: &str| dir.join(format!("oracle{run:06}.{what}"));
     let truth = |what| -> Result<Box<dyn std::io::Write>, String> {
         Ok(Box::new(File::create(path(what)).map_err(trouble)?))
