@@ -2,7 +2,7 @@
 //! does not in a program at fixed addresses, which are low: there all lies below a ceiling, and the views lie above it.
 
 use crate::base::{maps, own, sys};
-use abi::layout::page_up;
+use abi::layout::{page_up, PAGE};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
@@ -41,6 +41,14 @@ pub fn above() -> Option<Range<u64>> {
 pub fn is_kept(range: &Range<u64>) -> bool {
     let from = KEPT_FROM.load(Relaxed);
     from != 0 && range.start >= from
+}
+
+/// Whether some of this range is nobody's, as far as the program can tell, but mapped: kept free, or of a view.
+pub fn is_nobodys(range: &Range<u64>) -> bool {
+    let [start, end] = STACK.each_ref().map(|at| at.load(Relaxed));
+    let kept = KEPT_FROM.load(Relaxed);
+    let meets = |free: &Range<u64>| range.start < free.end && free.start < range.end;
+    kept != 0 && [kept..start - GUARD, end..END].iter().any(meets) && !is_taken(range)
 }
 
 /// Whether nothing is in all of this range, but that it is kept free.
@@ -102,19 +110,55 @@ pub fn map_stack(end: u64, len: u64) -> Result<u64, i32> {
     Ok(from)
 }
 
-/// The stack may grow to `len` bytes from now on.
-pub fn may_grow(len: u64) {
+/// The stack may have `len` bytes from now on, or what it has used already.
+pub fn limit_stack(len: u64) {
     let [start, end] = STACK.each_ref().map(|at| at.load(Relaxed));
-    let from = end.saturating_sub(page_up(len.min(MOST_STACK)));
-    if KEPT_FROM.load(Relaxed) == 0 || from >= start {
+    if KEPT_FROM.load(Relaxed) == 0 {
         return;
     }
-    let args = [(from - GUARD) as usize, (start - from + GUARD) as usize];
-    // SAFETY: kept free for this.
-    let is_free = unsafe { sys::call(sys::nr::MUNMAP, &args) }.is_ok();
-    if is_free && map_growing(from, start - from).is_ok() {
+    let from = end.saturating_sub(page_up(len.min(MOST_STACK)));
+    let from = if from > start { first_used(start..from) } else { from };
+    let done = match from < start {
+        true => give(from - GUARD..start) && map_growing(from, start - from).is_ok(),
+        false => keep(start - GUARD..from - GUARD) && give(from - GUARD..from),
+    };
+    if done {
         STACK[0].store(from, Relaxed);
     }
+}
+
+/// Nothing is there any more, and it is kept free. False if the kernel refuses.
+fn keep(range: Range<u64>) -> bool {
+    range.is_empty() || own::keep_free(range.start, range.end - range.start) == 0
+}
+
+/// Nothing is kept there any more. False if the kernel refuses.
+fn give(range: Range<u64>) -> bool {
+    let args = [range.start as usize, (range.end - range.start) as usize];
+    // SAFETY: kept free for this, or of the stack, and not used.
+    unsafe { sys::call(sys::nr::MUNMAP, &args) }.is_ok()
+}
+
+/// The first page in the range that is in memory, or its end.
+fn first_used(range: Range<u64>) -> u64 {
+    const MINCORE: usize = 27;
+    const PAGES: u64 = 1024;
+    let mut at = range.start;
+    while at < range.end {
+        let mut there = [0u8; PAGES as usize];
+        let len = (range.end - at).min(PAGES * PAGE);
+        // SAFETY: the kernel writes a byte for each page.
+        let asked = unsafe {
+            sys::call(MINCORE, &[at as usize, len as usize, there.as_mut_ptr() as usize])
+        };
+        let first = there.iter().position(|&byte| byte & 1 != 0);
+        match (asked, first) {
+            (Err(_), _) => return at,
+            (Ok(_), Some(first)) => return at + first as u64 * PAGE,
+            (Ok(_), None) => at += len,
+        }
+    }
+    range.end
 }
 
 fn map_growing(from: u64, len: u64) -> Result<u64, i32> {

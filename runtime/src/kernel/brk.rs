@@ -1,5 +1,6 @@
 //! The program's heap end.
 
+use crate::base::ceiling;
 use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::base::own::reserve;
@@ -106,5 +107,6 @@ pub fn is_reserved(address: u64) -> bool {
     let brk = brk();
     let heap = brk.reserved && (brk.mapped..brk.limit).contains(&address);
     drop(brk);
-    heap || crate::code::window::is_free(address)
+    let is_nobodys = || ceiling::is_nobodys(&(address..address.saturating_add(1)));
+    heap || crate::code::window::is_free(address) || is_nobodys()
 }

@@ -48,12 +48,14 @@ pub fn lower(start: Start, window: u64) -> Start {
     if !is_low(window) {
         return start;
     }
+    let by = if is_randomized() { random() % RANDOM / PAGE * PAGE } else { 0 };
+    let kept = LOWEST + by;
+    // The first piece of memory of the runtime's own is about to be mapped.
+    choose(kept - OWN_BELOW..kept - OWN_BELOW + OWN_LEN);
     vdso::remove(&start);
     let Some(stack) = vdso::mapping_of(b"[stack]").filter(|range| range.contains(&from)) else {
         return start;
     };
-    let by = if is_randomized() { random() % RANDOM / PAGE * PAGE } else { 0 };
-    let kept = LOWEST + by;
     let stack_end = kept + STACK_END;
     let used = stack.end - page_down(from);
     let len =
@@ -79,8 +81,6 @@ pub fn lower(start: Start, window: u64) -> Start {
         let _ = unsafe { sys::call(sys::nr::MUNMAP, &[at as usize, len as usize]) };
         keep_all(at..stack.end);
     }
-    let own = kept - OWN_BELOW;
-    choose(own..own + OWN_LEN);
     ceiling::begins(kept, kept + VIEWS);
     moved
 }

@@ -26,6 +26,6 @@ pub fn before((resource, soft): (usize, u64)) {
 /// It has done that.
 pub fn after((resource, soft): (usize, u64)) {
     if resource == sys::RLIMIT_STACK {
-        ceiling::may_grow(soft);
+        ceiling::limit_stack(soft);
     }
 }

@@ -1,5 +1,6 @@
 //! mmap and its kin: executable memory is only executable in the program's eyes.
 
+use crate::base::ceiling;
 use crate::base::facts::facts;
 use crate::base::own::{keep_room, kept, own_range};
 use crate::base::program::read_program_value;
@@ -399,6 +400,10 @@ fn is_library(fd: usize) -> bool {
 pub fn munmap(args: &[usize; 6]) -> usize {
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
     let end = start.saturating_add(len);
+    if ceiling::is_nobodys(&(start..end)) {
+        // Natively nothing is there.
+        return if ceiling::is_kept(&(start..end)) { 0 } else { failed(sys::EINVAL) };
+    }
     if is_of_process(start, end) || names_own(start, len) {
         return failed(sys::EINVAL);
     }
@@ -455,6 +460,9 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     const PROT_GROWSDOWN: usize = 0x100_0000;
     let [address, length, prot, key, ..] = *args;
     let (start, len) = (address as u64, page_up(length as u64));
+    if ceiling::is_nobodys(&(start..start.saturating_add(len))) {
+        return failed(sys::ENOMEM);
+    }
     if names_ours(start, len) {
         refuse_program(thread, thread.syscall_pc, "changes the runtime's memory (mprotect)");
     }
@@ -521,6 +529,9 @@ pub fn madvise(args: &[usize; 6]) -> usize {
     const MADV_FREE: usize = 8;
     let (start, len) = (args[0] as u64, page_up(args[1] as u64));
     let replaces = drops(args[2] as u64);
+    if ceiling::is_nobodys(&(start..start.saturating_add(len))) {
+        return failed(sys::ENOMEM);
+    }
     if replaces && names_ours(start, len) {
         return failed(sys::EINVAL);
     }
@@ -545,6 +556,9 @@ pub fn madvise(args: &[usize; 6]) -> usize {
 /// `mremap(address, old length, new length, flags, new address)`
 pub fn mremap(args: &[usize; 6]) -> usize {
     let (start, old, new) = (args[0] as u64, page_up(args[1] as u64), page_up(args[2] as u64));
+    if ceiling::is_nobodys(&(start..start.saturating_add(old.max(1)))) {
+        return failed(sys::EFAULT);
+    }
     let to_ours = args[3] & sys::MREMAP_FIXED != 0 && is_ours(args[4] as u64, new.max(1));
     if names_ours(start, old.max(1)) || to_ours {
         return failed(sys::EINVAL);

@@ -18,6 +18,7 @@ use crate::base::{attempt, program};
 use crate::code::jit::has_protected_pages;
 use crate::code::writing::write_program;
 use crate::kernel::ask::instruction;
+use crate::kernel::brk;
 use crate::kernel::ring::parts;
 use crate::kernel::signals::pending;
 use crate::logs::extent::extent;
@@ -263,7 +264,7 @@ fn raise(thread: &mut Thread, fault: &Fault) {
     const IN_USER: u64 = 4;
     const BY_WRITE: u64 = 2;
     const THERE: u64 = 1;
-    let there = program::is_mapped(fault.address);
+    let there = program::is_mapped(fault.address) && !brk::is_reserved(fault.address);
     let error = IN_USER | if fault.write { BY_WRITE } else { 0 } | if there { THERE } else { 0 };
     thread.fault.note(PAGE_FAULT, error, fault.address);
     let code = if there { SEGV_ACCERR } else { SEGV_MAPERR };
