@@ -1837,7 +1837,7 @@ int main(void) {
     void *wrong, *any = 0;
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)&rounds[i]);
     all_go_on(THREADS);
-    char *at = mmap((void *)0x2000000000, SIZE, PROT_READ | PROT_WRITE,
+    char *at = mmap((void *)0x7d0000000000, SIZE, PROT_READ | PROT_WRITE,
         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (at == MAP_FAILED) return 1;
     memset(at, 5, SIZE);
@@ -1897,7 +1897,7 @@ int main(void) {
 #[test]
 fn a_program_that_cannot_be_watched_any_more_goes_on() {
     let programs = [
-        (ELSEWHERE, "15 0\n", "memory is mapped at 0x2000000000, where watched threads", 3),
+        (ELSEWHERE, "15 0\n", "memory is mapped at 0x7d0000000000, where watched threads", 3),
         (CROWD, "10000\n", "there are more threads than can be watched", 5),
     ];
     for (source, output, why, at_least) in programs {
@@ -1923,9 +1923,12 @@ fn a_program_that_cannot_be_watched_any_more_goes_on() {
 /// Memory at addresses of the program's choice, parts of large reservations among it, which get rights before there are
 /// threads and while they run.
 const FAR_AWAY: &str = r#"
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 enum { THREADS = 4, PIECES = 6 };
 static long *volatile pieces[PIECES];
 static pthread_barrier_t barrier;
@@ -1944,37 +1947,57 @@ static void *run(void *number) {
     }
     return (void *)seen;
 }
-int main(void) {
+int main(int count, char **arguments) {
     pthread_t threads[THREADS];
-    char *reserved = (char *)at(0x23450000000, 1L << 40, PROT_NONE);
+    int forks = count > 1, child = 1;
+    unsigned long far = forks ? 16 : 1;
+    char *reserved = (char *)at(0x23450000000 * far, 1L << 40, PROT_NONE);
     long *unused = at(0x400000000, 1L << 32, PROT_NONE);
-    pieces[4] = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
-    pieces[0] = at(0x61b4a523000, 8192, PROT_READ | PROT_WRITE);
+    pieces[0] = at(0x61b4a523000 * far, 8192, PROT_READ | PROT_WRITE);
     pieces[1] = (long *)(reserved + 0x2345678000);
     if (!reserved || !unused || !pieces[0] || mprotect(pieces[1], 4096, PROT_READ | PROT_WRITE)) return 1;
-    pthread_barrier_init(&barrier, 0, THREADS + 1);
-    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)i);
-    pthread_barrier_wait(&barrier);
-    pieces[2] = at(0x4d5c0000000, 1 << 20, PROT_READ | PROT_WRITE);
+    int how = forks ? MAP_SHARED : MAP_PRIVATE | MAP_32BIT;
+    pieces[4] = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
+    pthread_barrier_init(&barrier, 0, forks ? 1 : THREADS + 1);
+    if (forks) {
+        child = fork();
+    } else {
+        for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, (void *)i);
+        pthread_barrier_wait(&barrier);
+    }
+    pieces[2] = at(0x4d5c0000000 * far, 1 << 20, PROT_READ | PROT_WRITE);
     char *part = reserved + 0x234567a000;
     if (!pieces[2] || mprotect(part, 4096, PROT_READ | PROT_WRITE)) return 1;
     pieces[3] = (long *)part;
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
-    printf("%ld %ld\n", *pieces[0], *pieces[1]);
+    if (forks) run((void *)1);
+    for (int i = 0; !forks && i < THREADS; i++) pthread_join(threads[i], 0);
+    if (forks && child) wait(0);
+    if (child) printf("%ld %ld\n", *pieces[0], *pieces[1]);
     return 0;
 }
 "#;
 
-/// Views have a place for memory that lies far from where the kernel puts it.
+/// Views have a place for memory that lies far from where the kernel puts it: above it, where all is below a ceiling, and below it
+/// in a process that has the kernel's places, and comes to be watched as it shares memory.
 #[test]
 fn memory_far_away_is_watched() {
     let dir = tempfile::tempdir().unwrap();
-    let (run, all) = recorded_and_replayed(dir.path(), FAR_AWAY);
-    assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("2000 2000\n", ""));
-    let said = text(&all.stdout);
-    assert!(all.status.success(), "{said}{}", text(&all.stderr));
-    let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
-    assert_eq!(equal.count(), 6, "{said}");
+    let here = dir.path();
+    build(here, FAR_AWAY, &["-pie", "-fPIE"]);
+    let ways = [
+        (&["--threads", "watched", "-o", "rec", "./program"][..], "2000 2000\n", 6),
+        (&["-o", "forks", "./program", "forks"], "500 500\n", 3),
+    ];
+    for (arguments, output, parts) in ways {
+        let run = dep(here, &[&["record"], arguments].concat());
+        assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), (output, ""));
+        let name = if parts == 6 { "rec" } else { "forks" };
+        let all = dep(here, &["replay", name]);
+        let said = text(&all.stdout);
+        assert!(all.status.success(), "{said}{}", text(&all.stderr));
+        let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
+        assert_eq!(equal.count(), parts, "{said}");
+    }
 }
 
 /// Code that one thread makes, changes, and others run at the same time is in no file: each notes the bytes that it runs.
