@@ -460,7 +460,12 @@ pub fn mprotect(thread: &mut Thread, number: usize, args: &[usize; 6]) -> usize 
     const PROT_GROWSDOWN: usize = 0x100_0000;
     let [address, length, prot, key, ..] = *args;
     let (start, len) = (address as u64, page_up(length as u64));
-    if ceiling::is_nobodys(&(start..start.saturating_add(len))) {
+    if start.checked_add(len).is_none() {
+        // Refused before anything changes, whatever lies there.
+        // SAFETY: the program's own call, without the right to execute.
+        return unsafe { sys::raw(number, [address, length, real_protection(prot), key, 0, 0]) };
+    }
+    if ceiling::is_nobodys(&(start..start + len)) {
         return failed(sys::ENOMEM);
     }
     if names_ours(start, len) {
