@@ -189,7 +189,17 @@ fn check_all(name: &'static str, cases: &[&str], further: &[(&str, &str)]) {
     let all = tempfile::tempdir().unwrap();
     let cache = all.path().join("cache");
     std::fs::create_dir(&cache).unwrap();
-    for case in corpus().into_iter().filter(chosen) {
+    let cases = corpus();
+    let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
+    let is_left_out = |case: &corpus::Case| {
+        let second = number(&case.name).is_multiple_of(2);
+        is_variant(case, &names) && !every_way() && second
+    };
+    for case in cases.iter().filter(|case| chosen(case)) {
+        if is_left_out(case) {
+            tally.skip(&case.name, "another variant is watched");
+            continue;
+        }
         let excepted = case.skip_reason_in("replay").or_else(|| case.skip_reason_in("inputs"));
         if let Some(why) = excepted {
             tally.skip(&case.name, &why);
@@ -201,7 +211,7 @@ fn check_all(name: &'static str, cases: &[&str], further: &[(&str, &str)]) {
         }
         let dir = tempfile::tempdir_in(all.path()).unwrap();
         std::os::unix::fs::symlink(&cache, dir.path().join("cache")).unwrap();
-        let mut spec = spec(&case);
+        let mut spec = spec(case);
         spec.env.extend(further.iter().map(|&(name, value)| (name.into(), value.into())));
         match check(&spec, dir.path()) {
             Ok(Came::Refused(why)) => tally.skip(&case.name, &why),
@@ -1858,18 +1868,19 @@ int main(void) {
 }
 "#;
 
-/// Six hundred threads at once.
+/// More threads at once than there are views.
 const CROWD: &str = r#"
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/mman.h>
-enum { THREADS = 100 };
+enum { THREADS = 300 };
 static pthread_barrier_t barrier;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long done;
 static void *run(void *unused) {
     pthread_barrier_wait(&barrier);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 10; i++) {
         pthread_mutex_lock(&lock);
         done++;
         pthread_mutex_unlock(&lock);
@@ -1882,13 +1893,14 @@ int main(void) {
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 1 << 16);
     pthread_barrier_init(&barrier, 0, THREADS);
-    // Below that there is room for few views.
-    long *low = mmap((void *)0x11000000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // What is left below that has room for one to two hundred views.
+    char *from = (char *)0x280000000000, *to = (char *)0x7d0000000000;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    if (mmap(from, to - from, PROT_NONE, flags, -1, 0) != from) return 2;
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], &small, run, 0) != 0) return 1;
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
-    *low = done;
-    printf("%ld\n", *low);
+    printf("%ld\n", done);
     return 9;
 }
 "#;
@@ -1898,7 +1910,7 @@ int main(void) {
 fn a_program_that_cannot_be_watched_any_more_goes_on() {
     let programs = [
         (ELSEWHERE, "15 0\n", "memory is mapped at 0x7d0000000000, where watched threads", 3),
-        (CROWD, "10000\n", "there are more threads than can be watched", 5),
+        (CROWD, "3000\n", "there are more threads than can be watched", 5),
     ];
     for (source, output, why, at_least) in programs {
         let dir = tempfile::tempdir().unwrap();

@@ -133,6 +133,11 @@ pub fn is_used(place: &Range<u64>) -> bool {
     places().any(|used| used.start < place.end && place.start < used.end)
 }
 
+/// Whether a view at this distance is in use.
+pub fn has_begun(distance: u64) -> bool {
+    views().any(|view| view == distance)
+}
+
 /// It is not any more.
 pub fn ends(distance: u64) {
     if let Some(view) = IN_USE.iter().find(|view| view.load(Relaxed) == distance) {

@@ -358,7 +358,7 @@ pub fn take(thread: &mut Thread) -> bool {
 /// Maps a view at this distance, if all of it is free there, and is not where the program's memory may be.
 fn map(distance: u64) -> bool {
     let places = || covered().map(|range| place(range, distance));
-    if !places().all(|place| is_free(&place)) {
+    if covered::has_begun(distance) || !places().all(|place| is_free(&place)) {
         return false;
     }
     for (done, place) in places().enumerate() {
