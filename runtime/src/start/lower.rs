@@ -1,4 +1,4 @@
-//! A program goes below a [ceiling](ceiling): what of it can be moved, its stack, and all that the kernel is going to place for it.
+//! A program goes below a [ceiling]: what of it can be moved, its stack, and all that the kernel is going to place for it.
 
 use crate::base::own::{choose, is_randomized, random, reserve};
 use crate::base::{ceiling, maps, sys};

@@ -29,7 +29,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 
-/// Views lie at multiples of this below the program's memory, or [above](ceiling).
+/// Views lie at multiples of this below the program's memory, or above a [ceiling].
 const STEP: u64 = 16 << 30;
 /// At each so many of them, as long as there are enough.
 const APART: [u64; 3] = [18, 6, 1];
