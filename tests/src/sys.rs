@@ -144,14 +144,19 @@ pub fn pin(pid: Pid, cpu: usize) -> bool {
     }
 }
 
-/// The CPUs that the caller may run on; at least one.
-pub fn allowed_cpus() -> Vec<usize> {
+/// The CPUs that the caller may run on.
+fn affinity() -> libc::cpu_set_t {
     // SAFETY: the kernel writes the set, a local value.
-    let set = unsafe {
+    unsafe {
         let mut set: libc::cpu_set_t = zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
         set
-    };
+    }
+}
+
+/// Their numbers; at least one.
+pub fn allowed_cpus() -> Vec<usize> {
+    let set = affinity();
     // SAFETY: the number is that of a bit of the set.
     let is_in = |&cpu: &usize| unsafe { libc::CPU_ISSET(cpu, &set) };
     let all: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_in).collect();
@@ -167,12 +172,7 @@ pub struct Pinned(libc::cpu_set_t);
 
 impl Pinned {
     pub fn to(cpu: usize) -> Self {
-        // SAFETY: the kernel writes the set, a local value.
-        let before = unsafe {
-            let mut set: libc::cpu_set_t = zeroed();
-            libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-            set
-        };
+        let before = affinity();
         pin(0, cpu);
         Self(before)
     }

@@ -24,16 +24,13 @@ const OWN_LEN: u64 = 256 << 30;
 
 /// Where the program's window is to be, which is `window`, if it has to move for that: it would lie among the views.
 pub fn window(window: u64) -> Option<u64> {
-    let number = |address: u64| address / WINDOW_SIZE;
-    let count = number(WINDOWS.end - WINDOWS.start);
-    let first = if is_randomized() { random() % count } else { 0 };
-    let all = (first..count).chain(0..first).map(|i| WINDOWS.start + i * WINDOW_SIZE);
-    let mut free = all.into_iter().filter(|&window| place::is_free(window));
     if is_low(window) {
-        None
-    } else {
-        free.next()
+        return None;
     }
+    let count = (WINDOWS.end - WINDOWS.start) / WINDOW_SIZE;
+    let first = if is_randomized() { random() % count } else { 0 };
+    let mut all = (first..count).chain(0..first).map(|i| WINDOWS.start + i * WINDOW_SIZE);
+    all.find(|&window| place::is_free(window))
 }
 
 /// Whether a window is below all ceilings.

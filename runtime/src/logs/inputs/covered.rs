@@ -123,9 +123,17 @@ fn views() -> impl Iterator<Item = u64> {
 
 /// The places of all views in use.
 pub fn places() -> impl Iterator<Item = Range<u64>> {
-    views().flat_map(|distance| {
-        covered().map(move |r| r.start.wrapping_sub(distance)..r.end.wrapping_sub(distance))
-    })
+    views().flat_map(places_at)
+}
+
+/// The places of a view at this distance.
+pub fn places_at(distance: u64) -> impl Iterator<Item = Range<u64>> {
+    covered().map(move |range| place_at(&range, distance))
+}
+
+/// The place of a range in a view at this distance, which is downwards.
+fn place_at(range: &Range<u64>, distance: u64) -> Range<u64> {
+    range.start.wrapping_sub(distance)..range.end.wrapping_sub(distance)
 }
 
 /// Whether a view in use has a place there.
@@ -190,7 +198,7 @@ fn add_piece(
 ) -> bool {
     let count = COUNT.load(Relaxed);
     let Some([first, behind]) = ELSEWHERE.get(count) else { return false };
-    let place = |distance| piece.start.wrapping_sub(distance)..piece.end.wrapping_sub(distance);
+    let place = |distance| place_at(&piece, distance);
     // No place of it may lie in that of another view.
     let len = piece.end - piece.start;
     let is_near = |one: u64| views().any(|other| one != other && one.abs_diff(other) < len);

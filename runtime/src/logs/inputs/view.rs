@@ -333,11 +333,6 @@ fn distances() -> impl Iterator<Item = u64> {
     all.map(move |far| if is_above { far.wrapping_neg() } else { far })
 }
 
-/// Where a view at this distance has its place of a range.
-fn place(range: Range<u64>, distance: u64) -> Range<u64> {
-    range.start.wrapping_sub(distance)..range.end.wrapping_sub(distance)
-}
-
 /// Gives the thread a view. False if there is no address space for it.
 #[must_use]
 pub fn take(thread: &mut Thread) -> bool {
@@ -357,7 +352,7 @@ pub fn take(thread: &mut Thread) -> bool {
 
 /// Maps a view at this distance, if all of it is free there, and is not where the program's memory may be.
 fn map(distance: u64) -> bool {
-    let places = || covered().map(|range| place(range, distance));
+    let places = || covered::places_at(distance);
     if covered::has_begun(distance) || !places().all(|place| is_free(&place)) {
         return false;
     }
@@ -418,7 +413,7 @@ fn map_place(place: Range<u64>) -> bool {
 
 /// Gives all of a view back.
 fn unmap_all(distance: u64) {
-    covered().for_each(|range| unmap(place(range, distance)));
+    covered::places_at(distance).for_each(unmap);
 }
 
 /// Gives a part of a view back, which nobody uses any more.
@@ -451,8 +446,8 @@ pub fn empty(thread: &Thread) {
     if distance == 0 {
         return;
     }
-    for range in covered() {
-        let (at, len) = (range.start.wrapping_sub(distance), range.end - range.start);
+    for place in covered::places_at(distance) {
+        let (at, len) = (place.start, place.end - place.start);
         let args = [at as usize, len as usize, MADV_DONTNEED];
         // SAFETY: the thread's view, of which nobody has a slice.
         if unsafe { sys::call(nr::MADVISE, &args) }.is_err() {
