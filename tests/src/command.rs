@@ -15,7 +15,7 @@ pub fn folder() -> TempDir {
 /// `dep` with these arguments, in `here`.
 pub fn dep(here: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(&Tools::get().dep);
-    command.args(arguments).current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    command.args(arguments).current_dir(here).envs(cache()).stdin(Stdio::null());
     command
 }
 

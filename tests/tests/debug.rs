@@ -66,7 +66,7 @@ fn recorded_of(source: &str, flags: &[&str]) -> Recorded {
     assert!(cc.status().expect("a C compiler").success());
     let mut record = Command::new(&Tools::get().dep);
     record.args(["record", "--replayable", "./crash"]).current_dir(here.path());
-    record.env("DEP_CACHE", cache());
+    record.envs(cache());
     let status = record.stdin(Stdio::null()).status().expect("dep record runs");
     assert!(!status.success(), "the program crashes: {status}");
     Recorded { here }
@@ -92,7 +92,7 @@ impl Gdb {
     fn of(here: &Path, what: &[&str]) -> Gdb {
         let mut dep = Command::new(&Tools::get().dep);
         dep.arg("debug").args(what).args(["--", "-nx", "--interpreter=mi3"]).current_dir(here);
-        dep.env("DEP_CACHE", cache()).env("DEBUGINFOD_URLS", "");
+        dep.envs(cache()).env("DEBUGINFOD_URLS", "");
         let mut dep = dep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("dep runs");
         let (to, from) = (dep.stdin.take().unwrap(), BufReader::new(dep.stdout.take().unwrap()));
         let mut gdb = Gdb { dep, to, from, said: String::new() };
@@ -442,7 +442,7 @@ fn gdb_has_the_libraries_that_were_packed() {
     let dep = |arguments: &[&str]| {
         let mut dep = Command::new(&Tools::get().dep);
         dep.args(arguments).current_dir(here).stdin(Stdio::null());
-        dep.env("DEP_CACHE", cache()).env("DEBUGINFOD_URLS", "");
+        dep.envs(cache()).env("DEBUGINFOD_URLS", "");
         let out = dep.output().expect("dep runs");
         String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
     };
@@ -610,7 +610,7 @@ fn a_watched_thread_is_debugged_alone() {
     assert!(cc.status().expect("a C compiler").success());
     let dep = |arguments: &[&str]| {
         let mut dep = Command::new(&Tools::get().dep);
-        dep.args(arguments).current_dir(here).env("DEP_CACHE", cache());
+        dep.args(arguments).current_dir(here).envs(cache());
         let output = dep.stdin(Stdio::null()).output().expect("dep runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), said)

@@ -71,7 +71,7 @@ impl Session {
         let asked = Command::new(RECORDER)
             .args(["prepare", "--recording"])
             .args([self.recording(""), real.clone()])
-            .env("DEP_CACHE", cache())
+            .envs(cache())
             .output()
             .unwrap();
         let answer = String::from_utf8(asked.stdout).unwrap();
@@ -84,7 +84,7 @@ impl Session {
             .env("DEP_RECORDER", RECORDER)
             .env("DEP_RECORDING", self.recording(""))
             .env("DEP_FILE", self.recording("traces/%p.dep"))
-            .env("DEP_CACHE", cache())
+            .envs(cache())
             .env("DEP_EXECFN", program)
             .env("DEP_EXE", real);
         command
@@ -436,7 +436,7 @@ fn what_a_recording_remembers_is_not_asked_for() {
             let run = Command::new(RECORDER)
                 .args(["prepare", "--recording"])
                 .args([&session.recording(""), &program])
-                .env("DEP_CACHE", cache())
+                .envs(cache())
                 .output();
             let files = files.iter().map(|&(path, state)| (path.as_os_str().as_bytes(), state));
             let bytes = answer::encode(files, &run.unwrap().stdout);

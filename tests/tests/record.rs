@@ -277,7 +277,7 @@ fn a_program_ends_on_a_terminal_as_elsewhere() {
         let recorded = format!("{dep} record -o {name} sh -c '{script}'");
         let mut terminal = Command::new("script");
         terminal.args(["-qec", &recorded, "/dev/null"]);
-        terminal.current_dir(here.path()).env("DEP_CACHE", cache()).stdin(Stdio::null());
+        terminal.current_dir(here.path()).envs(cache()).stdin(Stdio::null());
         let done = output(terminal);
         let said = String::from_utf8_lossy(&done.stdout);
         assert_eq!(done.status.code(), Some(status), "{name}: {said}");
@@ -294,7 +294,7 @@ fn the_end_is_known_where_the_caller_ignores_ends() {
     let here = folder();
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' CHLD; exec \"$0\" record -o rec sh -c 'exit 5'"]);
-    command.arg(&Tools::get().dep).current_dir(here.path()).env("DEP_CACHE", cache());
+    command.arg(&Tools::get().dep).current_dir(here.path()).envs(cache());
     let done = output(command);
     assert_eq!(done.status.code(), Some(5), "{}", String::from_utf8_lossy(&done.stderr));
 }
@@ -306,7 +306,7 @@ fn an_alarm_that_is_set_before_ends_the_program() {
     let mut command = Command::new("perl");
     command.args(["-e", "alarm 1; exec @ARGV"]).arg(&Tools::get().dep);
     command.args(["record", "-o", "rec", "sleep", "60"]);
-    command.current_dir(here.path()).env("DEP_CACHE", cache());
+    command.current_dir(here.path()).envs(cache());
     let done = output(command);
     assert_eq!(done.status.signal(), Some(14), "{}", String::from_utf8_lossy(&done.stderr));
 }
@@ -323,7 +323,7 @@ fn what_the_caller_ignores_is_ignored() {
         let recorded = format!("{setting}; exec \"$2\" record -o {n} sh -c \"$1\"");
         let mut command = Command::new("sh");
         command.args(["-c", &recorded, "sh", SHOW]).arg(&Tools::get().dep);
-        command.current_dir(here.path()).env("DEP_CACHE", cache());
+        command.current_dir(here.path()).envs(cache());
         let recorded = output(command);
         assert_eq!(
             String::from_utf8_lossy(&recorded.stdout),
@@ -576,7 +576,7 @@ fn closed_standard_files_stay_closed() {
         |recorder: &str| format!("{recorder} cat <&-; echo $?; {recorder} ls / >&-; echo $?");
     let shell = |line: String| {
         let mut command = Command::new("sh");
-        command.args(["-c", &line]).current_dir(here).env("DEP_CACHE", cache());
+        command.args(["-c", &line]).current_dir(here).envs(cache());
         output(command)
     };
     let native = shell(line(""));

@@ -705,7 +705,7 @@ int main(void) {
     let here = here.path();
     compile(here, C, "program", &[]);
     let mut record = Command::new("sh");
-    record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+    record.current_dir(here).envs(cache()).stdin(Stdio::null());
     // The second answer in a row is in memory already.
     let script = "trap '' HUP INT QUIT USR1; exec \"$0\" record --replayable -o rec ./program";
     let recorded = output(record.args(["-c", script]).arg(&Tools::get().dep));
@@ -739,7 +739,7 @@ int main(int argc, char **argv) {
     const SEGV: i32 = 11;
     for (limit, depth, signal) in [("32768", "5120", None), ("1024", "1024", Some(SEGV))] {
         let mut record = Command::new("sh");
-        record.current_dir(here).env("DEP_CACHE", cache()).stdin(Stdio::null());
+        record.current_dir(here).envs(cache()).stdin(Stdio::null());
         let script = "ulimit -S -s $1; exec \"$0\" record --replayable -o $1 ./program $2";
         let recorded =
             output(record.args(["-c", script]).arg(&Tools::get().dep).args([limit, depth]));

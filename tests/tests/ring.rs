@@ -593,7 +593,7 @@ fn a_signal_to_the_recorder_leaves_what_is_kept() {
     let case = Case::new(RUNS);
     let mut record = Command::new(&Tools::get().dep);
     record.args(["record", "--replayable", "--keep-last", "2M", "--dump-signal", "USR2"]);
-    record.args(["-o", "r.rec", "./p"]).env("DEP_CACHE", cache());
+    record.args(["-o", "r.rec", "./p"]).envs(cache());
     record.current_dir(case.here.path()).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = record.stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -612,7 +612,7 @@ fn a_signal_to_the_recorder_leaves_what_is_kept() {
     let replays = |dump: &Path| {
         let mut replay = Command::new(&Tools::get().dep);
         replay.arg("replay").arg("--program").arg(case.path("p")).arg(dump);
-        let out = replay.env("DEP_CACHE", cache()).output().expect("it runs");
+        let out = replay.envs(cache()).output().expect("it runs");
         String::from_utf8_lossy(&out.stdout).contains("equal to the recording")
     };
     let mut told = BufReader::new(child.stderr.take().expect("a pipe")).lines();

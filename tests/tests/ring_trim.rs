@@ -222,7 +222,7 @@ int main(void) {
 fn recorded(case: &Case, more: &[&str]) -> (u64, String) {
     let mut record = Command::new(&Tools::get().dep);
     record.args(["record", "--replayable", "--keep-last", "3M", "-o", "r.rec"]).args(more);
-    record.arg("./p").current_dir(case.here.path()).env("DEP_CACHE", cache());
+    record.arg("./p").current_dir(case.here.path()).envs(cache());
     let out = record.output().expect("it runs");
     let traces: Vec<_> = fs::read_dir(case.path("r.rec/traces"))
         .expect("traces")
@@ -230,7 +230,7 @@ fn recorded(case: &Case, more: &[&str]) -> (u64, String) {
         .collect();
     let mut replay = Command::new(&Tools::get().dep);
     replay.arg("replay").arg("r.rec").current_dir(case.here.path());
-    let text = said(replay.env("DEP_CACHE", cache()));
+    let text = said(replay.envs(cache()));
     assert_eq!(text.matches("equal to the recording").count(), traces.len(), "{text}");
     let bytes = traces.iter().map(|trace| trace.metadata().expect("a file").len()).sum();
     (bytes, String::from_utf8_lossy(&out.stderr).into_owned())

@@ -198,7 +198,7 @@ fn schedules_that_make_no_sense_are_refused() {
 fn assert_replayed(program: &Path, dir: &Path, runs: u32) -> Result<(), String> {
     let dep = |arguments: &[&str]| {
         let mut command = Command::new(&Tools::get().dep);
-        command.args(arguments).current_dir(dir).env("DEP_CACHE", cache());
+        command.args(arguments).current_dir(dir).envs(cache());
         command
     };
     for _ in 0..runs {

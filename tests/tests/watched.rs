@@ -1383,7 +1383,7 @@ fn memory_that_a_program_at_fixed_addresses_shares_is_watched() {
         let dep_here = Tools::get().dep.display();
         let mut record = Command::new("sh");
         record.args(["-c", &format!("{limit} exec {dep_here} record -o rec ./program")]);
-        let run = record.current_dir(here).env("DEP_CACHE", cache()).output().expect("it runs");
+        let run = record.current_dir(here).envs(cache()).output().expect("it runs");
         assert_eq!(text(&run.stdout), "5050 1 2000 8\n7\n", "{}", text(&run.stderr));
         assert_eq!(text(&run.stderr).contains(NOT_REPLAYED), limited, "{}", text(&run.stderr));
         let said = text(&dep(here, &["replay", "rec"]).stdout);
@@ -1808,7 +1808,7 @@ fn memory_right_below_the_stack_is_watched() {
     let here = dir.path();
     build(here, RACING, &[]);
     let mut command = Command::new("setarch");
-    command.current_dir(here).env("DEP_CACHE", cache()).arg("-R");
+    command.current_dir(here).envs(cache()).arg("-R");
     command.arg(&Tools::get().dep);
     command.args(["record", "--replayable", "--threads", "watched", "-o", "rec", "./program"]);
     let run = command.output().unwrap();

@@ -1,5 +1,6 @@
 //! The rewriter and the reader under test.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -16,11 +17,13 @@ pub struct Mode {
     pub flags: &'static [&'static str],
 }
 
-/// The cache of all tests: what they run is small, and mostly the same programs and libraries, which take a second each
-/// to translate.
-pub fn cache() -> &'static Path {
+/// The cache of all tests, as `dep` reads it from its environment: what they run is small, and mostly the same programs
+/// and libraries, which take a second each to translate. Its size is limited, as each test translates programs that no
+/// other one runs: a run of all tests would leave 4 GB.
+pub fn cache() -> [(&'static str, &'static OsStr); 2] {
     static CACHE: OnceLock<PathBuf> = OnceLock::new();
-    CACHE.get_or_init(|| root().join("target/tmp/cache"))
+    let folder = CACHE.get_or_init(|| root().join("target/tmp/cache"));
+    [("DEP_CACHE", folder.as_os_str()), ("DEP_CACHE_SIZE", OsStr::new("1G"))]
 }
 
 fn root() -> &'static Path {
@@ -122,7 +125,7 @@ fn run(mut command: Command) -> Result<Vec<u8>, String> {
 }
 
 fn run_into(command: &mut Command) -> Result<std::process::Output, String> {
-    let output = command.env("DEP_CACHE", cache()).stderr(std::process::Stdio::piped()).spawn();
+    let output = command.envs(cache()).stderr(std::process::Stdio::piped()).spawn();
     let output = output.and_then(|child| child.wait_with_output());
     let output = output.map_err(|e| format!("{command:?}: {e}"))?;
     if output.status.success() {

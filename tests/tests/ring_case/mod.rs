@@ -47,7 +47,7 @@ impl Case {
         let output =
             if matches!(what, "replay" | "debug" | "trim") { "--rewritten" } else { "--output" };
         command.arg(output).arg(self.path("p.in")).arg(trace);
-        command.env("DEP_CACHE", cache()).env("DEBUGINFOD_URLS", "");
+        command.envs(cache()).env("DEBUGINFOD_URLS", "");
         command.current_dir(self.here.path()).stdin(Stdio::null());
         command
     }
