@@ -16,6 +16,14 @@ pub fn times() -> usize {
     TIMES.load(SeqCst)
 }
 
+/// How often pages got their rights back.
+static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+/// How often pages got their rights back: whoever has written, and finds this changed, may have written code.
+pub fn released() -> usize {
+    RELEASED.load(SeqCst)
+}
+
 /// Pages that the program may write and that are write-protected for now.
 ///
 /// A page is among them from when it is protected until the kernel gives it other rights. How many
@@ -56,6 +64,7 @@ impl Guarded {
     pub fn release(&mut self, span: Span) {
         for page in self.within(span) {
             self.pages.remove(&page);
+            RELEASED.fetch_add(1, SeqCst);
         }
         self.publish();
     }

@@ -157,11 +157,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     }
     let serial = is_serial(&start, options);
     let mut entries = entries();
-    // (A replay looks at what the script has each time.)
-    let far = match options.is_repeatable() {
-        true => None,
-        false => far(&mut arena, window, &mut entries),
-    };
+    let far = far(&mut arena, window, &mut entries);
     if options.recording.undo() {
         entries.log_call = arena.put_log_call();
     }

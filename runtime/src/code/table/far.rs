@@ -41,8 +41,7 @@ impl FarTables {
     pub fn new(window: u64, options: Options, entries: Entries) -> FarTables {
         FarTables {
             most: match options.process.torture & torture::SCATTERED {
-                // What is repeated looks at the script at each of these transfers.
-                _ if !options.process.high_tables || options.is_repeatable() => 0,
+                _ if !options.process.high_tables => 0,
                 0 => FAR_TABLES.len(),
                 _ => 1,
             },

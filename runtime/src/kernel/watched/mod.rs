@@ -15,7 +15,7 @@ mod strings;
 
 use crate::base::signal::{SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGSEGV};
 use crate::base::{attempt, program};
-use crate::code::jit::has_protected_pages;
+use crate::code::guarded;
 use crate::code::writing::write_program;
 use crate::kernel::ask::instruction;
 use crate::kernel::brk;
@@ -57,7 +57,8 @@ const CHECKED_EACH: u32 = 16;
 /// returned is where it goes on.
 pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     // What has been stored may be code that follows.
-    let anew = has_protected_pages();
+    let released = guarded::released();
+    let anew = || guarded::released() != released;
     let insn = fetch(pc);
     thread.resume_original = pc;
     if !matches!(why, watch::AFTER | watch::LOADED) {
@@ -106,13 +107,13 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
                     return None;
                 }
             }
-            return anew.then_some(insn.next_ip());
+            return anew().then_some(insn.next_ip());
         }
         _ => match carry_out(thread, pc, &insn) {
             Ok(Done::Yes) => {
                 thread.resume_original = insn.next_ip();
                 thread.block.resume = thread.block.behind;
-                return anew.then_some(insn.next_ip());
+                return anew().then_some(insn.next_ip());
             }
             Ok(Done::No) => {
                 thread.syscall_pc = pc;
