@@ -19,7 +19,7 @@ use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread::{self, refuse, watch};
 use alloc::vec::Vec;
 use iced_x86::{Code as Op, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
-use lifter::operands::Reference;
+use lifter::operands::{references, Reference};
 use lifter::regs::{gpr_number, GprSet, RBP, RCX, RSP};
 
 /// `jne`
@@ -43,6 +43,7 @@ impl Weaver<'_> {
             }
             Watch::Pop => self.pop_quickly(insn, dead),
             Watch::Around { stores: false } => self.masked_load(insn),
+            Watch::CarriedOut => self.push_loaded(insn, i) || self.fence(insn, i, dead),
             _ => false,
         }
     }
@@ -159,7 +160,7 @@ impl Weaver<'_> {
         }
         let mut changed = *insn;
         replace_operand(&mut changed, sized(register, piece));
-        if size > 8 || !self.encode(&changed) {
+        if size > 8 || insn.has_lock_prefix() || !self.encode(&changed) {
             self.with_operand(insn, &operand.on_view());
         }
         self.take_base(&operand);
@@ -314,6 +315,61 @@ impl Weaver<'_> {
         let how = How { spilled: [None; 2], rcx_is_saved: !dead, why: watch::LOADED };
         self.mends(insn, at, behind, how);
         true
+    }
+
+    /// `push` of a word in memory, as compilers that work while the program runs like it.
+    fn push_loaded(&mut self, insn: &Instruction, i: usize) -> bool {
+        let is_wide = |r: Register| matches!(r, Register::None | Register::RIP) || r.is_gpr64();
+        let is_known = insn.code() == Op::Push_rm64
+            && insn.op0_kind() == OpKind::Memory
+            && !matches!(insn.memory_segment(), Register::FS | Register::GS)
+            && is_wide(insn.memory_base())
+            && is_wide(insn.memory_index());
+        let Some(value) = free(self.touched(i), GprSet::of(RCX)).filter(|_| is_known) else {
+            return false;
+        };
+        let operand = Operand { memory: plain(insn), base: None };
+        let start = self.code().here();
+        self.boundary(insn, Kind::Watched, &[pair(value, NOT_BORROWED)]);
+        self.code().store(thread::SAVED_RCX, RCX);
+        self.code().store(Slot::First.offset(), value);
+        self.with_register(Op::Mov_r64_rm64, sized(value, 8), &operand.on_view());
+        self.with_register(Op::Mov_r64_rm64, Register::RCX, &operand.memory);
+        self.code().not(RCX);
+        self.code().lea_sum(true, RCX, RCX, value, 1);
+        let at = self.unless_equal();
+        if let Ok(push) = Instruction::with1(Op::Push_r64, sized(value, 8)) {
+            self.encode_or_trap(&push);
+        }
+        self.pushed(value);
+        self.code().load(value, Slot::First.offset());
+        self.load_rcx();
+        let spilled = [Some(value), None];
+        self.mends(insn, at, start, How { spilled, rcx_is_saved: true, why: watch::MEND });
+        true
+    }
+
+    /// `lock add [rsp - 64], 0` and its like: a fence, of which memory stays as it is. It is carried out on the view.
+    fn fence(&mut self, insn: &Instruction, i: usize, dead: bool) -> bool {
+        let changes_nothing = matches!(
+            insn.mnemonic(),
+            Mnemonic::Add | Mnemonic::Or | Mnemonic::Sub | Mnemonic::Xor
+        ) && insn.op1_kind() != OpKind::Register
+            && insn.immediate(1) == 0;
+        // Elsewhere others may wait for it.
+        let is_own = insn.memory_base() == Register::RSP
+            && insn.memory_index() == Register::None
+            && !matches!(insn.memory_segment(), Register::FS | Register::GS);
+        if !insn.has_lock_prefix() || !changes_nothing || !is_own {
+            return false;
+        }
+        let mut all = Vec::new();
+        references(insn, self.factory(), &mut all);
+        let Some(reference) = all.first() else { return false };
+        match dead {
+            true => self.load_with_flags(insn, i, reference),
+            false => self.load_without_flags(insn, i, reference),
+        }
     }
 
     /// A load under a mask of bytes or words: what is compared is what the mask lets through. (A processor that has

@@ -14,6 +14,56 @@ pub unsafe fn copy(to: u64, from: u64, len: u64) -> bool {
     unsafe { attempt_copy(to, from, len) == 1 }
 }
 
+/// Stores bytes; false if they cannot be stored there. A word of 2, 4 or 8 bytes is stored at once, as by the program's own
+/// instruction.
+///
+/// # Safety
+/// Memory of the program's.
+pub unsafe fn store(at: u64, bytes: &[u8]) -> bool {
+    let word = |size: usize| {
+        let mut word = [0u8; 8];
+        word[..size].copy_from_slice(&bytes[..size]);
+        u64::from_le_bytes(word)
+    };
+    match bytes.len() {
+        // SAFETY: as promised.
+        size @ (1 | 2 | 4 | 8) => unsafe { put(at, size as u64, word(size)) == 1 },
+        // SAFETY: as promised; the bytes are borrowed.
+        len => unsafe { copy(at, bytes.as_ptr() as u64, len as u64) },
+    }
+}
+
+/// Stores `size` bytes of `word`: 1, or 2 if that cannot be.
+#[unsafe(naked)]
+unsafe extern "C" fn put(at: u64, size: u64, word: u64) -> u64 {
+    naked_asm!(
+        "mov eax, 1",
+        "cmp esi, 8",
+        "je 4f",
+        "cmp esi, 4",
+        "je 3f",
+        "cmp esi, 2",
+        "je 2f",
+        "mov [rdi], dl",
+        "ret",
+        "2:",
+        "mov [rdi], dx",
+        "ret",
+        "3:",
+        "mov [rdi], edx",
+        "ret",
+        "4:",
+        ".globl deprewrite_guarded_put",
+        "deprewrite_guarded_put:",
+        "mov [rdi], rdx",
+        "ret",
+        ".globl deprewrite_guarded_put_refused",
+        "deprewrite_guarded_put_refused:",
+        "mov eax, 2",
+        "ret",
+    )
+}
+
 #[unsafe(naked)]
 unsafe extern "C" fn attempt_copy(to: u64, from: u64, len: u64) -> u64 {
     naked_asm!(
@@ -86,6 +136,10 @@ pub fn given_up_at(pc: u64) -> Option<u64> {
     if pc == copies {
         return Some(deprewrite_guarded_copy_refused as *const () as u64);
     }
+    let last = deprewrite_guarded_put as *const () as u64;
+    if (put as *const () as u64..=last).contains(&pc) {
+        return Some(deprewrite_guarded_put_refused as *const () as u64);
+    }
     let first = exchange as *const () as u64;
     let last = deprewrite_guarded_last as *const () as u64;
     (first..last).contains(&pc).then_some(deprewrite_guarded_refused as *const () as u64)
@@ -93,6 +147,8 @@ pub fn given_up_at(pc: u64) -> Option<u64> {
 
 extern "C" {
     fn deprewrite_guarded_first();
+    fn deprewrite_guarded_put();
+    fn deprewrite_guarded_put_refused();
     fn deprewrite_guarded_last();
     fn deprewrite_guarded_refused();
     fn deprewrite_guarded_copy_refused();

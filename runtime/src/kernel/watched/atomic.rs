@@ -140,12 +140,15 @@ fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Ch
 /// Puts `new` at `at` if `old` is there, at once: whether it was.
 fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64; 2]) -> Result<bool, Fault> {
     const REFUSED: u64 = 2;
-    let mut came = REFUSED;
-    let could = written(at, at.saturating_add(size), || {
-        // SAFETY: memory of the program's.
-        came = unsafe { attempt::exchange(at, size, old, new) };
-        came != REFUSED
-    });
+    // SAFETY: memory of the program's.
+    let mut came = unsafe { attempt::exchange(at, size, old, new) };
+    // There may be code of its that is write-protected.
+    let could = came != REFUSED
+        || written(at, at.saturating_add(size), || {
+            // SAFETY: as above.
+            came = unsafe { attempt::exchange(at, size, old, new) };
+            came != REFUSED
+        });
     match could {
         true => Ok(came == 1),
         false => Err(Fault { address: at, write: true }),

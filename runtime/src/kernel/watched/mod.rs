@@ -100,8 +100,7 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
                 let Some(bytes) = view::bytes(thread, at, len).map(<[u8]>::to_vec) else {
                     continue;
                 };
-                // SAFETY: what the program has stored there.
-                if !unsafe { write_program(at, &bytes) } {
+                if !put(at, &bytes) {
                     thread.resume_original = pc;
                     raise(thread, &Fault { address: at, write: true });
                     return None;
@@ -250,10 +249,15 @@ fn load_bytes(thread: &mut Thread, pc: u64, at: u64, out: &mut [u8]) -> Result<(
     Ok(())
 }
 
+/// Stores bytes for the program; false if they cannot be stored there.
+fn put(at: u64, bytes: &[u8]) -> bool {
+    // SAFETY: as the instruction would, which is carried out.
+    unsafe { attempt::store(at, bytes) || write_program(at, bytes) }
+}
+
 /// The program stores these bytes.
 fn store(thread: &mut Thread, at: u64, bytes: &[u8]) -> Result<(), Fault> {
-    // SAFETY: as the instruction would, which is carried out.
-    if !unsafe { write_program(at, bytes) } {
+    if !put(at, bytes) {
         return Err(Fault { address: at, write: true });
     }
     view::put(thread, at, bytes);
