@@ -134,7 +134,7 @@ pub fn mmap(thread: &mut Thread, args: &[usize; 6]) -> usize {
             "maps memory over the runtime (mmap with MAP_FIXED)",
         );
     }
-    if !fixed && at != 0 && (is_ours(at, len) || view::is_spread(at, len)) {
+    if !fixed && at != 0 && (is_ours(at, len) || view::is_out_of_reach(at, len)) {
         at = 0;
     }
     if at != 0 && len > 0 {

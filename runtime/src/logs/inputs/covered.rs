@@ -19,7 +19,7 @@ const BEHIND_STACK: u64 = 1 << 30;
 /// Where addresses end.
 const END: u64 = 0x8000_0000_0000;
 /// Pieces elsewhere lie above this: there would be room for few views, or none, below what lies lower.
-const LOWEST_PIECE: u64 = 1 << 39;
+pub const LOWEST_PIECE: u64 = 1 << 39;
 /// Pieces are as large as the gap that they lie in, up to multiples of these: there are few then.
 const ROUNDED_TO: [u64; 3] = [4 << 30, 1 << 30, PAGE];
 /// Most pieces elsewhere, and how many are many.

@@ -378,10 +378,15 @@ fn is_free(place: &Range<u64>) -> bool {
         && kept.all(|r| place.end <= r.start || r.end <= place.start)
 }
 
-/// Whether the program would like to have memory there, where no view has a place of it, as at many other places before: it chooses
-/// addresses by chance, and each of them would cost a mapping in each view. Where the kernel places memory they have one.
-pub fn is_spread(at: u64, len: u64) -> bool {
-    ceiling::above().is_some() && covered::is_spread() && !covers(at, len)
+/// Whether a wish for memory at `at`, which the kernel need not fulfil, had better not be followed: views would have no place
+/// of it, or the program has had many such wishes.
+pub fn is_out_of_reach(at: u64, len: u64) -> bool {
+    /// What is larger is a reservation, of which parts are used.
+    const MOST: u64 = 64 << 30;
+    let is_one_of_many = ceiling::above().is_some() && covered::is_spread() && !covers(at, len);
+    // (What wants low memory may need it.)
+    let is_wish = is_watched() && at >= covered::LOWEST_PIECE && len <= MOST;
+    is_one_of_many || is_wish && !comes_to_be_covered(at, len)
 }
 
 /// Whether nothing is in this range, but that it is kept free for views.
