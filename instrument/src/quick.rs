@@ -351,11 +351,10 @@ impl Weaver<'_> {
 
     /// `lock add [rsp - 64], 0` and its like: a fence, of which memory stays as it is. It is carried out on the view.
     fn fence(&mut self, insn: &Instruction, i: usize, dead: bool) -> bool {
-        let changes_nothing = matches!(
-            insn.mnemonic(),
-            Mnemonic::Add | Mnemonic::Or | Mnemonic::Sub | Mnemonic::Xor
-        ) && insn.op1_kind() != OpKind::Register
-            && insn.immediate(1) == 0;
+        let changes_nothing =
+            matches!(insn.mnemonic(), Mnemonic::Add | Mnemonic::Or | Mnemonic::Sub | Mnemonic::Xor)
+                && insn.op1_kind() != OpKind::Register
+                && insn.immediate(1) == 0;
         // Elsewhere others may wait for it.
         let is_own = insn.memory_base() == Register::RSP
             && insn.memory_index() == Register::None

@@ -688,6 +688,26 @@ fn watched_code() -> Vec<u8> {
 snapshot!(watched_with_dead_flags, watched(0), [watched_code()]);
 snapshot!(watched_with_live_flags, watched(torture::SPILL), [watched_code()]);
 
+/// Words that are pushed from memory, and fences.
+fn watched_words() -> Vec<u8> {
+    assemble(|a| {
+        a.push(qword_ptr(rbp - 0x30))?;
+        a.push(qword_ptr(rcx + rdx * 8))?;
+        a.push(qword_ptr(rsp))?;
+        a.push(qword_ptr(0x28).fs())?;
+        a.push(word_ptr(rbx))?;
+        a.lock().add(dword_ptr(rsp - 0x40), 0)?;
+        a.lock().or(qword_ptr(rsp), 0)?;
+        a.lock().add(dword_ptr(rsp), 1)?;
+        a.lock().add(dword_ptr(rdi), 0)?;
+        a.add(rsp, 34)?;
+        a.ret()
+    })
+}
+
+snapshot!(watched_words_with_dead_flags, watched(0), [watched_words()]);
+snapshot!(watched_words_with_live_flags, watched(torture::SPILL), [watched_words()]);
+
 snapshot!(watched_transfers, watched(0), |a| {
     a.call(0x40_9000u64)?;
     a.call(qword_ptr(rcx + rdx * 8 + 16))?;

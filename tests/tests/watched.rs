@@ -2013,6 +2013,61 @@ fn memory_far_away_is_watched() {
     }
 }
 
+/// A program that wishes memory at addresses by chance, while it has many threads: some of these lie as far from each other as two
+/// views do, so that no view can have all of them. Each is written and read by all threads.
+const WISHES: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/mman.h>
+enum { THREADS = 12, WISHES = 80, LENGTH = 262144 };
+static atomic_long *volatile pieces[WISHES];
+static pthread_barrier_t barrier;
+static void *run(void *unused) {
+    for (int i = 0; i < WISHES; i++) {
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        atomic_fetch_add(pieces[i], 1);
+    }
+    return unused;
+}
+int main(void) {
+    pthread_t threads[THREADS];
+    unsigned long random = 12345;
+    int followed = 0;
+    long sum = 0;
+    pthread_barrier_init(&barrier, 0, THREADS + 1);
+    for (long i = 0; i < THREADS; i++) pthread_create(&threads[i], 0, run, 0);
+    for (int i = 0; i < WISHES; i++) {
+        pthread_barrier_wait(&barrier);
+        random = random * 6364136223846793005 + 1442695040888963407;
+        void *wish = (void *)((1UL << 40) + (random >> 21) % (15UL << 40) / LENGTH * LENGTH);
+        void *piece = mmap(wish, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (piece == MAP_FAILED || mprotect(piece, LENGTH, PROT_READ | PROT_WRITE)) return 1;
+        followed += piece == wish;
+        pieces[i] = piece;
+        pthread_barrier_wait(&barrier);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], 0);
+    for (int i = 0; i < WISHES; i++) sum += atomic_load(pieces[i]);
+    printf("%ld %d\n", sum, followed > 0);
+    return 0;
+}
+"#;
+
+#[test]
+fn wishes_that_no_view_can_have_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, all) = recorded_and_replayed(dir.path(), WISHES);
+    assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("960 1\n", ""));
+    let said = text(&all.stdout);
+    assert!(all.status.success(), "{said}{}", text(&all.stderr));
+    // The first thread alone, and with the twelve others.
+    let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
+    assert_eq!(equal.count(), 14, "{said}");
+}
+
 /// Code that one thread makes, changes, and others run at the same time is in no file: each notes the bytes that it runs.
 #[test]
 fn code_of_other_threads_is_replayed() {

@@ -227,3 +227,35 @@ pub fn is_randomized() -> bool {
     let persona = unsafe { sys::raw(PERSONALITY, [0xffff_ffff, 0, 0, 0, 0, 0]) };
     persona & ADDR_NO_RANDOMIZE == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_kept_and_what_is_there_stays() {
+        const FLAGS: usize = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        let len = 1 << 34;
+        // SAFETY: new memory.
+        let at = unsafe { sys::mmap(0, len, 0, FLAGS, -1, 0) }.unwrap();
+        let page = |n: u64| at + n * PAGE;
+        let [first, second] = [page(3)..page(2000), page(3_000_000)..page(3_000_001)];
+        // SAFETY: of the memory above.
+        let unmap = |from: u64, to: u64| unsafe {
+            sys::call(sys::nr::MUNMAP, &[from as usize, (to - from) as usize]).unwrap();
+        };
+        unmap(at, first.start);
+        unmap(first.end, second.start);
+        unmap(second.end, at + len);
+        reserve_gaps(at..at + len);
+        let all = maps::read().unwrap();
+        let lines = || all.split(|&byte| byte == b'\n').filter_map(maps::range);
+        let mut covered = at;
+        for (start, end) in lines().filter(|&(start, end)| end > at && start < at + len) {
+            assert!(start <= covered, "{covered:x} is free");
+            covered = end;
+        }
+        assert!(covered >= at + len);
+        unmap(at, at + len);
+    }
+}

@@ -174,7 +174,7 @@ impl LookUps {
             around: RefCell::default(),
             filed: Vec::new(),
             bound: RefCell::default(),
-            far: FarTables::new(window, options, entries),
+            far: FarTables::new(window, options, entries.miss),
             contested: Vec::new(),
         };
         tables.fd = match prepared {

@@ -4,7 +4,6 @@
 //! memory is, and what is looked up there comes to the runtime.
 
 use super::map_free;
-use crate::base::facts::Entries;
 use crate::base::own::{not_in_dumps, KEPT_FREE};
 use crate::base::sys::{self, nr};
 use crate::code::span::Span;
@@ -38,7 +37,8 @@ pub struct FarTables {
 }
 
 impl FarTables {
-    pub fn new(window: u64, options: Options, entries: Entries) -> FarTables {
+    /// `miss`: the stub that looks up whatever has no entry.
+    pub fn new(window: u64, options: Options, miss: u64) -> FarTables {
         FarTables {
             most: match options.process.torture & torture::SCATTERED {
                 _ if !options.process.high_tables => 0,
@@ -47,7 +47,7 @@ impl FarTables {
             },
             windows: Vec::new(),
             program_high: (window >> 32) as u32,
-            miss: entries.miss,
+            miss,
             pieces: RefCell::default(),
         }
     }
@@ -130,6 +130,29 @@ impl FarTables {
                 // SAFETY: our own mapping, which is zero then; a look-up finds what was there, or nothing.
                 let _ = unsafe { sys::call(nr::MADVISE, &[from as usize, len as usize, DONTNEED]) };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::options::{Instrument, ProcessOptions, RecordingOptions};
+
+    #[test]
+    fn what_is_generated_has_tables_in_recordings_of_inputs_and_in_replays() {
+        let address = LiveAddr(0x7f00_1234_5678);
+        for (instrument, replays, high_tables, most) in [
+            (Instrument::Inputs, false, true, FAR_TABLES.len()),
+            (Instrument::Dep, true, true, FAR_TABLES.len()),
+            (Instrument::Inputs, false, false, 0),
+        ] {
+            let recording = RecordingOptions { instrument, ..RecordingOptions::default() };
+            let process = ProcessOptions { replays, high_tables, ..ProcessOptions::default() };
+            let options = Options { process, recording };
+            let mut tables = FarTables::new(0, options, 0);
+            let windows = (0..8).filter_map(|n| tables.window(address.plus(n * WINDOW_SIZE)));
+            assert_eq!(windows.count(), most);
         }
     }
 }
