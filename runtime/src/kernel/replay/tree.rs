@@ -10,6 +10,7 @@ use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::kernel::replay::script::{header, map, Script};
 use crate::kernel::replay::{overrun, replay};
+use crate::kernel::syscalls::objects;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -47,7 +48,11 @@ pub fn forks(pid: u32, at: u64) -> bool {
     let Some(fd) = script_of(pid) else { return false };
     let has_token = take_token();
     // Whoever changes the code from now on makes a copy of it.
-    jit().forks();
+    let mut jit = jit();
+    jit.forks();
+    // What is shared both have from now on.
+    objects::give_up(&mut jit);
+    drop(jit);
     // Nobody is told of its end.
     // SAFETY: no memory involved; the child runs on a copy of this stack.
     let made = unsafe { sys::call(nr::CLONE, &[0, 0, 0, 0, 0]) };

@@ -342,8 +342,9 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     const MAP_STACK: usize = 0x2_0000;
     let shared = flags & sys::MAP_SHARED != 0;
     let writable = prot & sys::PROT_WRITE != 0;
-    // (What is repeated has its code compared, as it was.)
-    let piece = match shared && !facts().options.is_repeatable() {
+    // A replay has what the program mapped of files for itself alone.
+    let is_private = file && is_replay();
+    let piece = match shared && !is_private {
         true if fd == NO_OBJECT => None,
         true if !file => jit.piece(None, 0),
         true => identity(fd as usize).and_then(|id| jit.piece(Some(id), offset)),
@@ -351,7 +352,7 @@ pub fn note(placed: &Placed, may_have_pack: bool, path: Option<&[u8]>) {
     };
     jit.set_view(Span::new(start, start + len), piece, writable);
     let own = jit.is_own(start);
-    let unnoticed = flags & MAP_STACK != 0 || shared && !own;
+    let unnoticed = flags & MAP_STACK != 0 || shared && !own && !is_private;
     jit.set_shared(start, start + len, unnoticed);
     jit.forget_file(start, start + len);
     if fixed {

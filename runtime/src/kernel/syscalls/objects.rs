@@ -4,8 +4,8 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 use crate::base::descriptors;
-use crate::base::facts::facts;
 use crate::base::messages::{self, MESSAGE};
+use crate::base::replaying::is_replay;
 use crate::base::stat::identity;
 use crate::base::sys::{self, nr};
 use crate::code::jit::{jit, Jit};
@@ -13,8 +13,8 @@ use crate::code::objects::are_any;
 
 /// A call has made a file in memory.
 pub fn made(fd: usize) {
-    // (What is repeated has its code compared, as it was.)
-    if let Some(file) = identity(fd).filter(|_| !facts().options.is_repeatable()) {
+    // (A replay has none.)
+    if let Some(file) = identity(fd).filter(|_| !is_replay()) {
         jit().made_object(file);
     }
 }
