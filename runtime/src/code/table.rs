@@ -113,7 +113,7 @@ pub struct LookUps {
     /// Slots that follow the entries of what their words name.
     bound: RefCell<slots::Bound>,
     /// Those of code outside of the window.
-    far: FarTables,
+    pub far: FarTables,
     /// Low halves of addresses to which code returns in the window and out of it: they have no entry.
     contested: Vec<u32>,
 }

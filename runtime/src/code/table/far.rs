@@ -93,6 +93,17 @@ impl FarTables {
         pieces.insert(piece)
     }
 
+    /// What is mapped of them.
+    pub fn pieces(&self) -> Vec<Range<u64>> {
+        self.pieces.borrow().iter().map(|&piece| piece..piece + PIECE).collect()
+    }
+
+    /// Whether anything of them is mapped in `range`.
+    pub fn has_pieces(&self, range: &Range<u64>) -> bool {
+        let first = range.start.saturating_sub(PIECE - 1);
+        first < range.end && self.pieces.borrow().range(first..range.end).next().is_some()
+    }
+
     /// The entry of `address` becomes `code`.
     pub fn set(&self, address: LiveAddr, code: u64) {
         let high = address.0 >> 32;
@@ -154,5 +165,18 @@ mod tests {
             let windows = (0..8).filter_map(|n| tables.window(address.plus(n * WINDOW_SIZE)));
             assert_eq!(windows.count(), most);
         }
+    }
+
+    #[test]
+    fn pieces_are_known_to_their_ends() {
+        let options = Options::default();
+        let tables = FarTables::new(0, options, 0);
+        tables.pieces.borrow_mut().insert(3 * PIECE);
+        assert_eq!(tables.pieces(), [3 * PIECE..4 * PIECE]);
+        let has = |start, end| tables.has_pieces(&(start..end));
+        assert!(
+            has(3 * PIECE, 3 * PIECE + 1) && has(4 * PIECE - 1, 9 * PIECE) && has(0, 5 * PIECE)
+        );
+        assert!(!has(0, 3 * PIECE) && !has(4 * PIECE, 5 * PIECE) && !has(7, 7));
     }
 }

@@ -70,6 +70,7 @@ impl Copied {
         hidden.extend(window::free_pieces());
         let jit = jit();
         hidden.push(jit.arena.range());
+        hidden.extend(jit.tables.far.pieces());
         hidden.retain(|range| range.start < range.end);
         // Whatever shares a page with it is the runtime's, too.
         for range in &mut hidden {

@@ -48,7 +48,12 @@ pub fn is_ours(start: u64, len: u64) -> bool {
 /// Whether anything in `start..end` is the runtime's, and no translation of a library.
 fn is_of_process(start: u64, end: u64) -> bool {
     let facts = facts();
-    let arena = jit().arena.range();
+    let jit = jit();
+    if jit.tables.far.has_pieces(&(start..end)) {
+        return true;
+    }
+    let arena = jit.arena.range();
+    drop(jit);
     let ours = [facts.added.clone(), arena, facts.options.tables(), log().memory(), kept()];
     ours.iter().any(|r| start < r.end && r.start < end)
 }
