@@ -222,16 +222,19 @@ impl TraceFile {
         }
         let mut last = BTreeMap::new();
         let mut written = BTreeSet::new();
-        for frame in self.frames.iter().filter(is_record).filter(|f| f.is_sealed()) {
+        for frame in self.frames.iter().filter(is_record) {
             let (thread, seq) = key(frame);
+            // (One that follows may be open, too: the first was sealed where it lies, behind what was read of it.)
             let last = last.entry(thread).or_insert(seq);
             *last = seq.max(*last);
-            written.extend(open.get(&(thread, seq)));
+            if frame.is_sealed() {
+                written.extend(open.get(&(thread, seq)));
+            }
         }
         self.frames
             .retain(|f| f.kind != FrameKind::Record || f.is_sealed() || !written.contains(&key(f)));
         open.difference(&written)
-            .all(|(thread, seq)| last.get(thread).is_none_or(|last| last < seq))
+            .all(|(thread, seq)| last.get(thread).is_none_or(|last| last <= seq))
     }
 
     fn scan(&mut self) -> std::io::Result<()> {
@@ -515,5 +518,31 @@ impl TraceFile {
         let mut sum = Lanes::default();
         sum.add(payload);
         sum.finish() == frame.header.checksum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_support::{Record, TraceWriter};
+
+    /// A trace of chunks that are open or sealed, in their order.
+    fn chunks(open: &[bool]) -> TraceFile {
+        let mut writer = TraceWriter::default();
+        for (seq, &open) in (0..).zip(open) {
+            writer.record(&Record { seq, open, ..Record::default() });
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &writer.bytes).unwrap();
+        TraceFile::open(file.path()).unwrap()
+    }
+
+    #[test]
+    fn only_the_last_chunk_may_have_been_found_open() {
+        assert!(chunks(&[false, false, true]).choose_chunks());
+        assert!(chunks(&[false, false]).choose_chunks());
+        assert!(!chunks(&[false, true, false]).choose_chunks());
+        // Sealed where it lies while it was read: the next one was begun then.
+        assert!(!chunks(&[false, true, true]).choose_chunks());
     }
 }
