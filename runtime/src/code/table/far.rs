@@ -172,7 +172,8 @@ mod tests {
         let options = Options::default();
         let tables = FarTables::new(0, options, 0);
         tables.pieces.borrow_mut().insert(3 * PIECE);
-        assert_eq!(tables.pieces(), [3 * PIECE..4 * PIECE]);
+        let is_it = |piece: &Range<u64>| *piece == (3 * PIECE..4 * PIECE);
+        assert!(tables.pieces().len() == 1 && tables.pieces().iter().all(is_it));
         let has = |start, end| tables.has_pieces(&(start..end));
         assert!(
             has(3 * PIECE, 3 * PIECE + 1) && has(4 * PIECE - 1, 9 * PIECE) && has(0, 5 * PIECE)
