@@ -244,6 +244,14 @@ fn recorded_and_replayed(here: &Path, source: &str) -> (Output, Output) {
     (dep(here, &record), dep(here, &["replay", "rec"]))
 }
 
+/// The replay has succeeded, and so many parts of it were equal to the recording up to its end.
+fn assert_equal_parts(replay: &Output, parts: usize) {
+    let said = text(&replay.stdout);
+    assert!(replay.status.success(), "{said}{}", text(&replay.stderr));
+    let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
+    assert_eq!(equal.count(), parts, "{said}");
+}
+
 /// Records it, and returns the trace and what was rewritten.
 fn record(program: &Path, dir: &Path) -> (Run, PathBuf) {
     let rewritten = dir.join("watched");
@@ -2005,11 +2013,7 @@ fn memory_far_away_is_watched() {
         let run = dep(here, &[&["record"], arguments].concat());
         assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), (output, ""));
         let name = if parts == 6 { "rec" } else { "forks" };
-        let all = dep(here, &["replay", name]);
-        let said = text(&all.stdout);
-        assert!(all.status.success(), "{said}{}", text(&all.stderr));
-        let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
-        assert_eq!(equal.count(), parts, "{said}");
+        assert_equal_parts(&dep(here, &["replay", name]), parts);
     }
 }
 
@@ -2061,11 +2065,8 @@ fn wishes_that_no_view_can_have_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (run, all) = recorded_and_replayed(dir.path(), WISHES);
     assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("960 1\n", ""));
-    let said = text(&all.stdout);
-    assert!(all.status.success(), "{said}{}", text(&all.stderr));
     // The first thread alone, and with the twelve others.
-    let equal = said.lines().filter(|line| line.ends_with("equal to the recording"));
-    assert_eq!(equal.count(), 14, "{said}");
+    assert_equal_parts(&all, 14);
 }
 
 /// Code that one thread makes, changes, and others run at the same time is in no file: each notes the bytes that it runs.
@@ -2080,14 +2081,8 @@ fn code_of_other_threads_is_replayed() {
         let run = dep(here, &record);
         assert_eq!((&*text(&run.stdout), &*text(&run.stderr)), ("600 45150\n", ""));
         let all = dep(here, &["replay", way[0]]);
-        let said = text(&all.stdout);
-        assert!(all.status.success(), "{said}{}", text(&all.stderr));
         // The first thread alone, and with the three others.
-        assert_eq!(
-            said.lines().filter(|line| line.ends_with("equal to the recording")).count(),
-            5,
-            "{said}"
-        );
+        assert_equal_parts(&all, 5);
     }
 }
 
