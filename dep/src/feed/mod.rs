@@ -109,6 +109,8 @@ pub trait Listener {
     fn happened(&mut self, _event: &Event, _pc: u64) {}
     /// It stands still from here on, behind the instruction at `pc`, until it goes on in this stretch.
     fn stands(&mut self, _until: u64, _pc: u64) {}
+    /// Of a watched thread: there is no more of it.
+    fn ends(&mut self) {}
 }
 
 /// The walk of one thread.

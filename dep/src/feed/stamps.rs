@@ -208,15 +208,17 @@ pub fn run(
         while let Some(Reverse((now, at))) = waiting.pop() {
             let Some(runner) = runners.get_mut(at) else { break };
             listener.runs(at);
-            while let Some(did) =
-                runner.next(|part| walks.begin(part.trace, part.thread, Stamps::new(part)))
-            {
-                match did {
-                    Did::Stamped(number) if number > now => {
+            loop {
+                match runner.next(|part| walks.begin(part.trace, part.thread, Stamps::new(part))) {
+                    None => {
+                        listener.ends();
+                        break;
+                    }
+                    Some(Did::Stamped(number)) if number > now => {
                         waiting.push(Reverse((number, at)));
                         break;
                     }
-                    did => {
+                    Some(did) => {
                         if let Some(source) = &runner.source {
                             source.tell(did, listener);
                         }

@@ -147,6 +147,8 @@ pub struct Detector<'a> {
     begun: Vec<bool>,
     /// Which threads were there before the part that was kept.
     was_there: Vec<bool>,
+    /// Which watched threads did more than the recording has.
+    does_more: Vec<bool>,
     /// Conflicts of one access: with which, and with which bytes.
     conflicts: Vec<(Access, u64, u64)>,
     pub found: HashMap<(u64, u64), Race>,
@@ -191,9 +193,15 @@ impl<'a> Detector<'a> {
             has_left: vec![false; trace.threads.len()],
             heap_end: 0,
             was_there: vec![false; trace.threads.len()],
+            does_more: Vec::new(),
             conflicts: Vec::new(),
             found: HashMap::new(),
         }
+    }
+
+    /// Which of the watched threads did more than the recording has: another one ended the process meanwhile.
+    pub fn does_more(&mut self, threads: Vec<bool>) {
+        self.does_more = threads;
     }
 
     /// Nothing is known of what was in front of this: these threads were there, and some of them were in calls.
@@ -351,6 +359,15 @@ impl Detector<'_> {
             (0..self.begun.len()).filter(|&at| at != thread && self.begun[at]).collect();
         others.into_iter().for_each(|other| self.order.begin(thread, other));
     }
+
+    /// What the thread did last is not in the recording, and may have left what it had done for others: from here on
+    /// they are behind it, so no race is made up.
+    fn ends_in_midst(&mut self) {
+        let thread = self.thread;
+        for other in (0..self.does_more.len()).filter(|&other| other != thread) {
+            self.order.begin(other, thread);
+        }
+    }
 }
 
 impl Listener for Detector<'_> {
@@ -410,5 +427,11 @@ impl Listener for Detector<'_> {
         let Some(call) = self.pending.get(&until).copied() else { return };
         self.leaves(&call, pc);
         self.has_left[self.thread] = true;
+    }
+
+    fn ends(&mut self) {
+        if self.does_more.get(self.thread).copied().unwrap_or(false) {
+            self.ends_in_midst();
+        }
     }
 }

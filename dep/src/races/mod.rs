@@ -140,6 +140,7 @@ pub fn list_watched(
     let turns = Turns::Each(vec![0; threads.len()]);
     let written = written.of_threads();
     let mut detector = Detector::new(recorded, shadow, written, turns, what.strict);
+    detector.does_more(recorded.threads.iter().map(|thread| !has_whole(thread)).collect());
     stamps::run(&threads, wanted(References::All), &mut detector).map_err(in_file)?;
     report(recorded, symbols, detector, None, what, out)
 }
@@ -170,6 +171,14 @@ fn start_of(thread: &Thread) -> Option<&Event> {
 fn end_of(thread: &Thread) -> Option<&Event> {
     let events = thread.events.iter().filter_map(|placed| placed.event.as_ref());
     events.rev().find(|event| matches!(event, Event::ThreadEnd { .. }))
+}
+
+/// Whether the recording has all that the thread did: up to its end, or that of the process, which it brought about.
+fn has_whole(thread: &Thread) -> bool {
+    let mut events = thread.events.iter().filter_map(|placed| placed.event.as_ref());
+    events.any(|event| {
+        matches!(event, Event::ThreadEnd { .. } | Event::ProcessEnd { .. } | Event::Exec(_))
+    })
 }
 
 fn check_count(trace: &Trace, what: &Races) -> Result<(), Error> {
