@@ -182,17 +182,22 @@ impl TraceFile {
     /// of its thread.
     fn scan_all(&mut self) -> std::io::Result<()> {
         const TRIES: usize = 8;
+        /// Looks at a file that grows all the time.
+        const MOST: usize = 200;
         const EACH: std::time::Duration = std::time::Duration::from_millis(1);
-        for tries in 1.. {
+        let mut tries = 0;
+        for looks in 1.. {
+            let before = self.len;
             (self.len, self.frames, self.damage) = (self.source.length()?, vec![], vec![]);
             self.held_mut().clear();
             self.scan()?;
             let is_whole = self.choose_chunks() && !self.has_gaps() && self.damage.is_empty();
             let is_still = !self.source.look()?;
-            if is_whole && is_still || tries == TRIES {
+            tries = if self.len > before { 1 } else { tries + 1 };
+            if is_whole && is_still || tries == TRIES || looks == MOST {
                 break;
             }
-            // A frame that is just being made has no header for a moment.
+            // A frame that is just being made has no header for a moment, and one that is being written has no end.
             std::thread::sleep(EACH);
         }
         Ok(())
