@@ -81,6 +81,8 @@ pub mod place {
     pub const GONE: u32 = 0;
     /// In the runtime, most likely in a system call: it looks before it goes on.
     pub const RUNTIME: u32 = 1;
+    /// It stands still: its process ends.
+    pub const STANDS: u32 = 3;
     /// In generated code.
     pub const CODE: u32 = 2;
 }

@@ -2187,6 +2187,70 @@ int main(void) {
 }
 "#;
 
+/// One thread computes, one takes a lock again and again, one waits behind what it has computed, while the process ends.
+/// The first thread says how far it has seen them.
+const MEANWHILE: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static volatile long computed, taken, waiting;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void *computes(void *unused) { for (;;) computed++; }
+static void *takes(void *unused) {
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        taken++;
+        pthread_mutex_unlock(&lock);
+    }
+}
+static void *waits(void *unused) {
+    for (long i = 0; i < 100000; i++) waiting++;
+    for (;;) pause();
+}
+int main(int count, char **arguments) {
+    pthread_t threads[3];
+    void *(*all[])(void *) = {computes, takes, waits};
+    for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, all[i], 0);
+    while (computed < 1000000 || taken < 100 || waiting < 100000) usleep(1000);
+    usleep(10000);
+    printf("%ld %ld %ld\n", computed, taken, waiting);
+    fflush(stdout);
+    switch (atoi(arguments[1])) {
+    case 1: abort();
+    case 2: kill(getpid(), SIGTERM);
+    case 3: kill(getpid(), SIGKILL);
+    case 4: *(volatile int *)16 = 1;
+    }
+    return 0;
+}
+"#;
+
+/// What other threads computed when a thread ended the process is in their replays, to the very end.
+#[test]
+fn what_threads_compute_while_their_process_ends_is_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path();
+    build(here, MEANWHILE, &[]);
+    for (way, signal) in
+        [("0", None), ("1", Some(6)), ("2", Some(15)), ("3", Some(9)), ("4", Some(11))]
+    {
+        let record =
+            ["record", "--replayable", "--threads", "watched", "-o", way, "./program", way];
+        let run = dep(here, &record);
+        assert_eq!(run.status.signal(), signal, "{}", text(&run.stderr));
+        let done = dep(here, &["replay", way]);
+        assert_equal_parts(&done, 5);
+        let replayed: Vec<u64> = text(&done.stdout).lines().skip(2).map(turns_of).collect();
+        let seen: Vec<u64> =
+            text(&run.stdout).split_whitespace().map(|number| number.parse().unwrap()).collect();
+        // Each of them makes a turn, or more, as it adds to its word.
+        let are_whole = replayed.iter().zip(&seen).all(|(turns, seen)| turns >= seen);
+        assert!(are_whole && seen.len() == 3, "{way}: {replayed:?} turns, {seen:?} seen");
+    }
+}
+
 /// The turns that a line of `dep replay` tells of.
 fn turns_of(line: &str) -> u64 {
     let behind = line.split(" replayed ").nth(1).unwrap_or_default();

@@ -227,6 +227,16 @@ impl Slot {
         self.at(slot::TID).store(sys::gettid(), Release);
     }
 
+    /// The thread's id; 0 while it begins.
+    pub fn tid(self) -> u32 {
+        self.at(slot::TID).load(Acquire)
+    }
+
+    /// Whether its thread is one of the calling process.
+    pub fn is_of_process(self) -> bool {
+        self.at(slot::PID).load(Relaxed) == sys::getpid()
+    }
+
     pub fn place(self) -> u32 {
         self.at(slot::PLACE).load(SeqCst)
     }

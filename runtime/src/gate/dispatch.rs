@@ -87,6 +87,7 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
         ARRIVE => {
             let pc = thread.block.target;
             thread.block.target = facts().window;
+            watched::end::look(thread, pc);
             prepare(thread, pc);
             parts::look(thread, pc);
         }

@@ -21,6 +21,7 @@ use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::state::{interrupted, State};
+use crate::kernel::watched::end;
 use crate::kernel::{baton, ring};
 use crate::logs::inputs::view;
 use crate::logs::log;
@@ -96,6 +97,7 @@ fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
         }
         let generation = GENERATION.load(Acquire);
         if generation & 1 == 1 {
+            end::look(thread, thread.resume_original);
             wait(&GENERATION, generation, None);
             continue;
         }
@@ -360,7 +362,7 @@ pub fn switch(on: bool, why: Why, since: u64) -> Answer {
     if recording.control_flow == ControlFlow::Bits {
         return refused(outcome::BITS);
     }
-    if Slot::all().count() as u64 >= SLOTS_MOST {
+    if !are_known() {
         return refused(outcome::TOO_MANY);
     }
     if is_off() != on {
@@ -396,13 +398,23 @@ impl Drop for Stopped {
 /// Brings all other threads out of generated code, and keeps them out. `None`: there are too many to tell where
 /// they are. No lock of the runtime may be held.
 pub fn stop_others() -> Option<Stopped> {
-    if Slot::all().count() as u64 >= SLOTS_MOST {
+    if !are_known() {
         return None;
     }
     begin_switch();
     let stopped = Stopped(());
     stop();
     Some(stopped)
+}
+
+/// The process is about to end: no thread goes into generated code any more.
+pub fn keep_out() {
+    begin_switch();
+}
+
+/// Whether it can be told of all threads where they are: else there are too many.
+pub fn are_known() -> bool {
+    (Slot::all().count() as u64) < SLOTS_MOST
 }
 
 /// From here on no thread goes into generated code. One at a time.

@@ -92,6 +92,8 @@ pub struct Thread {
     pub raised: i32,
     /// What the program has passed to the kernel for the call that is being made, if that is recorded.
     pub passed: Digest,
+    /// Turns that it had made at its last event.
+    pub noted: u64,
     /// Replay: where the thread stood when what is kept began, and its turns, until its next call.
     pub stood: Option<(u64, u64)>,
     /// System calls that the log has counted.
@@ -255,6 +257,7 @@ impl Thread {
             transfer_undone: false,
             raised: 0,
             passed: Digest::default(),
+            noted: 0,
             stood: None,
             calls: 0,
             syscall_pc: 0,
@@ -310,6 +313,7 @@ impl Thread {
     /// Notes an event at the thread's position, `insn` instructions into its last unit.
     pub fn event(&mut self, insn: u32, event: &EventRef<'_>) {
         self.note_turns();
+        self.noted = self.turns();
         let pointers = self.block.pointers;
         self.recorder.event(&pointers, insn, event);
     }
@@ -333,6 +337,16 @@ impl Thread {
             gs_base: self.block.program_gs,
             valid,
         }
+    }
+
+    /// Whether the thread, which is watched and recorded, is between two instructions of the program's, and nothing is under
+    /// way that a replay would have half.
+    pub fn is_between(&self) -> bool {
+        self.raised == 0
+            && self.handler_mask.is_none()
+            && self.stored_on_view.is_empty()
+            && !self.vfork_child
+            && self.recorder.to_file()
     }
 
     /// What a replay that begins with the thread's state has to know.

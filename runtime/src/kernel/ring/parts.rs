@@ -227,19 +227,15 @@ fn look_at_interval(thread: &mut Thread) -> bool {
     true
 }
 
-/// Whether nothing is under way that a replay would have half, and no filter of system calls might end the program
-/// for what it takes.
+/// Whether no signal waits, nothing is under way that a replay would have half, and no filter of system calls might end the
+/// program for what it takes.
 fn can_begin(thread: &Thread) -> bool {
     thread.filter == 0
         && thread.kernel_filter == 0
         && !thread.mailbox.is_pending()
         && !thread.mailbox.has_trap_flag()
         && thread.block.registers.rflags & TRAP_FLAG == 0
-        && thread.raised == 0
-        && thread.handler_mask.is_none()
-        && thread.stored_on_view.is_empty()
-        && !thread.vfork_child
-        && thread.recorder.to_file()
+        && thread.is_between()
         && trace().phase() == Phase::Open
 }
 

@@ -19,6 +19,7 @@ use crate::kernel::signals::pending::queue;
 use crate::kernel::signals::pressure;
 use crate::kernel::signals::state::{interrupted, State};
 use crate::kernel::switch;
+use crate::kernel::watched;
 use crate::logs::inputs::view;
 use crate::logs::{log, moment};
 use crate::thread::ending::end_recording_at;
@@ -170,6 +171,7 @@ fn ignored_by_default(signal: i32) -> bool {
 
 fn fatal(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kernel: &Kernel) -> ! {
     let address = if info.code() > 0 { info.address() } else { 0 };
+    watched::end::others_stand(thread);
     end_recording_at(thread, End::Signal, signal, address, state.insn);
     die_in(thread, signal, info, state, kernel)
 }

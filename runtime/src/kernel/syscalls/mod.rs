@@ -322,6 +322,7 @@ fn exit_group(thread: &mut Thread, status: i32) -> usize {
         threads::exit_vfork_child(thread, status, nr::EXIT_GROUP);
     }
     signal::block_all();
+    watched::end::others_stand(thread);
     end_recording(thread, End::Exit, status & 0xff, 0);
     sys::exit_group(status)
 }
@@ -412,6 +413,10 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
         && !thread.mailbox.blocks(signal as i32);
     if own && deadly && !thread.vfork_child {
         if signal == 9 {
+            if thread.filter == 0 && thread.kernel_filter == 0 {
+                // (Nothing refuses the call.)
+                watched::end::others_stand(thread);
+            }
             end_recording(thread, End::Signal, signal as i32, 0);
         } else if sys::getpid() != deliver::FIRST_PROCESS {
             // It comes by way of us.

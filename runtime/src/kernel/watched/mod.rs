@@ -8,6 +8,7 @@
 
 mod arithmetic;
 mod atomic;
+pub mod end;
 pub mod made;
 mod moves;
 pub mod start;

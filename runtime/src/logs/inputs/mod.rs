@@ -26,6 +26,10 @@ use written::Image;
 /// After so many system calls of a thread its registers are recorded, for a replay to compare.
 const CHECKED_EACH: u32 = 64;
 
+/// If a watched thread has made so many turns since its last event, its registers are recorded in front of a system call:
+/// it may never come back, and a replay goes no further than to the last event.
+const CHECKED_BEHIND: u64 = 1000;
+
 const SYSCALL_LEN: u64 = 2;
 
 /// What the program could not compute itself.
@@ -52,6 +56,9 @@ impl Log for Inputs {
             return;
         }
         if view::has(thread) {
+            if thread.turns().saturating_sub(thread.noted) >= CHECKED_BEHIND {
+                check(thread, thread.syscall_pc);
+            }
             // A replay of one thread has not what others have stored, but for what this call shows.
             passed::shown(thread, call.number, &call.args);
             return stamps::stamp(thread, thread.syscall_pc, Moment::BeforeCall);
