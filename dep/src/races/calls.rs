@@ -204,9 +204,14 @@ pub fn takes(
     }
 }
 
+/// Whether the call has made a thread or a process.
+pub fn makes(call: &Call) -> bool {
+    nr::MAKERS.contains(&call.number) && call.result > 0
+}
+
 /// What the call leaves behind what the kernel wrote for it: a thread that was made knows that.
 pub fn leaves_behind(call: &Call, thread: usize, order: &mut Order) {
-    if nr::MAKERS.contains(&call.number) && call.result > 0 {
+    if makes(call) {
         let tid = u32::try_from(call.result).unwrap_or(0);
         order.release(thread, Place::Child(tid));
     }

@@ -305,7 +305,9 @@ impl<'a> Detector<'a> {
         let written = self.written[self.thread].next().unwrap_or_default();
         let thread = self.thread;
         calls::takes(call, thread, &mut self.order, &mut self.descriptors, &written);
-        if calls::futex(call).is_none() {
+        // (What the kernel writes as it makes a thread, its id, is there before that thread runs, which may be long before the
+        // call comes back.)
+        if calls::futex(call).is_none() && !calls::makes(call) {
             for (at, bytes) in &written {
                 self.kernel_range(pc, *at, bytes.len() as u64, Direction::Write);
             }
