@@ -130,7 +130,11 @@ fn go_over(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
         (jit.is_plain(), jit.at_hand(target))
     };
     match code {
-        Some(code) => thread.block.resume = code.0,
+        Some(code) => {
+            thread.block.resume = code.0;
+            // The way may have led to a miss before.
+            thread.block.target = facts().window;
+        }
         // What that raises may wait already.
         None if thread.mailbox.is_pending() => {}
         None => {
