@@ -11,6 +11,31 @@ pub fn read() -> Option<Vec<u8>> {
     read_file(c"/proc/self/maps")
 }
 
+/// What is mapped at `at`, or else what comes next: from where to where, and whether nothing can be there: neither read nor
+/// written nor executed, private, and of no file. `None` where the kernel cannot tell of one alone (Linux before 6.11).
+pub fn piece_from(at: u64) -> Option<(Range<u64>, bool)> {
+    const IOCTL: usize = 16;
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const PROCMAP_QUERY: usize = 0xc068_6611;
+    const COVERING_OR_NEXT: u64 = 0x10;
+    const READ_WRITE_EXECUTE_SHARED: u64 = 15;
+    // Its own size, what is wanted, where; then from where to where, the rights, the size of its pages, offset and inode;
+    // what is of no interest here.
+    let mut query = [0u64; 13];
+    (query[0], query[1], query[2]) = (size_of_val(&query) as u64, COVERING_OR_NEXT, at);
+    let path = c"/proc/self/maps".as_ptr() as usize;
+    // SAFETY: the kernel reads a zero-terminated path, and writes to what is borrowed.
+    let asked = unsafe {
+        let fd = sys::call(nr::OPEN, &[path, 0]).ok()?;
+        let asked = sys::call(IOCTL, &[fd, PROCMAP_QUERY, query.as_mut_ptr() as usize]);
+        let _ = sys::call(nr::CLOSE, &[fd]);
+        asked
+    };
+    asked.ok()?;
+    let [_, _, _, start, end, rights, _, _, inode, ..] = query;
+    Some((start..end, rights & READ_WRITE_EXECUTE_SHARED == 0 && inode == 0))
+}
+
 /// The contents of a file, as the kernel makes them; `None` if there is none.
 pub fn read_file(path: &CStr) -> Option<Vec<u8>> {
     // SAFETY: the kernel reads a zero-terminated path.
@@ -92,6 +117,31 @@ mod tests {
         let line = b"7ffff7fc9000-7ffff7fcb000 r--p 00000000 00:00 0     [vvar_vclock]";
         assert_eq!(range(line), Some((0x7fff_f7fc_9000, 0x7fff_f7fc_b000)));
         assert_eq!(range(b""), None);
+    }
+
+    #[test]
+    fn the_kernel_tells_of_one_piece_as_its_list_does() {
+        // The first line may be gone when it is asked for; all of them are not.
+        let maps = read().expect("/proc is there");
+        let lines = maps.split(|&byte| byte == b'\n').filter_map(range);
+        let mut equal = 0;
+        for (start, end) in lines {
+            let Some((piece, _)) = piece_from(start) else {
+                eprintln!("skipped: PROCMAP_QUERY is from Linux 6.11 on");
+                return;
+            };
+            equal += u32::from(piece == (start..end));
+        }
+        assert!(equal > 0, "no piece is as /proc/self/maps says");
+        let page = page_up(1) as usize;
+        // SAFETY: a place of the kernel's choice.
+        let at =
+            unsafe { sys::mmap(0, page as u64, 0, sys::MAP_PRIVATE | sys::MAP_ANONYMOUS, -1, 0) };
+        let at = at.expect("a page");
+        let there = piece_from(at);
+        assert!(there.is_some_and(|(piece, nothing)| piece.contains(&at) && nothing));
+        // SAFETY: as above; it is not used.
+        let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, page]) };
     }
 
     #[test]
