@@ -4,14 +4,14 @@
 //! An instruction that the processor refuses, or whose memory cannot be reached, is left to the
 //! processor: translated code has it behind the way here, and it faults there as it does natively.
 
-use crate::base::attempt::given_up_at;
+use crate::base::attempt::{copy, given_up_at};
 use crate::base::program::read_program_bytes;
 use crate::base::signal::{block_all, set_real_mask, SYNCHRONOUS};
 use crate::code::writing::write_program;
 use crate::kernel::replay::{answers::recorded, is_replay};
 use crate::logs::extent::extent;
 use crate::logs::log;
-use crate::thread::Thread;
+use crate::thread::{Ranges, Thread};
 use alloc::vec::Vec;
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -22,6 +22,8 @@ use iced_x86::{
 use lifter::operands::references;
 use lifter::regs::gpr_number;
 
+/// Bytes of the longest instruction.
+const LONGEST: usize = 15;
 const ZERO: u64 = 0x40;
 /// OF, SF, ZF, AF, PF, CF.
 const ARITHMETIC: u64 = 0x8d5;
@@ -35,7 +37,7 @@ pub type Values = [u64; 4];
 /// The instruction at `pc` asks the machine: is answered, and returned. `None`: it is to be executed where it
 /// stands, and faults.
 pub fn ask(thread: &mut Thread, pc: u64) -> Option<Instruction> {
-    let insn = instruction(pc);
+    let insn = fetch(pc);
     let values = match is_replay() {
         true => recorded(thread, pc)?,
         false => answer(thread, &insn)?,
@@ -55,9 +57,9 @@ pub fn behind(at: u64, answered: &Instruction) -> u64 {
         return next.next_ip();
     }
     for _ in 0..MOST {
-        next = instruction(next.next_ip());
+        next = fetch(next.next_ip());
         if next.mnemonic() == answered.mnemonic() {
-            return instruction(next.next_ip()).next_ip();
+            return fetch(next.next_ip()).next_ip();
         }
     }
     crate::die!(
@@ -68,16 +70,28 @@ pub fn behind(at: u64, answered: &Instruction) -> u64 {
 /// The instruction at `at` in translated code: `answered`, if that can only have been copied.
 fn instruction_or(at: u64, answered: &Instruction) -> Instruction {
     if answered.is_ip_rel_memory_operand() {
-        return instruction(at);
+        return fetch(at);
     }
     let mut copied = *answered;
     copied.set_ip(at);
     copied
 }
 
+/// The instruction at `pc`, without a system call where it can be reached. Not for the handler of signals.
+pub fn fetch(pc: u64) -> Instruction {
+    let mut bytes = [0u8; LONGEST];
+    // SAFETY: the bytes are borrowed; the rest is code.
+    match unsafe { copy(bytes.as_mut_ptr() as u64, pc, LONGEST as u64) } {
+        true => common(&bytes, pc)
+            .unwrap_or_else(|| Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode()),
+        // It lies at the end of what is mapped.
+        false => instruction(pc),
+    }
+}
+
 /// The instruction at `pc`, which has just been executed.
 pub fn instruction(pc: u64) -> Instruction {
-    let mut bytes = [0u8; 15];
+    let mut bytes = [0u8; LONGEST];
     let mut len = bytes.len();
     while len > 0 && !bytes.get_mut(..len).is_some_and(|b| read_program_bytes(pc, b)) {
         len -= 1;
@@ -89,7 +103,7 @@ pub fn instruction(pc: u64) -> Instruction {
 }
 
 /// What every program asks when it starts, without a decoder: the tables of that are big, and many programs need no other.
-fn common(bytes: &[u8; 15], pc: u64) -> Option<Instruction> {
+fn common(bytes: &[u8; LONGEST], pc: u64) -> Option<Instruction> {
     let (code, len) = match bytes {
         [0x0f, 0xa2, ..] => (Code::Cpuid, 2),
         [0x0f, 0x31, ..] => (Code::Rdtsc, 2),
@@ -255,7 +269,7 @@ fn selector(thread: &Thread, insn: &Instruction, n: u32) -> Option<u64> {
 
 /// The address of the instruction's memory operand.
 fn operand(thread: &Thread, insn: &Instruction) -> Option<u64> {
-    let (mut all, mut ranges) = (Vec::new(), Vec::new());
+    let (mut all, mut ranges) = (Vec::new(), Ranges::new());
     references(insn, &mut InstructionInfoFactory::new(), &mut all);
     extent(thread, insn, all.first()?, &mut ranges);
     ranges.first().map(|&(at, _)| at)

@@ -1,10 +1,9 @@
 //! Where an operand lies whose extent only registers tell: what a store overwrites.
 
 use crate::base::facts::facts;
-use crate::thread::{claims, Thread};
+use crate::thread::{claims, Ranges, Thread};
 use abi::ids::Gpr;
 use abi::thread::FIRST_VECTOR;
-use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RCX, RDX};
@@ -13,7 +12,7 @@ use lifter::stores::is_masked;
 const DIRECTION_FLAG: u64 = 0x400;
 
 /// Adds what one reference stores.
-pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut Vec<(u64, u64)>) {
+pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut Ranges) {
     let registers = &thread.block.registers;
     let get = |register: Gpr| registers.gpr[register.index()];
     let size = u64::from(r.size);
@@ -84,7 +83,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut V
 }
 
 /// Adds the elements of a contiguous operand that a mask enables.
-fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Vec<(u64, u64)>) {
+fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Ranges) {
     use Mnemonic::*;
     let state = Vectors::take(thread);
     let mut element = insn.memory_size().element_size().max(1) as u64;

@@ -13,7 +13,7 @@ use crate::logs::dropped::dropped;
 use crate::logs::extent::extent;
 use crate::logs::moment::{Call, Fault, Frame, Log};
 use crate::logs::order;
-use crate::thread::Thread;
+use crate::thread::{Ranges, Thread};
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{PAGE, SYNC_PAGE};
@@ -97,7 +97,7 @@ impl Log for UndoLog {
             len -= 1;
         }
         let insn = Decoder::with_ip(64, &bytes[..len], pc, DecoderOptions::NONE).decode();
-        let mut ranges = Vec::new();
+        let mut ranges = Ranges::new();
         let mut refs = Vec::new();
         references(&insn, &mut InstructionInfoFactory::new(), &mut refs);
         let gpr = thread.block.registers.gpr;

@@ -25,9 +25,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use for_exec::ForExec;
+use iced_x86::InstructionInfoFactory;
+use lifter::operands::Reference;
 use mailbox::Mailbox;
 use pressure::Pressure;
 use seek::Seek;
+use smallvec::SmallVec;
 use traps::{Fetch, LastFault, Traps};
 use vectors::InterruptedVectors;
 
@@ -45,6 +48,10 @@ pub struct Home {
 pub const PENDING: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, pending);
 pub const UNBLOCK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, unblock);
 pub const TAIL_MASK: usize = offset_of!(Home, mailbox) + offset_of!(Mailbox, tail_mask);
+
+/// What an instruction loads or stores: where, and so many bytes. Seldom more than one, and threads would wait for each
+/// other at the heap.
+pub type Ranges = SmallVec<[(u64, u64); 2]>;
 
 /// Values of [`Thread::vector`].
 pub mod claims {
@@ -142,7 +149,10 @@ pub struct Thread {
     pub opening: (u64, u64),
     pub tries: u32,
     /// What the instruction stores that runs on the view.
-    pub stored_on_view: Vec<(u64, u64)>,
+    pub stored_on_view: Ranges,
+    /// What tells what an instruction references, and room for that: to make them anew would allocate.
+    pub factory: InstructionInfoFactory,
+    pub references: Vec<Reference>,
     /// In a ring: how its part stands.
     pub part: Part,
     /// The word that the kernel clears when the thread ends, or 0.
@@ -284,7 +294,9 @@ impl Thread {
             made_known: 0,
             opening: (0, 0),
             tries: 0,
-            stored_on_view: Vec::new(),
+            stored_on_view: Ranges::new(),
+            factory: InstructionInfoFactory::new(),
+            references: Vec::new(),
             part: Part::default(),
             clear_tid: 0,
             filter: 0,

@@ -3,7 +3,7 @@
 
 use crate::base::program::try_read_program_bytes;
 use crate::logs::extent::extent;
-use crate::thread::Thread;
+use crate::thread::{Ranges, Thread};
 use alloc::vec::Vec;
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory};
 use lifter::operands::{references, Shape};
@@ -26,7 +26,7 @@ pub fn count(thread: &Thread, pc: u64, address: u64, len: u64) -> u64 {
     references(&insn, &mut InstructionInfoFactory::new(), &mut all);
     let registers = &thread.block.registers;
     let down = registers.rflags & DIRECTION_FLAG != 0;
-    let mut ranges = Vec::new();
+    let mut ranges = Ranges::new();
     let mut found = 0;
     for reference in &all {
         ranges.clear();

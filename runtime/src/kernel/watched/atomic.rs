@@ -4,12 +4,11 @@
 //! there: else once more.
 
 use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
-use super::{load, load_bytes, ranges, Done, Fault, Outcome};
+use super::{load, load_bytes, Done, Extents, Fault, Outcome};
 use crate::base::attempt;
 use crate::code::writing::written;
 use crate::logs::inputs::{stamps, view};
 use crate::thread::Thread;
-use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::regs::gpr_number;
 
@@ -24,26 +23,30 @@ struct Change {
     register: Option<(Register, u64)>,
 }
 
-pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Extents) -> Outcome {
     let is_atomic = insn.has_lock_prefix() || insn.mnemonic() == Mnemonic::Xchg;
-    let stored = if is_atomic { ranges(thread, insn, true) } else { Vec::new() };
-    let [(at, _)] = *stored.as_slice() else { return change_memory(thread, pc, insn) };
+    let (true, [(at, _)]) = (is_atomic, extents.stored.as_slice()) else {
+        return change_memory(thread, pc, insn, extents);
+    };
+    let at = *at;
     let begun = stamps::before_atomic(thread, pc, at);
-    let done = change_memory(thread, pc, insn);
+    let done = change_memory(thread, pc, insn, extents);
     stamps::behind_atomic(thread, pc, at, begun);
     done
 }
 
-fn change_memory(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+fn change_memory(
+    thread: &mut Thread,
+    pc: u64,
+    insn: &Instruction,
+    Extents { loaded, stored }: &Extents,
+) -> Outcome {
+    // `bt` only loads.
+    let changed = if stored.is_empty() { loaded } else { stored };
+    let [(at, size)] = *changed.as_slice() else { return Ok(Done::No) };
     if matches!(insn.mnemonic(), Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b) {
-        return both(thread, pc, insn);
+        return both(thread, pc, insn, at, size);
     }
-    let mut all = ranges(thread, insn, true);
-    if all.is_empty() {
-        // `bt`
-        all = ranges(thread, insn, false);
-    }
-    let [(at, size)] = *all.as_slice() else { return Ok(Done::No) };
     if !matches!(size, 1 | 2 | 4 | 8) {
         return Ok(Done::No);
     }
@@ -161,10 +164,9 @@ fn stores(fault: Fault) -> Fault {
 }
 
 /// `cmpxchg8b` and `cmpxchg16b`.
-fn both(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
+fn both(thread: &mut Thread, pc: u64, insn: &Instruction, at: u64, size: u64) -> Outcome {
     let wide = insn.mnemonic() == Mnemonic::Cmpxchg16b;
     let half = if wide { 8 } else { 4 };
-    let [(at, size)] = *ranges(thread, insn, true).as_slice() else { return Ok(Done::No) };
     if wide && !at.is_multiple_of(16) {
         return Ok(Done::No);
     }

@@ -18,7 +18,7 @@ use crate::base::signal::{SigInfo, SEGV_ACCERR, SEGV_MAPERR, SIGSEGV};
 use crate::base::{attempt, program};
 use crate::code::guarded;
 use crate::code::writing::write_program;
-use crate::kernel::ask::instruction;
+use crate::kernel::ask::{fetch, instruction};
 use crate::kernel::brk;
 use crate::kernel::ring::parts;
 use crate::kernel::signals::pending;
@@ -26,12 +26,12 @@ use crate::logs::extent::extent;
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{covered, view};
 use crate::thread::traps::PAGE_FAULT;
-use crate::thread::Thread;
+use crate::thread::{Ranges, Thread};
 use abi::event::{Event, WHOLE_UNIT};
 use abi::layout::{page_down, PAGE};
 use abi::thread::watch;
 use alloc::vec::Vec;
-use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
+use iced_x86::{Instruction, InstructionInfoFactory, Register};
 use lifter::operands::references;
 
 /// Memory that cannot be reached: where, and whether it was to be written.
@@ -54,6 +54,13 @@ const LINE: u64 = 64;
 /// After the view has been mended so often the registers are noted.
 const CHECKED_EACH: u32 = 16;
 
+/// What an instruction does with memory.
+#[derive(Default)]
+struct Extents {
+    loaded: Ranges,
+    stored: Ranges,
+}
+
 /// The thread has come from the instruction at `pc`; `why` is of [`watch`]. `resume` is set, unless what is
 /// returned is where it goes on.
 pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
@@ -67,7 +74,7 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     }
     match why {
         watch::MEND => {
-            for (at, len) in ranges(thread, &insn, false) {
+            for (at, len) in extents(thread, &insn).loaded {
                 // What cannot be read is read again by the instruction, and faults there.
                 let _ = mend(thread, pc, at, len);
             }
@@ -81,10 +88,8 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
             Err(fault) => raise(thread, &fault),
         },
         watch::BEFORE => {
-            let mut all = ranges(thread, &insn, false);
-            let stored = ranges(thread, &insn, true);
-            all.extend_from_slice(&stored);
-            for (at, len) in all {
+            let Extents { loaded, stored } = extents(thread, &insn);
+            for &(at, len) in loaded.iter().chain(&stored) {
                 if is_known(thread, at, len) {
                     continue;
                 }
@@ -98,10 +103,8 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
         watch::AFTER => {
             thread.resume_original = insn.next_ip();
             for (at, len) in core::mem::take(&mut thread.stored_on_view) {
-                let Some(bytes) = view::bytes(thread, at, len).map(<[u8]>::to_vec) else {
-                    continue;
-                };
-                if !put(at, &bytes) {
+                let Some(bytes) = view::bytes(thread, at, len) else { continue };
+                if !put(at, bytes) {
                     thread.resume_original = pc;
                     raise(thread, &Fault { address: at, write: true });
                     return None;
@@ -131,17 +134,6 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     None
 }
 
-/// The instruction at `pc`, which has just been executed.
-fn fetch(pc: u64) -> Instruction {
-    let mut bytes = [0u8; 15];
-    // SAFETY: the bytes are borrowed; the rest is the program's code.
-    match unsafe { attempt::copy(bytes.as_mut_ptr() as u64, pc, bytes.len() as u64) } {
-        true => Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE).decode(),
-        // It lies at the end of what is mapped.
-        false => instruction(pc),
-    }
-}
-
 /// Whether the instruction at `pc` stores.
 pub fn stores(pc: u64) -> bool {
     let mut all = Vec::new();
@@ -153,7 +145,7 @@ pub fn stores(pc: u64) -> bool {
 /// in memory.
 pub fn faulted(thread: &mut Thread, pc: u64) {
     let insn = instruction(pc);
-    for (at, len) in ranges(thread, &insn, true) {
+    for (at, len) in extents(thread, &insn).stored {
         // The handler of signals is no place for a fault.
         let mut bytes = alloc::vec![0u8; len.min(PAGE - at % PAGE) as usize];
         if program::read_program_bytes(at, &mut bytes) {
@@ -175,19 +167,24 @@ fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
     if insn.is_string_instruction() {
         return strings::carry_out(thread, pc, insn);
     }
-    match moves::carry_out(thread, pc, insn)? {
+    let extents = extents(thread, insn);
+    match moves::carry_out(thread, pc, insn, &extents)? {
         Done::Yes => Ok(Done::Yes),
-        Done::No => atomic::carry_out(thread, pc, insn),
+        Done::No => atomic::carry_out(thread, pc, insn, &extents),
     }
 }
 
-/// What the instruction loads, or stores.
-fn ranges(thread: &Thread, insn: &Instruction, stores: bool) -> Vec<(u64, u64)> {
-    let (mut all, mut found) = (Vec::new(), Vec::new());
-    references(insn, &mut InstructionInfoFactory::new(), &mut all);
-    for reference in all.iter().filter(|r| r.write == stores) {
-        extent(thread, insn, reference, &mut found);
+/// What the instruction loads and stores.
+fn extents(thread: &mut Thread, insn: &Instruction) -> Extents {
+    let mut found = Extents::default();
+    let mut all = core::mem::take(&mut thread.references);
+    all.clear();
+    references(insn, &mut thread.factory, &mut all);
+    for reference in &all {
+        let Extents { loaded, stored } = &mut found;
+        extent(thread, insn, reference, if reference.write { stored } else { loaded });
     }
+    thread.references = all;
     found
 }
 

@@ -1,7 +1,7 @@
 //! What moves between the stack, memory and registers in a way of its own.
 
 use super::atomic::{get_register, put_register};
-use super::{load, ranges, store, Done, Outcome};
+use super::{extents, load, store, Done, Extents, Outcome};
 use crate::thread::Thread;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
@@ -13,7 +13,7 @@ const HIDDEN: u64 = 0x3_0000;
 
 /// What has loaded a register, and no more, is carried out again.
 pub fn load_register(thread: &mut Thread, pc: u64, insn: &Instruction) -> Result<(), super::Fault> {
-    let Some((from, size)) = ranges(thread, insn, false).first().copied() else { return Ok(()) };
+    let Some((from, size)) = extents(thread, insn).loaded.first().copied() else { return Ok(()) };
     let value = load(thread, pc, from, size)?;
     let value = match (insn.mnemonic(), size) {
         (Mnemonic::Movsx, 1) => i64::from(value as i8) as u64,
@@ -29,9 +29,9 @@ pub fn load_register(thread: &mut Thread, pc: u64, insn: &Instruction) -> Result
     Ok(())
 }
 
-pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
-    let loaded = ranges(thread, insn, false).first().copied();
-    let stored = ranges(thread, insn, true).first().copied();
+pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Extents) -> Outcome {
+    let loaded = extents.loaded.first().copied();
+    let stored = extents.stored.first().copied();
     let rsp = thread.block.registers.gpr[4];
     match (insn.mnemonic(), loaded, stored) {
         (Mnemonic::Push, loaded, Some((to, size))) => {

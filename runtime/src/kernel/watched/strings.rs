@@ -9,7 +9,7 @@ use super::{load, mend, store, Done, Fault, Outcome};
 use crate::logs::inputs::view;
 use crate::thread::Thread;
 use abi::layout::{page_down, PAGE};
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, Register};
+use iced_x86::{Instruction, Mnemonic, Register};
 use lifter::operands::{references, Segment};
 
 const DIRECTION_FLAG: u64 = 0x400;
@@ -34,13 +34,13 @@ pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction) -> Outcome {
         Scasb | Scasw | Scasd | Scasq => Round::Scan,
         _ => return Ok(Done::No),
     };
-    let mut all = alloc::vec::Vec::new();
-    references(insn, &mut InstructionInfoFactory::new(), &mut all);
-    let Some(first) = all.first() else { return Ok(Done::No) };
+    let all = &mut thread.references;
+    all.clear();
+    references(insn, &mut thread.factory, all);
+    let Some(size) = all.first().map(|r| u64::from(r.size)) else { return Ok(Done::No) };
     if all.iter().any(|r| r.address32 || r.segment != Segment::None) {
         return Ok(Done::No);
     }
-    let size = u64::from(first.size);
     let gpr = thread.block.registers.gpr;
     let repeated = insn.has_rep_prefix() || insn.has_repne_prefix();
     let count = if repeated { gpr[1] } else { 1 };
