@@ -440,8 +440,8 @@ fn damage_is_never_passed_over() {
     assert!(replayed.status.success(), "{}", text(&replayed.stderr));
 }
 
-/// Kills the first process of a recording that goes on.
-fn kill_recorded(recording: &Path) {
+/// Sends `signal` to the first process of a recording that goes on.
+fn kill_recorded(recording: &Path, signal: i32) {
     // The recorder says which process it is, a moment after it has started it.
     let pid = loop {
         let manifest = fs::read(recording.join("recording.json")).expect("JSON");
@@ -452,7 +452,7 @@ fn kill_recorded(recording: &Path) {
         std::thread::yield_now();
     };
     // SAFETY: no memory is involved.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
 /// A program that hands on what it was given without looking at it: only what it writes tells that it was
@@ -486,7 +486,7 @@ int main(void) {
     let mut written = [0; 306];
     recorder.stdout.take().expect("a pipe").read_exact(&mut written).expect("it writes");
     // What nobody has ended has no checksums.
-    kill_recorded(&here.join("rec"));
+    kill_recorded(&here.join("rec"), libc::SIGKILL);
     assert!(!recorder.wait().expect("it ends").success());
     let replay = || output(dep(here).args(["replay", "--output", "rec"]));
     let equal = replay();
@@ -666,7 +666,7 @@ fn a_prefix_replays() {
         for _ in 0..lines {
             written.read_until(b'\n', &mut recorded).expect("it writes");
         }
-        kill_recorded(&here.join(&recording));
+        kill_recorded(&here.join(&recording), libc::SIGKILL);
         written.read_to_end(&mut recorded).expect("it has written");
         assert!(!recorder.wait().expect("it ends").success());
 
@@ -681,6 +681,78 @@ fn a_prefix_replays() {
         // It may have been killed between the call and its event.
         assert!(recorded.starts_with(&stdout), "{line}");
         assert!(text(&recorded[stdout.len()..]).lines().count() <= 1, "{line}");
+    }
+}
+
+/// A signal that ends the process by default is recorded where it comes, and replays go there: what hangs is told.
+#[test]
+fn what_a_signal_ends_replays_to_where_it_was() {
+    const C: &str = r#"
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <unistd.h>
+static volatile long counts[2];
+static void *count(void *own) {
+    for (volatile long *n = own;; ++*n) {}
+    return 0;
+}
+int main(int argc, char **argv) {
+    int ends[2];
+    char byte;
+    pthread_t thread;
+    struct itimerval soon = {{0, 0}, {0, 200000}};
+    for (int i = 0; i < atoi(argv[2]); i++) pthread_create(&thread, 0, count, (void *)&counts[i]);
+    switch (argv[1][0]) {
+    case 'c': setitimer(ITIMER_VIRTUAL, &soon, 0); count((void *)&counts[1]);
+    case 'l': puts("go"); fflush(stdout); count((void *)&counts[1]);
+    case 'r': puts("go"); fflush(stdout); return (int)read(0, &byte, 1);
+    case 'w': return pipe(ends) || close(ends[0]) || write(ends[1], "x", 1);
+    case 'h': signal(SIGHUP, SIG_IGN); signal(SIGHUP, SIG_DFL); raise(SIGHUP);
+    }
+    return 0;
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &["-pthread"]);
+    // What it does, the signal that ends it, and whether it has to be sent.
+    let ways = [
+        ("compute", libc::SIGVTALRM, false),
+        ("loop", libc::SIGINT, true),
+        ("read", libc::SIGTERM, true),
+        ("write", libc::SIGPIPE, false),
+        ("hang up", libc::SIGHUP, false),
+    ];
+    for (threads, way, others) in
+        [("serial", "", "0"), ("serial", "2", "1"), ("watched", "3", "0"), ("watched", "4", "1")]
+    {
+        for (does, signal, sent) in ways {
+            let recording = format!("{does}{way}");
+            let mut record = dep(here);
+            record.args(["record", "--replayable", "--threads", threads, "-o", &recording]);
+            record.args(["./program", does, others]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut recorder = record.spawn().expect("it runs");
+            if sent {
+                let mut line = String::new();
+                let mut out = BufReader::new(recorder.stdout.take().expect("a pipe"));
+                out.read_line(&mut line).expect("it writes");
+                assert_eq!(line, "go\n");
+                kill_recorded(&here.join(&recording), signal);
+            }
+            assert_eq!(recorder.wait().expect("it ends").signal(), Some(signal), "{recording}");
+            let replay = output(dep(here).args(["replay", &recording]));
+            let all = text(&replay.stdout) + &text(&replay.stderr);
+            let ends = |line: &str| line.ends_with(": equal to the recording");
+            assert!(replay.status.success() && all.lines().all(ends), "{recording}: {all}");
+            // A fifth of a second is more than a million turns.
+            let turns = all.lines().filter_map(|line| {
+                line.split(" turns").next()?.rsplit(' ').next()?.parse::<u64>().ok()
+            });
+            assert!(does != "compute" || turns.max() > Some(1_000_000), "{recording}: {all}");
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub const SIGKILL: i32 = 9;
 pub const SIGSEGV: i32 = 11;
 pub const SIGPIPE: i32 = 13;
 pub const SIGSTOP: i32 = 19;
+pub const SIGSYS: i32 = 31;
 pub const SIGXFSZ: i32 = 25;
 
 /// si_code: the kernel says no more; a fault where nothing is mapped; where it is, without the right.
@@ -43,6 +44,14 @@ pub const SYNCHRONOUS: u64 = bit(SIGILL) | bit(SIGTRAP) | bit(SIGBUS) | bit(SIGF
 
 /// What the kernel never blocks for us: those, and what brings a thread out of generated code.
 pub const UNBLOCKED: u64 = SYNCHRONOUS | bit(KICK);
+
+/// Signals that are ignored by default, or stop the process or have it go on: SIGCHLD to SIGURG, SIGWINCH.
+const HARMLESS: u64 = 0x7f << 16 | bit(28);
+
+/// Whether `signal` ends the process by default.
+pub const fn ends_by_default(signal: i32) -> bool {
+    bit(signal) & HARMLESS == 0
+}
 
 pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)

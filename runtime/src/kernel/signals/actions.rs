@@ -5,10 +5,12 @@ use crate::base::lock::{Forked, Guard, Lock};
 use crate::base::once::Once;
 use crate::base::replaying::is_replay;
 use crate::base::signal::{
-    bit, set_kernel_action, Action, Actions, SA_NOCLDSTOP, SA_NOCLDWAIT, SA_NODEFER, SA_ONSTACK,
-    SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV,
-    SIGSTOP, SIGTRAP, SIG_DFL, SIG_IGN, UNBLOCKED,
+    bit, ends_by_default, set_kernel_action, Action, Actions, SA_NOCLDSTOP, SA_NOCLDWAIT,
+    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_RESTORER, SA_SIGINFO, SIGBUS, SIGFPE,
+    SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, SIG_DFL, SIG_IGN, UNBLOCKED,
 };
+use crate::base::sys;
+use crate::kernel::signals::deliver::FIRST_PROCESS;
 use crate::thread::Thread;
 use abi::control::KICK;
 use alloc::boxed::Box;
@@ -219,7 +221,8 @@ fn tell_kernel(signal: i32, new: &Action, registration: u8, keeps: bool) {
         // Nothing comes but from the script.
         return;
     }
-    let is_ours = bit(signal) & UNBLOCKED != 0 || keeps;
+    let is_followed = new.handler == SIG_DFL && follows_end_by(signal);
+    let is_ours = bit(signal) & UNBLOCKED != 0 || keeps || is_followed;
     match new.handler {
         // One that is ignored interrupts nothing.
         SIG_IGN if is_ours => install_with(signal, SA_RESTART, registration),
@@ -231,8 +234,26 @@ fn tell_kernel(signal: i32, new: &Action, registration: u8, keeps: bool) {
     }
 }
 
-/// Makes our handler the kernel's for the signals that the processor raises, and for kicks.
+/// Whether `signal`, if the process is to die of it, comes by way of us: a recording of inputs says then where its threads
+/// were, and its replay gets there. (By SIGSYS a filter of system calls forbids one: that call has not returned.)
+fn follows_end_by(signal: i32) -> bool {
+    facts().options.recording.inputs()
+        && ends_by_default(signal)
+        && !matches!(signal, SIGKILL | SIGSYS)
+        && sys::getpid() != FIRST_PROCESS
+}
+
+/// Makes our handler the kernel's for the signals that the processor raises, for kicks, and for those that end the process, if
+/// they are followed.
 pub fn install_handlers() {
+    if !is_replay() {
+        let now = of_all().now.clone();
+        for signal in (1..65).filter(|&signal| follows_end_by(signal)) {
+            if now.0[signal as usize].handler == SIG_DFL {
+                install_with(signal, SA_RESTART, 0);
+            }
+        }
+    }
     for signal in [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV] {
         install_with(signal, 0, 0);
     }

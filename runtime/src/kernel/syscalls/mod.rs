@@ -408,7 +408,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     };
     let own = target as u32 == thread.tid || target as u32 == sys::getpid();
     let deadly = (1..32).contains(&signal)
-        && !matches!(signal, 17 | 18 | 19 | 20 | 21 | 22 | 23 | 28)
+        && signal::ends_by_default(signal as i32)
         && actions::with(thread, signal as i32, |action| action.handler) == signal::SIG_DFL
         && !thread.mailbox.blocks(signal as i32);
     if own && deadly && !thread.vfork_child {
