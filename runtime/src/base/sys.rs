@@ -262,6 +262,9 @@ pub fn clock_ns(clock: usize) -> u64 {
     now[0] * 1_000_000_000 + now[1]
 }
 
+/// Of a container, by its process id: only its own faults end it.
+pub const FIRST_PROCESS: u32 = 1;
+
 pub fn getpid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETPID, [0; 6]) as u32 }

@@ -10,7 +10,6 @@ use crate::base::signal::{
     SIGILL, SIGKILL, SIGSEGV, SIGSTOP, SIGSYS, SIGTRAP, SIG_DFL, SIG_IGN, UNBLOCKED,
 };
 use crate::base::sys;
-use crate::kernel::signals::deliver::FIRST_PROCESS;
 use crate::thread::Thread;
 use abi::control::KICK;
 use alloc::boxed::Box;
@@ -240,7 +239,7 @@ fn follows_end_by(signal: i32) -> bool {
     facts().options.recording.inputs()
         && ends_by_default(signal)
         && !matches!(signal, SIGKILL | SIGSYS)
-        && sys::getpid() != FIRST_PROCESS
+        && sys::getpid() != sys::FIRST_PROCESS
 }
 
 /// Makes our handler the kernel's for the signals that the processor raises, for kicks, and for those that end the process, if

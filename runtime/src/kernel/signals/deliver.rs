@@ -40,8 +40,6 @@ pub struct Kernel<'a> {
 const RED_ZONE: u64 = 128;
 /// UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS
 const FRAME_FLAGS: u64 = 7;
-/// Of a container: only its own faults end it.
-pub const FIRST_PROCESS: u32 = 1;
 const TRAP_FLAG: u64 = 0x100;
 const DIRECTION_FLAG: u64 = 0x400;
 
@@ -94,7 +92,7 @@ pub fn deliver(
         let action = actions::take(thread, signal, which);
         let forced = bit(signal) & SYNCHRONOUS != 0 && info.code() > 0;
         let blocked = thread.mailbox.blocks(signal);
-        let immortal = action.handler == SIG_DFL && sys::getpid() == FIRST_PROCESS;
+        let immortal = action.handler == SIG_DFL && sys::getpid() == sys::FIRST_PROCESS;
         if (action.handler == SIG_IGN || immortal) && !forced {
             return Led::Nowhere(state);
         }
@@ -187,7 +185,7 @@ fn die_in(thread: &mut Thread, signal: i32, info: &SigInfo, state: &State, kerne
     }
     set_default_action(signal);
     let queued = queue(&PendingSignal { number: signal, info: info.told() });
-    if !queued || sys::getpid() == FIRST_PROCESS {
+    if !queued || sys::getpid() == sys::FIRST_PROCESS {
         die_of(signal);
     }
     if thread.vector != 0 {

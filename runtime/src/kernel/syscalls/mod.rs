@@ -28,7 +28,7 @@ use crate::kernel::brk::brk;
 use crate::kernel::interruptible::{interruptible, interruptible_old, NOT_STARTED};
 use crate::kernel::replay::{calls, is_replay};
 use crate::kernel::ring::parts;
-use crate::kernel::signals::{actions, deliver, pending, pressure, sigreturn, virtual_state};
+use crate::kernel::signals::{actions, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::kernel::watched;
 use crate::logs::inputs::view;
@@ -418,7 +418,7 @@ fn kill(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
                 watched::end::others_stand(thread);
             }
             end_recording(thread, End::Signal, signal as i32, 0);
-        } else if sys::getpid() != deliver::FIRST_PROCESS {
+        } else if sys::getpid() != sys::FIRST_PROCESS {
             // It comes by way of us.
             actions::install(signal as i32);
         }
