@@ -27,3 +27,9 @@ pub fn text(here: &Path, arguments: &[&str]) -> String {
     assert!(status.success() && said.is_empty(), "{arguments:?}: {status}: {said}; {shown}");
     String::from_utf8(stdout).expect("text")
 }
+
+/// The turns that a line of `dep replay` tells of.
+pub fn turns_of(line: &str) -> u64 {
+    let behind = line.split("replayed ").nth(1).unwrap_or_default();
+    behind.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::*;
 use serde_json::Value;
-use tests::command::folder;
+use tests::command::{folder, turns_of};
 use tests::harness::{cache, Mode, Run, RunSpec, Tally, Tools};
 use tests::inputs;
 
@@ -749,10 +749,8 @@ int main(int argc, char **argv) {
             let ends = |line: &str| line.ends_with(": equal to the recording");
             assert!(replay.status.success() && all.lines().all(ends), "{recording}: {all}");
             // A fifth of a second is more than a million turns.
-            let turns = all.lines().filter_map(|line| {
-                line.split(" turns").next()?.rsplit(' ').next()?.parse::<u64>().ok()
-            });
-            assert!(does != "compute" || turns.max() > Some(1_000_000), "{recording}: {all}");
+            let turns = all.lines().map(turns_of).max();
+            assert!(does != "compute" || turns > Some(1_000_000), "{recording}: {all}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use common::*;
+use tests::command::turns_of;
 use tests::harness::{cache, difference, Mode, Run, RunSpec, Tally, Tools};
 
 const WATCHED: Mode =
@@ -2249,12 +2250,6 @@ fn what_threads_compute_while_their_process_ends_is_replayed() {
         let are_whole = replayed.iter().zip(&seen).all(|(turns, seen)| turns >= seen);
         assert!(are_whole && seen.len() == 3, "{way}: {replayed:?} turns, {seen:?} seen");
     }
-}
-
-/// The turns that a line of `dep replay` tells of.
-fn turns_of(line: &str) -> u64 {
-    let behind = line.split(" replayed ").nth(1).unwrap_or_default();
-    behind.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[test]
