@@ -429,7 +429,7 @@ const ELSEWHERE: &str = r#"
 #include <unistd.h>
 static volatile unsigned long sum;
 __attribute__((noinline, noclone)) static void work(void) {
-  for (long i = 0; i < 400000000; i++) sum += i;
+  for (long i = 0; i < 1000000000; i++) sum += i;
 }
 int main(void) {
   int ends[2], status;
@@ -510,7 +510,7 @@ const OVERFLOWS: &str = r#"
 #include <sys/resource.h>
 static volatile unsigned long sum;
 __attribute__((noinline, noclone)) static void work(void) {
-  for (long i = 0; i < 400000000; i++) sum += i;
+  for (long i = 0; i < 1000000000; i++) sum += i;
 }
 __attribute__((noinline, noclone)) static int deeper(int depth) {
   volatile char room[400];

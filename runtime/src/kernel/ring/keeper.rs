@@ -117,6 +117,7 @@ pub(super) fn make(copied: Copied, number: u32) -> Result<Keeper, i32> {
     let page = page().ok_or(sys::ENOMEM)?;
     let state = state_of(page, number).ok_or(sys::ENOMEM)?;
     state.store(BEGINS, Release);
+    let previous = page.youngest.load(Relaxed);
     let owner = sys::getpid();
     let fd = trace().fd.load(Relaxed);
     let before = block_all();
@@ -134,10 +135,11 @@ pub(super) fn make(copied: Copied, number: u32) -> Result<Keeper, i32> {
     while state.load(Acquire) == BEGINS {
         wait(state, BEGINS, SELDOM);
         if state.load(Acquire) == BEGINS && keeper.is_gone() {
+            // The previous one goes on as the youngest.
+            page.youngest.store(previous, Release);
             return Err(sys::ESRCH);
         }
     }
-    page.youngest.store(number, Release);
     Ok(keeper)
 }
 
@@ -210,6 +212,8 @@ fn sleep(page: &Page, copied: &Copied, number: u32, owner: u32, fd: i32) -> ! {
     heap::after_fork(&unsafe { Forked::child() });
     withdraw(fd);
     let Some(state) = state_of(page, number) else { end() };
+    // Before it looks how long it is to sleep.
+    page.youngest.store(number, Release);
     state.store(SLEEPS, Release);
     wake(state);
     loop {
