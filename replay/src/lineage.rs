@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::order::known_as;
 use recording::{Recording, TraceName};
 use trace::events::{Event, Placed};
 use trace::{Error, Trace, NOT_STARTED};
@@ -128,6 +129,15 @@ impl Lineage {
     #[must_use]
     pub fn is_forked(&self) -> bool {
         !self.others.is_empty()
+    }
+
+    /// The number under which its parent knows the process, if that forked it.
+    #[must_use]
+    pub fn known_as(&self) -> Option<u64> {
+        match self.traces()[..] {
+            [.., parent, child] => known_as(parent, child),
+            _ => None,
+        }
     }
 
     /// All, in the order of their starts.

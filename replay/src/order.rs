@@ -347,6 +347,31 @@ fn shares_memory(events: &[Placed]) -> bool {
     !made.is_some_and(|(number, flags)| number == FORK || number == CLONE && flags & CLONE_VM == 0)
 }
 
+/// The number under which the parent knows the child that it has forked: what its call returned. In another PID namespace the
+/// child has another one for itself.
+pub fn known_as(parent: &Trace, child: &Trace) -> Option<u64> {
+    let own = child.threads.iter().find(|t| t.index == 0);
+    let start = own.and_then(|t| t.events.first()).map_or(0, |e| e.position.control_flow.0);
+    let mut calls = Vec::new();
+    for thread in &parent.threads {
+        let mut events = thread.events.iter();
+        while let Some(placed) = events.next() {
+            if !matches!(placed.event, Some(Event::Fork { pid }) if pid == child.pid) {
+                continue;
+            }
+            calls.extend(events.as_slice().iter().find_map(|placed| match placed.event {
+                Some(Event::Syscall { number, result, .. }) if MAKERS.contains(&number) => {
+                    Some((placed.position.control_flow.0.abs_diff(start), result))
+                }
+                _ => None,
+            }));
+        }
+    }
+    // Its number may have been that of others, before or behind; the turns say which it is.
+    let (_, result) = calls.into_iter().min_by_key(|&(off, _)| off)?;
+    u64::try_from(result).ok()
+}
+
 /// The events of a forked child, behind those of its parent up to the fork.
 fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Error> {
     let pid = child.pid;

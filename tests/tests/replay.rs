@@ -755,6 +755,56 @@ int main(int argc, char **argv) {
     }
 }
 
+/// A signal that natively does not reach the first process of a PID namespace interrupts none of its calls.
+#[test]
+fn the_first_process_of_a_namespace_is_not_interrupted() {
+    const C: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+int main(void) {
+    struct timespec time = {0, 400000000};
+    int status;
+    if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) return 1;
+    pid_t child = fork();
+    if (child == 0) {
+        if (getpid() != 1) _exit(2);
+        if (fork() == 0) {
+            nanosleep(&(struct timespec){0, 100000000}, 0);
+            kill(1, SIGTERM);
+            kill(1, SIGUSR1);
+            _exit(0);
+        }
+        if (nanosleep(&time, 0)) _exit(3);
+        wait(&status);
+        // It may have handlers of its own.
+        signal(SIGALRM, _exit);
+        alarm(1);
+        pause();
+        _exit(4);
+    }
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 5;
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let native = Command::new(here.join("program")).status().expect("it runs");
+    assert_eq!(native.code(), Some(libc::SIGALRM));
+    for threads in ["serial", "watched"] {
+        let mut record = dep(here);
+        record.args(["record", "--replayable", "--threads", threads, "-o", threads, "./program"]);
+        assert_eq!(record.status().expect("it runs").code(), Some(libc::SIGALRM), "{threads}");
+        let replay = output(dep(here).args(["replay", threads]));
+        let all = text(&replay.stdout) + &text(&replay.stderr);
+        let is_equal = |line: &str| line.ends_with(": equal to the recording");
+        assert!(replay.status.success() && all.lines().all(is_equal), "{threads}: {all}");
+    }
+}
+
 /// What a process has inherited belongs to the recording: the one that replays has inherited something else.
 #[test]
 fn signals_that_the_caller_ignored_replay() {

@@ -28,7 +28,8 @@ use crate::cleanup::Guard;
 struct Member {
     /// Its place among what is replayed.
     at: usize,
-    name: TraceName,
+    /// The number under which its parent knows it, and its script is found.
+    number: u64,
     script: Script,
     damage: Vec<String>,
 }
@@ -158,22 +159,23 @@ impl Replays<'_> {
             return Some(());
         }
         // A number that was given twice names one script only.
-        if !pids.insert(name.pid) {
+        let number = lineage.known_as().unwrap_or(name.pid);
+        if !pids.insert(number) {
             return None;
         }
-        let script = self.script(name, lineage, tree.folder.path())?;
+        let script = self.script(number, lineage, tree.folder.path())?;
         tree.family.add(lineage, &script).ok()?;
         let damage = lineage.last().damage.iter().map(ToString::to_string).collect();
-        tree.members.push(Member { at, name, script, damage });
+        tree.members.push(Member { at, number, script, damage });
         Some(())
     }
 
     /// Writes the script of a forked process. `None`: something is in the way.
-    fn script(&self, name: TraceName, lineage: &Lineage, folder: &Path) -> Option<Script> {
+    fn script(&self, number: u64, lineage: &Lineage, folder: &Path) -> Option<Script> {
         let originals = Originals::open(&self.recording.folder).ok()?;
         let interpreter = originals.interpreter(lineage.first()).ok()?;
         let mut resolve = |wanted: &Wanted| originals.file(wanted);
-        let path = folder.join(format!("{SCRIPT}.{}", name.pid));
+        let path = folder.join(format!("{SCRIPT}.{number}"));
         let mut file = BufWriter::new(File::create(&path).ok()?);
         let interpreter = interpreter.as_deref();
         let script = write_part(lineage, Part::Forked, interpreter, &mut resolve, &mut file);
@@ -195,7 +197,7 @@ impl Replays<'_> {
                 };
                 tree.at.into_iter().zip(Some(first)).for_each(|(at, told)| tell(at, told));
                 for member in &tree.members {
-                    let mine = |f: &&Finished| u64::from(f.outcome.pid) == member.name.pid;
+                    let mine = |f: &&Finished| u64::from(f.outcome.pid) == member.number;
                     match all.iter().find(mine) {
                         Some(finished) => {
                             let (name, damaged) = (self.name(member.at), !member.damage.is_empty());

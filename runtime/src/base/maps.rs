@@ -1,5 +1,6 @@
 //! What the kernel lists as mapped (`/proc/self/maps`).
 
+use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
 use abi::layout::page_up;
 use alloc::vec::Vec;
@@ -106,6 +107,21 @@ pub fn attached_len(id: usize) -> Option<u64> {
     // SAFETY: the kernel writes 112 bytes.
     unsafe { sys::call(SHMCTL, &[id, IPC_STAT, state.as_mut_ptr() as usize]) }.ok()?;
     Some(page_up(state[6]))
+}
+
+/// The ring of events that `io_setup` has mapped, which its program finds at `context`.
+pub fn ring(context: u64) -> Option<Range<u64>> {
+    let mut start = 0u64;
+    if !read_program_value(context, &mut start) {
+        return None;
+    }
+    mapped_from(start)
+}
+
+/// The object that is mapped from its beginning on at `start`.
+pub fn mapped_from(start: u64) -> Option<Range<u64>> {
+    let len = length_from(&read()?, start);
+    (len != 0).then_some(start..start + len)
 }
 
 #[cfg(test)]

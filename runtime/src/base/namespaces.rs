@@ -1,7 +1,12 @@
 //! Where processes are made.
 
+use crate::base::last_words::Line;
+use crate::base::maps::read_file;
 use crate::base::sys::{self, nr};
 use core::ffi::CStr;
+use core::fmt::Write;
+
+const CLONE_NEWPID: u64 = 0x2000_0000;
 
 /// The next process that this one makes is the first one of a PID namespace (`unshare` with CLONE_NEWPID), which
 /// ends with it: it had better be one that the program makes.
@@ -14,6 +19,24 @@ pub fn next_child_is_first() -> bool {
 /// until all others are gone, and waited for.
 pub fn children_are_elsewhere() -> bool {
     own().is_some_and(|own| of_children() != Some(own))
+}
+
+/// The number that a child has for itself, which a call with `flags` has made and calls `child`: in another PID namespace it
+/// has one of its own.
+pub fn number_of(child: u32, flags: u64) -> u32 {
+    let is_elsewhere = flags & CLONE_NEWPID != 0 || children_are_elsewhere();
+    is_elsewhere.then(|| innermost(child)).flatten().unwrap_or(child)
+}
+
+/// The last one in the line `NSpid: 4711 1` of the process's status.
+fn innermost(process: u32) -> Option<u32> {
+    let mut path = Line::new();
+    write!(path, "/proc/{process}/status\0").ok()?;
+    let status = read_file(CStr::from_bytes_with_nul(path.text()).ok()?)?;
+    let mut lines = status.split(|&byte| byte == b'\n');
+    let numbers = lines.find_map(|line| line.strip_prefix(b"NSpid:"))?;
+    let last = numbers.rsplit(|byte| byte.is_ascii_whitespace()).next()?;
+    core::str::from_utf8(last).ok()?.parse().ok()
 }
 
 fn own() -> Option<[u8; 32]> {

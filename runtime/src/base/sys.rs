@@ -48,6 +48,9 @@ pub mod nr {
     pub const MSYNC: usize = 26;
     pub const MADVISE: usize = 28;
     pub const SHMAT: usize = 30;
+    pub const SHMDT: usize = 67;
+    pub const IO_SETUP: usize = 206;
+    pub const IO_DESTROY: usize = 207;
     pub const DUP2: usize = 33;
     pub const GETPID: usize = 39;
     pub const CLONE: usize = 56;

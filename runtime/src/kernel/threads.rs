@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::base::lock::Forked;
 use crate::base::signal::{block_all, set_real_mask};
 use crate::base::sys::{self, nr};
-use crate::base::{census, costs, heap, program};
+use crate::base::{census, costs, heap, namespaces, program};
 use crate::code::jit::jit;
 use crate::kernel::clone::clone_thread;
 use crate::kernel::replay;
@@ -262,7 +262,7 @@ fn fork(
         drop((line, held, jit));
         objects::lent(loan);
         if let Ok(child) = sys::check(result) {
-            thread.event(WHOLE_UNIT, &Event::Fork { pid: child as u64 });
+            made_process(thread, child, request.flags);
         }
         return result;
     }
@@ -316,6 +316,12 @@ fn fork(
     0
 }
 
+/// A call with `flags` has made the process that the thread calls `pid`: the trace has the number that it will name itself.
+fn made_process(thread: &mut Thread, pid: usize, flags: u64) {
+    let pid = namespaces::number_of(pid as u32, flags);
+    thread.event(WHOLE_UNIT, &Event::Fork { pid: u64::from(pid) });
+}
+
 /// A new thread, or a child of vfork, which is one with a process id of its own.
 #[inline(never)]
 fn share(
@@ -356,7 +362,7 @@ fn share(
     }
     let is_process = request.flags & CLONE_THREAD == 0;
     if let (true, Ok(pid)) = (is_process, sys::check(result)) {
-        thread.event(WHOLE_UNIT, &Event::Fork { pid: pid as u64 });
+        made_process(thread, pid, request.flags);
     }
     if sys::check(result).is_err() || waits {
         // A vfork child is gone, or runs another program: what it recorded is complete.

@@ -12,7 +12,6 @@ pub fn drops(advice: u64) -> bool {
 /// Ranges (start, length; 0 and 0: nobody knows where) whose contents a call dropped that returned `result`.
 pub fn dropped(call: &Call, result: usize) -> [Option<(u64, u64)>; 2] {
     const SHM_REMAP: u64 = 0x4000;
-    const SHMDT: usize = 67;
     const TRUNCATE: usize = 76;
     const REMAP_FILE_PAGES: usize = 216;
     const PROCESS_MADVISE: usize = 440;
@@ -39,7 +38,12 @@ pub fn dropped(call: &Call, result: usize) -> [Option<(u64, u64)>; 2] {
         nr::MADVISE if drops(a2) => range(a0, page_up(a1)),
         PROCESS_MADVISE if drops(a3) => somewhere,
         nr::SHMAT if a2 & SHM_REMAP != 0 => somewhere,
-        SHMDT | TRUNCATE | nr::FTRUNCATE | REMAP_FILE_PAGES | nr::FALLOCATE => somewhere,
+        nr::SHMDT
+        | nr::IO_DESTROY
+        | TRUNCATE
+        | nr::FTRUNCATE
+        | REMAP_FILE_PAGES
+        | nr::FALLOCATE => somewhere,
         _ => [None; 2],
     }
 }

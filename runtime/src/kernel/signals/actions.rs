@@ -76,6 +76,15 @@ pub fn forked(forked: &Forked) {
     for signal in 1..65 {
         table.release(signal, u32::MAX);
     }
+    if sys::getpid() == sys::FIRST_PROCESS {
+        // What would end another process is not even delivered to this one, and interrupts nothing.
+        for signal in 1..65 {
+            let now = table.now.0[signal as usize];
+            if now.handler == SIG_DFL {
+                tell_kernel(signal, &now, 0, false);
+            }
+        }
+    }
 }
 
 /// The actions of a process that has had some of its own for now.

@@ -289,23 +289,32 @@ pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
         let _ = unsafe { sys::call(nr::MPROTECT, &[start as usize, len as usize, prot]) };
         prot |= sys::PROT_EXEC;
     }
-    let fixed = flags & SHM_REMAP != 0;
-    let how = sys::MAP_SHARED | sys::MAP_ANONYMOUS;
-    let (fd, offset) = (NO_OBJECT, 0);
-    note(&Placed { start, len, prot, flags: how, fd, offset, fixed }, false, None);
+    note_attached(start, len, prot, flags & SHM_REMAP != 0);
     result
 }
 
-/// `shmdt(address)`
-pub fn shmdt(args: &[usize; 6]) -> usize {
-    const SHMDT: usize = 67;
+fn note_attached(start: u64, len: u64, prot: usize, fixed: bool) {
+    let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS;
+    let (fd, offset) = (NO_OBJECT, 0);
+    note(&Placed { start, len, prot, flags, fd, offset, fixed }, false, None);
+}
+
+/// The program has called `io_setup(number, context)`: the kernel has mapped a ring, which it writes to.
+pub fn ring_made(args: &[usize; 6]) {
+    if let Some(ring) = maps::ring(args[1] as u64) {
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        note_attached(ring.start, ring.end - ring.start, prot, false);
+    }
+}
+
+/// `shmdt(address)`, `io_destroy(context)`: `next` makes the call, behind which what is attached there is gone.
+pub fn detach(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
     let start = args[0] as u64;
     // What is attached behind it may have the same rights.
-    let len = maps::length_from(&maps::read().unwrap_or_default(), start);
-    let end = start + len;
+    let Range { start, end } = maps::mapped_from(start).unwrap_or(start..start);
+    let len = end - start;
     let mut jit = jit();
-    // SAFETY: the program's own memory.
-    let result = unsafe { sys::raw(SHMDT, *args) };
+    let result = next();
     if result == 0 {
         jit.set_shared(start, end, false);
     }

@@ -163,7 +163,17 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::MREMAP => mapping::mremap(args),
         // SAFETY: the program's own call.
         nr::SHMAT => mapping::shmat(args, || unsafe { sys::raw(number, *args) }),
-        67 => mapping::shmdt(args),
+        // SAFETY: the program's own call.
+        nr::SHMDT => mapping::detach(args, || unsafe { sys::raw(number, *args) }),
+        nr::IO_SETUP => {
+            let outcome = plain(thread, number, args);
+            if matches!(outcome, Outcome::Done(0)) {
+                mapping::ring_made(args);
+            }
+            return outcome;
+        }
+        // SAFETY: as above. It waits for what is under way, which needs nothing of the program's.
+        nr::IO_DESTROY => mapping::detach(args, || unsafe { sys::raw(number, *args) }),
         nr::BRK => brk().set(args[0] as u64) as usize,
         nr::ARCH_PRCTL => arch_prctl(thread, args),
         nr::RSEQ => failed(sys::ENOSYS),

@@ -24,7 +24,6 @@ pub fn made(fd: usize) {
 pub fn before_call(number: usize, args: &[usize; 6]) {
     const SENDFILE: usize = 40;
     const SENDMSG: usize = 46;
-    const IO_SETUP: usize = 206;
     const REMAP_FILE_PAGES: usize = 216;
     const SPLICE: usize = 275;
     const PWRITEV: usize = 296;
@@ -55,7 +54,7 @@ pub fn before_call(number: usize, args: &[usize; 6]) {
             }
             return;
         }
-        IO_SETUP | REMAP_FILE_PAGES | IO_URING_SETUP | PROCESS_MADVISE => {
+        nr::IO_SETUP | REMAP_FILE_PAGES | IO_URING_SETUP | PROCESS_MADVISE => {
             return give_up(&mut jit());
         }
         _ => return,

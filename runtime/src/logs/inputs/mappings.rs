@@ -11,7 +11,6 @@
 
 use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
-use crate::base::maps;
 use crate::base::program::read_program_value;
 use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
@@ -371,10 +370,11 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     SPECIAL.lock().push(special);
 }
 
-/// The System V shared memory `id` is attached at `start`: others may write there from now on.
-pub fn attached(thread: &mut Thread, id: usize, start: u64) {
-    let Some(len) = maps::attached_len(id) else {
-        return unfollowed(thread, ATTACHED);
+/// Memory of `len` bytes, if that is known, lies at `start` that no call of the program's has mapped: System V shared memory, a ring of
+/// the kernel's. Others may write there from now on, which is `why` threads are watched.
+pub fn attached(thread: &mut Thread, start: u64, len: Option<u64>, why: &str) {
+    let Some(len) = len else {
+        return unfollowed(thread, why);
     };
     let end = start.saturating_add(len);
     forget(start, end);
@@ -384,7 +384,7 @@ pub fn attached(thread: &mut Thread, id: usize, start: u64) {
     if !view::is_watched() {
         let kind = Kind::Shared;
         SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
-        unfollowed_unwatched(thread, ATTACHED);
+        unfollowed_unwatched(thread, why);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::base::ceiling;
 use crate::base::census;
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
+use crate::base::maps;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::{handed, mappings, view};
 use crate::logs::moment::Call;
@@ -80,7 +81,6 @@ fn note(thread: &mut Thread, why: &str, way_out: &str) {
 pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     const IOCTL: usize = 16;
     const SHM_EXEC: usize = 0o100000;
-    const IO_SETUP: usize = 206;
     const USERFAULTFD: usize = 323;
     const REMAP_FILE_PAGES: usize = 216;
     const MODIFY_LDT: usize = 154;
@@ -107,8 +107,21 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         nr::PKEY_ALLOC => unfollowed(thread, "memory is protected with keys (pkey_alloc)"),
         // What others have stored there would be code.
         nr::SHMAT if call.args[2] & SHM_EXEC != 0 => unfollowed(thread, mappings::ATTACHED),
-        nr::SHMAT => mappings::attached(thread, call.args[0], result as u64),
-        IO_SETUP => unfollowed(thread, "the kernel writes to memory behind calls (io_setup)"),
+        nr::SHMAT => {
+            let len = maps::attached_len(call.args[0]);
+            mappings::attached(thread, result as u64, len, mappings::ATTACHED);
+        }
+        nr::IO_SETUP => {
+            let ring = maps::ring(call.args[1] as u64);
+            let (start, len) =
+                ring.map_or((0, None), |ring| (ring.start, Some(ring.end - ring.start)));
+            mappings::attached(
+                thread,
+                start,
+                len,
+                "the kernel writes to memory behind calls (io_setup)",
+            );
+        }
         USERFAULTFD => unfollowed(thread, "memory is filled in from outside (userfaultfd)"),
         REMAP_FILE_PAGES => unfollowed(thread, "pages of a file are rearranged (remap_file_pages)"),
         MODIFY_LDT if call.args[0] & !0x10 == 1 => {
