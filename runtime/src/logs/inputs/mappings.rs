@@ -469,7 +469,14 @@ fn of_file(
     }
     let file = File { fd, offset, len };
     // Behind the end of a file is not nothing: it cannot be touched.
-    if changes && len == mapped && code.is_none() && file.is_mostly_zeros() {
+    // (What can only be read stays as it is here: an engine's code, which is written elsewhere, begins with nothing.)
+    let rest = match kind {
+        Kind::Through => Some(len / 4),
+        Kind::File if !has_name => Some(0),
+        _ => None,
+    };
+    let is_whole = len == mapped && code.is_none();
+    if rest.is_some_and(|most| is_whole && file.is_mostly_zeros(most)) {
         let (id, contents) = (stat.identity(), &[][..]);
         let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
         thread.event(WHOLE_UNIT, &mapped);
@@ -513,14 +520,14 @@ struct File {
 }
 
 impl File {
-    /// Whether it is large, and what it has besides zeros is small: memory that is made for others is mapped before it
+    /// Whether it is large, and has at most so many bytes besides zeros: memory that is made for others is mapped before it
     /// is filled.
-    fn is_mostly_zeros(&self) -> bool {
+    fn is_mostly_zeros(&self, most: u64) -> bool {
         if !(COPIED..=LOOKED_THROUGH).contains(&self.len) {
             return false;
         }
         let mut bytes = 0;
-        self.each_page(|_, page| bytes += page.len() as u64) && bytes <= self.len / 4
+        self.each_page(|_, page| bytes += page.len() as u64) && bytes <= most
     }
 
     /// Calls `with` for each page that is not all zeros, with where it lies from the start on. False if something cannot
