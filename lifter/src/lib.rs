@@ -12,6 +12,7 @@ pub mod discover;
 pub mod flow;
 pub mod image;
 mod jump_table;
+pub mod masks;
 pub mod needs;
 pub mod operands;
 pub mod program;

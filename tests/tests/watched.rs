@@ -113,7 +113,7 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
 
 /// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that is made by others or
 /// changes itself, programs that start others, other languages.
-const CASES: [&str; 31] = [
+const CASES: [&str; 33] = [
     "asm/",
     "c/faults.",
     "c/store_faults.",
@@ -143,6 +143,8 @@ const CASES: [&str; 31] = [
     "c/tables_change.",
     "c/switched.",
     "c/kernel_writes.",
+    "c/kernel_ring.",
+    "c/masked_vectors.",
     "cpp/",
     "rust/",
 ];

@@ -5,6 +5,7 @@ use crate::thread::{claims, Ranges, Thread};
 use abi::ids::Gpr;
 use abi::thread::FIRST_VECTOR;
 use iced_x86::{Instruction, Mnemonic, OpKind};
+use lifter::masks::{lets, Lets};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RCX, RDX};
 use lifter::stores::is_masked;
@@ -82,7 +83,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut R
     }
 }
 
-/// Adds the elements of a contiguous operand that a mask enables.
+/// Adds what of a contiguous operand a mask lets through.
 fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Ranges) {
     use Mnemonic::*;
     let state = Vectors::take(thread);
@@ -106,13 +107,22 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
         }
     };
     let count = size / element;
-    let compress = matches!(
-        insn.mnemonic(),
-        Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
-    );
-    if compress {
-        let stored = (0..count).filter(|&i| enabled(i)).count() as u64;
-        return ranges.push((at, stored * element));
+    match lets(insn) {
+        Lets::Each => {}
+        Lets::Packed => {
+            let some = (0..count).filter(|&i| enabled(i)).count() as u64;
+            return ranges.push((at, some * element));
+        }
+        Lets::All => {
+            // The result may have elements of a byte, whatever those of memory have. (Where it has fewer, a bit of no element
+            // lets something through that is not needed.)
+            let sizes = (0..insn.op_count()).map(|n| insn.op_register(n).size() as u64);
+            let lanes = sizes.max().unwrap_or(0).min(64);
+            if (0..lanes).any(enabled) {
+                ranges.push((at, size));
+            }
+            return;
+        }
     }
     let mut run: Option<u64> = None;
     for i in 0..=count {

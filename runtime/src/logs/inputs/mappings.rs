@@ -344,7 +344,11 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     if flags & sys::MAP_ANONYMOUS == 0 {
         // To the end of the page: the program sees what the file has there.
         let code = is_file_code(prot, flags).then_some(Region { start, len, prot });
-        if let Some(stat) = of_file(thread, fd, offset as u64, start..end, kind, code) {
+        // As ld.so maps a library: it is loaded, and not read.
+        const MAP_DENYWRITE: usize = 0x800;
+        let loads = flags & MAP_DENYWRITE != 0 || code.is_some();
+        let file = Opened { fd, offset: offset as u64, loads };
+        if let Some(stat) = of_file(thread, &file, start..end, kind, code) {
             special.file = stat.0.identity();
             special.from = offset as u64;
             special.copied = page_up(stat.1);
@@ -429,12 +433,18 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
     }
 }
 
+/// What is mapped of an open file, from where on; as a program or library that is loaded?
+struct Opened {
+    fd: usize,
+    offset: u64,
+    loads: bool,
+}
+
 /// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it `changes`. Returns
 /// what is known of it, and how much was copied. `code`: where it may be executed.
 fn of_file(
     thread: &mut Thread,
-    fd: usize,
-    offset: u64,
+    &Opened { fd, offset, loads }: &Opened,
     at: Range<u64>,
     kind: Kind,
     code: Option<Region>,
@@ -484,7 +494,10 @@ fn of_file(
         return Some((stat, len));
     }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
-    let copied = len <= most && (!has_name || changes || !is_program(fd));
+    // A program that has just been made is there when it is replayed, if it is loaded. Who reads one may be making it, as
+    // linkers do.
+    let is_kept = has_name && !changes && (lasting || loads) && is_program(fd);
+    let copied = len <= most && !is_kept;
     let mut contents = alloc::vec![0; if copied { len as usize } else { 0 }];
     if !read_at(fd, offset, &mut contents) {
         contents.clear();

@@ -24,7 +24,7 @@ use abi::options::Options;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
@@ -383,10 +383,22 @@ fn is_free(place: &Range<u64>) -> bool {
 pub fn is_out_of_reach(at: u64, len: u64) -> bool {
     /// What is larger is a reservation, of which parts are used.
     const MOST: u64 = 64 << 30;
+    /// Who wants less may need addresses of few bits, or ask for the same one in each run.
+    const ANYWHERE: u64 = (64 << 30) + 1;
+    /// So many wishes for high memory are those of an allocator that chooses by chance, and needs no address.
+    const BY_CHANCE: u32 = 2;
+    static HIGH: AtomicU32 = AtomicU32::new(0);
+    let is_high = at >= covered::LOWEST_PIECE;
+    if is_high && (waits() || is_watched()) {
+        HIGH.fetch_add(1, Relaxed);
+    }
+    let least = if HIGH.load(Relaxed) < BY_CHANCE { ANYWHERE } else { LOW };
     let is_one_of_many = ceiling::above().is_some() && covered::is_spread() && !covers(at, len);
-    // (What wants low memory may need it.)
-    let is_wish = is_watched() && at >= covered::LOWEST_PIECE && len <= MOST;
-    is_one_of_many || is_wish && !comes_to_be_covered(at, len)
+    let is_too_low = ceiling::above().is_none()
+        && (waits() || is_watched())
+        && (least..covered::LOWEST_PIECE).contains(&at);
+    let is_wish = is_watched() && is_high;
+    is_one_of_many || len <= MOST && (is_too_low || is_wish && !comes_to_be_covered(at, len))
 }
 
 /// Whether nothing is in this range, but that it is kept free for views.
