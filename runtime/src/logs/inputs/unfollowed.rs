@@ -12,6 +12,7 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::syscalls::{find, OLD};
+use core::ffi::CStr;
 use core::fmt::Write;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -186,7 +187,7 @@ fn bytes_changed_by(number: usize, args: &[usize; 6], result: usize) -> Option<R
     Some(from as u64..from.checked_add(result)? as u64)
 }
 
-/// Whether the call has opened the memory of a process for writing.
+/// Whether the call has opened the memory of this process for writing.
 fn opens_memory(call: &Call, fd: usize) -> bool {
     const ACCESS_MODE: usize = 3;
     let flags = match call.number {
@@ -200,5 +201,30 @@ fn opens_memory(call: &Call, fd: usize) -> bool {
     }
     let mut path = [0u8; 64];
     let path = mappings::path_of(fd, &mut path);
-    path.starts_with(b"/proc/") && path.ends_with(b"/mem")
+    let middle = path.strip_prefix(b"/proc/").and_then(|rest| rest.strip_suffix(b"/mem"));
+    middle.is_some_and(|middle| !is_of_another(middle))
+}
+
+/// Whether `4711` or `4711/task/4712`, of `/proc`, is another process, as those are that a debugger opens.
+fn is_of_another(middle: &[u8]) -> bool {
+    let process = middle.split(|&byte| byte == b'/').next().unwrap_or_default();
+    // (The number that it has there.)
+    let mut own = [0u8; 16];
+    let args = [c"/proc/self".as_ptr() as usize, own.as_mut_ptr() as usize, own.len()];
+    // SAFETY: the kernel reads a path that ends in a zero, and writes to the buffer.
+    let Ok(len) = (unsafe { sys::call(nr::READLINK, &args) }) else { return false };
+    if own.get(..len) == Some(process) {
+        return false;
+    }
+    // A thread has a folder there, too, which is not listed.
+    let mut path = Line::new();
+    let number = core::str::from_utf8(process).unwrap_or_default();
+    let is_thread = write!(path, "/proc/self/task/{number}\0").is_err()
+        || CStr::from_bytes_with_nul(path.text()).is_ok_and(|path| {
+            let args = [path.as_ptr() as usize, own.as_mut_ptr() as usize, own.len()];
+            // SAFETY: as above. It is no link: EINVAL.
+            let read = unsafe { sys::call(nr::READLINK, &args) };
+            read != Err(sys::ENOENT)
+        });
+    !is_thread
 }
