@@ -385,18 +385,25 @@ pub fn is_out_of_reach(at: u64, len: u64) -> bool {
     const MOST: u64 = 64 << 30;
     /// Who wants less may need addresses of few bits, or ask for the same one in each run.
     const ANYWHERE: u64 = (64 << 30) + 1;
-    /// So many wishes for high memory are those of an allocator that chooses by chance, and needs no address.
+    /// Wishes that lie so far from each other, so many of them, are those of an allocator that chooses by chance, and needs no
+    /// address.
+    const FAR: u64 = 1 << 40;
     const BY_CHANCE: u32 = 2;
-    static HIGH: AtomicU32 = AtomicU32::new(0);
+    /// Below what lies lower there is no room for the views of many threads.
+    const ROOMY: u64 = 16 << 40;
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    static APART: AtomicU32 = AtomicU32::new(0);
     let is_high = at >= covered::LOWEST_PIECE;
-    if is_high && (waits() || is_watched()) {
-        HIGH.fetch_add(1, Relaxed);
+    if (waits() || is_watched()) && is_high && LAST.swap(at, Relaxed).abs_diff(at) > FAR {
+        APART.fetch_add(1, Relaxed);
     }
-    let least = if HIGH.load(Relaxed) < BY_CHANCE { ANYWHERE } else { LOW };
+    let lacks_room = match APART.load(Relaxed) < BY_CHANCE {
+        true => ANYWHERE..covered::LOWEST_PIECE,
+        false => LOW..ROOMY,
+    };
     let is_one_of_many = ceiling::above().is_some() && covered::is_spread() && !covers(at, len);
-    let is_too_low = ceiling::above().is_none()
-        && (waits() || is_watched())
-        && (least..covered::LOWEST_PIECE).contains(&at);
+    let is_too_low =
+        ceiling::above().is_none() && (waits() || is_watched()) && lacks_room.contains(&at);
     let is_wish = is_watched() && is_high;
     is_one_of_many || len <= MOST && (is_too_low || is_wish && !comes_to_be_covered(at, len))
 }
