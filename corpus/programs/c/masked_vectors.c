@@ -55,6 +55,15 @@ __asm__(
     ".irp m, vmovdqu8, vmovdqu16, vmovdqu32, vmovupd, vpmovdb, vpmovqd, vpcompressd, vcompresspd\n"
     " form \\m %zmm17, 128(%rsi){%k2}\n.endr\n"
     "form vextracti32x4 $2, %zmm17, 128(%rsi){%k2}\n form vextractf64x4 $1, %zmm17, 128(%rsi){%k2}\n"
+    // Masks of older kinds.
+    ".macro older load:vararg\n"
+    " .text\n9: \\load (%rsi), %xmm1\n movdqu 64(%rsi), %xmm2\n lea 128(%rsi), %rdi\n maskmovdqu %xmm2, %xmm1\n"
+    " movq 72(%rsi), %mm1\n movq 16(%rsi), %mm2\n add $32, %rdi\n maskmovq %mm2, %mm1\n emms\n"
+    " vmovdqu 64(%rsi), %ymm1\n vpmaskmovd 128(%rsi), %ymm1, %ymm2\n vmovdqu %ymm2, 192(%rsi)\n"
+    " vmaskmovpd %ymm1, %ymm2, 224(%rsi)\n ret\n"
+    " .section .data.rel.ro, \"aw\"\n .quad 9b\n .text\n"
+    ".endm\n"
+    "older movdqu\n older vlddqu\n"
     " .section .data.rel.ro, \"aw\"\nforms_end:\n .previous\n");
 
 extern void (*const forms[])(void), (*const forms_end[])(void);
@@ -78,7 +87,7 @@ static void *run(void *unused) {
             "vmovdqu64 %%zmm17, (%0)\n vmovdqu64 %%zmm18, 64(%0)\n kmovq %%k3, 128(%0)\n vzeroupper\n"
             :
             : "b"(&state), "r"(memory), "r"(form)
-            : "rsi", "memory", "cc");
+            : "rsi", "rdi", "memory", "cc", "xmm1", "xmm2");
         pthread_barrier_wait(&barrier);
     }
 }

@@ -4,7 +4,7 @@ use crate::base::facts::facts;
 use crate::thread::{claims, Ranges, Thread};
 use abi::ids::Gpr;
 use abi::thread::FIRST_VECTOR;
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::masks::{lets, Lets};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RCX, RDX};
@@ -98,12 +98,8 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
             // maskmov: the last operand; vmaskmov, vpmaskmov: the one behind the destination.
             let operand = if bytes { insn.op_count() - 1 } else { 1 };
             debug_assert!(insn.op_kind(operand) == OpKind::Register);
-            let register = insn.op_register(operand);
             let last = ((i + 1) * element - 1) as usize;
-            match register.is_mm() {
-                true => state.mmx(register.number())[last & 7] & 0x80 != 0,
-                false => state.vector(thread, register.number() as u8)[last & 63] & 0x80 != 0,
-            }
+            state.register(thread, insn.op_register(operand))[last & 63] & 0x80 != 0
         }
     };
     let count = size / element;
@@ -139,6 +135,11 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
     }
 }
 
+/// What a vector register of the program has, or one of MMX.
+pub fn vector(thread: &Thread, register: Register) -> [u8; 64] {
+    Vectors::take(thread).register(thread, register)
+}
+
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[..N]);
@@ -166,6 +167,15 @@ impl Vectors {
             }
         }
         state
+    }
+
+    fn register(&self, thread: &Thread, register: Register) -> [u8; 64] {
+        if register.is_mm() {
+            let mut out = [0; 64];
+            out[..8].copy_from_slice(&self.mmx(register.number()));
+            return out;
+        }
+        self.vector(thread, register.number() as u8)
     }
 
     fn component(&self, number: usize, from: usize, len: usize) -> &[u8] {

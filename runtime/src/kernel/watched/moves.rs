@@ -2,6 +2,7 @@
 
 use super::atomic::{get_register, put_register};
 use super::{extents, load, store, Done, Extents, Outcome};
+use crate::logs::extent::vector;
 use crate::thread::Thread;
 use iced_x86::{Code, Instruction, Mnemonic, OpKind, Register};
 
@@ -33,6 +34,10 @@ pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Ext
     let loaded = extents.loaded.first().copied();
     let stored = extents.stored.first().copied();
     let rsp = thread.block.registers.gpr[4];
+    if matches!(insn.mnemonic(), Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu)
+    {
+        return store_masked(thread, insn, extents);
+    }
     match (insn.mnemonic(), loaded, stored) {
         (Mnemonic::Push, loaded, Some((to, size))) => {
             let value = match (insn.op0_kind(), loaded) {
@@ -92,6 +97,23 @@ pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Ext
             put(thread, to, get_register(thread, insn.op1_register()), size)?;
         }
         _ => return Ok(Done::No),
+    }
+    Ok(Done::Yes)
+}
+
+/// Stores to rdi what the bytes of a mask let through, in pieces.
+fn store_masked(thread: &mut Thread, insn: &Instruction, extents: &Extents) -> Outcome {
+    let rdi = thread.block.registers.gpr[7];
+    let start = match insn.op0_kind() {
+        OpKind::MemorySegRDI if insn.memory_segment() != Register::FS => rdi,
+        OpKind::MemorySegEDI if insn.memory_segment() != Register::FS => rdi & 0xffff_ffff,
+        _ => return Ok(Done::No),
+    };
+    let bytes = vector(thread, insn.op1_register());
+    for &(at, len) in &extents.stored {
+        let from = at.wrapping_sub(start) as usize;
+        let Some(piece) = bytes.get(from..from + len as usize) else { return Ok(Done::No) };
+        store(thread, at, piece)?;
     }
     Ok(Done::Yes)
 }
