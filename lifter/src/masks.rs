@@ -3,7 +3,7 @@
 //! Bit i of the mask speaks of element i of the result. Most instructions make that of element i of memory alone, and touch no
 //! other one (Intel SDM Vol. 1, 15.6.1). Those that arrange elements anew make it of others.
 
-use iced_x86::{Instruction, Mnemonic};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 
 /// What a mask means for the operand in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,7 +12,9 @@ pub enum Lets {
     Each,
     /// So many bits as are set, so many elements, from the first one on.
     Packed,
-    /// Any bit that is set may want any element.
+    /// It is repeated: bit i lets through the element that element i of the result is.
+    Repeated,
+    /// All of it is read, whatever the mask says (exceptions of type E4NF).
     All,
 }
 
@@ -21,14 +23,46 @@ pub enum Lets {
 pub fn lets(insn: &Instruction) -> Lets {
     use Mnemonic::*;
     if insn.is_broadcast() {
-        return Lets::All;
+        return match rearranges(insn.mnemonic()) || combines(insn.mnemonic()) {
+            true => Lets::All,
+            false => Lets::Repeated,
+        };
+    }
+    if shifts(insn.mnemonic()) {
+        return match insn.op_count().checked_sub(1).map(|last| insn.op_kind(last)) {
+            Some(OpKind::Immediate8) => Lets::Each,
+            // The count is in memory, and one for all.
+            _ => Lets::All,
+        };
     }
     match insn.mnemonic() {
         Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
         | Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq | Vexpandps | Vexpandpd => Lets::Packed,
-        mnemonic if repeats(mnemonic) || rearranges(mnemonic) || combines(mnemonic) => Lets::All,
+        mnemonic if repeats(mnemonic) => Lets::Repeated,
+        mnemonic if rearranges(mnemonic) || combines(mnemonic) => Lets::All,
         _ => Lets::Each,
     }
+}
+
+/// Bytes of memory that a bit of the mask speaks of, where it [speaks of one element](Lets::Each).
+#[must_use]
+pub fn element(insn: &Instruction) -> u64 {
+    use Mnemonic::*;
+    match insn.mnemonic() {
+        // Products of pairs, and of what is in the lower half of an element.
+        Vdpbf16ps | Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds => 4,
+        Vfcmaddcph | Vfcmulcph | Vfmaddcph | Vfmulcph => 4,
+        Vpmuldq | Vpmuludq => 8,
+        _ => insn.memory_size().element_size().max(1) as u64,
+    }
+}
+
+fn shifts(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Vpslld | Vpsllq | Vpsllw | Vpsrad | Vpsraq | Vpsraw | Vpsrld | Vpsrlq | Vpsrlw
+    )
 }
 
 /// Memory is smaller than the result.
@@ -52,24 +86,6 @@ fn repeats(mnemonic: Mnemonic) -> bool {
             | Vpbroadcastd
             | Vpbroadcastq
             | Vpbroadcastw
-            | Vinsertf32x4
-            | Vinsertf32x8
-            | Vinsertf64x2
-            | Vinsertf64x4
-            | Vinserti32x4
-            | Vinserti32x8
-            | Vinserti64x2
-            | Vinserti64x4
-            // The count of a shift.
-            | Vpslld
-            | Vpsllq
-            | Vpsllw
-            | Vpsrad
-            | Vpsraq
-            | Vpsraw
-            | Vpsrld
-            | Vpsrlq
-            | Vpsrlw
             | V4fmaddps
             | V4fmaddss
             | V4fnmaddps
@@ -86,6 +102,14 @@ fn rearranges(mnemonic: Mnemonic) -> bool {
         mnemonic,
         Valignd
             | Valignq
+            | Vinsertf32x4
+            | Vinsertf32x8
+            | Vinsertf64x2
+            | Vinsertf64x4
+            | Vinserti32x4
+            | Vinserti32x8
+            | Vinserti64x2
+            | Vinserti64x4
             | Vmovddup
             | Vmovshdup
             | Vmovsldup
@@ -115,7 +139,6 @@ fn rearranges(mnemonic: Mnemonic) -> bool {
             | Vpermt2w
             | Vpermw
             | Vpshufb
-            | Vpshufbitqmb
             | Vpshufd
             | Vpshufhw
             | Vpshuflw
@@ -147,23 +170,46 @@ fn combines(mnemonic: Mnemonic) -> bool {
         mnemonic,
         Vcvtne2ps2bf16
             | Vdbpsadbw
-            | Vdpbf16ps
-            | Vfcmaddcph
-            | Vfcmulcph
-            | Vfmaddcph
-            | Vfmulcph
             | Vgf2p8affineinvqb
             | Vgf2p8affineqb
             | Vpconflictd
             | Vpconflictq
-            | Vpdpbusd
-            | Vpdpbusds
-            | Vpdpwssd
-            | Vpdpwssds
             | Vpmaddubsw
             | Vpmaddwd
-            | Vpmuldq
             | Vpmultishiftqb
-            | Vpmuludq
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    #[test]
+    fn a_mask_lets_through_what_the_instruction_needs() {
+        let cases: &[(&str, &[u8], Lets, u64)] = &[
+            ("vpaddd zmm1{k1},zmm2,[rax]", &[0x62, 0xf1, 0x6d, 0x49, 0xfe, 0x08], Lets::Each, 4),
+            ("vpaddd ...[rax]{1to16}", &[0x62, 0xf1, 0x6d, 0x59, 0xfe, 0x08], Lets::Repeated, 4),
+            (
+                "vpbroadcastd zmm1{k1},[rax]",
+                &[0x62, 0xf2, 0x7d, 0x49, 0x58, 0x08],
+                Lets::Repeated,
+                4,
+            ),
+            ("vmovddup zmm1{k1},[rax]", &[0x62, 0xf1, 0xff, 0x49, 0x12, 0x08], Lets::All, 8),
+            ("vpexpandd zmm1{k1},[rax]", &[0x62, 0xf2, 0x7d, 0x49, 0x89, 0x08], Lets::Packed, 4),
+            ("vpcompressd [rax]{k1},zmm1", &[0x62, 0xf2, 0x7d, 0x49, 0x8b, 0x08], Lets::Packed, 4),
+            ("vmovdqu8 zmm1{k1}{z},[rax]", &[0x62, 0xf1, 0x7f, 0xc9, 0x6f, 0x08], Lets::Each, 1),
+            ("vpmuludq zmm1{k1},zmm2,[rax]", &[0x62, 0xf1, 0xed, 0x49, 0xf4, 0x08], Lets::Each, 8),
+            ("vpsrld zmm1{k1},zmm2,[rax]", &[0x62, 0xf1, 0x6d, 0x49, 0xd2, 0x08], Lets::All, 4),
+            ("vpsrld zmm1{k1},[rax],3", &[0x62, 0xf1, 0x75, 0x49, 0x72, 0x10, 3], Lets::Each, 4),
+            ("vpsrlvd zmm1{k1},zmm2,[rax]", &[0x62, 0xf2, 0x6d, 0x49, 0x45, 0x08], Lets::Each, 4),
+            ("vmaskmovps ymm2,ymm1,[rax]", &[0xc4, 0xe2, 0x75, 0x2c, 0x10], Lets::Each, 4),
+        ];
+        for &(name, bytes, expected, size) in cases {
+            let insn = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+            assert!(!insn.is_invalid() && insn.len() == bytes.len(), "{name}");
+            assert_eq!((lets(&insn), element(&insn)), (expected, size), "{name}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::thread::{claims, Ranges, Thread};
 use abi::ids::Gpr;
 use abi::thread::FIRST_VECTOR;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
-use lifter::masks::{lets, Lets};
+use lifter::masks::{self, lets, Lets};
 use lifter::operands::{bit_word_offset, xsave_size, GatherMask, Index, Reference, Segment, Shape};
 use lifter::regs::{RAX, RCX, RDX};
 use lifter::stores::is_masked;
@@ -87,7 +87,7 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut R
 fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Ranges) {
     use Mnemonic::*;
     let state = Vectors::take(thread);
-    let mut element = insn.memory_size().element_size().max(1) as u64;
+    let mut element = masks::element(insn);
     let bytes = matches!(insn.mnemonic(), Maskmovq | Maskmovdqu | Vmaskmovdqu);
     if bytes {
         element = 1;
@@ -103,23 +103,23 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
         }
     };
     let count = size / element;
-    match lets(insn) {
-        Lets::Each => {}
+    let lets = lets(insn);
+    match lets {
+        Lets::Each | Lets::Repeated => {}
         Lets::Packed => {
             let some = (0..count).filter(|&i| enabled(i)).count() as u64;
             return ranges.push((at, some * element));
         }
-        Lets::All => {
-            // The result may have elements of a byte, whatever those of memory have. (Where it has fewer, a bit of no element
-            // lets something through that is not needed.)
-            let sizes = (0..insn.op_count()).map(|n| insn.op_register(n).size() as u64);
-            let lanes = sizes.max().unwrap_or(0).min(64);
-            if (0..lanes).any(enabled) {
-                ranges.push((at, size));
-            }
-            return;
-        }
+        Lets::All => return ranges.push((at, size)),
     }
+    let result = (0..insn.op_count()).map(|n| insn.op_register(n).size() as u64).max().unwrap_or(0);
+    // One element is repeated for elements of the result that may be smaller, of a byte even. (Where there are fewer, a bit of
+    // none lets it through that is not needed.)
+    let lanes = if insn.is_broadcast() { result.min(64) } else { result / element };
+    let enabled = |i: u64| match lets {
+        Lets::Repeated => (i..lanes).step_by(count.max(1) as usize).any(&enabled),
+        _ => enabled(i),
+    };
     let mut run: Option<u64> = None;
     for i in 0..=count {
         match run {
