@@ -9,7 +9,7 @@ use crate::refusal::refusal;
 use crate::weaver::{Slot, Weaver};
 use abi::ids::Gpr;
 use abi::options::Pointers;
-use abi::thread::{self, refuse};
+use abi::thread;
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, OpAccess, OpKind, Register,
 };
@@ -36,9 +36,6 @@ impl Weaver<'_> {
     pub fn moved(&mut self, insn: &Instruction, i: usize) {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
-        }
-        if self.manner.watches && uses_gs(insn) {
-            return self.refuse(insn, refuse::GS);
         }
         if self.manner.watches && self.watched(insn, i) {
             return;

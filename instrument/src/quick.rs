@@ -16,7 +16,7 @@ use crate::recipe::{pair, Kind, NOT_BORROWED};
 use crate::watched::{watch_of, Watch};
 use crate::weaver::{Slot, Weaver};
 use abi::ids::{CodeOff, Gpr, OrigAddr};
-use abi::thread::{self, refuse, watch};
+use abi::thread::{self, watch};
 use alloc::vec::Vec;
 use iced_x86::{Code as Op, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
 use lifter::operands::{references, Reference};
@@ -437,21 +437,17 @@ impl Weaver<'_> {
     pub fn watched_with_own_vectors(&mut self, insn: &Instruction, i: usize) {
         let mut all = Vec::new();
         let watch = watch_of(insn, self.factory(), &mut all);
-        if uses_gs(insn) {
-            return self.refuse(insn, refuse::GS);
-        }
+        let is_segmented = insn.memory_segment() == Register::FS || uses_gs(insn);
         match watch {
             Watch::Plain => self.with_own_vectors(insn, i, [None; 2]),
-            Watch::Load(reference) if insn.memory_segment() != Register::FS => {
+            Watch::Load(reference) if !is_segmented => {
                 self.compare_operand(insn, i, &reference);
                 self.exchanged(insn, i, false);
             }
-            Watch::Store(_) if insn.memory_segment() != Register::FS => {
+            Watch::Store(_) if !is_segmented => {
                 self.exchanged(insn, i, true);
             }
-            Watch::Copied { .. } | Watch::Around { .. }
-                if insn.memory_segment() != Register::FS =>
-            {
+            Watch::Copied { .. } | Watch::Around { .. } if !is_segmented => {
                 let here = self.code().here();
                 let none = [pair(NOT_BORROWED, NOT_BORROWED)];
                 self.boundary_at(here, 0, Kind::Watched, &none);

@@ -46,9 +46,6 @@ impl Weaver<'_> {
         if let Some(why) = refusal(insn) {
             return self.refuse(insn, why);
         }
-        if self.manner.watches && uses_gs(insn) {
-            return self.refuse(insn, refuse::GS);
-        }
         let next = OrigAddr(insn.next_ip());
         match Flow::of(insn) {
             Flow::Branch(target) if insn.is_jcc_short_or_near() => {

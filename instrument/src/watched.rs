@@ -23,7 +23,7 @@ use iced_x86::{
     Register,
 };
 use lifter::asks::asks;
-use lifter::operands::{references, Index, Reference, Segment, Shape};
+use lifter::operands::{references, Index, Reference, Shape};
 use lifter::regs::{gpr_number, GprSet, RAX, RBP, RCX, RSI, RSP};
 use lifter::stores::{is_masked, is_synchronising};
 
@@ -106,7 +106,6 @@ pub fn watch_of(
         || is_synchronising(insn)
         || matches!(insn.mnemonic(), Mnemonic::Adc | Mnemonic::Sbb) && all.iter().any(|r| r.write)
         || matches!(first.index, Index::BitOffset { .. } | Index::LowByte { .. })
-        || first.segment == Segment::Gs
         || is_moved
         || !explicit;
     if is_other {
@@ -251,10 +250,18 @@ impl Weaver<'_> {
             Mnemonic::Pop | Mnemonic::Ret => self.code().lea(address, At(RSP, 0)),
             _ => self.lea_operand(insn, address),
         }
-        if insn.memory_segment() == Register::FS {
-            self.code().load(other, thread::PROGRAM_FS);
-            self.code().lea_sum(true, address, address, other, 0);
-        }
+        self.add_segment(insn, address, other);
+    }
+
+    /// Adds the base of the operand's segment, if it has one, to `address`; `other` is used up.
+    fn add_segment(&mut self, insn: &Instruction, address: Gpr, other: Gpr) {
+        let base = match insn.memory_segment() {
+            Register::FS => thread::PROGRAM_FS,
+            Register::GS => thread::PROGRAM_GS,
+            _ => return,
+        };
+        self.code().load(other, base);
+        self.code().lea_sum(true, address, address, other, 0);
     }
 
     fn view_address(&mut self, insn: &Instruction, borrowed: Borrowed) {
@@ -432,10 +439,7 @@ impl Weaver<'_> {
                 on_view.set_memory_displ_size(8);
             }
         }
-        if insn.memory_segment() == Register::FS {
-            self.code().load(other, thread::PROGRAM_FS);
-            self.code().lea_sum(true, address, address, other, 0);
-        }
+        self.add_segment(insn, address, other);
         self.code().load(other, thread::VIEW);
         self.code().lea_sum(true, address, address, other, 0);
         self.code().load(other, Slot::Second.offset());
@@ -465,10 +469,7 @@ impl Weaver<'_> {
         let other = RSI;
         self.lea_operand(insn, RCX);
         self.code().store(Slot::First.offset(), other);
-        if insn.memory_segment() == Register::FS {
-            self.code().load(other, thread::PROGRAM_FS);
-            self.code().lea_sum(true, RCX, RCX, other, 0);
-        }
+        self.add_segment(insn, RCX, other);
         let code = self.code();
         code.load(other, thread::VIEW);
         code.read_sum(8, RCX, RCX, other, 0);

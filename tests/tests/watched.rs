@@ -113,7 +113,7 @@ fn check(spec: &RunSpec, dir: &Path) -> Result<Came, String> {
 
 /// Cases that are watched: all kinds of instructions, faults, signals, threads, forks, code that is made by others or
 /// changes itself, programs that start others, other languages.
-const CASES: [&str; 33] = [
+const CASES: [&str; 34] = [
     "asm/",
     "c/faults.",
     "c/store_faults.",
@@ -126,6 +126,7 @@ const CASES: [&str; 33] = [
     "c/leader_gone.",
     "c/tls.",
     "c/fs_base.",
+    "c/gs_base.",
     "c/ucontext.",
     "c/fork_",
     "c/vfork.",
