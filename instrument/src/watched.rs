@@ -23,6 +23,7 @@ use iced_x86::{
     Register,
 };
 use lifter::asks::asks;
+use lifter::masks::compresses;
 use lifter::operands::{references, Index, Reference, Shape};
 use lifter::regs::{gpr_number, GprSet, RAX, RBP, RCX, RSI, RSP};
 use lifter::stores::{is_masked, is_synchronising};
@@ -129,14 +130,6 @@ pub fn watch_of(
         (false, true) => Watch::Store(first),
         (true, true) => Watch::Copied { reference: first, loads: true },
     }
-}
-
-fn compresses(insn: &Instruction) -> bool {
-    use Mnemonic::*;
-    matches!(
-        insn.mnemonic(),
-        Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
-    )
 }
 
 /// Of the x87 unit: some of these change it when they store.

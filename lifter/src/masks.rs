@@ -21,27 +21,36 @@ pub enum Lets {
 /// What the mask of `insn` means for what it loads or stores.
 #[must_use]
 pub fn lets(insn: &Instruction) -> Lets {
+    let mnemonic = insn.mnemonic();
+    // Else the count is in memory, and one for all.
+    let by_constant = || insn.op_kinds().any(|kind| kind == OpKind::Immediate8);
+    if compresses(insn) || expands(mnemonic) {
+        Lets::Packed
+    } else if rearranges(mnemonic) || combines(mnemonic) {
+        Lets::All
+    } else if insn.is_broadcast() || repeats(mnemonic) {
+        Lets::Repeated
+    } else if shifts(mnemonic) && !by_constant() {
+        Lets::All
+    } else {
+        Lets::Each
+    }
+}
+
+/// Whether it stores as many elements as the mask has bits, side by side.
+#[must_use]
+pub fn compresses(insn: &Instruction) -> bool {
     use Mnemonic::*;
-    if insn.is_broadcast() {
-        return match rearranges(insn.mnemonic()) || combines(insn.mnemonic()) {
-            true => Lets::All,
-            false => Lets::Repeated,
-        };
-    }
-    if shifts(insn.mnemonic()) {
-        return match insn.op_count().checked_sub(1).map(|last| insn.op_kind(last)) {
-            Some(OpKind::Immediate8) => Lets::Each,
-            // The count is in memory, and one for all.
-            _ => Lets::All,
-        };
-    }
-    match insn.mnemonic() {
+    matches!(
+        insn.mnemonic(),
         Vpcompressb | Vpcompressw | Vpcompressd | Vpcompressq | Vcompressps | Vcompresspd
-        | Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq | Vexpandps | Vexpandpd => Lets::Packed,
-        mnemonic if repeats(mnemonic) => Lets::Repeated,
-        mnemonic if rearranges(mnemonic) || combines(mnemonic) => Lets::All,
-        _ => Lets::Each,
-    }
+    )
+}
+
+/// Whether it loads as many, to where the bits are.
+fn expands(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(mnemonic, Vpexpandb | Vpexpandw | Vpexpandd | Vpexpandq | Vexpandps | Vexpandpd)
 }
 
 /// Bytes of memory that a bit of the mask speaks of, where it [speaks of one element](Lets::Each).
