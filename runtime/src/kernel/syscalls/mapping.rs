@@ -307,14 +307,16 @@ pub fn ring_made(args: &[usize; 6]) {
     }
 }
 
-/// `shmdt(address)`, `io_destroy(context)`: `next` makes the call, behind which what is attached there is gone.
-pub fn detach(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
+/// `shmdt(address)`, `io_destroy(context)`: what is attached there goes. (The latter waits for what is under way, which
+/// needs nothing of the program's.)
+pub fn detach(number: usize, args: &[usize; 6]) -> usize {
     let start = args[0] as u64;
     // What is attached behind it may have the same rights.
     let Range { start, end } = maps::mapped_from(start).unwrap_or(start..start);
     let len = end - start;
     let mut jit = jit();
-    let result = next();
+    // SAFETY: the program's own memory.
+    let result = unsafe { sys::raw(number, *args) };
     if result == 0 {
         jit.set_shared(start, end, false);
     }

@@ -163,8 +163,7 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::MREMAP => mapping::mremap(args),
         // SAFETY: the program's own call.
         nr::SHMAT => mapping::shmat(args, || unsafe { sys::raw(number, *args) }),
-        // SAFETY: the program's own call.
-        nr::SHMDT => mapping::detach(args, || unsafe { sys::raw(number, *args) }),
+        nr::SHMDT | nr::IO_DESTROY => mapping::detach(number, args),
         nr::IO_SETUP => {
             let outcome = plain(thread, number, args);
             if matches!(outcome, Outcome::Done(0)) {
@@ -172,8 +171,6 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             }
             return outcome;
         }
-        // SAFETY: as above. It waits for what is under way, which needs nothing of the program's.
-        nr::IO_DESTROY => mapping::detach(args, || unsafe { sys::raw(number, *args) }),
         nr::BRK => brk().set(args[0] as u64) as usize,
         nr::ARCH_PRCTL => arch_prctl(thread, args),
         nr::RSEQ => failed(sys::ENOSYS),
