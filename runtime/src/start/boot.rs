@@ -5,7 +5,7 @@ use crate::base::lineage;
 use crate::base::own::{is_randomized, keep_spare, random, reserve};
 use crate::base::processor::{detect, has_avx512vl, has_avx_alone, has_bmi2};
 use crate::base::signal::current_mask;
-use crate::base::sys::{self, address_space_is_limited};
+use crate::base::sys::{self, address_space_is_limited, limit, RLIMIT_AS};
 use crate::base::{ceiling, census, control};
 use crate::code::arena::Arena;
 use crate::code::executable::ExecRange;
@@ -48,6 +48,9 @@ use abi::options::{torture, Options, Pointers};
 use abi::ring::Ring;
 use core::ffi::CStr;
 use core::ops::Range;
+
+/// Of a limit of addresses: from there on the room that the longer output of a replay may take is kept free.
+const ENOUGH_FOR_FRONT: u64 = 4 << 30;
 
 /// # Safety
 /// Called once, by the entry point, on the blob's own stack. `stack` is the program's initial
@@ -101,8 +104,9 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let pie = header.flags & flags::PIE != 0;
     let mut area_end = if pie { AREA_END_PIE } else { AREA_END_FIXED };
     if address_space_is_limited() {
-        // What is reserved counts: take no more than a program needs.
-        area_end = area_end.min(page_up(header.runtime_end) + (384 << 20));
+        // What is reserved counts: take no more than a program needs, where a replay takes it.
+        let cache = if options.is_repeatable() { ARENA_END - ARENA_LEN } else { 0 };
+        area_end = area_end.min(page_up(header.runtime_end).max(cache) + (384 << 20));
     }
     // It goes before anything is placed: it could lie in the midst of the area. (What is replayed has gone out of
     // the way already.)
@@ -124,7 +128,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     let Some(area) = area else {
         crate::die!("no address space for the code cache and the libraries");
     };
-    if options.recording.inputs() {
+    if options.recording.inputs() && limit(RLIMIT_AS) >= ENOUGH_FOR_FRONT {
         keep_free_in_front(output_end, &area);
     }
     let Ok(mut arena) = Arena::new(area.start, ARENA_LEN) else {
