@@ -6,7 +6,7 @@
 //! compatibility to keep.
 //!
 //! The processes of a tree that forks are replayed together: the script of a forked one stands beside that of
-//! the first (`SCRIPT.PID`), and repeats what came before the fork, which may be a hole.
+//! the first (`SCRIPT.MEMBER`, see [`member`]), and repeats what came before the fork, which may be a hole.
 //!
 //! A script is a [`Header`] and then entries: an [`EntryHeader`] and the payload of the event. Each
 //! entry starts at a multiple of 8.
@@ -148,6 +148,14 @@ impl EntryHeader {
     }
 }
 
+/// The process of a tree that `parent` has forked as `number`; the first one of a tree is 0. In different PID namespaces
+/// different processes have one number, so its own does not tell which it is.
+#[must_use]
+pub fn member(parent: u32, number: u32) -> u32 {
+    const ODD: u32 = 0x9e37_79b1;
+    (parent.wrapping_mul(ODD) ^ number).max(1)
+}
+
 /// How a replay ended, as the runtime writes it to the descriptor in `DEP_REPLAY_RESULT`, at once:
 /// [`Outcome::to_bytes`], and behind it a line of text that says more. Each process of a tree writes its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +170,8 @@ pub struct Outcome {
     pub turns: u64,
     /// Original address where it was.
     pub pc: u64,
-    /// The recorded process that was forked from the first one of a tree, or 0.
-    pub pid: u32,
+    /// Which process of a tree: see [`member`].
+    pub member: u32,
     /// Bytes of the text.
     pub text: u32,
 }
@@ -199,7 +207,7 @@ impl Outcome {
         out[8..16].copy_from_slice(&self.entry.to_le_bytes());
         out[16..24].copy_from_slice(&self.turns.to_le_bytes());
         out[24..32].copy_from_slice(&self.pc.to_le_bytes());
-        out[32..36].copy_from_slice(&self.pid.to_le_bytes());
+        out[32..36].copy_from_slice(&self.member.to_le_bytes());
         out[36..].copy_from_slice(&self.text.to_le_bytes());
         out
     }
@@ -223,7 +231,7 @@ impl Outcome {
             entry: word(8)?,
             turns: word(16)?,
             pc: word(24)?,
-            pid: half(32)?,
+            member: half(32)?,
             text: half(36)?,
         })
     }

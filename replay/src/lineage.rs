@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use abi::script::member;
+
 use crate::order::known_as;
 use recording::{Recording, TraceName};
 use trace::events::{Event, Placed};
@@ -131,13 +133,13 @@ impl Lineage {
         !self.others.is_empty()
     }
 
-    /// The number under which its parent knows the process, if that forked it.
+    /// Which process of its tree it is: see [`abi::script::member`].
     #[must_use]
-    pub fn known_as(&self) -> Option<u64> {
-        match self.traces()[..] {
-            [.., parent, child] => known_as(parent, child),
-            _ => None,
-        }
+    pub fn member(&self) -> u32 {
+        self.traces().windows(2).fold(0, |of_parent, pair| {
+            let number = known_as(pair[0], pair[1]).unwrap_or(pair[1].pid);
+            member(of_parent, number as u32)
+        })
     }
 
     /// All, in the order of their starts.
@@ -203,9 +205,12 @@ pub fn has_start(trace: &Trace) -> bool {
     })
 }
 
-/// Whether the one process says that it forked the other.
+/// Whether the one process says that it forked the other. (Both have the same number where a namespace is in another.)
 fn forked(parent: &Trace, child: &Trace) -> bool {
-    parent.start_ns <= child.start_ns && parent.children().any(|pid| pid == child.pid)
+    let is_itself = (parent.pid, parent.start_ns) == (child.pid, child.start_ns);
+    !is_itself
+        && parent.start_ns <= child.start_ns
+        && parent.children().any(|pid| pid == child.pid)
 }
 
 /// The paths with another process id in their names: what the process was first, and behind each `exec`.

@@ -70,7 +70,7 @@ pub fn run_all(
 
 /// What the process says of itself that forked the others.
 fn first(all: Vec<Finished>, status: ExitStatus) -> Result<Finished, Error> {
-    all.into_iter().find(|finished| finished.outcome.pid == 0).ok_or_else(|| unsaid(status))
+    all.into_iter().find(|finished| finished.outcome.member == 0).ok_or_else(|| unsaid(status))
 }
 
 /// A replay on its way.

@@ -28,8 +28,8 @@ use crate::cleanup::Guard;
 struct Member {
     /// Its place among what is replayed.
     at: usize,
-    /// The number under which its parent knows it, and its script is found.
-    number: u64,
+    /// Under which its script is found.
+    member: u32,
     script: Script,
     damage: Vec<String>,
 }
@@ -105,11 +105,11 @@ impl Replays<'_> {
     /// Sorts the processes into trees, and writes the scripts of those that are forked.
     fn jobs(&self) -> Vec<Job> {
         let mut parents = Parents::default();
-        let mut trees: Vec<(Tree, HashSet<u64>)> = Vec::new();
+        let mut trees: Vec<(Tree, HashSet<u32>)> = Vec::new();
         let mut alone = Vec::new();
         for (at, &name) in self.names.iter().enumerate() {
             let place = match Lineage::with_parents(self.recording, name, &mut parents) {
-                Ok(lineage) => self.sort(at, name, &lineage, &mut trees),
+                Ok(lineage) => self.sort(at, &lineage, &mut trees),
                 Err(_) => None,
             };
             // Its own replay says what stands in the way.
@@ -138,9 +138,8 @@ impl Replays<'_> {
     fn sort(
         &self,
         at: usize,
-        name: TraceName,
         lineage: &Lineage,
-        trees: &mut Vec<(Tree, HashSet<u64>)>,
+        trees: &mut Vec<(Tree, HashSet<u32>)>,
     ) -> Option<()> {
         let key = (lineage.first().pid, lineage.first().start_ns);
         let place = match trees.iter().position(|(tree, _)| tree.key == key) {
@@ -153,29 +152,29 @@ impl Replays<'_> {
                 trees.len() - 1
             }
         };
-        let (tree, pids) = trees.get_mut(place)?;
+        let (tree, members) = trees.get_mut(place)?;
         if !lineage.is_forked() {
             tree.at = Some(at);
             return Some(());
         }
         // A number that was given twice names one script only.
-        let number = lineage.known_as().unwrap_or(name.pid);
-        if !pids.insert(number) {
+        let member = lineage.member();
+        if !members.insert(member) {
             return None;
         }
-        let script = self.script(number, lineage, tree.folder.path())?;
+        let script = self.script(member, lineage, tree.folder.path())?;
         tree.family.add(lineage, &script).ok()?;
         let damage = lineage.last().damage.iter().map(ToString::to_string).collect();
-        tree.members.push(Member { at, number, script, damage });
+        tree.members.push(Member { at, member, script, damage });
         Some(())
     }
 
     /// Writes the script of a forked process. `None`: something is in the way.
-    fn script(&self, number: u64, lineage: &Lineage, folder: &Path) -> Option<Script> {
+    fn script(&self, member: u32, lineage: &Lineage, folder: &Path) -> Option<Script> {
         let originals = Originals::open(&self.recording.folder).ok()?;
         let interpreter = originals.interpreter(lineage.first()).ok()?;
         let mut resolve = |wanted: &Wanted| originals.file(wanted);
-        let path = folder.join(format!("{SCRIPT}.{number}"));
+        let path = folder.join(format!("{SCRIPT}.{member}"));
         let mut file = BufWriter::new(File::create(&path).ok()?);
         let interpreter = interpreter.as_deref();
         let script = write_part(lineage, Part::Forked, interpreter, &mut resolve, &mut file);
@@ -197,7 +196,7 @@ impl Replays<'_> {
                 };
                 tree.at.into_iter().zip(Some(first)).for_each(|(at, told)| tell(at, told));
                 for member in &tree.members {
-                    let mine = |f: &&Finished| u64::from(f.outcome.pid) == member.number;
+                    let mine = |f: &&Finished| f.outcome.member == member.member;
                     match all.iter().find(mine) {
                         Some(finished) => {
                             let (name, damaged) = (self.name(member.at), !member.damage.is_empty());
@@ -237,7 +236,7 @@ impl Replays<'_> {
         let (output_shown, tree) = (self.arguments.output, Some(self.tokens.as_raw_fd()));
         let besides = Besides { output: output_shown, tree, ..Besides::default() };
         let (all, status) = run_all(&ready, &output, &besides)?;
-        let first = all.iter().find(|f| f.outcome.pid == 0).ok_or_else(|| unsaid(status))?;
+        let first = all.iter().find(|f| f.outcome.member == 0).ok_or_else(|| unsaid(status))?;
         let damage: Vec<String> =
             ready.lineage.last().damage.iter().map(ToString::to_string).collect();
         let told = Told::new(&ready.script, first, &self.name(at), !damage.is_empty());

@@ -24,19 +24,25 @@ pub fn children_are_elsewhere() -> bool {
 /// The number that a child has for itself, which a call with `flags` has made and calls `child`: in another PID namespace it
 /// has one of its own.
 pub fn number_of(child: u32, flags: u64) -> u32 {
-    let is_elsewhere = flags & CLONE_NEWPID != 0 || children_are_elsewhere();
-    is_elsewhere.then(|| innermost(child)).flatten().unwrap_or(child)
+    const FIRST: u32 = 1;
+    if flags & CLONE_NEWPID != 0 {
+        return FIRST;
+    }
+    if !children_are_elsewhere() {
+        return child;
+    }
+    // Where /proc is an outer namespace's, the child has another number there. Mostly it is the first one.
+    innermost(child).unwrap_or(FIRST)
 }
 
-/// The last one in the line `NSpid: 4711 1` of the process's status.
+/// The last one in the line `NSpid: 4711 1` of the process's status, if it is in another namespace than /proc.
 fn innermost(process: u32) -> Option<u32> {
     let mut path = Line::new();
     write!(path, "/proc/{process}/status\0").ok()?;
     let status = read_file(CStr::from_bytes_with_nul(path.text()).ok()?)?;
     let mut lines = status.split(|&byte| byte == b'\n');
-    let numbers = lines.find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    let last = numbers.rsplit(|byte| byte.is_ascii_whitespace()).next()?;
-    core::str::from_utf8(last).ok()?.parse().ok()
+    let numbers = core::str::from_utf8(lines.find_map(|line| line.strip_prefix(b"NSpid:"))?).ok()?;
+    numbers.split_whitespace().skip(1).last()?.parse().ok()
 }
 
 fn own() -> Option<[u8; 32]> {

@@ -4,6 +4,7 @@ use crate::base::program::Plain;
 use crate::base::sys::{self, nr};
 use abi::control::KICK;
 use alloc::vec::Vec;
+use core::arch::asm;
 
 pub const SIGILL: i32 = 4;
 pub const SIGTRAP: i32 = 5;
@@ -157,8 +158,33 @@ pub fn die_of(signal: i32) -> ! {
     let args = [sys::getpid() as usize, sys::gettid() as usize, signal as usize];
     // SAFETY: the signal's default action ends the process.
     let _ = unsafe { sys::call(nr::TGKILL, &args) };
+    // The first process of a PID namespace dies of no signal that it is sent, but of its faults.
+    fault(signal);
     // Something keeps us from dying as we should.
     sys::exit_group(128 + signal)
+}
+
+/// A fault that has `signal`, if there is one.
+fn fault(signal: i32) {
+    const ALIGNMENT_CHECK: u32 = 1 << 18;
+    // SAFETY: the default action ends the process.
+    unsafe {
+        match signal {
+            SIGSEGV => asm!("mov eax, [{}]", in(reg) 1u64 << 63, out("eax") _),
+            SIGILL => asm!("ud2"),
+            SIGTRAP => asm!("int3"),
+            SIGFPE => asm!("xor eax, eax", "xor edx, edx", "div eax", out("eax") _, out("edx") _),
+            SIGBUS => asm!(
+                "pushfq",
+                "or dword ptr [rsp], {check}",
+                "popfq",
+                "mov eax, [rsp + 1]",
+                check = const ALIGNMENT_CHECK,
+                out("eax") _,
+            ),
+            _ => {}
+        }
+    }
 }
 
 /// `siginfo_t`.

@@ -32,7 +32,7 @@ pub fn conclude(thread: &mut Thread, verdict: Verdict, pc: u64, why: Arguments<'
         entry: replay().script.at(),
         turns: thread.turns(),
         pc,
-        pid: tree::pid(),
+        member: tree::member(),
         text: 0,
     };
     steer::at_end(thread, &outcome);
@@ -60,8 +60,8 @@ pub fn impossible(thread: &mut Thread, pc: u64, why: Arguments<'_>) -> ! {
 
 /// The same before there is a thread.
 pub fn impossible_at_start(why: Arguments<'_>) -> ! {
-    let (verdict, pid, text) = (Verdict::Impossible, tree::pid(), 0);
-    let outcome = Outcome { verdict, thread: 0, entry: 0, turns: 0, pc: 0, pid, text };
+    let (verdict, member, text) = (Verdict::Impossible, tree::member(), 0);
+    let outcome = Outcome { verdict, thread: 0, entry: 0, turns: 0, pc: 0, member, text };
     report(&outcome, why)
 }
 

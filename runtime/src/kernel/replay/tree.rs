@@ -11,6 +11,7 @@ use crate::code::jit::jit;
 use crate::kernel::replay::script::{header, map, Script};
 use crate::kernel::replay::{overrun, replay};
 use crate::kernel::syscalls::objects;
+use abi::script;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -21,8 +22,8 @@ static PATH: Lock<Line> = Lock::new(Line::new());
 static TOKENS: AtomicI32 = AtomicI32::new(-1);
 /// The process has one.
 static HAS_TOKEN: AtomicBool = AtomicBool::new(false);
-/// The recorded process that this one is a replay of, if it was forked; or 0.
-static PID: AtomicU32 = AtomicU32::new(0);
+/// Which process of the tree this one is a replay of.
+static MEMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Scripts of forked processes stand beside `path`; a path that is too long has none.
 pub fn begins(path: &CStr, tokens: i32) {
@@ -37,15 +38,16 @@ pub fn begins(path: &CStr, tokens: i32) {
     }
 }
 
-/// The recorded process that this one is a replay of, if it was forked; or 0.
-pub fn pid() -> u32 {
-    PID.load(Relaxed)
+/// Which process of the tree this one is a replay of.
+pub fn member() -> u32 {
+    MEMBER.load(Relaxed)
 }
 
 /// The recorded process has forked `pid`; `at`: how far its script has come, in front of that call. True in
 /// the child, which then has a script of its own.
 pub fn forks(pid: u32, at: u64) -> bool {
-    let Some(fd) = script_of(pid) else { return false };
+    let member = script::member(member(), pid);
+    let Some(fd) = script_of(member) else { return false };
     let has_token = take_token();
     // Whoever changes the code from now on makes a copy of it.
     let mut jit = jit();
@@ -57,7 +59,7 @@ pub fn forks(pid: u32, at: u64) -> bool {
     // SAFETY: no memory involved; the child runs on a copy of this stack.
     let made = unsafe { sys::call(nr::CLONE, &[0, 0, 0, 0, 0]) };
     if made == Ok(0) {
-        PID.store(pid, Relaxed);
+        MEMBER.store(member, Relaxed);
         HAS_TOKEN.store(has_token, Relaxed);
         overrun::begins();
         let script = header(fd).and_then(|header| Script::of_child(map(fd, header.len).ok()?, at));
@@ -85,12 +87,12 @@ pub fn ends() {
     }
 }
 
-fn script_of(pid: u32) -> Option<i32> {
+fn script_of(member: u32) -> Option<i32> {
     let mut name = Line::new();
     {
         let path = PATH.lock();
         let path = core::str::from_utf8(path.text()).ok().filter(|path| !path.is_empty())?;
-        write!(name, "{path}.{pid}\0").ok()?;
+        write!(name, "{path}.{member}\0").ok()?;
     }
     let args = [name.text().as_ptr() as usize, sys::O_CLOEXEC];
     // SAFETY: the kernel reads the path, which ends with a zero.
