@@ -254,7 +254,7 @@ mod tests {
             stack_end: 5,
             stack_limit: 6,
             free: [7, 8],
-            pid: 9,
+            member: 9,
             len: 10,
             beside: 11,
         };
@@ -273,7 +273,7 @@ mod tests {
             entry: 2,
             turns: 3,
             pc: 4,
-            pid: 5,
+            member: 5,
             text: 6,
         };
         assert_eq!(Outcome::from_bytes(&outcome.to_bytes()), Some(outcome));

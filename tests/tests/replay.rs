@@ -805,6 +805,54 @@ int main(void) {
     }
 }
 
+/// Behind another root, other mounts or another user the children of a process are recorded where it is itself.
+#[test]
+fn children_behind_another_root_or_user_are_recorded() {
+    const C: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int leaves(const char *how) {
+    if (!strcmp(how, "root")) return mkdir("empty", 0755) || chroot("empty") || chdir("/");
+    if (!strcmp(how, "user")) return setgid(65534) || setuid(65534);
+    return unshare(CLONE_NEWNS) || mount("none", "/", 0, MS_REC | MS_PRIVATE, 0) ||
+           mount("/", "/", 0, MS_BIND | MS_REC, 0) || chdir("/") ||
+           mount(0, "/", 0, MS_REMOUNT | MS_BIND | MS_RDONLY, 0);
+}
+int main(int count, char **arguments) {
+    int status;
+    if (leaves(arguments[1])) return 99;
+    pid_t child = fork();
+    if (child == 0) _exit(fork() == 0 ? 0 : wait(&status) > 0 ? 7 : 8);
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 9;
+}
+"#;
+    // SAFETY: it only looks.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    for how in ["root", "user", "mounts"] {
+        let mut record = dep(here);
+        record.args(["record", "--replayable", "-o", how, "./program", how]);
+        let recorded = output(&mut record);
+        let said = text(&recorded.stderr);
+        assert_eq!((recorded.status.code(), &*said), (Some(7), ""), "{how}");
+        let replay = output(dep(here).args(["replay", how]));
+        let all = text(&replay.stdout) + &text(&replay.stderr);
+        let is_equal = |line: &&str| line.ends_with(": equal to the recording");
+        assert!(replay.status.success(), "{how}: {all}");
+        assert_eq!(all.lines().filter(is_equal).count(), 3, "{how}: {all}");
+    }
+}
+
 /// What a process has inherited belongs to the recording: the one that replays has inherited something else.
 #[test]
 fn signals_that_the_caller_ignored_replay() {

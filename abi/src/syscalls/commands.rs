@@ -141,7 +141,9 @@ pub fn command(number: u16, args: &[u64; 6], result: i64) -> Effects {
         54 => match (command(1), command(2)) {
             (1, 26 | 51) => Some((at![3: Filter], &[])),
             (1 | 6 | 17 | 270, _) | (0 | 41, 0..64) => Some((at![3: Argument(4)], &[])),
-            _ => None,
+            // IPT_SO_SET_REPLACE: the old counters go where the new table says.
+            (0 | 41, 64) => Some((at![3: Argument(4)], at![3: Unknown])),
+            _ => Some((at![3: Unknown], &[])),
         },
         // getsockopt: IP, sockets, TCP, UDP, IPv6, ICMPv6, raw, packets, netlink, MPTCP. The length of a filter
         // (SO_GET_FILTER) counts instructions, and TCP_ZEROCOPY_RECEIVE holds addresses.

@@ -81,7 +81,7 @@ pub static TABLE: &[Syscall] = table! {
     51 getsockname [2: Bytes(4)] [2: Bytes(4), 1: LengthAt(2)];
     52 getpeername [2: Bytes(4)] [2: Bytes(4), 1: LengthAt(2)];
     53 socketpair [] [3: Bytes(8)];
-    54 setsockopt [3: ByCommand] [];
+    54 setsockopt [3: ByCommand] [3: ByCommand];
     55 getsockopt [4: Bytes(4), 3: ByCommand] [4: Bytes(4), 3: ByCommand];
     56 clone [] [0: ByCommand];
     57 fork [] [];

@@ -29,6 +29,11 @@ impl Stat {
         Some(Stat(words))
     }
 
+    /// Who may do what with it: the lower 12 bits of its mode.
+    pub fn rights(&self) -> u32 {
+        self.0[3] as u32 & 0o7777
+    }
+
     pub fn is_regular(&self) -> bool {
         const FORMAT: u64 = 0o170000;
         const REGULAR: u64 = 0o100000;

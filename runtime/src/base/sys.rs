@@ -278,6 +278,11 @@ pub fn getppid() -> u32 {
     unsafe { raw(nr::GETPPID, [0; 6]) as u32 }
 }
 
+pub fn geteuid() -> u32 {
+    // SAFETY: no memory involved.
+    unsafe { raw(nr::GETEUID, [0; 6]) as u32 }
+}
+
 pub fn gettid() -> u32 {
     // SAFETY: no memory involved.
     unsafe { raw(nr::GETTID, [0; 6]) as u32 }

@@ -11,6 +11,7 @@ use crate::kernel::replay;
 use crate::kernel::signals::actions;
 use crate::kernel::switch;
 use crate::kernel::syscalls::filters;
+use crate::kernel::syscalls::leaving;
 use crate::kernel::syscalls::objects;
 use crate::kernel::watched;
 use crate::kernel::{baton, brk, ring};
@@ -250,6 +251,9 @@ fn fork(
         own[0] = given.as_ptr() as usize;
     }
     let parent = sys::getpid();
+    if request.flags & leaving::CLONE_NEWNS != 0 {
+        leaving::keep_folder();
+    }
     let mut jit = jit();
     // First, as it closes units: from then on the code cache belongs to both.
     let loan = objects::lend(&mut jit, request.flags & CLONE_FILES != 0);

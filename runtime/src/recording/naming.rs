@@ -1,15 +1,19 @@
 //! The names of trace files: what the pattern says, and a file of that name that was not there.
 
+use crate::base::descriptors;
 use crate::base::last_words::Line;
 use crate::base::sys::{self, nr};
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// A pattern: `%e` stands for the name of the program, `%p` for the process id, `%%` for a percent
 /// sign.
 pub struct Naming {
     pattern: Vec<u8>,
     program: Vec<u8>,
+    /// A descriptor of the folder that they are all in, or -1.
+    folder: AtomicI32,
 }
 
 /// The longest path that the kernel takes, with its zero.
@@ -32,7 +36,7 @@ impl Naming {
     /// The pattern, and the path of the program.
     pub fn new(pattern: &[u8], program: &[u8]) -> Naming {
         let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or(program);
-        Naming { pattern: pattern.to_vec(), program: name.to_vec() }
+        Naming { pattern: pattern.to_vec(), program: name.to_vec(), folder: AtomicI32::new(-1) }
     }
 
     /// Whether each process has a name of its own.
@@ -71,6 +75,27 @@ impl Naming {
         Naming { pattern, ..self }
     }
 
+    /// Keeps a descriptor of the folder, where the path may soon lead elsewhere. None: each process has another folder, or
+    /// it cannot be opened.
+    pub fn keep_folder(&self) -> Option<i32> {
+        const DIRECTORY: usize = 0o200000;
+        let known = self.folder.load(Relaxed);
+        if known >= 0 {
+            return Some(known);
+        }
+        let mut path = folder_of(&self.path(1)).to_vec();
+        if path != folder_of(&self.path(2)) {
+            return None;
+        }
+        path.push(0);
+        let args = [path.as_ptr() as usize, DIRECTORY | sys::O_CLOEXEC];
+        // SAFETY: the path is zero-terminated.
+        let fd = unsafe { sys::call(nr::OPEN, &args) }.ok()?;
+        let fd = descriptors::hide(fd as i32);
+        self.folder.store(fd, Relaxed);
+        Some(fd)
+    }
+
     /// The path for process `pid`.
     fn path(&self, pid: u32) -> Vec<u8> {
         let mut path = Vec::new();
@@ -102,6 +127,10 @@ impl Naming {
         const FLAGS: usize = 0o2 | 0o100 | 0o200 | 0o400000 | sys::O_CLOEXEC;
         const ENAMETOOLONG: i32 = 36;
         let path = self.path(pid);
+        let folder = self.folder.load(Relaxed);
+        // From there on, if it is kept.
+        let (start, from) =
+            if folder < 0 { (sys::AT_FDCWD, 0) } else { (folder as usize, folder_of(&path).len()) };
         let mut errno = sys::EEXIST;
         for n in 0..1000 {
             let mut candidate = path.clone();
@@ -114,8 +143,9 @@ impl Naming {
                 errno = ENAMETOOLONG;
                 break;
             }
+            let args = [start, candidate[from..].as_ptr() as usize, FLAGS, 0o644];
             // SAFETY: the path is zero-terminated.
-            match unsafe { sys::call(nr::OPEN, &[candidate.as_ptr() as usize, FLAGS, 0o644]) } {
+            match unsafe { sys::call(nr::OPENAT, &args) } {
                 Err(sys::EEXIST) => {}
                 Err(sys::EINTR) => errno = sys::EINTR,
                 Err(other) => {
@@ -127,6 +157,12 @@ impl Naming {
         }
         Err(Refused { path, errno })
     }
+}
+
+/// Up to its last slash, with it.
+fn folder_of(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+    &path[..end]
 }
 
 fn number(n: u32) -> Line {

@@ -195,6 +195,12 @@ impl TraceFile {
         self.naming = Some(naming);
     }
 
+    /// The program is about to go where the path of the traces may lead elsewhere: the traces of its children stay in the
+    /// folder. Returns a descriptor of it.
+    pub fn keep_folder(&self) -> Option<i32> {
+        self.naming.as_ref()?.keep_folder()
+    }
+
     /// Whether a forked child has a trace of its own.
     pub fn follows(&self) -> bool {
         self.naming.is_some() && self.phase() != Phase::Off

@@ -7,6 +7,7 @@ pub mod errand;
 pub mod exe_link;
 pub mod exec;
 pub mod filters;
+pub mod leaving;
 mod limits;
 pub mod listing;
 pub mod mapping;
@@ -223,6 +224,14 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
                 }
             }
             return outcome;
+        }
+        number if leaving::changes_paths(number, args) => {
+            leaving::keep_folder();
+            return plain(thread, number, args);
+        }
+        number if leaving::changes_user(number) => {
+            leaving::open_folder();
+            return plain(thread, number, args);
         }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         MLOCKALL if view::have_begun() => {
