@@ -94,6 +94,13 @@ pub const ADDED_PIE: u64 = 0x6000_0000;
 /// The same for a program at fixed addresses, whose window also holds the table from 2 GiB on.
 pub const ADDED_FIXED: u64 = 0x3800_0000;
 
+/// An output is not started where a process may have fewer bytes of addresses (RLIMIT_AS): the kernel, which looks for room
+/// for all of its segments at once, would end it before its first instruction.
+pub const LEAST_ADDRESSES: u64 = ADDED_PIE + (256 << 20);
+/// Says so.
+pub const TOO_FEW_ADDRESSES: &str =
+    "its addresses are limited (RLIMIT_AS, `ulimit -v`) to fewer than the 1835008 KiB that an output needs";
+
 /// Size of the JIT's code cache. It lies first in the area that the runtime reserves in the window,
 /// and ends within 2 GiB of the window's start, so that pc-relative operands reach everywhere.
 pub const ARENA_LEN: u64 = 128 << 20;

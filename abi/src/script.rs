@@ -254,7 +254,7 @@ mod tests {
             stack_end: 5,
             stack_limit: 6,
             free: [7, 8],
-            member: 9,
+            pid: 9,
             len: 10,
             beside: 11,
         };

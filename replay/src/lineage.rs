@@ -208,9 +208,7 @@ pub fn has_start(trace: &Trace) -> bool {
 /// Whether the one process says that it forked the other. (Both have the same number where a namespace is in another.)
 fn forked(parent: &Trace, child: &Trace) -> bool {
     let is_itself = (parent.pid, parent.start_ns) == (child.pid, child.start_ns);
-    !is_itself
-        && parent.start_ns <= child.start_ns
-        && parent.children().any(|pid| pid == child.pid)
+    !is_itself && parent.start_ns <= child.start_ns && parent.children().any(|pid| pid == child.pid)
 }
 
 /// The paths with another process id in their names: what the process was first, and behind each `exec`.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use abi::answer;
 use abi::file::State;
+use abi::layout::TOO_FEW_ADDRESSES;
 use serde_json::Value;
 use tests::harness::{cache, Tally, Tools};
 
@@ -310,6 +311,10 @@ fn what_cannot_be_followed_runs_as_it_is() {
             }
         });
     }
+    check(&mut tally, "few addresses", |session| {
+        run(session, "ulimit -v 1000000; echo a | cat; echo $?")?;
+        expect("notes", session.notes(), &format!("/usr/bin/cat: {TOO_FEW_ADDRESSES}\n"))
+    });
     check(&mut tally, "an output of deprewrite", |session| {
         Tools::get().rewrite(Path::new("/bin/cat"), &session.work("cat.dep"), &[])?;
         run(session, "echo a | DEP_FILE=null: ./cat.dep")?;

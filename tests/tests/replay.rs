@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use abi::layout::TOO_FEW_ADDRESSES;
 use common::*;
 use serde_json::Value;
 use tests::command::{folder, turns_of};
@@ -803,6 +804,56 @@ int main(void) {
         let is_equal = |line: &str| line.ends_with(": equal to the recording");
         assert!(replay.status.success() && all.lines().all(is_equal), "{threads}: {all}");
     }
+}
+
+/// Where addresses are limited memory lies elsewhere than in a replay, which has no limit.
+#[test]
+fn recordings_under_a_limit_of_addresses_replay() {
+    const C: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(void) {
+    long sum = 0;
+    for (int i = 0; i < 100; i++) {
+        size_t size = 4096 << i % 10;
+        char *mapped = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *made = malloc(100000);
+        if (mapped == MAP_FAILED || !made) return 1;
+        memset(mapped, i, size);
+        memset(made, i, 100000);
+        sum += mapped[size - 1] + made[5];
+    }
+    printf("%ld\n", sum);
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let limited = |limit: u32, recording: &str| {
+        let mut record = Command::new("sh");
+        record.current_dir(here).envs(cache()).stdin(Stdio::null());
+        let script = "ulimit -v $1; exec \"$0\" record --replayable -o $2 ./program";
+        let dep = &Tools::get().dep;
+        record.args(["-c", script]).arg(dep).arg(limit.to_string()).arg(recording);
+        output(&mut record)
+    };
+    for limit in [2_500_000, 3_000_000, 5_000_000, 20_000_000] {
+        for again in 0..3 {
+            let recording = format!("{limit}.{again}");
+            let recorded = limited(limit, &recording);
+            assert_eq!(
+                (text(&recorded.stdout), text(&recorded.stderr)),
+                ("9900\n".into(), String::new())
+            );
+            is_equal(&output(dep(here).args(["replay", "--output", &recording])))
+                .expect(&recording);
+        }
+    }
+    let refused = limited(1_000_000, "refused");
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(text(&refused.stderr).contains(TOO_FEW_ADDRESSES), "{}", text(&refused.stderr));
 }
 
 /// Behind another root, other mounts or another user the children of a process are recorded where it is itself.

@@ -20,10 +20,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use abi::layout::{LEAST_ADDRESSES, TOO_FEW_ADDRESSES};
 use clap::builder::ArgPredicate;
 use clap::{Arg, Args as ClapArgs};
 use indicatif::BinaryBytes;
 use nix::errno::Errno;
+use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use recording::compress::Compressor;
 use recording::folder::{self, TRACES};
@@ -352,12 +354,15 @@ fn start(
             prepared
         }
     };
+    let refused =
+        |reason: &str| Err(failed(format!("{}: cannot be recorded: {reason}", named.display())));
     let Program { output, exe, script_arguments, .. } = match prepared {
         Prepared::Run(program) => *program,
-        Prepared::Native { reason } => {
-            return Err(failed(format!("{}: cannot be recorded: {reason}", named.display())));
-        }
+        Prepared::Native { reason } => return refused(&reason),
     };
+    if getrlimit(Resource::RLIMIT_AS).is_ok_and(|(soft, _)| soft < LEAST_ADDRESSES) {
+        return refused(TOO_FEW_ADDRESSES);
+    }
     if !script_arguments.is_empty() {
         command.splice(0..1, script_arguments);
     }

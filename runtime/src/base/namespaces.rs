@@ -41,7 +41,8 @@ fn innermost(process: u32) -> Option<u32> {
     write!(path, "/proc/{process}/status\0").ok()?;
     let status = read_file(CStr::from_bytes_with_nul(path.text()).ok()?)?;
     let mut lines = status.split(|&byte| byte == b'\n');
-    let numbers = core::str::from_utf8(lines.find_map(|line| line.strip_prefix(b"NSpid:"))?).ok()?;
+    let numbers =
+        core::str::from_utf8(lines.find_map(|line| line.strip_prefix(b"NSpid:"))?).ok()?;
     numbers.split_whitespace().skip(1).last()?.parse().ok()
 }
 

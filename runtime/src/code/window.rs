@@ -4,7 +4,7 @@
 
 use crate::base::own::reserve;
 use crate::base::sys;
-use crate::code::jit::jit;
+use crate::code::jit::{jit, Jit};
 use crate::code::packs::Candidate;
 use abi::layout::{page_up, AREA_STEP, ARENA_END, ARENA_LEN, PAGE};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -91,7 +91,7 @@ pub fn reserve_library(
 /// free: others need it.
 pub fn room_for(candidate: &Candidate, len: u64) -> u64 {
     let jit = jit();
-    let left = jit.library_top.saturating_sub(jit.arena.range().end);
+    let left = jit.library_top.saturating_sub(lowest(&jit));
     match candidate.spare {
         spare if len + candidate.room + spare <= left / 4 => candidate.room + spare,
         _ => candidate.room,
@@ -123,9 +123,8 @@ fn map_aligned(
 ) -> Result<u64, i32> {
     let len = page_up(len);
     let mut jit = jit();
-    let lowest = jit.arena.range().end;
     let at = jit.library_top.checked_sub(room + len).map(|at| at & !(align - 1));
-    let at = at.filter(|at| *at >= lowest).ok_or(sys::ENOMEM)?;
+    let at = at.filter(|at| *at >= lowest(&jit)).ok_or(sys::ENOMEM)?;
     // SAFETY: inside the reserved area, which nothing else uses.
     let at = unsafe { sys::mmap(at, len, prot, flags | sys::MAP_FIXED, fd, offset) }?;
     jit.library_top = at;
@@ -150,6 +149,30 @@ pub fn placed(at: u64) {
     }
 }
 
+/// What is given up of the area ends here, or 0.
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+/// Where libraries can be at the lowest.
+fn lowest(jit: &Jit) -> u64 {
+    jit.arena.range().end.max(GIVEN_UP.load(Relaxed))
+}
+
+/// The address space is about to have a limit, and what is reserved would count: all but a little room for libraries goes.
+pub fn gives_up() {
+    const KEPT: u64 = 64 << 20;
+    let jit = jit();
+    let end = jit.library_top.saturating_sub(KEPT) & !(PAGE - 1);
+    let [from, to] = IN_FRONT.each_ref().map(|at| at.swap(0, Relaxed));
+    for piece in [from..to, lowest(&jit)..end] {
+        if piece.start < piece.end {
+            let args = [piece.start as usize, (piece.end - piece.start) as usize];
+            // SAFETY: reserved by us, and used by nobody.
+            let _ = unsafe { sys::call(sys::nr::MUNMAP, &args) };
+        }
+    }
+    GIVEN_UP.fetch_max(end, Relaxed);
+}
+
 /// What is kept free in front of the area.
 static IN_FRONT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
@@ -172,7 +195,7 @@ pub fn keep_free_in_front(from: u64, area: &Area) -> bool {
 pub fn free_pieces() -> [core::ops::Range<u64>; 2] {
     let [start, end] = &IN_FRONT;
     let jit = jit();
-    [start.load(Relaxed)..end.load(Relaxed), jit.arena.range().end..jit.library_top]
+    [start.load(Relaxed)..end.load(Relaxed), lowest(&jit)..jit.library_top]
 }
 
 /// Whether `address` lies in the reserved area, where nothing has been placed yet, or in what is kept free
@@ -183,5 +206,5 @@ pub fn is_free(address: u64) -> bool {
         return true;
     }
     let jit = jit();
-    (jit.arena.range().end..jit.library_top).contains(&address)
+    (lowest(&jit)..jit.library_top).contains(&address)
 }

@@ -18,7 +18,7 @@ use crate::thread::Thread;
 use abi::answer;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::file::State;
-use abi::layout::PAGE;
+use abi::layout::{LEAST_ADDRESSES, PAGE, TOO_FEW_ADDRESSES};
 use alloc::ffi::CString;
 use alloc::vec::Vec;
 use core::ffi::CStr;
@@ -233,6 +233,9 @@ fn choose(thread: &mut Thread, request: &Request, recorder: &CStr) -> Choice {
     let Some(what) = file.kind() else { return Choice::AsItIs };
     if let Some(why) = what.privilege().or_else(other_rights) {
         return not_followed(why);
+    }
+    if sys::limit(sys::RLIMIT_AS) < LEAST_ADDRESSES {
+        return not_followed(TOO_FEW_ADDRESSES);
     }
     let Some(place) = file.place(what) else { return not_followed("/proc is not mounted") };
     let path = place.reached.as_deref().unwrap_or(&place.shown);

@@ -3,7 +3,7 @@
 
 use crate::base::lineage::lineage;
 use crate::base::stat::Stat;
-use crate::base::sys::{self, nr};
+use crate::base::sys;
 use crate::recording::trace_file::trace;
 
 pub const CLONE_NEWNS: u64 = 0x2_0000;

@@ -3,6 +3,8 @@
 use crate::base::ceiling;
 use crate::base::program::read_program_value;
 use crate::base::sys::{self, nr};
+use crate::code::window;
+use crate::kernel::brk::brk;
 use crate::logs::inputs::view;
 
 /// What the call is going to do to this process: a resource, and its new soft limit.
@@ -18,7 +20,13 @@ pub fn wanted(number: usize, args: &[usize; 6]) -> Option<(usize, u64)> {
 
 /// It is going to do that.
 pub fn before((resource, soft): (usize, u64)) {
-    if resource == sys::RLIMIT_AS && soft != u64::MAX && !view::have_begun() {
+    if resource != sys::RLIMIT_AS || soft == u64::MAX {
+        return;
+    }
+    // What is reserved would count.
+    window::gives_up();
+    brk().uncover(0, u64::MAX);
+    if !view::have_begun() {
         ceiling::gives_up();
     }
 }
