@@ -2,7 +2,7 @@
 //! does not in a program at fixed addresses, which are low: there all lies below a ceiling, and the views lie above it.
 
 use crate::base::{maps, own, sys};
-use abi::layout::{page_up, PAGE};
+use abi::layout::{page_down, PAGE};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
@@ -123,7 +123,8 @@ pub fn limit_stack(len: u64) {
     if KEPT_FROM.load(Relaxed) == 0 {
         return;
     }
-    let from = end.saturating_sub(page_up(len.min(MOST_STACK)));
+    // (The kernel lets it grow by whole pages.)
+    let from = end.saturating_sub(page_down(len.min(MOST_STACK)));
     let from = if from > start { first_used(start..from) } else { from };
     let done = match from < start {
         true => give(from - GUARD..start) && map_growing(from, start - from).is_ok(),

@@ -4,7 +4,7 @@ use crate::base::own::{choose, is_randomized, random, reserve};
 use crate::base::{ceiling, maps, sys};
 use crate::start::stack::Start;
 use crate::start::{kernel_view, place, vdso};
-use abi::layout::{page_down, page_up, PAGE, WINDOW_SIZE};
+use abi::layout::{page_down, PAGE, WINDOW_SIZE};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -56,7 +56,7 @@ pub fn lower(start: Start, window: u64) -> Start {
     let stack_end = kept + STACK_END;
     let used = stack.end - page_down(from);
     let len =
-        page_up(sys::limit(sys::RLIMIT_STACK).min(ceiling::MOST_STACK)).max(used + LEAST_STACK);
+        page_down(sys::limit(sys::RLIMIT_STACK).min(ceiling::MOST_STACK)).max(used + LEAST_STACK);
     let lowest = stack_end - len;
     if ceiling::map_stack(stack_end, len) != Ok(lowest) {
         return start;

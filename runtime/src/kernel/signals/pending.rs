@@ -2,7 +2,9 @@
 //! by the program and not by the kernel. They wait in the thread's [`Mailbox`]; what the kernel is
 //! asked for on their behalf is here.
 
-use crate::base::signal::{bit, block_all, set_real_mask, PendingSignal, SigInfo, UNBLOCKED};
+use crate::base::signal::{
+    bit, block_all, ends_by_default, set_real_mask, PendingSignal, SigInfo, SIG_DFL, UNBLOCKED,
+};
 use crate::base::sys::{self, nr};
 use crate::kernel::signals::{actions, pressure};
 use crate::thread::mailbox::Mailbox;
@@ -54,6 +56,18 @@ pub fn raise(thread: &mut Thread, number: i32, info: SigInfo) {
     thread.mailbox.wait(PendingSignal { number, info });
     if let Some(earlier) = earlier {
         queue(&earlier);
+    }
+}
+
+/// The program has taken `signal` by waiting for it (`sigtimedwait`). Without a handler, and not blocked, it natively ends the
+/// process as soon as it is sent; it came here because of ours.
+pub fn taken(thread: &mut Thread, signal: i32) {
+    let ends = ends_by_default(signal)
+        && !thread.mailbox.blocks(signal)
+        && actions::with(thread, signal, |action| action.handler == SIG_DFL);
+    if ends {
+        const SI_USER: i32 = 0;
+        raise(thread, signal, SigInfo::fault(signal, SI_USER, 0));
     }
 }
 

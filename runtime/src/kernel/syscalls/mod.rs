@@ -233,6 +233,13 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             leaving::open_folder();
             return plain(thread, number, args);
         }
+        nr::RT_SIGTIMEDWAIT => {
+            let outcome = plain(thread, number, args);
+            if let Outcome::Done(result @ 1..=64) = outcome {
+                pending::taken(thread, result as i32);
+            }
+            return outcome;
+        }
         nr::TGKILL | 62 | 200 => return kill(thread, number, args),
         MLOCKALL if view::have_begun() => {
             // All of a view would be filled: it is as large as what may lie above it.
