@@ -48,6 +48,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<(), Stop> {
         program: arguments.program.as_deref(),
         output: arguments.rewritten.as_deref(),
         thread: None,
+        lineage: None,
     };
     if !Recording::is_one(path) {
         let ready = Ready::new(&named)?;
@@ -82,7 +83,8 @@ pub fn recording(recording: &Recording) -> Vec<Error> {
     let trim = |&name: &TraceName| {
         let process = Some(Which { pid: name.pid, image: Some(name.image) });
         let file = &recording.folder;
-        let named = Named { file, process, program: None, output: None, thread: None };
+        let named =
+            Named { file, process, program: None, output: None, thread: None, lineage: None };
         in_recording(&named, recording, name, LEAST_OF_RECORD).err()
     };
     recording.traces.iter().filter_map(trim).collect()

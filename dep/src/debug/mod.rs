@@ -100,6 +100,7 @@ fn debug(arguments: &Arguments) -> Result<ExitCode, Error> {
             true => Watched::Beginning,
             false => Watched::Named(arguments.thread),
         }),
+        lineage: None,
     })?;
     // Breakpoints are written into code that is translated when it runs.
     let output = ready.output_with("none", &["--translate", "dynamic"])?;

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::Sender;
+use std::sync::Arc;
 
 use abi::script::Verdict;
 use clap::Args as ClapArgs;
@@ -176,22 +177,32 @@ fn each(
     before: &str,
     statuses: &mut Vec<u8>,
 ) -> Result<(), Error> {
-    let trace = match recording {
-        Some(recording) => {
+    let opened = named(arguments, process).open(recording);
+    let lineage = opened.as_ref().ok();
+    let own;
+    let trace = match (lineage, recording) {
+        (Some(lineage), _) => lineage.last(),
+        // Its own replay says what stands in the way.
+        (None, Some(recording)) => {
             let name = crate::folder::select_one(recording, &arguments.file, process)?;
-            Trace::open_alone(&recording.path(name))?
+            own = Trace::open_alone(&recording.path(name))?;
+            &own
         }
-        None => Trace::open_alone(&arguments.file)?,
+        (None, None) => {
+            own = Trace::open_alone(&arguments.file)?;
+            &own
+        }
     };
-    if arguments.thread.is_some() && !replay::alone::is_watched(&trace) {
+    if arguments.thread.is_some() && !replay::alone::is_watched(trace) {
         return Err(needs_watched());
     }
-    let parts = parts(&trace, &arguments.file, arguments.thread)?;
+    let parts = parts(trace, &arguments.file, arguments.thread)?;
     let jobs: Vec<_> = parts.into_iter().enumerate().collect();
-    let several = replay::alone::had_several(&trace);
+    let several = replay::alone::had_several(trace);
     let told = |thread: Option<(Watched, u32)>| {
         let mut named = named(arguments, process);
         named.thread = thread.map(|(what, _)| what);
+        named.lineage = lineage.cloned();
         let thread = match thread {
             Some((Watched::Thread(_), tid)) => format!("thread {tid} "),
             Some((Watched::Beginning, _)) if several => "all threads together ".into(),
@@ -273,6 +284,7 @@ fn named(arguments: &Arguments, process: Option<Which>) -> Named<'_> {
         program: arguments.program.as_deref(),
         output: arguments.rewritten.as_deref(),
         thread: None,
+        lineage: None,
     }
 }
 
@@ -511,24 +523,18 @@ pub fn each_ready(
     let file = &common.file;
     let recording = Recording::is_one(file).then(|| Recording::open(file)).transpose()?;
     let _guard = recording.as_ref().and_then(Recording::temporary).map(Guard::new);
-    let trace = match &recording {
-        Some(recording) => {
-            let name = crate::folder::select_one(recording, file, common.process)?;
-            Trace::open_alone(&recording.path(name))?
-        }
-        None => {
-            crate::folder::has_one(file, common.process)?;
-            Trace::open_alone(file)?
-        }
+    let mut named = Named {
+        file,
+        process: common.process,
+        program: common.program.as_deref(),
+        output: common.output.as_deref(),
+        thread: None,
+        lineage: None,
     };
-    for part in parts(&trace, file, thread)? {
-        let named = Named {
-            file,
-            process: common.process,
-            program: common.program.as_deref(),
-            output: common.output.as_deref(),
-            thread: part.map(|(what, _)| what),
-        };
+    let lineage = named.open(recording.as_ref())?;
+    named.lineage = Some(Arc::clone(&lineage));
+    for part in parts(lineage.last(), file, thread)? {
+        named.thread = part.map(|(what, _)| what);
         let ready = match &recording {
             Some(recording) => Ready::in_recording(&named, recording)?,
             None => Ready::new(&named)?,
@@ -553,6 +559,7 @@ fn ready(
         program: common.program.as_deref(),
         output: common.output.as_deref(),
         thread,
+        lineage: None,
     };
     let ready = match of {
         Some((recording, _)) => Ready::in_recording(&named, recording)?,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use record::prepare::{self, Prepared};
 use recording::originals::{Originals, Wanted};
@@ -34,6 +35,28 @@ pub struct Named<'a> {
     pub output: Option<&'a Path>,
     /// Of a process whose threads were watched: what of it.
     pub thread: Option<Watched>,
+    /// The traces, if they are open: each of a thousand threads has the same.
+    pub lineage: Option<Arc<Lineage>>,
+}
+
+impl Named<'_> {
+    /// The traces, in the file or in a recording.
+    pub fn open(&self, recording: Option<&Recording>) -> Result<Arc<Lineage>, Error> {
+        if let Some(lineage) = &self.lineage {
+            return Ok(Arc::clone(lineage));
+        }
+        let lineage = match recording {
+            Some(recording) => {
+                let name = folder::select_one(recording, self.file, self.process)?;
+                Lineage::of_recording(recording, name)?
+            }
+            None => {
+                folder::has_one(self.file, self.process)?;
+                Lineage::of_file(self.file)?
+            }
+        };
+        Ok(Arc::new(lineage))
+    }
 }
 
 /// What is replayed of a process whose threads were watched.
@@ -50,7 +73,7 @@ pub enum Watched {
 /// A replay that can be run.
 pub struct Ready {
     /// The traces.
-    pub lineage: Lineage,
+    pub lineage: Arc<Lineage>,
     /// What the script has.
     pub script: Script,
     /// Where it is.
@@ -97,8 +120,7 @@ impl Ready {
             ready._recording = Some(recording);
             return Ok(ready);
         }
-        folder::has_one(named.file, named.process)?;
-        let lineage = Lineage::of_file(named.file)?;
+        let lineage = named.open(None)?;
         Ready::of(named, None, lineage, &Originals::default(), Part::Alone)
     }
 
@@ -135,7 +157,7 @@ impl Ready {
         let originals =
             recording.map(|recording| Originals::open(&recording.folder)).transpose()?;
         let unpacked = recording.and_then(Recording::temporary);
-        let lineage = Lineage::of_file(path)?;
+        let lineage = Arc::new(Lineage::of_file(path)?);
         Ready::of(named, unpacked, lineage, &originals.unwrap_or_default(), Part::Alone)
     }
 
@@ -146,8 +168,7 @@ impl Ready {
         unpacked: Option<&Path>,
         part: Part<'_>,
     ) -> Result<Ready, Error> {
-        let name = folder::select_one(recording, named.file, named.process)?;
-        let lineage = Lineage::of_recording(recording, name)?;
+        let lineage = named.open(Some(recording))?;
         let originals = Originals::open(&recording.folder)?;
         Ready::of(named, unpacked, lineage, &originals, part)
     }
@@ -156,7 +177,7 @@ impl Ready {
     fn of(
         named: &Named<'_>,
         unpacked: Option<&Path>,
-        lineage: Lineage,
+        lineage: Arc<Lineage>,
         originals: &Originals,
         part: Part<'_>,
     ) -> Result<Ready, Error> {
