@@ -138,7 +138,7 @@ impl Lineage {
     pub fn member(&self) -> u32 {
         self.traces().windows(2).fold(0, |of_parent, pair| {
             let number = known_as(pair[0], pair[1]).unwrap_or(pair[1].pid);
-            member(of_parent, number as u32)
+            member(of_parent, u32::try_from(number).unwrap_or(u32::MAX))
         })
     }
 
