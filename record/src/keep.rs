@@ -45,8 +45,8 @@ pub fn note_original(folder: &Path, program: &Program) -> Result<()> {
 }
 
 /// Keeps the original of a program in the recording at `folder`, as `dep pack` does: its contents are these, as long as
-/// nobody writes to it.
-pub fn keep_original(folder: &Path, original: &Path, content: &Hash) -> Result<()> {
+/// nobody writes to it. `opened`: a path that leads to it now.
+pub fn keep_original(folder: &Path, original: &Path, opened: &Path, content: &Hash) -> Result<()> {
     let own = folder.join("originals").join(content.as_str());
     let kept = own.join(original.file_name().unwrap_or("program".as_ref()));
     if kept.exists() {
@@ -54,7 +54,7 @@ pub fn keep_original(folder: &Path, original: &Path, content: &Hash) -> Result<(
     }
     std::fs::create_dir_all(&own)?;
     let temporary = own.join(format!(".{}", std::process::id()));
-    let copied = std::fs::copy(original, &temporary).and_then(|_| {
+    let copied = std::fs::copy(opened, &temporary).and_then(|_| {
         // Who may read it or start it, may do so here, with no other rights than their own.
         let mode = 0o600 | temporary.metadata()?.mode() & 0o755;
         std::fs::set_permissions(&temporary, Permissions::from_mode(mode))?;

@@ -93,8 +93,8 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
     if let Some(known) = question.known(store) {
         return Ok(known);
     }
-    let Resolved { file, metadata, exe, .. } = &question.resolved;
-    let made = decide(file, metadata, exe, options, store)?;
+    let made = decide(&question.resolved, options, store)?;
+    let Resolved { file, metadata, .. } = &question.resolved;
     let lasts = made.lasts
         && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == question.stamp;
     if lasts {
@@ -103,7 +103,9 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
     let depends = |decision: &Decision| question.depends(decision, since).filter(|_| lasts);
     let mut answer = question.answer(made.decision, depends);
     if let Prepared::Run(program) = &mut answer {
-        program.young = made.content.filter(|_| !question.stamp.is_settled(since));
+        let stays = question.stamp.is_settled(since) && question.resolved.is_there();
+        let opened = question.resolved.through.last().map(|(path, _)| path.clone());
+        program.young = made.content.filter(|_| !stays).zip(opened);
     }
     Ok(answer)
 }
@@ -206,17 +208,12 @@ impl Made {
 }
 
 /// Makes what is not known yet.
-fn decide(
-    file: &File,
-    metadata: &std::fs::Metadata,
-    exe: &Path,
-    options: &[String],
-    store: &Store,
-) -> Result<Made, Trouble> {
+fn decide(program: &Resolved, options: &[String], store: &Store) -> Result<Made, Trouble> {
+    let Resolved { file, metadata, exe, .. } = program;
     if let Some(reason) = privileges(file, metadata) {
         return Ok(Made::native(reason, true));
     }
-    let arguments = match arguments_for(options, exe) {
+    let arguments = match arguments_for(options, &program.path()) {
         Ok(arguments) => arguments,
         Err(reason) => return Ok(Made::native(reason, true)),
     };
@@ -239,7 +236,7 @@ fn decide(
         return Err(trouble);
     }
     // Which code is recorded may depend on the path.
-    let named = (!selection.rules.is_everything()).then_some(exe);
+    let named = (!selection.rules.is_everything()).then_some(exe.as_path());
     let made_of = store.content(file).and_then(|content| {
         let key = key(&content, named, options, &arguments, &libraries, store)?;
         Ok((content, key))
@@ -438,9 +435,9 @@ fn kept(folder: &Path, prepared: Prepared) -> Result<Prepared, String> {
     let kept = keep::keep(folder, &program).and_then(|output| {
         if program.inputs {
             keep::note_original(folder, &program)?;
-            if let Some(content) = &program.young {
+            if let Some((content, opened)) = &program.young {
                 // Without it a replay says that it is missing, if it is then.
-                let _ = keep::keep_original(folder, &program.exe, content);
+                let _ = keep::keep_original(folder, &program.exe, opened, content);
             }
         }
         Ok(output)

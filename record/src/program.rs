@@ -22,8 +22,9 @@ pub struct Program {
     pub packs: Vec<Pack>,
     /// It records inputs.
     pub inputs: bool,
-    /// The original's contents, if it has been made just now: it may be gone just as soon, as what `configure` tries out.
-    pub young: Option<Hash>,
+    /// The original's contents and where they are, if it has been made just now: it may be gone just as soon, as what
+    /// `configure` tries out. Or it has no name any more.
+    pub young: Option<(Hash, PathBuf)>,
     /// The files outside of the cache that all this depends on, if nothing else does: each as it was.
     pub depends: Option<Vec<(PathBuf, Option<Stamp>)>>,
 }

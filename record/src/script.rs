@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes at a file's start that Linux looks at (`BINPRM_BUF_SIZE`).
@@ -25,6 +25,22 @@ pub struct Resolved {
     pub through: Vec<(PathBuf, Metadata)>,
     /// Of a script: what replaces the first argument (interpreter, its argument, script).
     pub arguments: Vec<OsString>,
+}
+
+impl Resolved {
+    /// Whether its path leads to it: not to one that has been deleted, or has never had a name (`memfd_create`).
+    pub fn is_there(&self) -> bool {
+        let identity = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+        std::fs::metadata(&self.exe).is_ok_and(|there| identity(&there) == identity(&self.metadata))
+    }
+
+    /// A path that leads to it, for this process.
+    pub fn path(&self) -> PathBuf {
+        match self.is_there() {
+            true => self.exe.clone(),
+            false => format!("/proc/self/fd/{}", self.file.as_raw_fd()).into(),
+        }
+    }
 }
 
 /// Finds the program behind `path`, or says why Linux should be left to say what is wrong with it.

@@ -856,6 +856,40 @@ int main(void) {
     assert!(text(&refused.stderr).contains(TOO_FEW_ADDRESSES), "{}", text(&refused.stderr));
 }
 
+/// A program that has no name, and is gone when the recording has ended: what ran is in the recording.
+#[test]
+fn programs_in_memory_files_are_recorded() {
+    const C: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+extern char **environ;
+int main(int count, char **arguments) {
+    static char bytes[1 << 20];
+    if (count > 1) return 7;
+    int own = open("/proc/self/exe", O_RDONLY), made = memfd_create("made", 0);
+    ssize_t length = read(own, bytes, sizeof bytes);
+    if (own < 0 || made < 0 || length <= 0 || write(made, bytes, length) != length) return 1;
+    char *next[] = {arguments[0], "child", 0};
+    fexecve(made, next, environ);
+    return 2;
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &[]);
+    let mut record = dep(here);
+    record.args(["record", "--replayable", "-o", "rec", "./program"]);
+    let recorded = output(&mut record);
+    assert_eq!((recorded.status.code(), text(&recorded.stderr)), (Some(7), String::new()));
+    let replay = output(dep(here).args(["replay", "rec"]));
+    let all = text(&replay.stdout) + &text(&replay.stderr);
+    let is_equal = |line: &&str| line.ends_with(": equal to the recording");
+    assert!(replay.status.success(), "{all}");
+    assert_eq!(all.lines().filter(is_equal).count(), 2, "{all}");
+}
+
 /// Behind another root, other mounts or another user the children of a process are recorded where it is itself.
 #[test]
 fn children_behind_another_root_or_user_are_recorded() {
