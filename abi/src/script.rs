@@ -151,8 +151,8 @@ impl EntryHeader {
 /// The process of a tree that `parent` has forked as `number`; the first one of a tree is 0. In different PID namespaces
 /// different processes have one number, so its own does not tell which it is.
 #[must_use]
-pub fn member(parent: u32, number: u32) -> u32 {
-    const ODD: u32 = 0x9e37_79b1;
+pub fn member(parent: u64, number: u64) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     (parent.wrapping_mul(ODD) ^ number).max(1)
 }
 
@@ -171,7 +171,7 @@ pub struct Outcome {
     /// Original address where it was.
     pub pc: u64,
     /// Which process of a tree: see [`member`].
-    pub member: u32,
+    pub member: u64,
     /// Bytes of the text.
     pub text: u32,
 }
@@ -195,7 +195,7 @@ pub enum Verdict {
 pub const TAKEN: &str = "are taken";
 
 /// Bytes of an [`Outcome`].
-pub const OUTCOME_SIZE: usize = 40;
+pub const OUTCOME_SIZE: usize = 44;
 
 impl Outcome {
     /// The outcome as it is written.
@@ -207,8 +207,8 @@ impl Outcome {
         out[8..16].copy_from_slice(&self.entry.to_le_bytes());
         out[16..24].copy_from_slice(&self.turns.to_le_bytes());
         out[24..32].copy_from_slice(&self.pc.to_le_bytes());
-        out[32..36].copy_from_slice(&self.member.to_le_bytes());
-        out[36..].copy_from_slice(&self.text.to_le_bytes());
+        out[32..40].copy_from_slice(&self.member.to_le_bytes());
+        out[40..].copy_from_slice(&self.text.to_le_bytes());
         out
     }
 
@@ -231,8 +231,8 @@ impl Outcome {
             entry: word(8)?,
             turns: word(16)?,
             pc: word(24)?,
-            member: half(32)?,
-            text: half(36)?,
+            member: word(32)?,
+            text: half(40)?,
         })
     }
 }

@@ -135,10 +135,9 @@ impl Lineage {
 
     /// Which process of its tree it is: see [`abi::script::member`].
     #[must_use]
-    pub fn member(&self) -> u32 {
+    pub fn member(&self) -> u64 {
         self.traces().windows(2).fold(0, |of_parent, pair| {
-            let number = known_as(pair[0], pair[1]).unwrap_or(pair[1].pid);
-            member(of_parent, u32::try_from(number).unwrap_or(u32::MAX))
+            member(of_parent, known_as(pair[0], pair[1]).unwrap_or(pair[1].pid))
         })
     }
 

@@ -29,7 +29,7 @@ struct Member {
     /// Its place among what is replayed.
     at: usize,
     /// Under which its script is found.
-    member: u32,
+    member: u64,
     script: Script,
     damage: Vec<String>,
 }
@@ -105,7 +105,7 @@ impl Replays<'_> {
     /// Sorts the processes into trees, and writes the scripts of those that are forked.
     fn jobs(&self) -> Vec<Job> {
         let mut parents = Parents::default();
-        let mut trees: Vec<(Tree, HashSet<u32>)> = Vec::new();
+        let mut trees: Vec<(Tree, HashSet<u64>)> = Vec::new();
         let mut alone = Vec::new();
         for (at, &name) in self.names.iter().enumerate() {
             let place = match Lineage::with_parents(self.recording, name, &mut parents) {
@@ -139,7 +139,7 @@ impl Replays<'_> {
         &self,
         at: usize,
         lineage: &Lineage,
-        trees: &mut Vec<(Tree, HashSet<u32>)>,
+        trees: &mut Vec<(Tree, HashSet<u64>)>,
     ) -> Option<()> {
         let key = (lineage.first().pid, lineage.first().start_ns);
         let place = match trees.iter().position(|(tree, _)| tree.key == key) {
@@ -170,7 +170,7 @@ impl Replays<'_> {
     }
 
     /// Writes the script of a forked process. `None`: something is in the way.
-    fn script(&self, member: u32, lineage: &Lineage, folder: &Path) -> Option<Script> {
+    fn script(&self, member: u64, lineage: &Lineage, folder: &Path) -> Option<Script> {
         let originals = Originals::open(&self.recording.folder).ok()?;
         let interpreter = originals.interpreter(lineage.first()).ok()?;
         let mut resolve = |wanted: &Wanted| originals.file(wanted);

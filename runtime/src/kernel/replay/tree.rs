@@ -14,7 +14,7 @@ use crate::kernel::syscalls::objects;
 use abi::script;
 use core::ffi::CStr;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
 
 /// The path of the first script; empty if this is no tree.
 static PATH: Lock<Line> = Lock::new(Line::new());
@@ -23,13 +23,13 @@ static TOKENS: AtomicI32 = AtomicI32::new(-1);
 /// The process has one.
 static HAS_TOKEN: AtomicBool = AtomicBool::new(false);
 /// Which process of the tree this one is a replay of.
-static MEMBER: AtomicU32 = AtomicU32::new(0);
+static MEMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Scripts of forked processes stand beside `path`; a path that is too long has none.
 pub fn begins(path: &CStr, tokens: i32) {
     let Ok(path) = path.to_str() else { return };
-    // A number, and the zero behind it.
-    if path.len() + 16 <= Line::ROOM {
+    // A point, a number, and the zero behind it.
+    if path.len() + 24 <= Line::ROOM {
         // The runtime may start again, with another stack.
         let mut line = Line::new();
         let _ = line.write_str(path);
@@ -39,14 +39,14 @@ pub fn begins(path: &CStr, tokens: i32) {
 }
 
 /// Which process of the tree this one is a replay of.
-pub fn member() -> u32 {
+pub fn member() -> u64 {
     MEMBER.load(Relaxed)
 }
 
 /// The recorded process has forked `pid`; `at`: how far its script has come, in front of that call. True in
 /// the child, which then has a script of its own.
 pub fn forks(pid: u32, at: u64) -> bool {
-    let member = script::member(member(), pid);
+    let member = script::member(member(), pid.into());
     let Some(fd) = script_of(member) else { return false };
     let has_token = take_token();
     // Whoever changes the code from now on makes a copy of it.
@@ -87,7 +87,7 @@ pub fn ends() {
     }
 }
 
-fn script_of(member: u32) -> Option<i32> {
+fn script_of(member: u64) -> Option<i32> {
     let mut name = Line::new();
     {
         let path = PATH.lock();
