@@ -180,16 +180,17 @@ fn each(
     let opened = named(arguments, process).open(recording);
     let lineage = opened.as_ref().ok();
     let own;
-    let trace = match (lineage, recording) {
-        (Some(lineage), _) => lineage.last(),
+    let trace = match lineage {
+        Some(lineage) => lineage.last(),
         // Its own replay says what stands in the way.
-        (None, Some(recording)) => {
-            let name = crate::folder::select_one(recording, &arguments.file, process)?;
-            own = Trace::open_alone(&recording.path(name))?;
-            &own
-        }
-        (None, None) => {
-            own = Trace::open_alone(&arguments.file)?;
+        None => {
+            let path = match recording {
+                Some(recording) => {
+                    recording.path(crate::folder::select_one(recording, &arguments.file, process)?)
+                }
+                None => arguments.file.clone(),
+            };
+            own = Trace::open_alone(&path)?;
             &own
         }
     };
