@@ -8,8 +8,12 @@ use crate::recording::trace_file::trace;
 
 pub const CLONE_NEWNS: u64 = 0x2_0000;
 
-/// Whether the path of the traces may lead elsewhere, or nowhere, behind the call.
-pub fn changes_paths(number: usize, args: &[usize; 6]) -> bool {
+/// The program is about to make the call.
+pub fn before(number: usize, args: &[usize; 6]) {
+    const SETUID: usize = 105;
+    const SETREUID: usize = 113;
+    const SETRESUID: usize = 117;
+    const SETFSUID: usize = 122;
     const PIVOT_ROOT: usize = 155;
     const CHROOT: usize = 161;
     const MOUNT: usize = 165;
@@ -18,29 +22,21 @@ pub fn changes_paths(number: usize, args: &[usize; 6]) -> bool {
     const MOVE_MOUNT: usize = 429;
     const MOUNT_SETATTR: usize = 442;
     match number {
-        UNSHARE => args[0] as u64 & CLONE_NEWNS != 0,
-        PIVOT_ROOT | CHROOT | MOUNT | SETNS | MOVE_MOUNT | MOUNT_SETATTR => true,
-        _ => false,
+        PIVOT_ROOT | CHROOT | MOUNT | SETNS | MOVE_MOUNT | MOUNT_SETATTR => keep_folder(),
+        UNSHARE if args[0] as u64 & CLONE_NEWNS != 0 => keep_folder(),
+        SETUID | SETREUID | SETRESUID | SETFSUID if sys::geteuid() == 0 => open_folder(),
+        _ => {}
     }
 }
 
-/// Whether root may be another user behind the call.
-pub fn changes_user(number: usize) -> bool {
-    const SETUID: usize = 105;
-    const SETREUID: usize = 113;
-    const SETRESUID: usize = 117;
-    const SETFSUID: usize = 122;
-    matches!(number, SETUID | SETREUID | SETRESUID | SETFSUID) && sys::geteuid() == 0
-}
-
-/// The program is about to make a call that changes paths.
+/// The path of the traces may lead elsewhere soon, or nowhere.
 pub fn keep_folder() {
     let _ = trace().keep_folder();
 }
 
 /// Root is about to be somebody else: whoever that is may make files in the folder that root's recording has for its traces,
 /// and remove none, as in /tmp.
-pub fn open_folder() {
+fn open_folder() {
     const FCHMOD: usize = 91;
     const STICKY: u32 = 0o1000;
     const OTHERS: u32 = 0o003;

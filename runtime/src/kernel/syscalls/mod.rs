@@ -225,14 +225,6 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
             }
             return outcome;
         }
-        number if leaving::changes_paths(number, args) => {
-            leaving::keep_folder();
-            return plain(thread, number, args);
-        }
-        number if leaving::changes_user(number) => {
-            leaving::open_folder();
-            return plain(thread, number, args);
-        }
         nr::RT_SIGTIMEDWAIT => {
             let outcome = plain(thread, number, args);
             if let Outcome::Done(result @ 1..=64) = outcome {
@@ -264,7 +256,10 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         },
         _ => match exe_link::call(thread, number, args) {
             Some(outcome) => return outcome,
-            None => return plain(thread, number, args),
+            None => {
+                leaving::before(number, args);
+                return plain(thread, number, args);
+            }
         },
     })
 }
