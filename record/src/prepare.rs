@@ -95,7 +95,9 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
     }
     let made = decide(&question.resolved, options, store)?;
     let Resolved { file, metadata, .. } = &question.resolved;
+    let is_there = question.resolved.is_there();
     let lasts = made.lasts
+        && is_there
         && Stamp::of(&file.metadata().unwrap_or_else(|_| metadata.clone())) == question.stamp;
     if lasts {
         store.remember(&question.stamp, &question.what(), since, &made.decision);
@@ -103,7 +105,7 @@ pub fn prepare(path: &Path, options: &[String], store: &Store) -> Result<Prepare
     let depends = |decision: &Decision| question.depends(decision, since).filter(|_| lasts);
     let mut answer = question.answer(made.decision, depends);
     if let Prepared::Run(program) = &mut answer {
-        let stays = question.stamp.is_settled(since) && question.resolved.is_there();
+        let stays = question.stamp.is_settled(since) && is_there;
         let opened = question.resolved.through.last().map(|(path, _)| path.clone());
         program.young = made.content.filter(|_| !stays).zip(opened);
     }
