@@ -9,7 +9,7 @@
 use crate::base::descriptors;
 use crate::base::lock::Forked;
 use crate::base::own::{own, KEPT_FREE};
-use crate::base::signal::{PendingSignal, SigInfo};
+use crate::base::signal::{PendingSignal, SigInfo, SI_USER};
 use crate::base::sys::{self, nr};
 use abi::control::{at, place, slot, KICK, KICKERS, LEN, MAGIC, SLOTS_MOST, SLOT_SIZE, TEXT_MOST};
 use core::sync::atomic::{fence, AtomicI32, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
@@ -21,7 +21,6 @@ static FILE: AtomicI32 = AtomicI32::new(-1);
 
 /// `si_value` of a kick that a thread of the process sends.
 const OWN_KICK: u64 = u64::from_le_bytes(*b"depkick!");
-const SI_USER: i32 = 0;
 const SI_QUEUE: i32 = -1;
 const SI_TIMER: i32 = -2;
 const SI_TKILL: i32 = -6;

@@ -17,6 +17,8 @@ pub const SIGSTOP: i32 = 19;
 pub const SIGSYS: i32 = 31;
 pub const SIGXFSZ: i32 = 25;
 
+/// si_code: `kill` has sent it.
+pub const SI_USER: i32 = 0;
 /// si_code: the kernel says no more; a fault where nothing is mapped; where it is, without the right.
 pub const SI_KERNEL: i32 = 0x80;
 pub const SEGV_MAPERR: i32 = 1;

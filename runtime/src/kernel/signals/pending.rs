@@ -3,7 +3,8 @@
 //! asked for on their behalf is here.
 
 use crate::base::signal::{
-    bit, block_all, ends_by_default, set_real_mask, PendingSignal, SigInfo, SIG_DFL, UNBLOCKED,
+    bit, block_all, ends_by_default, set_real_mask, PendingSignal, SigInfo, SIG_DFL, SI_USER,
+    UNBLOCKED,
 };
 use crate::base::sys::{self, nr};
 use crate::kernel::signals::{actions, pressure};
@@ -66,7 +67,6 @@ pub fn taken(thread: &mut Thread, signal: i32) {
         && !thread.mailbox.blocks(signal)
         && actions::with(thread, signal, |action| action.handler == SIG_DFL);
     if ends {
-        const SI_USER: i32 = 0;
         raise(thread, signal, SigInfo::fault(signal, SI_USER, 0));
     }
 }
