@@ -49,6 +49,11 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
+    /// Without waiting.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then(|| Guard(self))
+    }
+
     /// Whoever held the lock is not there any more.
     pub fn force_unlock(&self, _: &Forked) {
         // (In a child, what is not written stays its parent's page.)

@@ -4,6 +4,7 @@
 
 pub mod ending;
 pub mod for_exec;
+pub mod foreign;
 pub mod mailbox;
 pub mod pressure;
 pub mod seek;
@@ -25,6 +26,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use for_exec::ForExec;
+use foreign::Foreign;
 use iced_x86::InstructionInfoFactory;
 use lifter::operands::Reference;
 use mailbox::Mailbox;
@@ -97,6 +99,8 @@ pub struct Thread {
     /// The signal that the runtime has raised for the instruction at `resume_original`, and that has not
     /// been delivered, or 0: it would raise it there again.
     pub raised: i32,
+    /// How it stands with memory that other processes may store to.
+    pub foreign: Foreign,
     /// What the program has passed to the kernel for the call that is being made, if that is recorded.
     pub passed: Digest,
     /// Turns that it had made at its last event.
@@ -266,6 +270,7 @@ impl Thread {
             resume_original: 0,
             transfer_undone: false,
             raised: 0,
+            foreign: Foreign::default(),
             passed: Digest::default(),
             noted: 0,
             stood: None,

@@ -15,6 +15,7 @@ use crate::gate::handler::buffers::{give_pointers, make_room};
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::{fetch_at, lost, resume};
 use crate::gate::handler::place::{locate, Place};
+use crate::gate::handler::shared;
 use crate::gate::handler::state::state_at;
 use crate::gate::handler::transfers::{
     finish_look_up, is_return, pass_over, refused_jump, refused_return, unwritable_return,
@@ -129,6 +130,12 @@ pub fn fault(
     };
     let original = place.start() + u64::from(entry.original);
     if signal == SIGSEGV
+        && info.code() == SEGV_ACCERR
+        && shared::opens(thread, at, place, &entry, address)
+    {
+        return give_pointers(thread, at);
+    }
+    if signal == SIGSEGV
         && entry.may_return()
         && offset > entry.code
         && (facts().options.tables().contains(&address) || FarTables::range().contains(&address))
@@ -234,7 +241,7 @@ fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
 }
 
 /// Whether the instruction of `entry` is a turn.
-fn is_turn(place: &Place, entry: &Entry) -> bool {
+pub fn is_turn(place: &Place, entry: &Entry) -> bool {
     if facts().options.turns() == Turns::NotCounted {
         return false;
     }

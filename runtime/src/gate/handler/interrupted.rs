@@ -77,6 +77,13 @@ impl<'a> Interrupted<'a> {
         Kernel { floating, context: &self.uc.context }
     }
 
+    /// The vector and floating-point state, as the kernel loads it again.
+    pub fn floating(&mut self) -> &mut [u8] {
+        let len = self.kernel().floating.len();
+        // SAFETY: so many bytes are the kernel's, as above, and `self` is the only one that knows them.
+        unsafe { core::slice::from_raw_parts_mut(self.fpstate, len) }
+    }
+
     /// Where a register from zmm16 on is.
     fn zmm(&self, number: usize) -> Option<*mut [u64; 8]> {
         let offset = facts().xsave.zmm(number)?;

@@ -21,6 +21,7 @@ mod faults;
 mod interrupted;
 mod onward;
 mod place;
+mod shared;
 mod state;
 mod steps;
 mod transfers;
@@ -49,6 +50,7 @@ use crate::kernel::replay::{is_replay, overrun};
 use crate::kernel::signals::actions;
 use crate::kernel::signals::deliver::Origin;
 use crate::kernel::signals::frame::UContext;
+use crate::logs::inputs::foreign;
 use crate::thread::vectors::InterruptedVectors;
 use crate::thread::Thread;
 
@@ -113,6 +115,10 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         // What the program blocks has not been delivered to it: it has the action that holds then.
         let info = if blocked { info.told() } else { *info };
         return mailbox.hold(PendingSignal { number: signal, info });
+    }
+    let refused = signal == SIGSEGV && info.code() == SEGV_ACCERR;
+    if refused && facts().runtime.contains(&pc) && foreign::opens(info.address()) {
+        return;
     }
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {
@@ -187,6 +193,9 @@ fn in_translated(
     let Some(place) = place else {
         if traps {
             // On to an instruction.
+            return;
+        }
+        if raised && signal == SIGSEGV && foreign::opens(info.address()) {
             return;
         }
         if raised && signal == SIGSEGV && make_room_for_call(thread, at, info.address()) {

@@ -14,18 +14,8 @@ use lifter::regs::RCX;
 
 /// The program's state; the thread is in the sequence of `entry`.
 pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry: &Entry) -> State {
-    let mut gpr = at.context.gpr();
-    let inside = place.offset(at.pc()) > entry.code;
-    let spilled = entry.spilled(place.offset(at.pc()) - entry.code);
-    for (register, value) in spilled.into_iter().zip(thread.block.spill) {
-        if let Some(register) = register {
-            gpr[register.index()] = value;
-        }
-    }
-    if inside {
-        if entry.saves_rcx() {
-            gpr[RCX.index()] = thread.block.saved_rcx;
-        }
+    let gpr = gpr_at(thread, at, place, entry);
+    if place.offset(at.pc()) > entry.code {
         if entry.saves_vector(place.offset(at.pc()) - entry.code) {
             let [.., [low, high, ..], _] = thread.block.program_vectors;
             at.set_xmm(7, [low, high]);
@@ -44,6 +34,22 @@ pub fn state_at(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry:
         insn: place.position(entry.insn),
         valid,
     }
+}
+
+/// The program's general registers; nothing changes.
+pub fn gpr_at(thread: &Thread, at: &Interrupted, place: &Place, entry: &Entry) -> [u64; 16] {
+    let mut gpr = at.context.gpr();
+    let offset = place.offset(at.pc());
+    let spilled = entry.spilled(offset - entry.code);
+    for (register, value) in spilled.into_iter().zip(thread.block.spill) {
+        if let Some(register) = register {
+            gpr[register.index()] = value;
+        }
+    }
+    if offset > entry.code && entry.saves_rcx() {
+        gpr[RCX.index()] = thread.block.saved_rcx;
+    }
+    gpr
 }
 
 /// Copies to the thread block what the sequence of `entry`, which exchanges vector registers around an instruction, has

@@ -5,6 +5,7 @@ use crate::base::signal::{SigInfo, SIGTRAP};
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::onward::{go, resume};
 use crate::gate::handler::place::Place;
+use crate::gate::handler::shared;
 use crate::gate::handler::state::state_at;
 use crate::kernel::replay::strings::hurry;
 use crate::kernel::replay::{is_replay, stepping};
@@ -25,6 +26,15 @@ pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, pl
 
 /// A step has led to an instruction of `place`.
 pub fn stepped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
+    if shared::stepped(thread, at) && thread.mailbox.waiting.number().is_none() {
+        // On, as if nothing had been.
+        end_steps(thread, at);
+        at.mask = thread.mailbox.real_mask();
+        return;
+    }
+    if !thread.foreign.pages.is_empty() {
+        return;
+    }
     let boundary = place.boundary(at.pc());
     // The flag as it was when the instruction began.
     let due = if thread.mailbox.has_trap_flag() { due(thread, at, place) } else { None };
@@ -145,7 +155,8 @@ fn is_behind_load(place: &Place, pc: u64) -> bool {
     load_behind(place, pc).is_some_and(|(_, behind)| behind == 0)
 }
 
-fn is_repeated(code: &[u8; 15]) -> bool {
+/// Whether the code is a string instruction that is repeated.
+pub fn is_repeated(code: &[u8; 15]) -> bool {
     let insn = Decoder::new(64, code, DecoderOptions::NONE).decode();
     insn.is_string_instruction() && (insn.has_rep_prefix() || insn.has_repne_prefix())
 }

@@ -66,9 +66,9 @@ enum Found {
 pub fn handle(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r11: u64) -> u64 {
     let pc = thread.syscall_pc;
     steer::before_call(thread, number as u64);
+    shown(thread);
     match number {
         nr::RT_SIGRETURN => {
-            shown(thread);
             return sigreturn::sigreturn(thread).unwrap_or_else(|| {
                 let info = SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);
                 pending::raise(thread, signal::SIGSEGV, info);
@@ -151,7 +151,7 @@ fn shown(thread: &mut Thread) {
     loop {
         let entry = next_entry(thread, pc);
         let is_mine = (entry.thread, entry.turns) == (thread.index, thread.turns());
-        if !is_alone() || !is_mine || entry.kind() != Kind::Seen {
+        if !is_mine || entry.kind() != Kind::Seen {
             return;
         }
         let Event::Seen { pc: at, address, bytes, .. } = event_of(thread, pc, &entry) else {

@@ -13,9 +13,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use lifter::regs::gpr_number;
 
 /// What an instruction makes of a value.
-struct Change {
+pub struct Change {
     /// What is stored, if anything.
-    new: Option<u64>,
+    pub new: Option<u64>,
     flags: u64,
     /// Flags that change.
     changed: u64,
@@ -68,7 +68,8 @@ fn change_memory(
     }
 }
 
-fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Change> {
+/// What the instruction, with the registers in the thread's block, makes of a value of so many bytes.
+pub fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Change> {
     use Mnemonic::*;
     let carry = thread.block.registers.rflags & CF;
     let other = match (insn.op0_kind(), insn.op1_kind(), insn.op_count()) {
@@ -111,8 +112,7 @@ fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Option<Ch
             Some(Change { new, flags: 0, changed: 0, register: Some((register, old)) })
         }
         Cmpxchg => {
-            let a = [Register::AL, Register::AX, Register::EAX, Register::RAX];
-            let a = *a.get(size.trailing_zeros() as usize)?;
+            let a = accumulator(size)?;
             let wanted = get_register(thread, a);
             let (_, flags) = sub(wanted, old, 0, size);
             let same = flags & ZF != 0;
@@ -200,10 +200,22 @@ fn both(thread: &mut Thread, pc: u64, insn: &Instruction, at: u64, size: u64) ->
     }
 }
 
+/// The register of so many bytes that `cmpxchg` compares.
+pub fn accumulator(size: u64) -> Option<Register> {
+    [Register::AL, Register::AX, Register::EAX, Register::RAX]
+        .get(size.trailing_zeros() as usize)
+        .copied()
+}
+
 /// The value of a general-purpose register, or of a part of one.
 pub fn get_register(thread: &Thread, register: Register) -> u64 {
+    value_of(&thread.block.registers.gpr, register)
+}
+
+/// The same, of these registers.
+pub fn value_of(gpr: &[u64; 16], register: Register) -> u64 {
     let Some(number) = gpr_number(register) else { return 0 };
-    let whole = thread.block.registers.gpr.get(number.index()).copied().unwrap_or(0);
+    let whole = gpr.get(number.index()).copied().unwrap_or(0);
     match is_high(register) {
         true => whole >> 8 & 0xff,
         false => whole & mask(register.size() as u64),

@@ -11,6 +11,7 @@ mod atomic;
 pub mod end;
 pub mod made;
 mod moves;
+pub mod once;
 pub mod start;
 mod strings;
 

@@ -9,6 +9,7 @@
 //! there is compared as what it writes to a file is ([`super::passed`]), which tells if somebody else has
 //! stored there, too.
 
+use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::read_program_value;
@@ -17,7 +18,7 @@ use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::logs::inputs::regions::{self, Region};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
-use crate::logs::inputs::{handed, view, written};
+use crate::logs::inputs::{foreign, handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, DEVICE, WHOLE_UNIT};
@@ -103,6 +104,7 @@ pub fn forked(forked: &Forked) {
 /// From here on the thread is watched: what is known of memory whose contents others change is of no use, but for
 /// code of files.
 pub fn watched() {
+    foreign::end();
     let jit = jit();
     SPECIAL.lock().retain(|special| match special.kind {
         Kind::Wiped | Kind::Missing => true,
@@ -348,10 +350,11 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         const MAP_DENYWRITE: usize = 0x800;
         let loads = flags & MAP_DENYWRITE != 0 || code.is_some();
         let file = Opened { fd, offset: offset as u64, loads };
-        if let Some(stat) = of_file(thread, &file, start..end, kind, code) {
-            special.file = stat.0.identity();
+        let known = of_file(thread, &file, start..end, kind, code);
+        if let Some(known) = &known {
+            special.file = known.stat.identity();
             special.from = offset as u64;
-            special.copied = page_up(stat.1);
+            special.copied = page_up(known.copied);
         }
         let is_twice = |other: &Special| {
             other.file == special.file
@@ -370,8 +373,17 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
                 "a file is mapped twice, and changed by storing to memory (mmap)",
             );
         }
+        if prot == sys::PROT_READ | sys::PROT_WRITE && kind == Kind::Through && may_be_closed(thread) {
+            foreign::lies_at(start..end, known.map(|known| known.contents).unwrap_or_default());
+        }
     }
     SPECIAL.lock().push(special);
+}
+
+/// Whether memory can be closed to the program, to see what others store there.
+fn may_be_closed(thread: &Thread) -> bool {
+    let filters = thread.filter != 0 || thread.kernel_filter != 0;
+    !filters && !facts().options.recording.ring && !view::is_wanted() && !thread.vfork_child
 }
 
 /// Memory of `len` bytes, if that is known, lies at `start` that no call of the program's has mapped: System V shared memory, a ring of
@@ -428,6 +440,7 @@ fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64
         if last - special.from > special.copied {
             return unfollowed_unwatched(thread, "a file is changed while it is mapped");
         }
+        foreign::written_to(thread);
         // Where the program has stored in a private mapping it goes on to see that.
         written::all(thread, special.start + (first - special.from), last - first);
     }
@@ -440,15 +453,24 @@ struct Opened {
     loads: bool,
 }
 
-/// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it `changes`. Returns
-/// what is known of it, and how much was copied. `code`: where it may be executed.
+/// What is known of a file that is mapped.
+struct Known {
+    stat: Stat,
+    /// So many bytes were copied.
+    copied: u64,
+    /// These, if they were copied in one piece.
+    contents: Vec<u8>,
+}
+
+/// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it changes.
+/// `code`: where it may be executed.
 fn of_file(
     thread: &mut Thread,
     &Opened { fd, offset, loads }: &Opened,
     at: Range<u64>,
     kind: Kind,
     code: Option<Region>,
-) -> Option<(Stat, u64)> {
+) -> Option<Known> {
     let Some(stat) = Stat::of(fd) else {
         unfollowed(thread, "it is not known which file is mapped (mmap)");
         return None;
@@ -491,7 +513,7 @@ fn of_file(
         let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
         thread.event(WHOLE_UNIT, &mapped);
         let _ = file.each_page(|from, bytes| written::piece(thread, at.start + from, bytes));
-        return Some((stat, len));
+        return Some(Known { stat, copied: len, contents: Vec::new() });
     }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
     // A program that has just been made is there when it is replayed, if it is loaded. Who reads one may be making it, as
@@ -522,7 +544,7 @@ fn of_file(
     if let Some(region) = code {
         regions::code(&region, offset, &mapped);
     }
-    Some((stat, contents.len() as u64))
+    Some(Known { stat, copied: contents.len() as u64, contents })
 }
 
 /// What is mapped of an open file.

@@ -5,6 +5,7 @@
 //! of the call that it wrote it for, the bytes of a signal frame in front of the signal.
 
 pub mod covered;
+pub mod foreign;
 pub mod handed;
 pub mod mappings;
 pub mod passed;
@@ -49,6 +50,7 @@ impl Log for Inputs {
     }
 
     fn before_call(&self, thread: &mut Thread, call: &Call) {
+        foreign::before_call(thread, call);
         if matches!(call.number, nr::EXIT | nr::EXIT_GROUP) {
             check(thread, thread.syscall_pc);
         }
@@ -83,6 +85,7 @@ impl Log for Inputs {
         view::follow(call, result);
         unfollowed::look(thread, call, result);
         written::by_call(thread, call, sys::check(result));
+        foreign::after_call(thread);
     }
 
     fn child_starts(&self, thread: &mut Thread, call: &Call) {
@@ -125,6 +128,7 @@ impl Log for Inputs {
 
     fn forked(&self, forked: &crate::base::lock::Forked) {
         handed::forked(forked);
+        foreign::forked(forked);
         mappings::forked(forked);
         regions::forked(forked);
     }

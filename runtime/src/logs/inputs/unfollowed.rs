@@ -38,21 +38,24 @@ pub fn unfollowed(thread: &mut Thread, why: &str) {
 
 /// The same, of what is followed where threads are watched: what they load is compared, whoever has stored it.
 pub fn unfollowed_unwatched(thread: &mut Thread, why: &str) {
-    if !thread.recorder.to_file() {
-        return;
+    if thread.recorder.to_file() && !is_watched_instead(thread) {
+        unfollowed_meanwhile(thread, why);
     }
+}
+
+/// Whether the threads of the process are watched from behind the call on, or can be.
+pub fn is_watched_instead(thread: &Thread) -> bool {
     // (A child of vfork stands in for the thread that made it.)
     let may_all = || !thread.vfork_child && !census::is_lent();
     // Behind what could not be followed with one order, none begins.
     let is_sound = census::live() == 1 || !has_happened();
-    if view::waits()
+    let can = view::waits()
         && (!view::only_if_shared() || is_sound && may_all())
-        && view::may_begin(thread)
-    {
-        // From behind the call on they are.
-        return view::want();
+        && view::may_begin(thread);
+    if can {
+        view::want();
     }
-    unfollowed_meanwhile(thread, why);
+    can
 }
 
 /// The same, of what happens while the call is under way and other threads run.
