@@ -438,6 +438,7 @@ fn is_done(item: &Item<'_>) -> bool {
         Event::Answer { .. }
             | Event::Arrived(_)
             | Event::Checked(_)
+            | Event::Seen { .. }
             | Event::Signal { .. }
             | Event::Syscall { .. }
             | Event::ThreadEnd { .. }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 /// How it stands with such memory.
 #[derive(Default)]
 pub struct Foreign {
-    /// It is in a call that was given some of it.
-    pub uses: bool,
+    /// It is in a call that was given some of what begins at these addresses.
+    pub uses: Vec<u64>,
     /// It is stepped over an instruction that accesses these pages, which are open for that.
     pub pages: Vec<u64>,
     /// The access that was done again last, although nothing was closed there: address and turns.

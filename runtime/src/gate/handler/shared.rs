@@ -32,9 +32,8 @@ pub fn opens(
     let may_step = !(traps && is_first) && !is_repeated(&place.code());
     // It was counted in front of what has faulted.
     let is_turn = is_turn(place, entry);
-    let access = in_front(thread, is_turn, |thread| {
-        foreign::access(thread, address, &here, may_step)
-    });
+    let access =
+        in_front(thread, is_turn, |thread| foreign::access(thread, address, &here, may_step));
     if access == Access::Once && is_first {
         let foreign = &mut thread.foreign;
         (foreign.tries, foreign.before) = (0, before(at, &here, is_turn));

@@ -1,5 +1,6 @@
 //! Calls that change the address space: made again, at the addresses that were recorded.
 
+use crate::base::program::{read_program_bytes, write_bytes};
 use crate::base::replaying::is_alone;
 use crate::base::sys::{self, nr};
 use crate::base::{guards, maps};
@@ -320,6 +321,27 @@ pub(super) fn child_starts() {
         let args = [range.start as usize, (range.end - range.start) as usize, 0, 0, 0, 0];
         let _ = mapping::munmap(&args);
         mappings::follow(nr::MUNMAP, &args, 0);
+    }
+}
+
+/// What is replayed is about to fork: the replays of both have a copy of what they shared when they were recorded, and are
+/// told what others have stored there.
+pub(super) fn forks() {
+    let all = mappings::inherited().filter(|_| !is_alone());
+    for range in all {
+        let (start, len) = (range.start, range.end - range.start);
+        let mut contents = alloc::vec![0; len as usize];
+        if !read_program_bytes(start, &mut contents) {
+            continue;
+        }
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_FIXED;
+        // SAFETY: memory of the program's, whose contents are there again before it goes on.
+        let mapped =
+            unsafe { sys::mmap(start, len, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0) };
+        // SAFETY: as above.
+        if mapped.is_err() || !unsafe { write_bytes(start, &contents) } {
+            crate::die!("no memory for the mappings of a replay");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::base::lock::Lock;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
 use crate::kernel::replay::script::{header, map, Script};
-use crate::kernel::replay::{overrun, replay};
+use crate::kernel::replay::{memory, overrun, replay};
 use crate::kernel::syscalls::objects;
 use abi::script;
 use core::ffi::CStr;
@@ -49,6 +49,7 @@ pub fn forks(pid: u32, at: u64) -> bool {
     let member = script::member(member(), pid.into());
     let Some(fd) = script_of(member) else { return false };
     let has_token = take_token();
+    memory::forks();
     // Whoever changes the code from now on makes a copy of it.
     let mut jit = jit();
     jit.forks();

@@ -3,8 +3,8 @@
 //!
 //! Between the look at the memory and the instruction, and behind it, others may have stored there.
 
-use super::atomic::{accumulator, change, get_register, value_of};
 use super::arithmetic::{mask, ZF};
+use super::atomic::{accumulator, change, get_register, value_of};
 use super::{extents, Extents};
 use crate::kernel::ask::instruction;
 use crate::logs::inputs::foreign::{self, Place};
@@ -28,7 +28,8 @@ pub fn settle(thread: &mut Thread, behind: &Behind<'_>) -> bool {
     let Extents { loaded, stored } = extents(thread, &insn);
     let ours = |range: &&(u64, u64)| foreign::covers(range.0, range.1);
     if !stored.iter().any(|range| ours(&range)) {
-        let has_changed = loaded.iter().filter(ours).any(|&(at, len)| foreign::has_changed(at, len));
+        let has_changed =
+            loaded.iter().filter(ours).any(|&(at, len)| foreign::has_changed(at, len));
         thread.foreign.tries += 1;
         return !has_changed || thread.foreign.tries >= MOST_TRIES;
     }

@@ -1,10 +1,11 @@
-//! What other processes store to a file that the program maps and stores to itself, while no thread is watched.
+//! What other processes store to memory that they share with this one, while no thread is watched: a file that is mapped, or
+//! what a forked process has from its parent.
 //!
 //! The memory is closed to the program: its first access faults. Then what is there is compared with what the program left
 //! there, what is new is noted as what the thread sees at that instruction ([`Event::Seen`]), the page is opened, and closed
 //! again behind the instruction. Memory that is used more often stays open until the next system call, in front of which
-//! what the program has left is kept. Memory that is used all the time stays open: either others do not use it, or the process
-//! is watched from its next call on.
+//! what the program has left is kept. If it is used all the time, the process is watched from its next call on; a file of which
+//! nobody knows whether others use it at all stays open.
 //!
 //! The kernel finds all of it open that is given some of it, and so does whoever looks for the locks of a thread that is killed.
 // On the way of faults: an index may panic, `get` says what then.
@@ -13,9 +14,10 @@
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::{read_program_words, try_read_program_bytes};
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead};
+use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
 use crate::logs::inputs::written;
 use crate::logs::moment::Call;
+use crate::thread::foreign::Foreign;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
@@ -24,7 +26,7 @@ use abi::syscalls::{find, may_read};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Most bytes of a mapping that is followed so: all of them are kept twice.
 const LARGEST: u64 = 256 << 10;
@@ -40,21 +42,26 @@ const WAITING: u32 = 1;
 /// Most turns of such a loop.
 const LOOP: u64 = 8;
 
+/// Why a recording ends where the threads of the process cannot be watched instead.
+const USED_BY_OTHERS: &str = "memory is shared, and used often (mmap with MAP_SHARED)";
+
 static AREAS: Lock<Vec<Area>> = Lock::new(Vec::new());
 /// From where to where they lie; nowhere if there are none.
 static EXTENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-/// Threads in a call that was given some of that memory.
-static USING: AtomicU32 = AtomicU32::new(0);
-/// Others use an area as often as the program.
+/// An area is used too often to be followed so.
 static CROWDED: AtomicBool = AtomicBool::new(false);
 
 /// A mapping: whole pages, which the program may load from and store to.
 struct Area {
     start: u64,
-    /// What the program has left there, as far as it is known.
+    /// What the program has left there, as far as it is known; nothing until others have it, too.
     left: Vec<u8>,
     /// Its pages that are open.
     open: Vec<bool>,
+    /// Others have it, too: that is certain, or it is made for that.
+    is_shared: bool,
+    /// Threads in a call that was given some of it.
+    using: u32,
     /// What is left of its credit, and since when.
     credit: u32,
     since: u64,
@@ -131,9 +138,14 @@ impl Area {
         }
     }
 
+    /// Nobody else has it until a process is forked.
+    fn sleeps(&self) -> bool {
+        self.left.is_empty()
+    }
+
     /// The program has left there what is there now. False if that cannot be known.
     fn close(&mut self) -> bool {
-        if !self.open.contains(&true) {
+        if self.sleeps() || self.using > 0 || !self.open.contains(&true) {
             return true;
         }
         for page in self.pages() {
@@ -146,6 +158,26 @@ impl Area {
             self.open.fill(false);
         }
         closed
+    }
+
+    /// Others have it from now on, too. False if what the program has left there cannot be known.
+    fn wakes(&mut self) -> bool {
+        self.left.resize(self.open.len() * PAGE as usize, 0);
+        self.pages().all(|page| self.keep(page))
+    }
+
+    /// What others have stored is noted as written for a call. All is closed behind it, unless it is in use.
+    fn show(&mut self, thread: &mut Thread) {
+        if self.sleeps() {
+            return;
+        }
+        self.open_all();
+        for page in self.pages() {
+            self.look(page, |at, bytes| written::piece(thread, at, bytes));
+        }
+        if self.using == 0 && !holds_locks() && protect(self.start..self.end(), 0) {
+            self.open.fill(false);
+        }
     }
 
     fn known(&mut self, page: u64) -> Option<&mut [u8]> {
@@ -177,6 +209,9 @@ impl Area {
 
     /// The same of all pages that were closed; of the others what is there now is known. All are open.
     fn open_and_look(&mut self, thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
+        if self.sleeps() {
+            return;
+        }
         let were_open = self.open.clone();
         self.open_all();
         for (page, was_open) in self.pages().zip(were_open) {
@@ -187,8 +222,8 @@ impl Area {
         }
     }
 
-    /// Whether it can still be closed now and then, at this price. If others use it, too, and it cannot, the process is to be
-    /// watched instead.
+    /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
+    /// instead.
     fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
         let now = sys::monotonic_ns();
         let earned = now.saturating_sub(self.since) / EARNED_IN_NS;
@@ -196,15 +231,16 @@ impl Area {
         self.credit = CREDIT.min(self.credit.saturating_add(earned.min(CREDIT.into()) as u32));
         let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
         let (address, pc, turns) = access;
-        let waits = (last_address, last_pc) == (address, pc)
-            && turns.wrapping_sub(last_turns) <= LOOP;
+        let waits =
+            (last_address, last_pc) == (address, pc) && turns.wrapping_sub(last_turns) <= LOOP;
         let price = if waits { WAITING } else { price };
         let can_pay = self.credit >= price;
         self.credit = self.credit.saturating_sub(price);
-        if !can_pay && self.changed {
+        let is_used = self.changed || self.is_shared;
+        if !can_pay && is_used {
             CROWDED.store(true, Relaxed);
         }
-        can_pay || self.changed
+        can_pay || is_used
     }
 }
 
@@ -243,40 +279,61 @@ pub fn may_lie_in(start: u64, end: u64) -> bool {
     start < behind && first < end
 }
 
-fn is_in(areas: &[Area], start: u64, end: u64) -> bool {
-    areas.iter().any(|area| start < area.end() && area.start < end)
-}
-
 fn keep_extent(areas: &[Area]) {
     let [first, behind] = &EXTENT;
     first.store(areas.iter().map(|area| area.start).min().unwrap_or(0), Relaxed);
     behind.store(areas.iter().map(Area::end).max().unwrap_or(0), Relaxed);
 }
 
-/// In the only thread of a forked child: a process that has such memory is followed otherwise when it forks.
+/// In the only thread of a forked child, which may be in the midst of a call.
 pub fn forked(forked: &Forked) {
     AREAS.force_unlock(forked);
 }
 
-/// The program has mapped a file, and may store to it: the recording has its `contents`, from the first page on.
-pub fn lies_at(range: Range<u64>, contents: Vec<u8>) {
-    let len = range.end - range.start;
-    let pages = (len / PAGE) as usize;
-    if len > LARGEST || contents.len() as u64 + PAGE <= len || has_happened() {
-        return;
+/// In such a child, whose recording has begun: it finds what its parent has left in front of the call, and what others have
+/// stored since.
+pub fn child_starts(thread: &mut Thread) {
+    thread.foreign = Foreign::default();
+    CROWDED.store(false, Relaxed);
+    for area in AREAS.lock().iter_mut() {
+        area.using = 0;
+        area.pages().for_each(|page| area.close_page(page));
     }
-    let mut left = contents;
-    left.resize(len as usize, 0);
+}
+
+/// Memory that is followed so if it is not too large.
+pub enum Made {
+    /// A file is mapped, of which the recording has the contents, from the first page on. `is_shared`: it is made for others.
+    File { contents: Vec<u8>, is_shared: bool },
+    /// Nobody else has it, but for processes that this one forks.
+    ForChildren,
+}
+
+/// The program has mapped memory, and may store to it. Whether it is followed.
+pub fn lies_at(range: Range<u64>, made: Made) -> bool {
+    let len = range.end - range.start;
+    let (mut left, is_shared) = match made {
+        Made::File { contents, is_shared } => (contents, is_shared),
+        Made::ForChildren => (Vec::new(), false),
+    };
+    let is_file = !left.is_empty();
+    if len == 0 || len > LARGEST || is_file && left.len() as u64 + PAGE <= len || has_happened() {
+        return false;
+    }
+    if is_file {
+        left.resize(len as usize, 0);
+    }
     let (since, last) = (sys::monotonic_ns(), (0, 0, 0));
-    let open = vec![true; pages];
-    let area =
-        Area { start: range.start, left, open, credit: CREDIT, since, changed: false, last };
+    let open = vec![true; (len / PAGE) as usize];
+    let (start, credit, using, changed) = (range.start, CREDIT, 0, false);
+    let area = Area { start, left, open, is_shared, using, credit, since, changed, last };
     let mut areas = AREAS.lock();
     areas.push(area);
-    if let Some(area) = areas.last_mut().filter(|area| protect(range, 0)) {
+    if let Some(area) = areas.last_mut().filter(|_| is_file && protect(range, 0)) {
         area.open.fill(false);
     }
     keep_extent(&areas);
+    true
 }
 
 /// All of it is open from here on, and nothing is followed.
@@ -298,50 +355,59 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     if !has_any() || thread.vfork_child {
         return;
     }
-    let filters = call.number == nr::SECCOMP
-        || call.number == nr::PRCTL && call.args[0] == PR_SET_SECCOMP;
+    let filters =
+        call.number == nr::SECCOMP || call.number == nr::PRCTL && call.args[0] == PR_SET_SECCOMP;
     if !thread.recorder.to_file() || has_happened() || filters {
         return end();
     }
-    let mut areas = AREAS.lock();
-    if !is_given(&areas, call) {
-        if !holds_locks() {
-            close(&mut areas);
-        }
-        return;
-    }
+    let forks = forks(call);
+    let changed = changes(call);
     let (pc, rcx) = (thread.syscall_pc, thread.block.registers.gpr[1]);
     let place = Place { pc, rcx, insn: WHOLE_UNIT };
     let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
-    let goes_on = |area: &mut Area| {
-        area.open_and_look(thread, each);
-        area.can_go_on((pc, pc, thread.turns()), ACCESS + area.open.len() as u32)
-    };
-    areas.retain_mut(goes_on);
-    match changes(call) {
-        Some((start, end)) => areas.retain(|area| !(start < area.end() && area.start < end)),
-        None if call.number == nr::EXIT => {}
-        None => {
-            thread.foreign.uses = true;
-            USING.fetch_add(1, Relaxed);
+    let mut areas = AREAS.lock();
+    let given = Given::of(call);
+    let mut has_locks = None;
+    areas.retain_mut(|area| {
+        if forks && area.sleeps() && !area.wakes() {
+            return false;
         }
-    }
+        if !given.some_of(area) {
+            let closes = area.open.contains(&true) && !*has_locks.get_or_insert_with(holds_locks);
+            let is_known = !closes || area.close();
+            if !is_known {
+                area.open_all();
+            }
+            return is_known;
+        }
+        area.open_and_look(thread, each);
+        if changed.is_some_and(|(start, end)| start < area.end() && area.start < end) {
+            return false;
+        }
+        area.is_shared |= forks;
+        if !area.sleeps() && call.number != nr::EXIT {
+            thread.foreign.uses.push(area.start);
+            area.using += 1;
+        }
+        area.can_go_on((pc, pc, thread.turns()), ACCESS + area.open.len() as u32)
+    });
     keep_extent(&areas);
 }
 
 /// The call has returned.
 pub fn after_call(thread: &mut Thread) {
-    if !thread.foreign.uses && !CROWDED.load(Relaxed) {
-        return;
+    let uses = core::mem::take(&mut thread.foreign.uses);
+    if !uses.is_empty() {
+        for area in AREAS.lock().iter_mut().filter(|area| uses.contains(&area.start)) {
+            area.using -= 1;
+            area.show(thread);
+        }
     }
-    let mut areas = AREAS.lock();
-    if thread.foreign.uses {
-        show(thread, &mut areas);
-    }
-    leaves_call(thread);
-    drop(areas);
     if CROWDED.swap(false, Relaxed) && !is_watched_instead(thread) {
-        // What others leave there is compared in the end.
+        if AREAS.lock().iter().any(|area| area.is_shared) {
+            unfollowed_meanwhile(thread, USED_BY_OTHERS);
+        }
+        // (What others leave in a file is compared in the end.)
         end();
     }
 }
@@ -349,64 +415,52 @@ pub fn after_call(thread: &mut Thread) {
 /// A file that is mapped was written to: what of that shows is noted.
 pub fn written_to(thread: &mut Thread) {
     if has_any() && thread.recorder.to_file() {
-        show(thread, &mut AREAS.lock());
+        AREAS.lock().iter_mut().for_each(|area| area.show(thread));
     }
 }
 
-/// What others have stored is noted as written for the call.
-fn show(thread: &mut Thread, areas: &mut [Area]) {
-    for area in areas {
-        area.open_all();
-        for page in area.pages() {
-            area.look(page, |at, bytes| written::piece(thread, at, bytes));
-        }
-    }
-}
-
+/// The thread is in no call that was given such memory, or not any more.
 fn leaves_call(thread: &mut Thread) {
-    if core::mem::take(&mut thread.foreign.uses) {
-        USING.fetch_sub(1, Relaxed);
+    let uses = core::mem::take(&mut thread.foreign.uses);
+    if !uses.is_empty() {
+        let mut areas = AREAS.lock();
+        let used = areas.iter_mut().filter(|area| uses.contains(&area.start));
+        used.for_each(|area| area.using -= 1);
     }
 }
 
-/// What the program has left is kept, unless the kernel may be at work there. What cannot be kept is not followed.
-fn close(areas: &mut Vec<Area>) {
-    if USING.load(Relaxed) != 0 {
-        return;
-    }
-    areas.retain_mut(|area| {
-        let closed = area.close();
-        if !closed {
-            area.open.fill(false);
-            area.open_all();
+/// What a call is given.
+struct Given<'a> {
+    call: &'a Call,
+    /// It may be anything.
+    all: bool,
+    /// Pieces of memory: where, and how long.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Given<'_> {
+    fn of(call: &Call) -> Given<'_> {
+        let args = call.args.map(|arg| arg as u64);
+        let makes = matches!(call.number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3);
+        let ends = matches!(call.number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT);
+        let mut ranges: Vec<_> =
+            call.writes.ranges.iter().map(|range| (range.address, range.length)).collect();
+        let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
+        let is_known = find(call.number as u64).is_some_and(|known| {
+            may_read(known, &args, read, &mut |at, len| ranges.push((at, len)))
+        });
+        ranges.extend(names(call).map(|(start, end)| (start, end - start)));
+        if is_futex(call.number) {
+            ranges.extend(args.map(|arg| (arg, 1)));
         }
-        closed
-    });
-    keep_extent(areas);
-}
+        Given { call, all: makes || ends || call.writes.elsewhere || !is_known, ranges }
+    }
 
-/// Whether some of the memory may be read or written for the call.
-fn is_given(areas: &[Area], call: &Call) -> bool {
-    const LONGEST: u64 = 1 << 46;
-    let makes = matches!(call.number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3);
-    let ends = matches!(call.number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT);
-    let args = call.args.map(|arg| arg as u64);
-    if makes || ends || call.writes.elsewhere {
-        return true;
+    fn some_of(&self, area: &Area) -> bool {
+        let is_in =
+            |&(at, len): &(u64, u64)| at < area.end() && area.start < at.saturating_add(len);
+        self.all || self.ranges.iter().any(is_in)
     }
-    let is_in = |at: u64, len: u64| is_in(areas, at, at.saturating_add(len.clamp(1, LONGEST)));
-    let is_word = |&arg: &u64| is_futex(call.number) && is_in(arg, 1);
-    if args.iter().any(is_word) || names(call).is_some_and(|(at, end)| is_in(at, end - at)) {
-        return true;
-    }
-    if call.writes.ranges.iter().any(|range| is_in(range.address, range.length)) {
-        return true;
-    }
-    let Some(known) = find(call.number as u64) else { return true };
-    let mut reads = false;
-    let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
-    let certain = may_read(known, &args, read, &mut |at, len| reads |= is_in(at, len));
-    reads || !certain
 }
 
 /// Whether the arguments of a call may be addresses of words that threads wait for.
@@ -414,6 +468,22 @@ fn is_futex(number: usize) -> bool {
     const FUTEX_WAKE: usize = 454;
     const FUTEX_REQUEUE: usize = 456;
     matches!(number, nr::FUTEX | FUTEX_WAKE..=FUTEX_REQUEUE)
+}
+
+/// Whether the call makes a process that has a copy of all other memory.
+fn forks(call: &Call) -> bool {
+    const CLONE_VM: u64 = 0x100;
+    let first = call.args[0] as u64;
+    match call.number {
+        nr::FORK => true,
+        nr::CLONE => first & CLONE_VM == 0,
+        // (Its flags are in memory.)
+        nr::CLONE3 => {
+            let mut flags = [0u64];
+            read_program_words(first, &mut flags) && flags[0] & CLONE_VM == 0
+        }
+        _ => false,
+    }
 }
 
 /// The memory that a call names which is about memory.
@@ -424,32 +494,28 @@ fn names(call: &Call) -> Option<(u64, u64)> {
     const MLOCK2: usize = 325;
     let [at, len, ..] = call.args.map(|arg| arg as u64);
     match call.number {
-        nr::MSYNC | nr::MADVISE | MINCORE | MLOCK | MUNLOCK | MLOCK2 => Some((at, at.saturating_add(len))),
+        nr::MSYNC | nr::MADVISE | MINCORE | MLOCK | MUNLOCK | MLOCK2 => {
+            Some((at, at.saturating_add(len)))
+        }
         _ => changes(call),
     }
 }
 
-/// What lies there is another memory behind the call, or has other rights, or others have it, too.
+/// What lies there is another memory behind the call, or has other rights.
 fn changes(call: &Call) -> Option<(u64, u64)> {
-    const CLONE_VM: u64 = 0x100;
-    const WHOLE: (u64, u64) = (0, u64::MAX);
+    const LONGEST: u64 = 1 << 46;
     let [first, second, third, fourth, fifth, _] = call.args.map(|arg| arg as u64);
     let from = |at: u64, len: u64| (at, at.saturating_add(len));
     match call.number {
-        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT if first != 0 => Some(from(first, second)),
+        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT if first != 0 => {
+            Some(from(first, second))
+        }
         nr::MREMAP if fourth as usize & sys::MREMAP_FIXED != 0 => {
             let (one, other) = (from(first, second), from(fifth, third));
             Some((one.0.min(other.0), one.1.max(other.1)))
         }
         nr::MREMAP => Some(from(first, second.max(third))),
-        nr::SHMAT | nr::FORK => Some(WHOLE),
-        nr::CLONE if first & CLONE_VM == 0 => Some(WHOLE),
-        // (Its flags are in memory.)
-        nr::CLONE3 => {
-            let mut flags = [0u64];
-            let shares = read_program_words(first, &mut flags) && flags[0] & CLONE_VM != 0;
-            (!shares).then_some(WHOLE)
-        }
+        nr::SHMAT if second != 0 => Some(from(second, LONGEST)),
         _ => None,
     }
 }
@@ -515,6 +581,14 @@ pub fn covers(at: u64, len: u64) -> bool {
     with_known(at, len, |_| {}).is_some()
 }
 
+/// Whether all of it is such memory: others have it, too, from now on.
+pub fn is_shared(at: u64, len: u64) -> bool {
+    let mut areas = AREAS.lock();
+    let end = at.saturating_add(len);
+    let area = areas.iter_mut().find(|area| area.start <= at && end <= area.end());
+    area.map(|area| area.is_shared = true).is_some()
+}
+
 /// Calls `with` for what the program has left there, if it is such memory.
 fn with_known<R>(at: u64, len: u64, with: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
     let end = at.checked_add(len)?;
@@ -554,6 +628,24 @@ pub fn left(at: u64, len: u64) -> Option<u64> {
     })?
 }
 
+/// What was read at `at`, with what the program has left of it in such memory.
+pub fn put_left(at: u64, bytes: &mut [u8]) {
+    let end = at.saturating_add(bytes.len() as u64);
+    if !may_lie_in(at, end) {
+        return;
+    }
+    for area in AREAS.lock().iter().filter(|area| !area.sleeps()) {
+        let (start, end) = (at.max(area.start), end.min(area.end()));
+        if start < end {
+            let left = area.left.get((start - area.start) as usize..(end - area.start) as usize);
+            let there = bytes.get_mut((start - at) as usize..(end - at) as usize);
+            if let (Some(left), Some(there)) = (left, there) {
+                there.copy_from_slice(left);
+            }
+        }
+    }
+}
+
 /// The thread has seen these bytes at the instruction.
 pub fn saw(thread: &mut Thread, place: &Place, at: u64, bytes: &[u8]) {
     sees(thread, place, at, bytes);
@@ -577,10 +669,10 @@ fn area_of(areas: &mut [Area], page: u64) -> Option<&mut Area> {
 /// The thread was stepped over the instruction of [`Access::Once`]: what it has left is known, and its pages are closed again.
 pub fn behind(thread: &mut Thread) {
     let pages = core::mem::take(&mut thread.foreign.pages);
-    let is_in_use = USING.load(Relaxed) != 0 || holds_locks();
+    let has_locks = holds_locks();
     let mut areas = AREAS.lock();
-    for page in pages.into_iter().filter(|_| !is_in_use) {
-        if let Some(area) = area_of(&mut areas, page) {
+    for page in pages.into_iter().filter(|_| !has_locks) {
+        if let Some(area) = area_of(&mut areas, page).filter(|area| area.using == 0) {
             area.close_page(page);
         }
     }
@@ -608,8 +700,7 @@ mod tests {
         let mut new = old;
         assert_eq!(differences(&old, &new).count(), 0);
         (new[3], new[20], new[150], new[199]) = (1, 2, 3, 4);
-        let found: Vec<_> =
-            differences(&old, &new).map(|(at, bytes)| (at, bytes.len())).collect();
+        let found: Vec<_> = differences(&old, &new).map(|(at, bytes)| (at, bytes.len())).collect();
         assert_eq!(found, [(3, 18), (150, 1), (199, 1)]);
     }
 }

@@ -20,7 +20,8 @@ pub fn forked(forked: &Forked) {
 }
 
 /// Why a recording ends where memory is shared so.
-const WHY: &str = "memory is shared with another process (mmap with MAP_SHARED, and SCM_RIGHTS)";
+pub const WHY: &str =
+    "memory is shared with another process (mmap with MAP_SHARED, and SCM_RIGHTS)";
 
 /// The call has returned `result`: which files has it handed over?
 pub fn look(thread: &mut Thread, call: &Call, result: usize) {
@@ -50,12 +51,9 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     }
 }
 
-/// The thread has mapped the file so that it sees what others change.
-pub fn mapped(thread: &mut Thread, file: [u64; 2]) {
-    let is_handed = HANDED.lock().contains(&file);
-    if is_handed {
-        unfollowed_unwatched(thread, WHY);
-    }
+/// Whether the file was handed over.
+pub fn is(file: [u64; 2]) -> bool {
+    HANDED.lock().contains(&file)
 }
 
 /// The file that is open as `fd`, if it is one that others may change. Memory that is made for others is often sealed.

@@ -16,9 +16,10 @@ use crate::base::program::read_program_value;
 use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
+use crate::logs::inputs::foreign::{self, Made};
 use crate::logs::inputs::regions::{self, Region};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
-use crate::logs::inputs::{foreign, handed, view, written};
+use crate::logs::inputs::{handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, DEVICE, WHOLE_UNIT};
@@ -131,9 +132,13 @@ pub fn cannot_be_copied() -> Option<&'static str> {
     .find_map(|(kind, why)| has(kind).then_some(why))
 }
 
-/// Whether a forked child shares memory with its parent.
+/// Whether a forked child shares memory with its parent that is not followed while no thread is watched.
 pub fn are_shared() -> bool {
-    has(Kind::Shared) || has(Kind::Through)
+    let is_shared = |special: &&Special| {
+        matches!(special.kind, Kind::Shared | Kind::Through)
+            && !foreign::covers(special.start, special.end - special.start)
+    };
+    SPECIAL.lock().iter().any(|special| is_shared(&special))
 }
 
 /// A child is made that has a copy of all other memory: in both.
@@ -244,6 +249,11 @@ pub fn shared(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
     parts(start, end, &[Kind::Through, Kind::Shared])
 }
 
+/// The memory without a name that a forked child shares with its parent.
+pub fn inherited() -> impl Iterator<Item = Range<u64>> {
+    parts(0, u64::MAX, &[Kind::Shared])
+}
+
 /// The memory in `start..end` by which the program changes files: what it leaves there goes outside.
 pub fn written_through(start: u64, end: u64) -> impl Iterator<Item = Range<u64>> {
     parts(start, end, &[Kind::Through])
@@ -350,11 +360,13 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         const MAP_DENYWRITE: usize = 0x800;
         let loads = flags & MAP_DENYWRITE != 0 || code.is_some();
         let file = Opened { fd, offset: offset as u64, loads };
-        let known = of_file(thread, &file, start..end, kind, code);
-        if let Some(known) = &known {
+        let mut contents = Vec::new();
+        let mut for_others = false;
+        if let Some(known) = of_file(thread, &file, start..end, kind, code) {
             special.file = known.stat.identity();
             special.from = offset as u64;
             special.copied = page_up(known.copied);
+            (contents, for_others) = (known.contents, known.for_others);
         }
         let is_twice = |other: &Special| {
             other.file == special.file
@@ -363,8 +375,19 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
                 && other.from < special.from.saturating_add(len)
                 && special.from < other.from.saturating_add(other.end - other.start)
         };
-        if kind.shows_changes() {
-            handed::mapped(thread, special.file);
+        let is_handed = kind.shows_changes() && handed::is(special.file);
+        let is_shared = for_others || is_handed;
+        let closes = kind == Kind::Through && prot == OPEN && may_be_closed(thread);
+        let is_followed = closes && !contents.is_empty() && {
+            foreign::lies_at(start..end, Made::File { contents, is_shared })
+        };
+        if is_handed && !is_followed {
+            unfollowed_unwatched(thread, handed::WHY);
+        } else if for_others && !is_followed {
+            unfollowed_unwatched(
+                thread,
+                "a file is mapped that others may change (mmap with MAP_SHARED)",
+            );
         }
         let twice = SPECIAL.lock().iter().any(is_twice);
         if twice {
@@ -373,17 +396,19 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
                 "a file is mapped twice, and changed by storing to memory (mmap)",
             );
         }
-        if prot == sys::PROT_READ | sys::PROT_WRITE && kind == Kind::Through && may_be_closed(thread) {
-            foreign::lies_at(start..end, known.map(|known| known.contents).unwrap_or_default());
-        }
+    } else if kind == Kind::Shared && prot == OPEN && may_be_closed(thread) {
+        foreign::lies_at(start..end, Made::ForChildren);
     }
     SPECIAL.lock().push(special);
 }
 
+const OPEN: usize = sys::PROT_READ | sys::PROT_WRITE;
+
 /// Whether memory can be closed to the program, to see what others store there.
 fn may_be_closed(thread: &Thread) -> bool {
     let filters = thread.filter != 0 || thread.kernel_filter != 0;
-    !filters && !facts().options.recording.ring && !view::is_wanted() && !thread.vfork_child
+    let recording = &facts().options.recording;
+    !filters && !thread.vfork_child && !recording.ring && !recording.watches() && !view::is_wanted()
 }
 
 /// Memory of `len` bytes, if that is known, lies at `start` that no call of the program's has mapped: System V shared memory, a ring of
@@ -417,9 +442,13 @@ pub fn changed_path(thread: &mut Thread, path: usize) {
     changed_file(thread, Stat::of_path(path), None);
 }
 
-/// Whether it is mapped in a way that shows what others change.
+/// Whether it is mapped in a way that shows what others change, and that is not followed while no thread is watched.
 pub fn shows_changes(file: [u64; 2]) -> bool {
-    SPECIAL.lock().iter().any(|special| special.kind.shows_changes() && special.file == file)
+    let is_followed =
+        |special: &Special| foreign::is_shared(special.start, special.end - special.start);
+    let all = SPECIAL.lock();
+    let mut mapped = all.iter().filter(|s| s.kind.shows_changes() && s.file == file);
+    mapped.any(|special| !is_followed(special))
 }
 
 fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64>>) {
@@ -460,6 +489,8 @@ struct Known {
     copied: u64,
     /// These, if they were copied in one piece.
     contents: Vec<u8>,
+    /// It is made for others.
+    for_others: bool,
 }
 
 /// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it changes.
@@ -492,13 +523,8 @@ fn of_file(
     // A filter of system calls may keep us from asking for it.
     let has_name = stat.has_name() && !path.is_empty();
     let lasting = has_name && !changes && !is_recent(&stat);
-    if changes && stat.has_name() && path.starts_with(b"/dev/shm/") {
-        // What lies there is made for others.
-        unfollowed_unwatched(
-            thread,
-            "a file is mapped that others may change (mmap with MAP_SHARED)",
-        );
-    }
+    // What lies there is made for others.
+    let for_others = changes && stat.has_name() && path.starts_with(b"/dev/shm/");
     let file = File { fd, offset, len };
     // Behind the end of a file is not nothing: it cannot be touched.
     // (What can only be read stays as it is here: an engine's code, which is written elsewhere, begins with nothing.)
@@ -513,7 +539,7 @@ fn of_file(
         let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
         thread.event(WHOLE_UNIT, &mapped);
         let _ = file.each_page(|from, bytes| written::piece(thread, at.start + from, bytes));
-        return Some(Known { stat, copied: len, contents: Vec::new() });
+        return Some(Known { stat, copied: len, contents: Vec::new(), for_others });
     }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
     // A program that has just been made is there when it is replayed, if it is loaded. Who reads one may be making it, as
@@ -544,7 +570,7 @@ fn of_file(
     if let Some(region) = code {
         regions::code(&region, offset, &mapped);
     }
-    Some(Known { stat, copied: contents.len() as u64, contents })
+    Some(Known { stat, copied: contents.len() as u64, contents, for_others })
 }
 
 /// What is mapped of an open file.

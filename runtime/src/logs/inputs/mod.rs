@@ -89,6 +89,7 @@ impl Log for Inputs {
     }
 
     fn child_starts(&self, thread: &mut Thread, call: &Call) {
+        foreign::child_starts(thread);
         mappings::child_starts(thread);
         written::by_call(thread, call, Ok(0));
     }

@@ -8,8 +8,8 @@ use crate::base::digest::Digest;
 use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::nr;
 use crate::logs::inputs::mappings::written_through;
-use crate::logs::inputs::view;
 use crate::logs::inputs::written::alone;
+use crate::logs::inputs::{foreign, view};
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::layout::{page_down, page_up, PAGE};
@@ -69,13 +69,15 @@ fn leaves(number: usize, args: &[usize; 6]) -> Option<(u64, u64)> {
 }
 
 fn read(at: u64, out: &mut [u8]) -> bool {
-    match alone(at, out.len() as u64) {
+    let has_read = match alone(at, out.len() as u64) {
         Some(bytes) => {
             out.copy_from_slice(bytes);
             true
         }
         None => read_program_bytes(at, out),
-    }
+    };
+    foreign::put_left(at, out);
+    has_read
 }
 
 /// Adds what is at `at`, up to the first byte that cannot be read.
@@ -83,11 +85,14 @@ fn add(digest: &mut Digest, at: u64, len: u64) {
     let (mut at, mut left) = (at, len.min(MOST));
     while left > 0 {
         let wanted = left.min(PIECE);
-        if let Some(bytes) = alone(at, wanted) {
+        let is_own = !foreign::may_lie_in(at, at.saturating_add(wanted));
+        if let Some(bytes) = alone(at, wanted).filter(|_| is_own) {
             digest.add(bytes);
         } else {
             let mut buffer = vec![0; wanted as usize];
             let read = try_read_program_bytes(at, &mut buffer).unwrap_or(0);
+            // Others may have stored there since the thread has looked.
+            foreign::put_left(at, &mut buffer);
             digest.add(buffer.get(..read).unwrap_or_default());
             if (read as u64) < wanted {
                 return;
