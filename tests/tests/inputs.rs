@@ -307,9 +307,11 @@ fn what_cannot_be_followed_is_said() {
             struct rlimit large = { 1L << 46, 1L << 46 };
             if (argc > 3 && setrlimit(RLIMIT_AS, &large)) return 1;
             int file = memfd_create("x", 0);
-            ftruncate(file, 4096);
+            // So much that the process is watched for it.
+            size_t size = 1 << 20;
+            ftruncate(file, size);
             int flags = shared ? MAP_SHARED | MAP_ANONYMOUS : argc > 1 ? MAP_SHARED : MAP_PRIVATE;
-            volatile int *at = mmap(0, 4096, PROT_READ | PROT_WRITE, flags, shared ? -1 : file, 0);
+            volatile int *at = mmap(0, size, PROT_READ | PROT_WRITE, flags, shared ? -1 : file, 0);
             if (!fork()) { at[0] = 7; _exit(0); }
             wait(0);
             return at[0];

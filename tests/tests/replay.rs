@@ -612,7 +612,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2 && argc > 1; i++) pthread_create(&threads[i], 0, count, 0);
     for (int i = 0; i < 2 && argc > 1; i++) pthread_join(threads[i], 0);
     if (argc > 1 && system("exit 3") != 3 << 8) return 1;
-    volatile long *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    volatile long *both = mmap(0, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(own, 3, sizeof own);
     int child = fork();
     for (long i = 0; i < 500; i++) {
@@ -629,9 +629,14 @@ int main(int argc, char **argv) {
 "#;
     let here = folder();
     let here = here.path();
-    compile(here, C, "program", &["-pthread"]);
-    // The first part of the parent, the rest, and the child; and the shell.
-    for (recording, arguments, lines) in [("one", &[][..], 3), ("more", &["threads"], 4)] {
+    // Where it is much, both are watched: the first part of the parent, the rest, and the child; and the shell.
+    let ways = [
+        ("one", &[][..], "1 << 20", 3),
+        ("more", &["threads"], "1 << 20", 4),
+        ("little", &[], "4096", 2),
+    ];
+    for (recording, arguments, size, lines) in ways {
+        compile(here, C, "program", &["-pthread", &format!("-DSIZE={size}")]);
         let recorded = record(here, recording, &[&["./program"], arguments].concat());
         let said = text(&recorded.stdout);
         assert_eq!((&*said, &*text(&recorded.stderr)), ("1000 249500 251000 0\n", ""));
@@ -640,7 +645,8 @@ int main(int argc, char **argv) {
         assert_eq!(all.lines().count(), lines, "{all}{}", text(&replay.stderr));
         assert!(all.lines().all(|line| line.contains("equal to the recording")), "{all}");
         let info = text(&output(dep(here).args(["info", recording])).stdout);
-        assert!(info.contains(&format!("all {} to their ends", lines - 1)), "{info}");
+        let processes = names(here, recording).len();
+        assert!(info.contains(&format!("all {processes} to their ends")), "{info}");
         for name in names(here, recording) {
             for command in ["blocks", "memrefs", "syscalls"] {
                 let listed = output(dep(here).args([command, "-p", &name, recording]));

@@ -1443,7 +1443,8 @@ int main(void) {
     if (mmap((void *)0x310000000000, 1L << 30, PROT_NONE, flags, -1, 0) == MAP_FAILED) return 5;
     int is_taken = mmap(own, 4096, PROT_READ, flags, -1, 0) == MAP_FAILED;
     own[5] = 7;
-    volatile int *shared = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // (So much that the process is watched for it.)
+    volatile int *shared = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status, child = fork();
     if (!child) {
         for (int i = 0; i < 1000; i++) shared[0]++;
@@ -1676,7 +1677,8 @@ static void begin(int from, int to) {
 }
 int main(void) {
   begin(0, FIRST);
-  volatile int *both = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  // So much that the process is watched for it.
+  volatile int *both = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   // Below that there is room for few views.
   mmap((void *)0x11000000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   pid_t child = fork();
@@ -1982,7 +1984,8 @@ int main(int count, char **arguments) {
     pieces[1] = (long *)(reserved + 0x2345678000);
     if (!reserved || !unused || !pieces[0] || mprotect(pieces[1], 4096, PROT_READ | PROT_WRITE)) return 1;
     int how = forks ? MAP_SHARED : MAP_PRIVATE | MAP_32BIT;
-    pieces[4] = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
+    // (So much that the process is watched for it.)
+    pieces[4] = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
     pthread_barrier_init(&barrier, 0, forks ? 1 : THREADS + 1);
     if (forks) {
         child = fork();

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
-enum { ROUNDS = 5, SIZE = 4096 };
+enum { ROUNDS = 5, SIZE = 1 << 20 };
 struct message {
     char byte, control[CMSG_SPACE(sizeof(int))];
     struct iovec piece;

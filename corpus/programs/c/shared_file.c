@@ -1,6 +1,7 @@
 // Two processes that were not forked from each other with a copy of their memory share a file: each stores there, waits for
 // the other with system calls and without, and hands the memory to the kernel. One of them is killed with a lock.
 //#flags: -pthread
+//#oracle: no: processes run as they please
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -10,6 +10,7 @@ use crate::kernel::signals::frame::{software, UContext, DEFAULT_FCW, DEFAULT_MXC
 use crate::thread::claims;
 use abi::thread::{FIRST_VECTOR, HELD};
 use core::ops::{Deref, DerefMut};
+use iced_x86::Register;
 
 pub const TRAP_FLAG: u64 = 0x100;
 pub const ALIGNMENT_FLAG: u64 = 0x4_0000;
@@ -82,6 +83,28 @@ impl<'a> Interrupted<'a> {
         let len = self.kernel().floating.len();
         // SAFETY: so many bytes are the kernel's, as above, and `self` is the only one that knows them.
         unsafe { core::slice::from_raw_parts_mut(self.fpstate, len) }
+    }
+
+    /// What a vector register has that the program uses for itself alone, as far as its legacy state goes: the first 16 bytes of
+    /// what is no wider, else all of it. Not of those that translated code may claim.
+    pub fn program_vector(&self, register: Register) -> Option<[u8; 64]> {
+        /// Where the upper halves of ymm0 to ymm15 are in the standard format of XSAVE, and where the first xmm is.
+        const UPPER: usize = 576;
+        const LOWER: usize = 160;
+        let number = register.is_xmm().then(|| register.number());
+        let number = number.or_else(|| register.is_ymm().then(|| register.number()))?;
+        if number >= 15 {
+            return None;
+        }
+        let floating = self.kernel().floating;
+        let mut value = [0; 64];
+        let lower = floating.get(LOWER + 16 * number..LOWER + 16 * number + 16)?;
+        value.get_mut(..16)?.copy_from_slice(lower);
+        if register.is_ymm() {
+            let upper = floating.get(UPPER + 16 * number..UPPER + 16 * number + 16)?;
+            value.get_mut(16..32)?.copy_from_slice(upper);
+        }
+        Some(value)
     }
 
     /// Where a register from zmm16 on is.

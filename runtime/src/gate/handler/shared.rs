@@ -4,16 +4,17 @@ use crate::gate::handler::faults::is_turn;
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::gpr_at;
-use crate::gate::handler::steps::is_repeated;
-use crate::kernel::watched::once::{settle, Behind};
+use crate::kernel::watched::atomic::put_in;
+use crate::kernel::watched::once::{carry_out, may_be_carried_out, settle, Carried};
 use crate::logs::inputs::foreign::{self, Access};
 use crate::thread::foreign::Before;
 use crate::thread::Thread;
+use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use instrument::recipe::Entry;
 use lifter::regs::RCX;
 
 /// An instruction could not access `address`: if that is such memory, what others have stored there is noted, and the
-/// instruction is done again.
+/// instruction is done again, or carried out.
 pub fn opens(
     thread: &mut Thread,
     at: &mut Interrupted,
@@ -28,22 +29,79 @@ pub fn opens(
     let pc = place.start() + u64::from(entry.original);
     let here = foreign::Place { pc, rcx: gpr[RCX.index()], insn: place.position(entry.insn) };
     let is_first = thread.foreign.pages.is_empty();
-    let traps = at.context.rflags & TRAP_FLAG != 0 || thread.mailbox.is_stepping();
-    let may_step = !(traps && is_first) && !is_repeated(&place.code());
+    // It may be stepped to a boundary.
+    let is_stepping = thread.mailbox.is_stepping();
+    let traps = match is_stepping {
+        true => thread.mailbox.has_trap_flag(),
+        false => at.context.rflags & TRAP_FLAG != 0,
+    };
+    let may_step = !(traps && is_first);
     // It was counted in front of what has faulted.
     let is_turn = is_turn(place, entry);
     let access =
         in_front(thread, is_turn, |thread| foreign::access(thread, address, &here, may_step));
-    if access == Access::Once && is_first {
-        let foreign = &mut thread.foreign;
-        (foreign.tries, foreign.before) = (0, before(at, &here, is_turn));
+    if access != Access::Once {
+        return access == Access::Again;
+    }
+    if is_first {
         thread.block.registers.gpr = gpr;
         thread.block.registers.rflags = at.context.rflags;
-        thread.mailbox.keep_trap_flag(false);
-        thread.mailbox.set_stepping(true);
+        if carries_out(thread, at, place, &here) {
+            foreign::behind(thread);
+            return true;
+        }
+        let foreign = &mut thread.foreign;
+        (foreign.tries, foreign.before) = (0, before(at, &here, is_turn));
+        if !is_stepping {
+            thread.mailbox.keep_trap_flag(false);
+            thread.mailbox.set_stepping(true);
+        }
         at.step();
     }
-    access != Access::Elsewhere
+    true
+}
+
+/// Carries out an instruction of which the translation has a copy that was about to be executed. False if it is none of those
+/// that can be.
+fn carries_out(
+    thread: &mut Thread,
+    at: &mut Interrupted,
+    place: &Place,
+    here: &foreign::Place,
+) -> bool {
+    let Some(insn) = may_be_carried_out(here.pc) else { return false };
+    let code = place.code::<15>();
+    let copy = Decoder::with_ip(64, &code, at.pc(), DecoderOptions::NONE).decode();
+    if !is_copy(&copy, &insn) {
+        return false;
+    }
+    let Some(Carried { flags, changed, registers, repeats }) = carry_out(thread, here, &insn)
+    else {
+        return false;
+    };
+    at.context.rflags = at.context.rflags & !changed | flags & changed;
+    let mut gpr = at.context.gpr();
+    for (register, value) in registers.into_iter().flatten() {
+        put_in(&mut gpr, register, value);
+    }
+    at.context.set_gpr(&gpr);
+    if !repeats {
+        at.context.rip = copy.next_ip();
+    }
+    true
+}
+
+/// Whether this is the same instruction, but for where its memory is.
+fn is_copy(copy: &Instruction, insn: &Instruction) -> bool {
+    let registers = |insn: &Instruction| {
+        (0..insn.op_count())
+            .map(|n| insn.op_register(n))
+            .collect::<smallvec::SmallVec<[Register; 4]>>()
+    };
+    copy.code() == insn.code()
+        && registers(copy) == registers(insn)
+        && copy.has_lock_prefix() == insn.has_lock_prefix()
+        && copy.has_rep_prefix() == insn.has_rep_prefix()
 }
 
 /// Does `work` while the thread has as many turns as in front of the instruction.
@@ -71,16 +129,15 @@ pub fn stepped(thread: &mut Thread, at: &mut Interrupted) -> bool {
     }
     let before = core::mem::take(&mut thread.foreign.before);
     let rcx = thread.block.registers.gpr[RCX.index()];
-    let place = || foreign::Place { pc: before.pc, rcx, insn: before.insn };
-    let (gpr, rflags) = (at.context.gpr(), at.context.rflags);
-    if settle(thread, &Behind { place: place(), gpr: &gpr, rflags }) {
+    let place = foreign::Place { pc: before.pc, rcx, insn: before.insn };
+    if settle(thread, &place, |register| at.program_vector(register)) {
         foreign::behind(thread);
         return true;
     }
     at.context.set_gpr(&before.gpr);
     (at.context.rip, at.context.rflags) = (before.rip, before.rflags);
     at.floating().copy_from_slice(&before.floating);
-    in_front(thread, before.is_turn, |thread| foreign::look(thread, &place()));
+    in_front(thread, before.is_turn, |thread| foreign::look(thread, &place));
     thread.foreign.before = before;
     at.step();
     false

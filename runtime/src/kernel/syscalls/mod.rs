@@ -32,7 +32,7 @@ use crate::kernel::ring::parts;
 use crate::kernel::signals::{actions, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::kernel::watched;
-use crate::logs::inputs::view;
+use crate::logs::inputs::{foreign, view};
 use crate::logs::log;
 use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
@@ -97,6 +97,9 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     };
     let before = log().image(&writes);
     let call = Call { number, args, writes, brk, before };
+    if foreign::is_beyond(thread, &call) {
+        watched::start::from_here_on(thread, thread.syscall_pc);
+    }
     log().before_call(thread, &call);
     if has_protected_pages() {
         unprotect(&call.writes);
@@ -105,6 +108,7 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
+            foreign::not_made(thread);
             thread.block.registers.gpr[1] = next;
             thread.transfer_undone = true;
             return thread.syscall_pc;

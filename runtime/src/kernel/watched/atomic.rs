@@ -16,11 +16,11 @@ use lifter::regs::gpr_number;
 pub struct Change {
     /// What is stored, if anything.
     pub new: Option<u64>,
-    flags: u64,
+    pub flags: u64,
     /// Flags that change.
-    changed: u64,
+    pub changed: u64,
     /// A register that changes, and to what.
-    register: Option<(Register, u64)>,
+    pub register: Option<(Register, u64)>,
 }
 
 pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Extents) -> Outcome {
@@ -112,7 +112,8 @@ pub fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Optio
             Some(Change { new, flags: 0, changed: 0, register: Some((register, old)) })
         }
         Cmpxchg => {
-            let a = accumulator(size)?;
+            let a = [Register::AL, Register::AX, Register::EAX, Register::RAX];
+            let a = *a.get(size.trailing_zeros() as usize)?;
             let wanted = get_register(thread, a);
             let (_, flags) = sub(wanted, old, 0, size);
             let same = flags & ZF != 0;
@@ -200,22 +201,10 @@ fn both(thread: &mut Thread, pc: u64, insn: &Instruction, at: u64, size: u64) ->
     }
 }
 
-/// The register of so many bytes that `cmpxchg` compares.
-pub fn accumulator(size: u64) -> Option<Register> {
-    [Register::AL, Register::AX, Register::EAX, Register::RAX]
-        .get(size.trailing_zeros() as usize)
-        .copied()
-}
-
 /// The value of a general-purpose register, or of a part of one.
 pub fn get_register(thread: &Thread, register: Register) -> u64 {
-    value_of(&thread.block.registers.gpr, register)
-}
-
-/// The same, of these registers.
-pub fn value_of(gpr: &[u64; 16], register: Register) -> u64 {
     let Some(number) = gpr_number(register) else { return 0 };
-    let whole = gpr.get(number.index()).copied().unwrap_or(0);
+    let whole = thread.block.registers.gpr.get(number.index()).copied().unwrap_or(0);
     match is_high(register) {
         true => whole >> 8 & 0xff,
         false => whole & mask(register.size() as u64),
@@ -224,8 +213,13 @@ pub fn value_of(gpr: &[u64; 16], register: Register) -> u64 {
 
 /// Changes it as an instruction does.
 pub fn put_register(thread: &mut Thread, register: Register, value: u64) {
+    put_in(&mut thread.block.registers.gpr, register, value);
+}
+
+/// The same, of these registers.
+pub fn put_in(gpr: &mut [u64; 16], register: Register, value: u64) {
     let Some(number) = gpr_number(register) else { return };
-    let Some(whole) = thread.block.registers.gpr.get_mut(number.index()) else { return };
+    let Some(whole) = gpr.get_mut(number.index()) else { return };
     *whole = match register.size() {
         1 if is_high(register) => *whole & !0xff00 | (value & 0xff) << 8,
         1 => *whole & !0xff | value & 0xff,

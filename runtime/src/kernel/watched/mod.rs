@@ -7,7 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 mod arithmetic;
-mod atomic;
+pub mod atomic;
 pub mod end;
 pub mod made;
 mod moves;

@@ -11,11 +11,11 @@
 // On the way of faults: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::census;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::{read_program_words, try_read_program_bytes};
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
-use crate::logs::inputs::written;
 use crate::logs::moment::Call;
 use crate::thread::foreign::Foreign;
 use crate::thread::Thread;
@@ -34,7 +34,8 @@ const LARGEST: u64 = 256 << 10;
 /// An area has so many accesses to its credit, and gets one back in so much time.
 const CREDIT: u32 = 4000 * ACCESS;
 const EARNED_IN_NS: u64 = 1_000_000 / ACCESS as u64;
-/// With less, its pages stay open until the next call.
+/// With less, its pages stay open until the next call; if others use them, too, they are closed as before until then, and the
+/// process is watched behind it.
 const SHORT_OF_CREDIT: u32 = CREDIT / 2;
 /// What an access costs; and one of a thread that waits for others, in a loop around it.
 const ACCESS: u32 = 8;
@@ -173,8 +174,13 @@ impl Area {
         }
         self.open_all();
         for page in self.pages() {
-            self.look(page, |at, bytes| written::piece(thread, at, bytes));
+            self.look(page, |at, bytes| writes(thread, at, bytes));
         }
+        self.close_all();
+    }
+
+    /// The program has left there what is known already.
+    fn close_all(&mut self) {
         if self.using == 0 && !holds_locks() && protect(self.start..self.end(), 0) {
             self.open.fill(false);
         }
@@ -222,6 +228,15 @@ impl Area {
         }
     }
 
+    /// Whether others use it, too.
+    fn is_used(&self) -> bool {
+        self.changed || self.is_shared
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.credit < SHORT_OF_CREDIT
+    }
+
     /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
     /// instead.
     fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
@@ -236,11 +251,10 @@ impl Area {
         let price = if waits { WAITING } else { price };
         let can_pay = self.credit >= price;
         self.credit = self.credit.saturating_sub(price);
-        let is_used = self.changed || self.is_shared;
-        if !can_pay && is_used {
+        if self.is_scarce() && self.is_used() {
             CROWDED.store(true, Relaxed);
         }
-        can_pay || is_used
+        can_pay || self.is_used()
     }
 }
 
@@ -403,13 +417,46 @@ pub fn after_call(thread: &mut Thread) {
             area.show(thread);
         }
     }
-    if CROWDED.swap(false, Relaxed) && !is_watched_instead(thread) {
+}
+
+/// The call was not made: the kernel has changed nothing.
+pub fn not_made(thread: &mut Thread) {
+    let uses = core::mem::take(&mut thread.foreign.uses);
+    if uses.is_empty() {
+        return;
+    }
+    for area in AREAS.lock().iter_mut().filter(|area| uses.contains(&area.start)) {
+        area.using -= 1;
+        area.close_all();
+    }
+}
+
+/// Whether the process is to be watched from in front of the call on, which the thread is about to make: such memory is used
+/// too often, or other threads may use it during the call, which is given it.
+pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
+    if !has_any() || thread.vfork_child || !thread.recorder.to_file() || has_happened() {
+        return false;
+    }
+    let is_crowded = CROWDED.swap(false, Relaxed);
+    let others_use = || {
+        let given = Given::of(call);
+        let areas = AREAS.lock();
+        areas.iter().any(|area| !area.sleeps() && given.some_of(area))
+    };
+    let is_beyond = is_crowded || census::live() > 1 && !ends(call.number) && others_use();
+    if is_beyond && !is_watched_instead(thread) {
         if AREAS.lock().iter().any(|area| area.is_shared) {
             unfollowed_meanwhile(thread, USED_BY_OTHERS);
         }
         // (What others leave in a file is compared in the end.)
         end();
+        return false;
     }
+    is_beyond
+}
+
+fn ends(number: usize) -> bool {
+    matches!(number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT)
 }
 
 /// A file that is mapped was written to: what of that shows is noted.
@@ -430,19 +477,16 @@ fn leaves_call(thread: &mut Thread) {
 }
 
 /// What a call is given.
-struct Given<'a> {
-    call: &'a Call,
+struct Given {
     /// It may be anything.
     all: bool,
     /// Pieces of memory: where, and how long.
     ranges: Vec<(u64, u64)>,
 }
 
-impl Given<'_> {
-    fn of(call: &Call) -> Given<'_> {
+impl Given {
+    fn of(call: &Call) -> Given {
         let args = call.args.map(|arg| arg as u64);
-        let makes = matches!(call.number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3);
-        let ends = matches!(call.number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT);
         let mut ranges: Vec<_> =
             call.writes.ranges.iter().map(|range| (range.address, range.length)).collect();
         let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
@@ -453,7 +497,12 @@ impl Given<'_> {
         if is_futex(call.number) {
             ranges.extend(args.map(|arg| (arg, 1)));
         }
-        Given { call, all: makes || ends || call.writes.elsewhere || !is_known, ranges }
+        let all = match call.number {
+            // What the thread holds is given up for it.
+            nr::EXIT => holds_locks(),
+            number => ends(number) || forks(call) || call.writes.elsewhere || !is_known,
+        };
+        Given { all, ranges }
     }
 
     fn some_of(&self, area: &Area) -> bool {
@@ -539,6 +588,11 @@ fn sees(thread: &mut Thread, place: &Place, at: u64, bytes: &[u8]) {
     thread.event(place.insn, &Event::Seen { pc, rcx: place.rcx, address, bytes });
 }
 
+/// What others have stored comes with the call.
+fn writes(thread: &mut Thread, at: u64, bytes: &[u8]) {
+    thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
+}
+
 /// The thread has faulted at `address`, in translated code; its turns are those that it had made in front of the instruction.
 /// `may_step`: it can be stepped over it.
 pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) -> Access {
@@ -569,7 +623,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
         keep_extent(&areas);
         return Access::Again;
     }
-    if may_step && area.credit >= SHORT_OF_CREDIT {
+    if may_step && (!area.is_scarce() || area.is_used() && area.credit > 0) {
         thread.foreign.pages.push(page);
         return Access::Once;
     }
@@ -619,28 +673,32 @@ pub fn leaves_all(at: u64, len: u64) {
     with_known(at, len, |known| try_read_program_bytes(at, known));
 }
 
-/// What the program has left there: up to 8 bytes.
-pub fn left(at: u64, len: u64) -> Option<u64> {
-    with_known(at, len, |known| {
-        let mut bytes = [0u8; 8];
-        bytes.get_mut(..known.len())?.copy_from_slice(known);
-        Some(u64::from_le_bytes(bytes))
-    })?
-}
-
 /// What was read at `at`, with what the program has left of it in such memory.
 pub fn put_left(at: u64, bytes: &mut [u8]) {
-    let end = at.saturating_add(bytes.len() as u64);
+    each_part(at, bytes.len(), |left, part| {
+        bytes.get_mut(part).into_iter().for_each(|there| there.copy_from_slice(left));
+    });
+}
+
+/// A replay puts these bytes at `at`: that is what the program leaves in such memory.
+pub fn is_put(at: u64, bytes: &[u8]) {
+    each_part(at, bytes.len(), |left, part| {
+        bytes.get(part).into_iter().for_each(|bytes| left.copy_from_slice(bytes));
+    });
+}
+
+/// Calls `with` for each part of `at..at + len` that is such memory: what is left there, and where it is from `at` on.
+fn each_part(at: u64, len: usize, mut with: impl FnMut(&mut [u8], Range<usize>)) {
+    let end = at.saturating_add(len as u64);
     if !may_lie_in(at, end) {
         return;
     }
-    for area in AREAS.lock().iter().filter(|area| !area.sleeps()) {
+    for area in AREAS.lock().iter_mut().filter(|area| !area.sleeps()) {
         let (start, end) = (at.max(area.start), end.min(area.end()));
         if start < end {
-            let left = area.left.get((start - area.start) as usize..(end - area.start) as usize);
-            let there = bytes.get_mut((start - at) as usize..(end - at) as usize);
-            if let (Some(left), Some(there)) = (left, there) {
-                there.copy_from_slice(left);
+            let part = (start - area.start) as usize..(end - area.start) as usize;
+            if let Some(left) = area.left.get_mut(part) {
+                with(left, (start - at) as usize..(end - at) as usize);
             }
         }
     }

@@ -90,8 +90,11 @@ fn add(digest: &mut Digest, at: u64, len: u64) {
             digest.add(bytes);
         } else {
             let mut buffer = vec![0; wanted as usize];
-            let read = try_read_program_bytes(at, &mut buffer).unwrap_or(0);
             // Others may have stored there since the thread has looked.
+            let read = match foreign::covers(at, wanted) {
+                true => wanted as usize,
+                false => try_read_program_bytes(at, &mut buffer).unwrap_or(0),
+            };
             foreign::put_left(at, &mut buffer);
             digest.add(buffer.get(..read).unwrap_or_default());
             if (read as u64) < wanted {

@@ -7,7 +7,7 @@
 use crate::base::program::{look_at, try_read_program_bytes};
 use crate::base::{census, sys};
 use crate::logs::inputs::unfollowed::unfollowed;
-use crate::logs::inputs::view;
+use crate::logs::inputs::{foreign, view};
 use crate::logs::moment::Call;
 use crate::logs::writes::Writes;
 use crate::thread::Thread;
@@ -156,5 +156,6 @@ fn looked_at(thread: &mut Thread, address: u64, len: u64) -> bool {
 /// Records that the kernel has put `bytes` at `at`.
 pub fn piece(thread: &mut Thread, at: u64, bytes: &[u8]) {
     view::put(thread, at, bytes);
+    foreign::is_put(at, bytes);
     thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
 }
