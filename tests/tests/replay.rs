@@ -612,7 +612,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2 && argc > 1; i++) pthread_create(&threads[i], 0, count, 0);
     for (int i = 0; i < 2 && argc > 1; i++) pthread_join(threads[i], 0);
     if (argc > 1 && system("exit 3") != 3 << 8) return 1;
-    volatile long *both = mmap(0, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // So much that both are watched for it.
+    volatile long *both = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(own, 3, sizeof own);
     int child = fork();
     for (long i = 0; i < 500; i++) {
@@ -629,14 +630,9 @@ int main(int argc, char **argv) {
 "#;
     let here = folder();
     let here = here.path();
-    // Where it is much, both are watched: the first part of the parent, the rest, and the child; and the shell.
-    let ways = [
-        ("one", &[][..], "1 << 20", 3),
-        ("more", &["threads"], "1 << 20", 4),
-        ("little", &[], "4096", 2),
-    ];
-    for (recording, arguments, size, lines) in ways {
-        compile(here, C, "program", &["-pthread", &format!("-DSIZE={size}")]);
+    compile(here, C, "program", &["-pthread"]);
+    // The first part of the parent, the rest, and the child; and the shell.
+    for (recording, arguments, lines) in [("one", &[][..], 3), ("more", &["threads"], 4)] {
         let recorded = record(here, recording, &[&["./program"], arguments].concat());
         let said = text(&recorded.stdout);
         assert_eq!((&*said, &*text(&recorded.stderr)), ("1000 249500 251000 0\n", ""));
@@ -645,8 +641,7 @@ int main(int argc, char **argv) {
         assert_eq!(all.lines().count(), lines, "{all}{}", text(&replay.stderr));
         assert!(all.lines().all(|line| line.contains("equal to the recording")), "{all}");
         let info = text(&output(dep(here).args(["info", recording])).stdout);
-        let processes = names(here, recording).len();
-        assert!(info.contains(&format!("all {processes} to their ends")), "{info}");
+        assert!(info.contains(&format!("all {} to their ends", lines - 1)), "{info}");
         for name in names(here, recording) {
             for command in ["blocks", "memrefs", "syscalls"] {
                 let listed = output(dep(here).args([command, "-p", &name, recording]));
@@ -655,6 +650,75 @@ int main(int argc, char **argv) {
             }
         }
     }
+}
+
+/// A page that processes share, and use now and then: no thread is watched for it, and all commands know what others have
+/// stored.
+#[test]
+fn a_little_memory_that_processes_share_is_followed() {
+    const C: &str = r#"
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define PLACE (void *)0x100000000000
+static volatile long *both;
+static long sum;
+static void take_turns(int from, int to, int first) {
+    char byte = 0;
+    for (long i = 0; i < 100; i++) {
+        if ((!first || i) && read(from, &byte, 1) != 1) _exit(9);
+        sum += *both;
+        *both = *both + i;
+        __atomic_fetch_add(both + 1, sum, __ATOMIC_SEQ_CST);
+        if (write(to, &byte, 1) != 1) _exit(9);
+    }
+}
+int main(void) {
+    int down[2], up[2], status;
+    both = mmap(PLACE, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+    if (pipe(down) || pipe(up)) return 1;
+    int child = fork();
+    if (child == 0) {
+        take_turns(down[0], up[1], 0);
+        return sum % 100;
+    }
+    take_turns(up[0], down[1], 1);
+    waitpid(child, &status, 0);
+    printf("%ld %ld %ld %d\n", *both, both[1], sum, WEXITSTATUS(status));
+}
+"#;
+    let here = folder();
+    let here = here.path();
+    compile(here, C, "program", &["-g"]);
+    let native = output(Command::new(here.join("program")).current_dir(here));
+    let recorded = record(here, "rec", &["./program"]);
+    assert_eq!((text(&recorded.stdout), text(&recorded.stderr)), (text(&native.stdout), "".into()));
+    let replay = output(dep(here).args(["replay", "rec"]));
+    let all = text(&replay.stdout);
+    assert_eq!(all.lines().count(), 2, "{all}{}", text(&replay.stderr));
+    assert!(all.lines().all(|line| line.ends_with("equal to the recording")), "{all}");
+    let names = names(here, "rec");
+    for name in &names {
+        for command in ["blocks", "memrefs", "syscalls", "undo"] {
+            let listed = output(dep(here).args([command, "-p", name, "rec"]));
+            assert!(listed.status.success(), "{command}: {}", text(&listed.stderr));
+            assert!(!listed.stdout.is_empty(), "{command} {name}");
+        }
+    }
+    // Each has stored a hundred times there, and seen what the other one has.
+    let mut last = Vec::new();
+    for name in &names {
+        let asked = ["values", "-p", name, "--address", "0x100000000000", "rec"];
+        let values = output(dep(here).args(asked));
+        let listed = text(&values.stdout);
+        let stores = listed.lines().filter(|line| line.contains(" store 0x100000000000 8 "));
+        assert_eq!(stores.count(), 100, "{name}: {listed}{}", text(&values.stderr));
+        last.extend(listed.lines().last().map(str::to_owned));
+    }
+    // 2 * (0 + 1 + ... + 99): the parent sees what the child has stored last, and the child stores it.
+    let ends = last.iter().map(|line| line.split(' ').next_back().unwrap_or_default());
+    assert_eq!(ends.collect::<Vec<_>>(), ["0x26ac", "0x26ac"], "{last:?}");
 }
 
 /// What a process has recorded that somebody kills replays up to there.

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,6 +58,8 @@ static uint64_t push(_Atomic uint64_t *word) {
 
 int main(int argc, char **argv) {
     if (argc > 1) {
+        // It would wait for ever.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         struct file *file = map(argv[1]);
         play(&file->one, 1, 1, 100);
         play(&file->other, 1, 0, 20);

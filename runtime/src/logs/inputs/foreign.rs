@@ -181,7 +181,8 @@ impl Area {
 
     /// The program has left there what is known already.
     fn close_all(&mut self) {
-        if self.using == 0 && !holds_locks() && protect(self.start..self.end(), 0) {
+        let can = !self.sleeps() && self.using == 0 && !holds_locks();
+        if can && protect(self.start..self.end(), 0) {
             self.open.fill(false);
         }
     }
@@ -197,13 +198,13 @@ impl Area {
     }
 
     /// What is at `page`, which is open now, other than the program has left it: where, and the bytes. That is known from
-    /// now on.
-    fn look(&mut self, page: u64, mut with: impl FnMut(u64, &[u8])) {
+    /// now on. False if it cannot be read: a file has become shorter.
+    fn look(&mut self, page: u64, mut with: impl FnMut(u64, &[u8])) -> bool {
         let mut now = vec![0; PAGE as usize];
         if try_read_program_bytes(page, &mut now) != Ok(PAGE as usize) {
-            return;
+            return false;
         }
-        let Some(known) = self.known(page) else { return };
+        let Some(known) = self.known(page) else { return false };
         let mut any = false;
         for (from, bytes) in differences(known, &now) {
             any = true;
@@ -211,6 +212,7 @@ impl Area {
         }
         known.copy_from_slice(&now);
         self.changed |= any;
+        true
     }
 
     /// The same of all pages that were closed; of the others what is there now is known. All are open.
@@ -222,9 +224,9 @@ impl Area {
         self.open_all();
         for (page, was_open) in self.pages().zip(were_open) {
             match was_open {
-                true => drop(self.keep(page)),
+                true => self.keep(page),
                 false => self.look(page, |at, bytes| with(thread, at, bytes)),
-            }
+            };
         }
     }
 
@@ -240,9 +242,8 @@ impl Area {
     /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
     /// instead.
     fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
-        let now = sys::monotonic_ns();
-        let earned = now.saturating_sub(self.since) / EARNED_IN_NS;
-        self.since = now;
+        let earned = sys::monotonic_ns().saturating_sub(self.since) / EARNED_IN_NS;
+        self.since += earned * EARNED_IN_NS;
         self.credit = CREDIT.min(self.credit.saturating_add(earned.min(CREDIT.into()) as u32));
         let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
         let (address, pc, turns) = access;
@@ -311,7 +312,7 @@ pub fn child_starts(thread: &mut Thread) {
     CROWDED.store(false, Relaxed);
     for area in AREAS.lock().iter_mut() {
         area.using = 0;
-        area.pages().for_each(|page| area.close_page(page));
+        area.close_all();
     }
 }
 
@@ -616,7 +617,9 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
     if !follows {
         return Access::Again;
     }
-    area.look(page, |at, bytes| sees(thread, place, at, bytes));
+    if !area.look(page, |at, bytes| sees(thread, place, at, bytes)) {
+        return Access::Again;
+    }
     if !area.can_go_on((address, place.pc, turns), ACCESS) {
         area.open_all();
         areas.swap_remove(index);
