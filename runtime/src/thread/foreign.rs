@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 pub struct Foreign {
     /// It is in a call that was given some of what begins at these addresses.
     pub uses: Vec<u64>,
+    /// It waits for a word of it.
+    pub waits: bool,
     /// It is stepped over an instruction that accesses these pages, which are open for that.
     pub pages: Vec<u64>,
     /// The access that was done again last, although nothing was closed there: address and turns.

@@ -284,27 +284,29 @@ fn refused_prctl(args: &[usize; 6]) -> Option<&'static str> {
 /// A call that only the kernel is concerned with. Signals may interrupt it, or keep it from
 /// starting. (Whether it starts again then, the kernel decides: our handler has the program's SA_RESTART.)
 fn plain(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
+    let given = foreign::for_kernel(thread, number, args);
     let lent = baton::before_call(thread, number, args);
     let starts_anyway = thread.mailbox.is_pending() && pressure::has_kept(thread);
     let result = match starts_anyway && number & OLD == 0 {
         true => {
             let sets_mask = temporary_mask(number, args).is_some();
             // SAFETY: the program's own call with the program's own arguments.
-            unsafe { pressure::start_anyway(thread, number, args, sets_mask) }
+            unsafe { pressure::start_anyway(thread, number, &given, sets_mask) }
         }
         false => thread.with_true_mask(|thread| {
             let pending = thread.mailbox.pending_word();
             // SAFETY: the program's own call with the program's own arguments.
             unsafe {
                 match number & OLD {
-                    0 => interruptible(pending, number, args),
-                    _ => interruptible_old(pending, number & !OLD, args),
+                    0 => interruptible(pending, number, &given),
+                    _ => interruptible_old(pending, number & !OLD, &given),
                 }
             }
         }),
     };
     let is_ended = result == failed(sys::EINTR) && thread.mailbox.is_pending();
     baton::after_call(thread, lent);
+    foreign::has_waited(thread);
     if result == NOT_STARTED {
         pressure::keeps(thread);
         return Outcome::Again;

@@ -13,6 +13,7 @@
 
 use crate::base::census;
 use crate::base::lock::{Forked, Lock};
+use crate::base::own::anonymous;
 use crate::base::program::{read_program_words, try_read_program_bytes};
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
@@ -26,7 +27,7 @@ use abi::syscalls::{find, may_read};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Most bytes of a mapping that is followed so: all of them are kept twice.
 const LARGEST: u64 = 256 << 10;
@@ -49,6 +50,8 @@ const USED_BY_OTHERS: &str = "memory is shared, and used often (mmap with MAP_SH
 static AREAS: Lock<Vec<Area>> = Lock::new(Vec::new());
 /// From where to where they lie; nowhere if there are none.
 static EXTENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// Threads in calls that were given addresses of [`for_kernel`].
+static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
 /// An area is used too often to be followed so.
 static CROWDED: AtomicBool = AtomicBool::new(false);
 
@@ -63,6 +66,8 @@ struct Area {
     is_shared: bool,
     /// Threads in a call that was given some of it.
     using: u32,
+    /// Where the same memory lies once more, for the kernel ([`for_kernel`]), or 0.
+    again_at: u64,
     /// What is left of its credit, and since when.
     credit: u32,
     since: u64,
@@ -184,6 +189,33 @@ impl Area {
         let can = !self.sleeps() && self.using == 0 && !holds_locks();
         if can && protect(self.start..self.end(), 0) {
             self.open.fill(false);
+        }
+    }
+
+    /// Where the same memory lies for the kernel.
+    fn again_at(&mut self) -> Option<u64> {
+        let len = self.open.len() as u64 * PAGE;
+        if self.again_at == 0 {
+            let at = anonymous(len).ok()?;
+            // An old length of 0 makes a second mapping.
+            let flags = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
+            let args = [self.start as usize, 0, len as usize, flags, at as usize];
+            // SAFETY: memory of the runtime, mapped just now, which becomes this.
+            unsafe { sys::call(nr::MREMAP, &args) }.ok()?;
+            protect(at..at + len, OPEN).then_some(())?;
+            self.again_at = at;
+        }
+        Some(self.again_at)
+    }
+
+    /// It is not followed any more.
+    fn ends(&mut self) {
+        let at = core::mem::take(&mut self.again_at);
+        // (A thread may be about to wait there.)
+        if at != 0 && WAITING_THREADS.load(Relaxed) == 0 {
+            // SAFETY: memory of the runtime, which nobody uses any more.
+            let _ =
+                unsafe { sys::call(nr::MUNMAP, &[at as usize, self.open.len() * PAGE as usize]) };
         }
     }
 
@@ -313,6 +345,7 @@ pub fn child_starts(thread: &mut Thread) {
     for area in AREAS.lock().iter_mut() {
         area.using = 0;
         area.close_all();
+        WAITING_THREADS.store(0, Relaxed);
     }
 }
 
@@ -340,8 +373,8 @@ pub fn lies_at(range: Range<u64>, made: Made) -> bool {
     }
     let (since, last) = (sys::monotonic_ns(), (0, 0, 0));
     let open = vec![true; (len / PAGE) as usize];
-    let (start, credit, using, changed) = (range.start, CREDIT, 0, false);
-    let area = Area { start, left, open, is_shared, using, credit, since, changed, last };
+    let (start, credit, using, changed, again_at) = (range.start, CREDIT, 0, false, 0);
+    let area = Area { start, left, open, is_shared, using, again_at, credit, since, changed, last };
     let mut areas = AREAS.lock();
     areas.push(area);
     if let Some(area) = areas.last_mut().filter(|_| is_file && protect(range, 0)) {
@@ -358,6 +391,7 @@ pub fn end() {
     }
     let mut areas = AREAS.lock();
     areas.iter_mut().for_each(Area::open_all);
+    areas.iter_mut().for_each(Area::ends);
     areas.clear();
     keep_extent(&areas);
 }
@@ -383,7 +417,7 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     let mut areas = AREAS.lock();
     let given = Given::of(call);
     let mut has_locks = None;
-    areas.retain_mut(|area| {
+    let mut stays = |area: &mut Area| {
         if forks && area.sleeps() && !area.wakes() {
             return false;
         }
@@ -405,6 +439,13 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             area.using += 1;
         }
         area.can_go_on((pc, pc, thread.turns()), ACCESS + area.open.len() as u32)
+    };
+    areas.retain_mut(|area| {
+        let stays = stays(area);
+        if !stays {
+            area.ends();
+        }
+        stays
     });
     keep_extent(&areas);
 }
@@ -488,6 +529,10 @@ struct Given {
 impl Given {
     fn of(call: &Call) -> Given {
         let args = call.args.map(|arg| arg as u64);
+        if waits_for(call.number, &call.args) {
+            // But for the time that it waits at most.
+            return Given { all: false, ranges: alloc::vec![(args[3], 16)] };
+        }
         let mut ranges: Vec<_> =
             call.writes.ranges.iter().map(|range| (range.address, range.length)).collect();
         let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
@@ -510,6 +555,50 @@ impl Given {
         let is_in =
             |&(at, len): &(u64, u64)| at < area.end() && area.start < at.saturating_add(len);
         self.all || self.ranges.iter().any(is_in)
+    }
+}
+
+/// Whether the call waits for a word, or wakes who waits for one, wherever it is mapped: it changes nothing.
+fn waits_for(number: usize, args: &[usize; 6]) -> bool {
+    const PRIVATE: usize = 128;
+    const CLOCK_REALTIME: usize = 256;
+    const WAIT: usize = 0;
+    const WAKE: usize = 1;
+    const REQUEUE: usize = 3;
+    const CMP_REQUEUE: usize = 4;
+    const WAIT_BITSET: usize = 9;
+    const WAKE_BITSET: usize = 10;
+    let operation = args[1] & !CLOCK_REALTIME;
+    number == nr::FUTEX
+        && operation & PRIVATE == 0
+        && matches!(operation, WAIT | WAKE | REQUEUE | CMP_REQUEUE | WAIT_BITSET | WAKE_BITSET)
+}
+
+/// The arguments of a call that waits, or wakes, with the addresses where such memory is open for the kernel alone.
+pub fn for_kernel(thread: &mut Thread, number: usize, args: &[usize; 6]) -> [usize; 6] {
+    let mut given = *args;
+    if !has_any() || !waits_for(number, args) {
+        return given;
+    }
+    let mut areas = AREAS.lock();
+    for at in [0, 4] {
+        let word = given[at] as u64;
+        let area = area_of(&mut areas, page_down(word)).filter(|area| !area.sleeps());
+        let start = area.as_ref().map_or(0, |area| area.start);
+        if let Some(again) = area.and_then(Area::again_at) {
+            given[at] = (again + (word - start)) as usize;
+            if !core::mem::replace(&mut thread.foreign.waits, true) {
+                WAITING_THREADS.fetch_add(1, Relaxed);
+            }
+        }
+    }
+    given
+}
+
+/// The call of [`for_kernel`] has returned.
+pub fn has_waited(thread: &mut Thread) {
+    if core::mem::take(&mut thread.foreign.waits) {
+        WAITING_THREADS.fetch_sub(1, Relaxed);
     }
 }
 
@@ -622,6 +711,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
     }
     if !area.can_go_on((address, place.pc, turns), ACCESS) {
         area.open_all();
+        area.ends();
         areas.swap_remove(index);
         keep_extent(&areas);
         return Access::Again;
