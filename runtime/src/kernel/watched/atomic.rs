@@ -23,7 +23,12 @@ pub struct Change {
     pub register: Option<(Register, u64)>,
 }
 
-pub fn carry_out(thread: &mut Thread, pc: u64, insn: &Instruction, extents: &Extents) -> Outcome {
+pub(super) fn carry_out(
+    thread: &mut Thread,
+    pc: u64,
+    insn: &Instruction,
+    extents: &Extents,
+) -> Outcome {
     let is_atomic = insn.has_lock_prefix() || insn.mnemonic() == Mnemonic::Xchg;
     let (true, [(at, _)]) = (is_atomic, extents.stored.as_slice()) else {
         return change_memory(thread, pc, insn, extents);

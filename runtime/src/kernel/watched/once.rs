@@ -216,10 +216,8 @@ fn moves(thread: &mut Thread, insn: &Instruction) -> Option<Carried> {
     }
     let mut moved = vec![0; len as usize];
     if !loads {
-        let value = thread.block.registers.gpr[0].to_le_bytes();
-        moved
-            .chunks_mut(size as usize)
-            .for_each(|chunk| chunk.copy_from_slice(&value[..chunk.len()]));
+        let value = bytes(thread.block.registers.gpr[0], size);
+        moved.chunks_exact_mut(size as usize).for_each(|chunk| chunk.copy_from_slice(&value));
     } else if foreign::covers(from, len) && thread.foreign.pages.contains(&page_down(from)) {
         // As the thread has seen it.
         foreign::put_left(from, &mut moved);

@@ -11,11 +11,15 @@
 // On the way of faults: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+mod area;
+mod given;
+
 use crate::base::census;
 use crate::base::lock::{Forked, Lock};
-use crate::base::own::anonymous;
-use crate::base::program::{read_program_words, try_read_program_bytes};
-use crate::base::sys::{self, nr};
+use crate::base::program::try_read_program_bytes;
+use crate::base::sys::nr;
+use crate::logs::inputs::foreign::area::{Area, ACCESS, CROWDED, WAITING_THREADS};
+use crate::logs::inputs::foreign::given::{changes, ends, forks, holds_locks, waits_for, Given};
 use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
 use crate::logs::moment::Call;
 use crate::thread::foreign::Foreign;
@@ -23,26 +27,13 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, PAGE};
-use abi::syscalls::{find, may_read};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most bytes of a mapping that is followed so: all of them are kept twice.
 const LARGEST: u64 = 256 << 10;
-
-/// An area has so many accesses to its credit, and gets one back in so much time.
-const CREDIT: u32 = 4000 * ACCESS;
-const EARNED_IN_NS: u64 = 1_000_000 / ACCESS as u64;
-/// With less, its pages stay open until the next call; if others use them, too, they are closed as before until then, and the
-/// process is watched behind it.
-const SHORT_OF_CREDIT: u32 = CREDIT / 2;
-/// What an access costs; and one of a thread that waits for others, in a loop around it.
-const ACCESS: u32 = 8;
-const WAITING: u32 = 1;
-/// Most turns of such a loop.
-const LOOP: u64 = 8;
 
 /// Why a recording ends where the threads of the process cannot be watched instead.
 const USED_BY_OTHERS: &str = "memory is shared, and used often (mmap with MAP_SHARED)";
@@ -50,32 +41,6 @@ const USED_BY_OTHERS: &str = "memory is shared, and used often (mmap with MAP_SH
 static AREAS: Lock<Vec<Area>> = Lock::new(Vec::new());
 /// From where to where they lie; nowhere if there are none.
 static EXTENT: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-/// Threads in calls that were given addresses of [`for_kernel`].
-static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
-/// An area is used too often to be followed so.
-static CROWDED: AtomicBool = AtomicBool::new(false);
-
-/// A mapping: whole pages, which the program may load from and store to.
-struct Area {
-    start: u64,
-    /// What the program has left there, as far as it is known; nothing until others have it, too.
-    left: Vec<u8>,
-    /// Its pages that are open.
-    open: Vec<bool>,
-    /// Others have it, too: that is certain, or it is made for that.
-    is_shared: bool,
-    /// Threads in a call that was given some of it.
-    using: u32,
-    /// Where the same memory lies once more, for the kernel ([`for_kernel`]), or 0.
-    again_at: u64,
-    /// What is left of its credit, and since when.
-    credit: u32,
-    since: u64,
-    /// Others have stored there.
-    changed: bool,
-    /// Where it was used last: address, pc, turns.
-    last: (u64, u64, u64),
-}
 
 /// How a fault is to go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,226 +58,6 @@ pub struct Place {
     pub pc: u64,
     pub rcx: u64,
     pub insn: u32,
-}
-
-impl Area {
-    fn end(&self) -> u64 {
-        self.start + self.open.len() as u64 * PAGE
-    }
-
-    fn pages(&self) -> impl Iterator<Item = u64> + use<> {
-        (self.start..self.end()).step_by(PAGE as usize)
-    }
-
-    fn index(&self, page: u64) -> usize {
-        ((page - self.start) / PAGE) as usize
-    }
-
-    fn is_open(&self, page: u64) -> bool {
-        self.open.get(self.index(page)).is_none_or(|open| *open)
-    }
-
-    /// False if the kernel has no room for so many mappings.
-    fn open(&mut self, page: u64) {
-        let index = self.index(page);
-        if protect(page..page + PAGE, OPEN) {
-            self.open.get_mut(index).into_iter().for_each(|open| *open = true);
-            return;
-        }
-        // No room for another mapping: as one it needs none.
-        if !protect(self.start..self.end(), OPEN) {
-            crate::die!("no memory for the mappings of the program");
-        }
-        self.open.fill(true);
-    }
-
-    fn open_all(&mut self) {
-        if self.open.iter().all(|open| *open) {
-            return;
-        }
-        if !protect(self.start..self.end(), OPEN) {
-            crate::die!("no memory for the mappings of the program");
-        }
-        self.open.fill(true);
-    }
-
-    /// The program has left there what is known already.
-    fn close_page(&mut self, page: u64) {
-        let index = self.index(page);
-        if protect(page..page + PAGE, 0) {
-            self.open.get_mut(index).into_iter().for_each(|open| *open = false);
-        }
-    }
-
-    /// Nobody else has it until a process is forked.
-    fn sleeps(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    /// The program has left there what is there now. False if that cannot be known.
-    fn close(&mut self) -> bool {
-        if self.sleeps() || self.using > 0 || !self.open.contains(&true) {
-            return true;
-        }
-        for page in self.pages() {
-            if self.is_open(page) && !self.keep(page) {
-                return false;
-            }
-        }
-        let closed = protect(self.start..self.end(), 0);
-        if closed {
-            self.open.fill(false);
-        }
-        closed
-    }
-
-    /// Others have it from now on, too. False if what the program has left there cannot be known.
-    fn wakes(&mut self) -> bool {
-        self.left.resize(self.open.len() * PAGE as usize, 0);
-        self.pages().all(|page| self.keep(page))
-    }
-
-    /// What others have stored is noted as written for a call. All is closed behind it, unless it is in use.
-    fn show(&mut self, thread: &mut Thread) {
-        if self.sleeps() {
-            return;
-        }
-        self.open_all();
-        for page in self.pages() {
-            self.look(page, |at, bytes| writes(thread, at, bytes));
-        }
-        self.close_all();
-    }
-
-    /// The program has left there what is known already.
-    fn close_all(&mut self) {
-        let can = !self.sleeps() && self.using == 0 && !holds_locks();
-        if can && protect(self.start..self.end(), 0) {
-            self.open.fill(false);
-        }
-    }
-
-    /// Where the same memory lies for the kernel.
-    fn again_at(&mut self) -> Option<u64> {
-        let len = self.open.len() as u64 * PAGE;
-        if self.again_at == 0 {
-            let at = anonymous(len).ok()?;
-            // An old length of 0 makes a second mapping.
-            let flags = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
-            let args = [self.start as usize, 0, len as usize, flags, at as usize];
-            // SAFETY: memory of the runtime, mapped just now, which becomes this.
-            unsafe { sys::call(nr::MREMAP, &args) }.ok()?;
-            protect(at..at + len, OPEN).then_some(())?;
-            self.again_at = at;
-        }
-        Some(self.again_at)
-    }
-
-    /// It is not followed any more.
-    fn ends(&mut self) {
-        let at = core::mem::take(&mut self.again_at);
-        // (A thread may be about to wait there.)
-        if at != 0 && WAITING_THREADS.load(Relaxed) == 0 {
-            // SAFETY: memory of the runtime, which nobody uses any more.
-            let _ =
-                unsafe { sys::call(nr::MUNMAP, &[at as usize, self.open.len() * PAGE as usize]) };
-        }
-    }
-
-    fn known(&mut self, page: u64) -> Option<&mut [u8]> {
-        let from = (page - self.start) as usize;
-        self.left.get_mut(from..from + PAGE as usize)
-    }
-
-    fn keep(&mut self, page: u64) -> bool {
-        let Some(known) = self.known(page) else { return false };
-        try_read_program_bytes(page, known) == Ok(PAGE as usize)
-    }
-
-    /// What is at `page`, which is open now, other than the program has left it: where, and the bytes. That is known from
-    /// now on. False if it cannot be read: a file has become shorter.
-    fn look(&mut self, page: u64, mut with: impl FnMut(u64, &[u8])) -> bool {
-        let mut now = vec![0; PAGE as usize];
-        if try_read_program_bytes(page, &mut now) != Ok(PAGE as usize) {
-            return false;
-        }
-        let Some(known) = self.known(page) else { return false };
-        let mut any = false;
-        for (from, bytes) in differences(known, &now) {
-            any = true;
-            with(page + from as u64, bytes);
-        }
-        known.copy_from_slice(&now);
-        self.changed |= any;
-        true
-    }
-
-    /// The same of all pages that were closed; of the others what is there now is known. All are open.
-    fn open_and_look(&mut self, thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
-        if self.sleeps() {
-            return;
-        }
-        let were_open = self.open.clone();
-        self.open_all();
-        for (page, was_open) in self.pages().zip(were_open) {
-            match was_open {
-                true => self.keep(page),
-                false => self.look(page, |at, bytes| with(thread, at, bytes)),
-            };
-        }
-    }
-
-    /// Whether others use it, too.
-    fn is_used(&self) -> bool {
-        self.changed || self.is_shared
-    }
-
-    fn is_scarce(&self) -> bool {
-        self.credit < SHORT_OF_CREDIT
-    }
-
-    /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
-    /// instead.
-    fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
-        let earned = sys::monotonic_ns().saturating_sub(self.since) / EARNED_IN_NS;
-        self.since += earned * EARNED_IN_NS;
-        self.credit = CREDIT.min(self.credit.saturating_add(earned.min(CREDIT.into()) as u32));
-        let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
-        let (address, pc, turns) = access;
-        let waits =
-            (last_address, last_pc) == (address, pc) && turns.wrapping_sub(last_turns) <= LOOP;
-        let price = if waits { WAITING } else { price };
-        let can_pay = self.credit >= price;
-        self.credit = self.credit.saturating_sub(price);
-        if self.is_scarce() && self.is_used() {
-            CROWDED.store(true, Relaxed);
-        }
-        can_pay || self.is_used()
-    }
-}
-
-const OPEN: usize = sys::PROT_READ | sys::PROT_WRITE;
-
-fn protect(range: Range<u64>, protection: usize) -> bool {
-    let args = [range.start as usize, (range.end - range.start) as usize, protection];
-    // SAFETY: memory of the program's, which it finds open wherever it comes to it.
-    unsafe { sys::call(nr::MPROTECT, &args) }.is_ok()
-}
-
-/// Where `new` is not as `old`, and what is there: few bytes that are the same in between are among them.
-fn differences<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
-    const GAP: usize = 32;
-    let mut at = 0;
-    core::iter::from_fn(move || {
-        let differs = |i: &usize| old.get(*i) != new.get(*i);
-        let first = (at..new.len()).find(differs)?;
-        let mut end = first + 1;
-        while let Some(next) = (end..new.len().min(end + GAP)).find(differs) {
-            end = next + 1;
-        }
-        at = end;
-        Some((first, new.get(first..end)?))
-    })
 }
 
 /// Whether there is such memory.
@@ -371,15 +116,10 @@ pub fn lies_at(range: Range<u64>, made: Made) -> bool {
     if is_file {
         left.resize(len as usize, 0);
     }
-    let (since, last) = (sys::monotonic_ns(), (0, 0, 0));
-    let open = vec![true; (len / PAGE) as usize];
-    let (start, credit, using, changed, again_at) = (range.start, CREDIT, 0, false, 0);
-    let area = Area { start, left, open, is_shared, using, again_at, credit, since, changed, last };
+    let mut area = Area::new(&range, left, is_shared);
+    area.close_all();
     let mut areas = AREAS.lock();
     areas.push(area);
-    if let Some(area) = areas.last_mut().filter(|_| is_file && protect(range, 0)) {
-        area.open.fill(false);
-    }
     keep_extent(&areas);
     true
 }
@@ -430,7 +170,7 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             return is_known;
         }
         area.open_and_look(thread, each);
-        if changed.is_some_and(|(start, end)| start < area.end() && area.start < end) {
+        if changed.is_some_and(|(start, end)| area.meets(start, end)) {
             return false;
         }
         area.is_shared |= forks;
@@ -485,7 +225,9 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
         let areas = AREAS.lock();
         areas.iter().any(|area| !area.sleeps() && given.some_of(area))
     };
-    let is_beyond = is_crowded || census::live() > 1 && !ends(call.number) && others_use();
+    // (No other thread runs while a process is forked.)
+    let is_long = !ends(call.number) && !forks(call);
+    let is_beyond = is_crowded || census::live() > 1 && is_long && others_use();
     if is_beyond && !is_watched_instead(thread) {
         if AREAS.lock().iter().any(|area| area.is_shared) {
             unfollowed_meanwhile(thread, USED_BY_OTHERS);
@@ -495,10 +237,6 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
         return false;
     }
     is_beyond
-}
-
-fn ends(number: usize) -> bool {
-    matches!(number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT)
 }
 
 /// A file that is mapped was written to: what of that shows is noted.
@@ -518,62 +256,6 @@ fn leaves_call(thread: &mut Thread) {
     }
 }
 
-/// What a call is given.
-struct Given {
-    /// It may be anything.
-    all: bool,
-    /// Pieces of memory: where, and how long.
-    ranges: Vec<(u64, u64)>,
-}
-
-impl Given {
-    fn of(call: &Call) -> Given {
-        let args = call.args.map(|arg| arg as u64);
-        if waits_for(call.number, &call.args) {
-            // But for the time that it waits at most.
-            return Given { all: false, ranges: alloc::vec![(args[3], 16)] };
-        }
-        let mut ranges: Vec<_> =
-            call.writes.ranges.iter().map(|range| (range.address, range.length)).collect();
-        let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
-        let is_known = find(call.number as u64).is_some_and(|known| {
-            may_read(known, &args, read, &mut |at, len| ranges.push((at, len)))
-        });
-        ranges.extend(names(call).map(|(start, end)| (start, end - start)));
-        if is_futex(call.number) {
-            ranges.extend(args.map(|arg| (arg, 1)));
-        }
-        let all = match call.number {
-            // What the thread holds is given up for it.
-            nr::EXIT => holds_locks(),
-            number => ends(number) || forks(call) || call.writes.elsewhere || !is_known,
-        };
-        Given { all, ranges }
-    }
-
-    fn some_of(&self, area: &Area) -> bool {
-        let is_in =
-            |&(at, len): &(u64, u64)| at < area.end() && area.start < at.saturating_add(len);
-        self.all || self.ranges.iter().any(is_in)
-    }
-}
-
-/// Whether the call waits for a word, or wakes who waits for one, wherever it is mapped: it changes nothing.
-fn waits_for(number: usize, args: &[usize; 6]) -> bool {
-    const PRIVATE: usize = 128;
-    const CLOCK_REALTIME: usize = 256;
-    const WAIT: usize = 0;
-    const WAKE: usize = 1;
-    const REQUEUE: usize = 3;
-    const CMP_REQUEUE: usize = 4;
-    const WAIT_BITSET: usize = 9;
-    const WAKE_BITSET: usize = 10;
-    let operation = args[1] & !CLOCK_REALTIME;
-    number == nr::FUTEX
-        && operation & PRIVATE == 0
-        && matches!(operation, WAIT | WAKE | REQUEUE | CMP_REQUEUE | WAIT_BITSET | WAKE_BITSET)
-}
-
 /// The arguments of a call that waits, or wakes, with the addresses where such memory is open for the kernel alone.
 pub fn for_kernel(thread: &mut Thread, number: usize, args: &[usize; 6]) -> [usize; 6] {
     let mut given = *args;
@@ -581,12 +263,13 @@ pub fn for_kernel(thread: &mut Thread, number: usize, args: &[usize; 6]) -> [usi
         return given;
     }
     let mut areas = AREAS.lock();
-    for at in [0, 4] {
-        let word = given[at] as u64;
+    let [first, .., second, _] = &mut given;
+    for given in [first, second] {
+        let word = *given as u64;
         let area = area_of(&mut areas, page_down(word)).filter(|area| !area.sleeps());
         let start = area.as_ref().map_or(0, |area| area.start);
         if let Some(again) = area.and_then(Area::again_at) {
-            given[at] = (again + (word - start)) as usize;
+            *given = (again + (word - start)) as usize;
             if !core::mem::replace(&mut thread.foreign.waits, true) {
                 WAITING_THREADS.fetch_add(1, Relaxed);
             }
@@ -602,85 +285,9 @@ pub fn has_waited(thread: &mut Thread) {
     }
 }
 
-/// Whether the arguments of a call may be addresses of words that threads wait for.
-fn is_futex(number: usize) -> bool {
-    const FUTEX_WAKE: usize = 454;
-    const FUTEX_REQUEUE: usize = 456;
-    matches!(number, nr::FUTEX | FUTEX_WAKE..=FUTEX_REQUEUE)
-}
-
-/// Whether the call makes a process that has a copy of all other memory.
-fn forks(call: &Call) -> bool {
-    const CLONE_VM: u64 = 0x100;
-    let first = call.args[0] as u64;
-    match call.number {
-        nr::FORK => true,
-        nr::CLONE => first & CLONE_VM == 0,
-        // (Its flags are in memory.)
-        nr::CLONE3 => {
-            let mut flags = [0u64];
-            read_program_words(first, &mut flags) && flags[0] & CLONE_VM == 0
-        }
-        _ => false,
-    }
-}
-
-/// The memory that a call names which is about memory.
-fn names(call: &Call) -> Option<(u64, u64)> {
-    const MINCORE: usize = 27;
-    const MLOCK: usize = 149;
-    const MUNLOCK: usize = 150;
-    const MLOCK2: usize = 325;
-    let [at, len, ..] = call.args.map(|arg| arg as u64);
-    match call.number {
-        nr::MSYNC | nr::MADVISE | MINCORE | MLOCK | MUNLOCK | MLOCK2 => {
-            Some((at, at.saturating_add(len)))
-        }
-        _ => changes(call),
-    }
-}
-
-/// What lies there is another memory behind the call, or has other rights.
-fn changes(call: &Call) -> Option<(u64, u64)> {
-    const LONGEST: u64 = 1 << 46;
-    let [first, second, third, fourth, fifth, _] = call.args.map(|arg| arg as u64);
-    let from = |at: u64, len: u64| (at, at.saturating_add(len));
-    match call.number {
-        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT if first != 0 => {
-            Some(from(first, second))
-        }
-        nr::MREMAP if fourth as usize & sys::MREMAP_FIXED != 0 => {
-            let (one, other) = (from(first, second), from(fifth, third));
-            Some((one.0.min(other.0), one.1.max(other.1)))
-        }
-        nr::MREMAP => Some(from(first, second.max(third))),
-        nr::SHMAT if second != 0 => Some(from(second, LONGEST)),
-        _ => None,
-    }
-}
-
-/// Whether the thread has locks that the kernel gives up for it, wherever they lie, when it is killed.
-fn holds_locks() -> bool {
-    const GET_ROBUST_LIST: usize = 274;
-    let (mut head, mut len) = (0u64, 0u64);
-    let args = [0, &raw mut head as usize, &raw mut len as usize];
-    // SAFETY: the kernel writes two words.
-    if unsafe { sys::call(GET_ROBUST_LIST, &args) }.is_err() || head == 0 {
-        return false;
-    }
-    // The first lock, or this list again; what to add; the one that is being taken or given.
-    let mut words = [0u64; 3];
-    read_program_words(head, &mut words) && (words[0] & !1 != head || words[2] != 0)
-}
-
 fn sees(thread: &mut Thread, place: &Place, at: u64, bytes: &[u8]) {
     let (pc, address) = (LiveAddr(place.pc), LiveAddr(at));
     thread.event(place.insn, &Event::Seen { pc, rcx: place.rcx, address, bytes });
-}
-
-/// What others have stored comes with the call.
-fn writes(thread: &mut Thread, at: u64, bytes: &[u8]) {
-    thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
 }
 
 /// The thread has faulted at `address`, in translated code; its turns are those that it had made in front of the instruction.
@@ -693,7 +300,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
     let follows = thread.recorder.to_file() && !has_happened();
     let mut areas = AREAS.lock();
     let page = page_down(address);
-    let Some(index) = areas.iter().position(|area| (area.start..area.end()).contains(&page)) else {
+    let Some(index) = areas.iter().position(|area| area.has(page)) else {
         return Access::Elsewhere;
     };
     let Some(area) = areas.get_mut(index) else { return Access::Elsewhere };
@@ -716,7 +323,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
         keep_extent(&areas);
         return Access::Again;
     }
-    if may_step && (!area.is_scarce() || area.is_used() && area.credit > 0) {
+    if may_step && area.has_credit() {
         thread.foreign.pages.push(page);
         return Access::Once;
     }
@@ -814,7 +421,7 @@ pub fn look(thread: &mut Thread, place: &Place) {
 }
 
 fn area_of(areas: &mut [Area], page: u64) -> Option<&mut Area> {
-    areas.iter_mut().find(|area| (area.start..area.end()).contains(&page))
+    areas.iter_mut().find(|area| area.has(page))
 }
 
 /// The thread was stepped over the instruction of [`Access::Once`]: what it has left is known, and its pages are closed again.
@@ -838,20 +445,4 @@ pub fn opens(address: u64) -> bool {
     let page = page_down(address);
     let area = area_of(&mut areas, page).filter(|area| !area.is_open(page));
     area.map(|area| area.open(page)).is_some()
-}
-
-#[cfg(test)]
-#[allow(clippy::disallowed_macros, reason = "tests may panic")]
-mod tests {
-    use super::differences;
-
-    #[test]
-    fn places_of_change_are_found() {
-        let old = [0u8; 200];
-        let mut new = old;
-        assert_eq!(differences(&old, &new).count(), 0);
-        (new[3], new[20], new[150], new[199]) = (1, 2, 3, 4);
-        let found: Vec<_> = differences(&old, &new).map(|(at, bytes)| (at, bytes.len())).collect();
-        assert_eq!(found, [(3, 18), (150, 1), (199, 1)]);
-    }
 }

@@ -1,0 +1,328 @@
+//! A piece of memory that other processes may store to: its pages, of which each is open to the program or closed, and what the
+//! program has left there.
+// On the way of faults: an index may panic, `get` says what then.
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
+
+use crate::base::own::anonymous;
+use crate::base::program::try_read_program_bytes;
+use crate::base::sys::{self, nr};
+use crate::logs::inputs::foreign::given::holds_locks;
+use crate::thread::Thread;
+use abi::event::{Event, WHOLE_UNIT};
+use abi::ids::LiveAddr;
+use abi::layout::PAGE;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// An area has so many accesses to its credit, and gets one back in so much time.
+const CREDIT: u32 = 4000 * ACCESS;
+const EARNED_IN_NS: u64 = 1_000_000 / ACCESS as u64;
+/// With less, its pages stay open until the next call; if others use them, too, they are closed as before until then, and the
+/// process is watched behind it.
+const SHORT_OF_CREDIT: u32 = CREDIT / 2;
+/// What an access costs; and one of a thread that waits for others, in a loop around it.
+pub const ACCESS: u32 = 8;
+const WAITING: u32 = 1;
+/// Most turns of such a loop.
+const LOOP: u64 = 8;
+
+/// Threads in calls that were given addresses of [`super::for_kernel`].
+pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
+/// An area is used too often to be followed so.
+pub static CROWDED: AtomicBool = AtomicBool::new(false);
+
+/// A mapping: whole pages, which the program may load from and store to.
+pub struct Area {
+    pub start: u64,
+    /// What the program has left there, as far as it is known; nothing until others have it, too.
+    pub left: Vec<u8>,
+    /// Its pages that are open.
+    pub open: Vec<bool>,
+    /// Others have it, too: that is certain, or it is made for that.
+    pub is_shared: bool,
+    /// Threads in a call that was given some of it.
+    pub using: u32,
+    /// Where the same memory lies once more, for the kernel ([`super::for_kernel`]), or 0.
+    again_at: u64,
+    /// What is left of its credit, and since when.
+    credit: u32,
+    since: u64,
+    /// Others have stored there.
+    changed: bool,
+    /// Where it was used last: address, pc, turns.
+    last: (u64, u64, u64),
+}
+
+impl Area {
+    /// `left` is what the program has left there, or nothing if nobody else has it until a process is forked.
+    pub fn new(range: &Range<u64>, left: Vec<u8>, is_shared: bool) -> Area {
+        Area {
+            start: range.start,
+            left,
+            open: vec![true; ((range.end - range.start) / PAGE) as usize],
+            is_shared,
+            using: 0,
+            again_at: 0,
+            credit: CREDIT,
+            since: sys::monotonic_ns(),
+            changed: false,
+            last: (0, 0, 0),
+        }
+    }
+
+    /// Whether `page` is one of its.
+    pub fn has(&self, page: u64) -> bool {
+        (self.start..self.end()).contains(&page)
+    }
+
+    /// Whether it shares bytes with `start..end`.
+    pub fn meets(&self, start: u64, end: u64) -> bool {
+        start < self.end() && self.start < end
+    }
+
+    /// Whether it can be closed again behind one access.
+    pub fn has_credit(&self) -> bool {
+        self.credit > 0 && (!self.is_scarce() || self.is_used())
+    }
+
+    pub fn end(&self) -> u64 {
+        self.start + self.open.len() as u64 * PAGE
+    }
+
+    pub fn pages(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.start..self.end()).step_by(PAGE as usize)
+    }
+
+    fn index(&self, page: u64) -> usize {
+        ((page - self.start) / PAGE) as usize
+    }
+
+    pub fn is_open(&self, page: u64) -> bool {
+        self.open.get(self.index(page)).is_none_or(|open| *open)
+    }
+
+    /// False if the kernel has no room for so many mappings.
+    pub fn open(&mut self, page: u64) {
+        let index = self.index(page);
+        if protect(page..page + PAGE, OPEN) {
+            self.open.get_mut(index).into_iter().for_each(|open| *open = true);
+            return;
+        }
+        // No room for another mapping: as one it needs none.
+        if !protect(self.start..self.end(), OPEN) {
+            crate::die!("no memory for the mappings of the program");
+        }
+        self.open.fill(true);
+    }
+
+    pub fn open_all(&mut self) {
+        if self.open.iter().all(|open| *open) {
+            return;
+        }
+        if !protect(self.start..self.end(), OPEN) {
+            crate::die!("no memory for the mappings of the program");
+        }
+        self.open.fill(true);
+    }
+
+    /// The program has left there what is known already.
+    pub fn close_page(&mut self, page: u64) {
+        let index = self.index(page);
+        if protect(page..page + PAGE, 0) {
+            self.open.get_mut(index).into_iter().for_each(|open| *open = false);
+        }
+    }
+
+    /// Nobody else has it until a process is forked.
+    pub fn sleeps(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// The program has left there what is there now. False if that cannot be known.
+    pub fn close(&mut self) -> bool {
+        if self.sleeps() || self.using > 0 || !self.open.contains(&true) {
+            return true;
+        }
+        for page in self.pages() {
+            if self.is_open(page) && !self.keep(page) {
+                return false;
+            }
+        }
+        let closed = protect(self.start..self.end(), 0);
+        if closed {
+            self.open.fill(false);
+        }
+        closed
+    }
+
+    /// Others have it from now on, too. False if what the program has left there cannot be known.
+    pub fn wakes(&mut self) -> bool {
+        self.left.resize(self.open.len() * PAGE as usize, 0);
+        self.pages().all(|page| self.keep(page))
+    }
+
+    /// What others have stored is noted as written for a call. All is closed behind it, unless it is in use.
+    pub fn show(&mut self, thread: &mut Thread) {
+        if self.sleeps() {
+            return;
+        }
+        self.open_all();
+        for page in self.pages() {
+            self.look(page, |at, bytes| writes(thread, at, bytes));
+        }
+        self.close_all();
+    }
+
+    /// The program has left there what is known already.
+    pub fn close_all(&mut self) {
+        let can = !self.sleeps() && self.using == 0 && !holds_locks();
+        if can && protect(self.start..self.end(), 0) {
+            self.open.fill(false);
+        }
+    }
+
+    /// Where the same memory lies for the kernel.
+    pub fn again_at(&mut self) -> Option<u64> {
+        let len = self.open.len() as u64 * PAGE;
+        if self.again_at == 0 {
+            let at = anonymous(len).ok()?;
+            // An old length of 0 makes a second mapping.
+            let flags = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
+            let args = [self.start as usize, 0, len as usize, flags, at as usize];
+            // SAFETY: memory of the runtime, mapped just now, which becomes this.
+            unsafe { sys::call(nr::MREMAP, &args) }.ok()?;
+            protect(at..at + len, OPEN).then_some(())?;
+            self.again_at = at;
+        }
+        Some(self.again_at)
+    }
+
+    /// It is not followed any more.
+    pub fn ends(&mut self) {
+        let at = core::mem::take(&mut self.again_at);
+        // (A thread may be about to wait there.)
+        if at != 0 && WAITING_THREADS.load(Relaxed) == 0 {
+            // SAFETY: memory of the runtime, which nobody uses any more.
+            let _ =
+                unsafe { sys::call(nr::MUNMAP, &[at as usize, self.open.len() * PAGE as usize]) };
+        }
+    }
+
+    fn known(&mut self, page: u64) -> Option<&mut [u8]> {
+        let from = (page - self.start) as usize;
+        self.left.get_mut(from..from + PAGE as usize)
+    }
+
+    pub fn keep(&mut self, page: u64) -> bool {
+        let Some(known) = self.known(page) else { return false };
+        try_read_program_bytes(page, known) == Ok(PAGE as usize)
+    }
+
+    /// What is at `page`, which is open now, other than the program has left it: where, and the bytes. That is known from
+    /// now on. False if it cannot be read: a file has become shorter.
+    pub fn look(&mut self, page: u64, mut with: impl FnMut(u64, &[u8])) -> bool {
+        let mut now = vec![0; PAGE as usize];
+        if try_read_program_bytes(page, &mut now) != Ok(PAGE as usize) {
+            return false;
+        }
+        let Some(known) = self.known(page) else { return false };
+        let mut any = false;
+        for (from, bytes) in differences(known, &now) {
+            any = true;
+            with(page + from as u64, bytes);
+        }
+        known.copy_from_slice(&now);
+        self.changed |= any;
+        true
+    }
+
+    /// The same of all pages that were closed; of the others what is there now is known. All are open.
+    pub fn open_and_look(&mut self, thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
+        if self.sleeps() {
+            return;
+        }
+        let were_open = self.open.clone();
+        self.open_all();
+        for (page, was_open) in self.pages().zip(were_open) {
+            match was_open {
+                true => self.keep(page),
+                false => self.look(page, |at, bytes| with(thread, at, bytes)),
+            };
+        }
+    }
+
+    /// Whether others use it, too.
+    fn is_used(&self) -> bool {
+        self.changed || self.is_shared
+    }
+
+    pub fn is_scarce(&self) -> bool {
+        self.credit < SHORT_OF_CREDIT
+    }
+
+    /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
+    /// instead.
+    pub fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
+        let earned = sys::monotonic_ns().saturating_sub(self.since) / EARNED_IN_NS;
+        self.since += earned * EARNED_IN_NS;
+        self.credit = CREDIT.min(self.credit.saturating_add(earned.min(CREDIT.into()) as u32));
+        let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
+        let (address, pc, turns) = access;
+        let waits =
+            (last_address, last_pc) == (address, pc) && turns.wrapping_sub(last_turns) <= LOOP;
+        let price = if waits { WAITING } else { price };
+        let can_pay = self.credit >= price;
+        self.credit = self.credit.saturating_sub(price);
+        if self.is_scarce() && self.is_used() {
+            CROWDED.store(true, Relaxed);
+        }
+        can_pay || self.is_used()
+    }
+}
+
+const OPEN: usize = sys::PROT_READ | sys::PROT_WRITE;
+
+fn protect(range: Range<u64>, protection: usize) -> bool {
+    let args = [range.start as usize, (range.end - range.start) as usize, protection];
+    // SAFETY: memory of the program's, which it finds open wherever it comes to it.
+    unsafe { sys::call(nr::MPROTECT, &args) }.is_ok()
+}
+
+/// Where `new` is not as `old`, and what is there: few bytes that are the same in between are among them.
+fn differences<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = (usize, &'a [u8])> {
+    const GAP: usize = 32;
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let differs = |i: &usize| old.get(*i) != new.get(*i);
+        let first = (at..new.len()).find(differs)?;
+        let mut end = first + 1;
+        while let Some(next) = (end..new.len().min(end + GAP)).find(differs) {
+            end = next + 1;
+        }
+        at = end;
+        Some((first, new.get(first..end)?))
+    })
+}
+
+/// What others have stored comes with the call.
+fn writes(thread: &mut Thread, at: u64, bytes: &[u8]) {
+    thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_macros, reason = "tests may panic")]
+mod tests {
+    use super::differences;
+
+    #[test]
+    fn places_of_change_are_found() {
+        let old = [0u8; 200];
+        let mut new = old;
+        assert_eq!(differences(&old, &new).count(), 0);
+        (new[3], new[20], new[150], new[199]) = (1, 2, 3, 4);
+        let found: Vec<_> = differences(&old, &new).map(|(at, bytes)| (at, bytes.len())).collect();
+        assert_eq!(found, [(3, 18), (150, 1), (199, 1)]);
+    }
+}
