@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 pub struct Foreign {
     /// It is in a call that was given some of what begins at these addresses.
     pub uses: Vec<u64>,
+    /// All of it is open for the call that it is about to make, and it has seen what others have stored.
+    pub is_shown: bool,
     /// It waits for a word of it.
     pub waits: bool,
     /// It is stepped over an instruction that accesses these pages, which are open for that.

@@ -87,10 +87,14 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     if makes && !view::only_if_shared() && threads::shares_memory(number, &args) {
         watched::start::from_here_on(thread, thread.syscall_pc);
     }
-    let writes = match log().wants_writes() || has_protected_pages() {
+    let mut writes = match log().wants_writes() || has_protected_pages() {
         true => Writes::of(number, &args),
         false => Writes::default(),
     };
+    if writes.elsewhere && foreign::is_shown(thread) {
+        // What says where may lie there.
+        writes = Writes::of(number, &args);
+    }
     let brk = match number {
         nr::BRK if log().wants_writes() => brk().current,
         _ => 0,

@@ -136,10 +136,29 @@ pub fn end() {
     keep_extent(&areas);
 }
 
+/// All that others have stored is seen in front of the call that the thread is about to make, and can be read. False if there
+/// is no such memory.
+pub fn is_shown(thread: &mut Thread) -> bool {
+    if !has_any() || thread.vfork_child || !thread.recorder.to_file() {
+        return false;
+    }
+    let place = in_front_of_call(thread);
+    let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
+    AREAS.lock().iter_mut().for_each(|area| area.open_and_look(thread, each, false));
+    thread.foreign.is_shown = true;
+    true
+}
+
+fn in_front_of_call(thread: &Thread) -> Place {
+    let (pc, rcx) = (thread.syscall_pc, thread.block.registers.gpr[1]);
+    Place { pc, rcx, insn: WHOLE_UNIT }
+}
+
 /// The thread is about to make the call, with its registers in its block.
 pub fn before_call(thread: &mut Thread, call: &Call) {
     const PR_SET_SECCOMP: usize = 22;
     leaves_call(thread);
+    let is_shown = core::mem::take(&mut thread.foreign.is_shown);
     // (Of a child of vfork the parent is in a call.)
     if !has_any() || thread.vfork_child {
         return;
@@ -151,8 +170,8 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     }
     let forks = forks(call);
     let changed = changes(call);
-    let (pc, rcx) = (thread.syscall_pc, thread.block.registers.gpr[1]);
-    let place = Place { pc, rcx, insn: WHOLE_UNIT };
+    let place = in_front_of_call(thread);
+    let pc = place.pc;
     let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
     let mut areas = AREAS.lock();
     let given = Given::of(call);
@@ -160,6 +179,10 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     let mut stays = |area: &mut Area| {
         if forks && area.sleeps() && !area.wakes() {
             return false;
+        }
+        if !given.some_of(area) && is_shown {
+            area.close_all();
+            return true;
         }
         if !given.some_of(area) {
             let closes = area.open.contains(&true) && !*has_locks.get_or_insert_with(holds_locks);
@@ -169,7 +192,7 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             }
             return is_known;
         }
-        area.open_and_look(thread, each);
+        area.open_and_look(thread, each, is_shown);
         if changed.is_some_and(|(start, end)| area.meets(start, end)) {
             return false;
         }

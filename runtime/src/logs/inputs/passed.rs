@@ -69,13 +69,15 @@ fn leaves(number: usize, args: &[usize; 6]) -> Option<(u64, u64)> {
 }
 
 fn read(at: u64, out: &mut [u8]) -> bool {
-    let has_read = match alone(at, out.len() as u64) {
-        Some(bytes) => {
-            out.copy_from_slice(bytes);
-            true
-        }
-        None => read_program_bytes(at, out),
-    };
+    let len = out.len() as u64;
+    let has_read = foreign::covers(at, len)
+        || match alone(at, len) {
+            Some(bytes) => {
+                out.copy_from_slice(bytes);
+                true
+            }
+            None => read_program_bytes(at, out),
+        };
     foreign::put_left(at, out);
     has_read
 }

@@ -238,15 +238,21 @@ impl Area {
         true
     }
 
-    /// The same of all pages that were closed; of the others what is there now is known. All are open.
-    pub fn open_and_look(&mut self, thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
+    /// The same of all pages that were closed, or that the program cannot have used since they were opened (`is_shown`); of
+    /// the others what is there now is known. All are open.
+    pub fn open_and_look(
+        &mut self,
+        thread: &mut Thread,
+        with: impl Fn(&mut Thread, u64, &[u8]),
+        is_shown: bool,
+    ) {
         if self.sleeps() {
             return;
         }
         let were_open = self.open.clone();
         self.open_all();
         for (page, was_open) in self.pages().zip(were_open) {
-            match was_open {
+            match was_open && !is_shown {
                 true => self.keep(page),
                 false => self.look(page, |at, bytes| with(thread, at, bytes)),
             };

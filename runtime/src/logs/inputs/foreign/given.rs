@@ -43,8 +43,7 @@ impl Given {
     }
 
     pub fn some_of(&self, area: &Area) -> bool {
-        let is_in =
-            |&(at, len): &(u64, u64)| at < area.end() && area.start < at.saturating_add(len);
+        let is_in = |&(at, len): &(u64, u64)| area.meets(at, at.saturating_add(len));
         self.all || self.ranges.iter().any(is_in)
     }
 }
@@ -136,6 +135,7 @@ pub fn holds_locks() -> bool {
     read_program_words(head, &mut words) && (words[0] & !1 != head || words[2] != 0)
 }
 
+/// Whether the call ends the thread, or what it runs.
 pub fn ends(number: usize) -> bool {
     matches!(number, nr::EXIT | nr::EXIT_GROUP | nr::EXECVE | nr::EXECVEAT)
 }
