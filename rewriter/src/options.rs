@@ -4,6 +4,7 @@ use abi::options::{
     torture, ControlFlow, DeadRegisters, Instrument, Memory, Options, Pointers, ProcessOptions,
     RecordingOptions, Turns, LOG_MOST, LOG_STEP,
 };
+use abi::ring::Ring;
 use abi::selection::Rules;
 use abi::start::Start;
 use clap::{Args, Parser, ValueEnum};
@@ -70,9 +71,9 @@ pub struct How {
     /// Whether scratch registers are dead ones, or are spilled so that every register keeps its value.
     #[arg(long, value_enum, default_value = "reuse")]
     dead_registers: DeadRegistersArg,
-    /// Most bytes of chunks and events that a trace keeps (default: unlimited). When it is full,
+    /// Most bytes of chunks and events that a trace keeps, also as a size (64MiB, 2GiB; default: unlimited). When it is full,
     /// recording stops.
-    #[arg(long, value_name = "BYTES", value_parser = log_size)]
+    #[arg(long, value_name = "SIZE", value_parser = log_size)]
     log_size: Option<u32>,
     /// When the log is full, drop its oldest chunks and go on.
     #[arg(long, requires = "log_size")]
@@ -152,9 +153,12 @@ fn start(text: &str) -> std::result::Result<Start, String> {
     Start::parse(text).ok_or_else(|| format!("expected {}", abi::start::EXPECTED))
 }
 
-/// Bytes, as steps of the options word.
+/// Bytes, or a size as `64MiB`, as steps of the options word.
 fn log_size(text: &str) -> std::result::Result<u32, String> {
-    let bytes: u64 = text.parse().map_err(|e| format!("{e}"))?;
+    let bytes = match (text.parse(), Ring::parse(text)) {
+        (Ok(bytes), _) | (_, Some(Ring::Bytes(bytes))) => bytes,
+        _ => return Err("expected bytes (1000000) or a size (64KiB, 64MiB, 2GiB)".into()),
+    };
     let steps = bytes.div_ceil(LOG_STEP);
     match u32::try_from(steps) {
         Ok(steps @ 1..=LOG_MOST) => Ok(steps),
@@ -603,7 +607,11 @@ mod tests {
         assert!(check(&["--start", "sometime"]).is_err());
         assert!(check(&["--ring"]).is_err());
         assert!(check(&["--ring", "--log-size", "100000"]).is_err());
-        assert!(check(&["--log-size", "0"]).is_err());
+        for wrong in ["0", "", "12 MiB", "10s", "100M", "-1", "1000000GiB"] {
+            assert!(check(&["--log-size", wrong]).is_err(), "{wrong}");
+        }
+        let options = check(&["--log-size", "3GiB"]).expect("options");
+        assert_eq!(options.recording.log_bytes(), Some(3 << 30));
         let options = check(&["--ring", "--log-size", "1000000"]).expect("options");
         let RecordingOptions { ring, .. } = options.recording;
         // In whole steps, and never less than was asked for.

@@ -35,11 +35,12 @@ pub fn opens(
         true => thread.mailbox.has_trap_flag(),
         false => at.context.rflags & TRAP_FLAG != 0,
     };
-    let may_step = !(traps && is_first);
+    const BY_WRITE: u64 = 2;
+    let loads_only = at.context.error & BY_WRITE == 0;
+    let how = foreign::How { may_step: !(traps && is_first), loads_only };
     // It was counted in front of what has faulted.
     let is_turn = is_turn(place, entry);
-    let access =
-        in_front(thread, is_turn, |thread| foreign::access(thread, address, &here, may_step));
+    let access = in_front(thread, is_turn, |thread| foreign::access(thread, address, &here, how));
     if access != Access::Once {
         return access == Access::Again;
     }

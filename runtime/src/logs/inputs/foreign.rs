@@ -21,6 +21,7 @@ use crate::base::sys::nr;
 use crate::logs::inputs::foreign::area::{Area, ACCESS, CROWDED, WAITING_THREADS};
 use crate::logs::inputs::foreign::given::{changes, ends, forks, holds_locks, waits_for, Given};
 use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
+use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::thread::foreign::Foreign;
 use crate::thread::Thread;
@@ -51,6 +52,14 @@ pub enum Access {
     Again,
     /// The same, and what was opened is closed behind the instruction ([`behind`]): the page is in [`crate::thread::foreign::Foreign::pages`].
     Once,
+}
+
+/// How a thread has come to it.
+pub struct How {
+    /// It can be stepped over the instruction.
+    pub may_step: bool,
+    /// The instruction stores nothing there.
+    pub loads_only: bool,
 }
 
 /// The place of an access: the instruction's original pc, the thread's rcx there, and instructions done in its unit.
@@ -117,6 +126,7 @@ pub fn lies_at(range: Range<u64>, made: Made) -> bool {
         left.resize(len as usize, 0);
     }
     let mut area = Area::new(&range, left, is_shared);
+    area.is_file = is_file;
     area.close_all();
     let mut areas = AREAS.lock();
     areas.push(area);
@@ -171,7 +181,6 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     let forks = forks(call);
     let changed = changes(call);
     let place = in_front_of_call(thread);
-    let pc = place.pc;
     let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
     let mut areas = AREAS.lock();
     let given = Given::of(call);
@@ -196,12 +205,14 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
         if changed.is_some_and(|(start, end)| area.meets(start, end)) {
             return false;
         }
-        area.is_shared |= forks;
+        if forks {
+            area.is_shared_now();
+        }
         if !area.sleeps() && call.number != nr::EXIT {
             thread.foreign.uses.push(area.start);
             area.using += 1;
         }
-        area.can_go_on((pc, pc, thread.turns()), ACCESS + area.open.len() as u32)
+        area.can_go_on(ACCESS + area.open.len() as u32)
     };
     areas.retain_mut(|area| {
         let stays = stays(area);
@@ -251,15 +262,16 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     // (No other thread runs while a process is forked.)
     let is_long = !ends(call.number) && !forks(call);
     let is_beyond = is_crowded || census::live() > 1 && is_long && others_use();
-    if is_beyond && !is_watched_instead(thread) {
-        if AREAS.lock().iter().any(|area| area.is_shared) {
+    let can_be = is_beyond && view::uncovered().is_none() && is_watched_instead(thread);
+    if is_beyond && !can_be {
+        // What others leave in a file is compared in the end.
+        let is_lost = |area: &Area| area.is_shared && (area.has_changed() || !area.is_file);
+        if AREAS.lock().iter().any(is_lost) {
             unfollowed_meanwhile(thread, USED_BY_OTHERS);
         }
-        // (What others leave in a file is compared in the end.)
         end();
-        return false;
     }
-    is_beyond
+    can_be
 }
 
 /// A file that is mapped was written to: what of that shows is noted.
@@ -314,8 +326,7 @@ fn sees(thread: &mut Thread, place: &Place, at: u64, bytes: &[u8]) {
 }
 
 /// The thread has faulted at `address`, in translated code; its turns are those that it had made in front of the instruction.
-/// `may_step`: it can be stepped over it.
-pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) -> Access {
+pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Access {
     if !may_lie_in(address, address.saturating_add(1)) {
         return Access::Elsewhere;
     }
@@ -339,14 +350,15 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, may_step: bool) 
     if !area.look(page, |at, bytes| sees(thread, place, at, bytes)) {
         return Access::Again;
     }
-    if !area.can_go_on((address, place.pc, turns), ACCESS) {
+    let price = area.price((address, place.pc, turns), how.loads_only);
+    if !area.can_go_on(price) {
         area.open_all();
         area.ends();
         areas.swap_remove(index);
         keep_extent(&areas);
         return Access::Again;
     }
-    if may_step && area.has_credit() {
+    if how.may_step && area.has_credit() {
         thread.foreign.pages.push(page);
         return Access::Once;
     }
@@ -363,7 +375,7 @@ pub fn is_shared(at: u64, len: u64) -> bool {
     let mut areas = AREAS.lock();
     let end = at.saturating_add(len);
     let area = areas.iter_mut().find(|area| area.start <= at && end <= area.end());
-    area.map(|area| area.is_shared = true).is_some()
+    area.map(Area::is_shared_now).is_some()
 }
 
 /// Calls `with` for what the program has left there, if it is such memory.

@@ -156,13 +156,16 @@ pub fn options() -> Options {
     }
 }
 
+/// Memory of the program's of which views have no place, if there is any.
+pub fn uncovered() -> Option<u64> {
+    let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
+    (at != end && is_mapped(at)).then_some(at)
+}
+
 /// Whether the only thread of the process, which waits, can be watched. If not, nobody ever is.
 pub fn can_begin(thread: &mut Thread) -> bool {
     covered::forget_unmapped();
-    let [at, end] = ELSEWHERE.each_ref().map(|at| at.load(Relaxed));
-    if at == end || !is_mapped(at) {
-        return true;
-    }
+    let Some(at) = uncovered() else { return true };
     say_uncovered(thread, at);
     GAVE_UP.store(true, Release);
     WAITS.store(false, Relaxed);

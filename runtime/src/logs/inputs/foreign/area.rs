@@ -16,12 +16,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// An area has so many accesses to its credit, and gets one back in so much time.
+/// An area that others use, too, has so many accesses to its credit, and gets one back in so much time.
 const CREDIT: u32 = 4000 * ACCESS;
 const EARNED_IN_NS: u64 = 1_000_000 / ACCESS as u64;
-/// With less, its pages stay open until the next call; if others use them, too, they are closed as before until then, and the
-/// process is watched behind it.
-const SHORT_OF_CREDIT: u32 = CREDIT / 2;
+/// One of which nobody knows whether others use it.
+const LITTLE_CREDIT: u32 = CREDIT / 8;
 /// What an access costs; and one of a thread that waits for others, in a loop around it.
 pub const ACCESS: u32 = 8;
 const WAITING: u32 = 1;
@@ -40,8 +39,10 @@ pub struct Area {
     pub left: Vec<u8>,
     /// Its pages that are open.
     pub open: Vec<bool>,
-    /// Others have it, too: that is certain, or it is made for that.
+    /// Others have it, too: they have stored there, or it is made for that.
     pub is_shared: bool,
+    /// What is there is left in a file.
+    pub is_file: bool,
     /// Threads in a call that was given some of it.
     pub using: u32,
     /// Where the same memory lies once more, for the kernel ([`super::for_kernel`]), or 0.
@@ -63,9 +64,10 @@ impl Area {
             left,
             open: vec![true; ((range.end - range.start) / PAGE) as usize],
             is_shared,
+            is_file: false,
             using: 0,
             again_at: 0,
-            credit: CREDIT,
+            credit: if is_shared { CREDIT } else { LITTLE_CREDIT },
             since: sys::monotonic_ns(),
             changed: false,
             last: (0, 0, 0),
@@ -84,7 +86,7 @@ impl Area {
 
     /// Whether it can be closed again behind one access.
     pub fn has_credit(&self) -> bool {
-        self.credit > 0 && (!self.is_scarce() || self.is_used())
+        self.credit > 0 && (!self.is_scarce() || self.is_shared)
     }
 
     pub fn end(&self) -> u64 {
@@ -234,7 +236,10 @@ impl Area {
             with(page + from as u64, bytes);
         }
         known.copy_from_slice(&now);
-        self.changed |= any;
+        if any {
+            self.is_shared_now();
+            self.changed = true;
+        }
         true
     }
 
@@ -259,32 +264,56 @@ impl Area {
         }
     }
 
-    /// Whether others use it, too.
-    fn is_used(&self) -> bool {
-        self.changed || self.is_shared
+    /// Whether others have stored there.
+    pub fn has_changed(&self) -> bool {
+        self.changed
     }
 
-    pub fn is_scarce(&self) -> bool {
-        self.credit < SHORT_OF_CREDIT
+    /// The most that it has to its credit. With half of that its pages stay open until the next call; if others use them, too,
+    /// they are closed as before until then, and the process is watched from there on.
+    fn most_credit(&self) -> u32 {
+        match self.is_shared {
+            true => CREDIT,
+            false => LITTLE_CREDIT,
+        }
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.credit < self.most_credit() / 2
+    }
+
+    /// Others have it, too.
+    pub fn is_shared_now(&mut self) {
+        if !self.is_shared {
+            self.credit = CREDIT;
+        }
+        self.is_shared = true;
+    }
+
+    /// What an access costs: address, pc, turns. One that only loads may wait for others, in a loop around it.
+    pub fn price(&mut self, access: (u64, u64, u64), loads_only: bool) -> u32 {
+        let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
+        let (address, pc, turns) = access;
+        let is_same = (last_address, last_pc) == (address, pc);
+        match loads_only && is_same && turns.wrapping_sub(last_turns) <= LOOP {
+            true => WAITING,
+            false => ACCESS,
+        }
     }
 
     /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
     /// instead.
-    pub fn can_go_on(&mut self, access: (u64, u64, u64), price: u32) -> bool {
+    pub fn can_go_on(&mut self, price: u32) -> bool {
         let earned = sys::monotonic_ns().saturating_sub(self.since) / EARNED_IN_NS;
         self.since += earned * EARNED_IN_NS;
-        self.credit = CREDIT.min(self.credit.saturating_add(earned.min(CREDIT.into()) as u32));
-        let (last_address, last_pc, last_turns) = core::mem::replace(&mut self.last, access);
-        let (address, pc, turns) = access;
-        let waits =
-            (last_address, last_pc) == (address, pc) && turns.wrapping_sub(last_turns) <= LOOP;
-        let price = if waits { WAITING } else { price };
+        let most = self.most_credit();
+        self.credit = most.min(self.credit.saturating_add(earned.min(most.into()) as u32));
         let can_pay = self.credit >= price;
         self.credit = self.credit.saturating_sub(price);
-        if self.is_scarce() && self.is_used() {
+        if self.is_scarce() && self.is_shared {
             CROWDED.store(true, Relaxed);
         }
-        can_pay || self.is_used()
+        can_pay || self.is_shared
     }
 }
 
