@@ -4,6 +4,8 @@
 //#oracle: no: processes run as they please
 #include <emmintrin.h>
 #include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@ struct shared {
     _Atomic uint64_t count, lock;
     _Atomic uint32_t down;
     _Atomic int begun;
-    volatile uint64_t words[16];
+    volatile uint64_t words[16], zero;
     volatile uint8_t byte;
     volatile uint16_t half;
     apply table[4];
@@ -77,6 +79,16 @@ static void calls_kernel(void) {
     mix((unsigned char)s->text[103]);
 }
 
+static sigjmp_buf back;
+static void divided(int signal) { siglongjmp(back, signal); }
+static void divides(void) {
+    if (!sigsetjmp(back, 1)) {
+        uint64_t low = seen, high = 0;
+        __asm__ volatile("divq %2" : "+a"(low), "+d"(high) : "m"(s->zero));
+    }
+    mix(s->count);
+}
+
 static void access_all(int me, int round) {
     switch (round % 8) {
     case 0:
@@ -118,12 +130,14 @@ static void access_all(int me, int round) {
         mix(++s->words[0]);
         s->lock = 0;
         if (round % 32 == 7) calls_kernel();
+        if (round % 32 == 15) divides();
     }
 }
 
 int main(void) {
     s = mmap(0, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(s != MAP_FAILED);
+    CHECK(signal(SIGFPE, divided) != SIG_ERR);
     pid_t children[CHILDREN];
     int me = CHILDREN;
     for (int i = 0; i < CHILDREN && me == CHILDREN; i++)

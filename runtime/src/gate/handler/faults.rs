@@ -180,6 +180,7 @@ pub fn fault(
         // It was counted in front of what has faulted. (What is compared with a view is compared before.)
         thread.take_back_turn();
     }
+    shared::breaks_off(thread);
     let original = place.start() + u64::from(entry.original);
     let reads_ahead =
         entry.reads_ahead(offset - entry.code) || watched && watched::stores(original);

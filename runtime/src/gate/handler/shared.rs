@@ -62,6 +62,13 @@ pub fn opens(
     true
 }
 
+/// The instruction that the thread was stepped over has faulted: it has left nothing there.
+pub fn breaks_off(thread: &mut Thread) {
+    if !thread.foreign.pages.is_empty() {
+        foreign::behind(thread);
+    }
+}
+
 /// Carries out an instruction of which the translation has a copy that was about to be executed. False if it is none of those
 /// that can be.
 fn carries_out(
