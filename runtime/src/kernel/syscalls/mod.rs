@@ -73,8 +73,12 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
         return next;
     }
     if number == nr::RT_SIGRETURN {
+        let frame = thread.block.registers.gpr[4].wrapping_sub(8);
+        foreign::before_return(thread, frame);
         sigreturn::shows(thread);
-        return match sigreturn::sigreturn(thread) {
+        let returned = sigreturn::sigreturn(thread);
+        foreign::behind_frame(frame, foreign::LONGEST_FRAME);
+        return match returned {
             Some(pc) => pc,
             None => {
                 let info = signal::SigInfo::fault(signal::SIGSEGV, signal::SI_KERNEL, 0);

@@ -22,6 +22,9 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 /// Nobody stores as often as that.
 const MOST_TRIES: u32 = 1000;
 
+/// Around the stack pointer, more than an instruction stores there.
+const STACK: u64 = 64;
+
 /// What an instruction has changed besides memory.
 pub struct Carried {
     /// Flags, and which of them change.
@@ -322,6 +325,15 @@ pub fn settle(
     vector: impl Fn(Register) -> Option<[u8; 64]>,
 ) -> bool {
     let insn = instruction(place.pc);
+    let stack = thread.block.registers.gpr[4].wrapping_sub(STACK / 2);
+    if insn.is_stack_instruction() && foreign::may_lie_in(stack, stack.wrapping_add(STACK)) {
+        // A stack is a thread's own; and a call is several instructions of the translation.
+        let mut there = [0u8; STACK as usize];
+        if read_program_bytes(stack, &mut there) {
+            foreign::is_put(stack, &there);
+        }
+        return true;
+    }
     let Extents { loaded, stored } = extents(thread, &insn);
     let ours = |range: &&(u64, u64)| foreign::covers(range.0, range.1);
     if !stored.iter().any(|range| ours(&range)) {

@@ -96,11 +96,18 @@ pub fn forked(forked: &Forked) {
 pub fn child_starts(thread: &mut Thread) {
     thread.foreign = Foreign::default();
     CROWDED.store(false, Relaxed);
-    for area in AREAS.lock().iter_mut() {
+    WAITING_THREADS.store(0, Relaxed);
+    let mut areas = AREAS.lock();
+    areas.retain_mut(|area| {
         area.using = 0;
-        area.close_all();
-        WAITING_THREADS.store(0, Relaxed);
-    }
+        // It may not have inherited it (madvise with MADV_DONTFORK).
+        let is_there = area.is_there();
+        if is_there {
+            area.close_all();
+        }
+        is_there
+    });
+    keep_extent(&areas);
 }
 
 /// Memory that is followed so if it is not too large.
@@ -164,6 +171,46 @@ fn in_front_of_call(thread: &Thread) -> Place {
     Place { pc, rcx, insn: WHOLE_UNIT }
 }
 
+/// The runtime is about to write, or to read, a frame of a signal in `start..start + len`: what others have stored there is
+/// noted by `with`, and the memory is open until [`behind_frame`].
+fn in_front_of_frame(
+    thread: &mut Thread,
+    start: u64,
+    len: u64,
+    with: impl Fn(&mut Thread, u64, &[u8]),
+) {
+    let end = start.saturating_add(len);
+    if may_lie_in(start, end) && thread.recorder.to_file() {
+        let mut areas = AREAS.lock();
+        let met = areas.iter_mut().filter(|area| area.meets(start, end));
+        met.for_each(|area| area.open_and_look(thread, &with, false));
+    }
+}
+
+/// A frame is about to be written, of which a replay is told.
+pub fn before_frame(thread: &mut Thread, start: u64, len: u64) {
+    in_front_of_frame(thread, start, len, area::writes);
+}
+
+/// A handler is about to return, by way of a frame that lies at `start`.
+pub fn before_return(thread: &mut Thread, start: u64) {
+    let place = in_front_of_call(thread);
+    let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
+    in_front_of_frame(thread, start, LONGEST_FRAME, each);
+}
+
+/// The frame was written, or read: the program has left there what is known.
+pub fn behind_frame(start: u64, len: u64) {
+    let end = start.saturating_add(len);
+    if may_lie_in(start, end) {
+        let mut areas = AREAS.lock();
+        areas.iter_mut().filter(|area| area.meets(start, end)).for_each(Area::close_all);
+    }
+}
+
+/// No frame is longer, with all that a processor has.
+pub const LONGEST_FRAME: u64 = 16 << 10;
+
 /// The thread is about to make the call, with its registers in its block.
 pub fn before_call(thread: &mut Thread, call: &Call) {
     const PR_SET_SECCOMP: usize = 22;
@@ -183,7 +230,10 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     let place = in_front_of_call(thread);
     let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
     let mut areas = AREAS.lock();
-    let given = Given::of(call);
+    let mut given = Given::of(call);
+    if call.number == nr::EXIT {
+        given.and(thread.clear_tid, 4);
+    }
     let mut has_locks = None;
     let mut stays = |area: &mut Area| {
         if forks && area.sleeps() && !area.wakes() {

@@ -106,8 +106,13 @@ impl Log for Inputs {
         thread.event(WHOLE_UNIT, &Event::Answer { pc, values });
     }
 
+    fn before_frame(&self, thread: &mut Thread, frame: &Frame) {
+        foreign::before_frame(thread, frame.start, frame.len);
+    }
+
     fn after_frame(&self, thread: &mut Thread, frame: &Frame) {
         written::all(thread, frame.start, frame.len);
+        foreign::behind_frame(frame.start, frame.len);
     }
 
     fn arrived(&self, thread: &mut Thread, registers: &RegisterState) {

@@ -177,6 +177,13 @@ impl Area {
         self.close_all();
     }
 
+    /// Whether the process has the memory.
+    pub fn is_there(&mut self) -> bool {
+        let is_there = protect(self.start..self.end(), OPEN);
+        self.open.fill(true);
+        is_there
+    }
+
     /// The program has left there what is known already.
     pub fn close_all(&mut self) {
         let can = !self.sleeps() && self.using == 0 && !holds_locks();
@@ -342,7 +349,7 @@ fn differences<'a>(old: &'a [u8], new: &'a [u8]) -> impl Iterator<Item = (usize,
 }
 
 /// What others have stored comes with the call.
-fn writes(thread: &mut Thread, at: u64, bytes: &[u8]) {
+pub fn writes(thread: &mut Thread, at: u64, bytes: &[u8]) {
     thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
 }
 

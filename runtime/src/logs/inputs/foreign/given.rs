@@ -37,9 +37,16 @@ impl Given {
         let all = match call.number {
             // What the thread holds is given up for it.
             nr::EXIT => holds_locks(),
+            // The other side may be this process.
+            nr::PROCESS_VM_READV | nr::PROCESS_VM_WRITEV => true,
             number => ends(number) || forks(call) || call.writes.elsewhere || !is_known,
         };
         Given { all, ranges }
+    }
+
+    /// It is given this, too.
+    pub fn and(&mut self, at: u64, len: u64) {
+        self.ranges.push((at, len));
     }
 
     pub fn some_of(&self, area: &Area) -> bool {
@@ -105,10 +112,11 @@ fn names(call: &Call) -> Option<(u64, u64)> {
 /// What lies there is another memory behind the call, or has other rights.
 pub fn changes(call: &Call) -> Option<(u64, u64)> {
     const LONGEST: u64 = 1 << 46;
+    const MSEAL: usize = 462;
     let [first, second, third, fourth, fifth, _] = call.args.map(|arg| arg as u64);
     let from = |at: u64, len: u64| (at, at.saturating_add(len));
     match call.number {
-        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT if first != 0 => {
+        nr::MMAP | nr::MUNMAP | nr::MPROTECT | nr::PKEY_MPROTECT | MSEAL if first != 0 => {
             Some(from(first, second))
         }
         nr::MREMAP if fourth as usize & sys::MREMAP_FIXED != 0 => {
