@@ -30,12 +30,9 @@ use crate::thread::seek::Sought;
 use crate::thread::traps::{BY_FETCH, PAGE_FAULT};
 use crate::thread::Thread;
 use abi::event::Cost;
-use abi::ids::OrigAddr;
 use abi::layout::{page_down, PAGE};
-use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
-use instrument::recipe::{Entry, Kind};
-use lifter::flow::Flow;
+use instrument::recipe::Kind;
 
 /// The numbers of traps.
 const DEBUG: u64 = 1;
@@ -176,7 +173,7 @@ pub fn fault(
         return give_pointers(thread, at);
     }
     let watched = entry.kind == Kind::Watched;
-    if is_turn(place, &entry) && !watched {
+    if place.is_turn(&entry) && !watched {
         // It was counted in front of what has faulted. (What is compared with a view is compared before.)
         thread.take_back_turn();
     }
@@ -239,17 +236,6 @@ fn is_code_write(thread: &mut Thread, at: &mut Interrupted, place: &Place, addre
         at.step();
     }
     true
-}
-
-/// Whether the instruction of `entry` is a turn.
-pub fn is_turn(place: &Place, entry: &Entry) -> bool {
-    if facts().options.turns() == Turns::NotCounted {
-        return false;
-    }
-    let from = place.original().get(entry.original as usize..).unwrap_or_default();
-    let pc = OrigAddr(place.start() + u64::from(entry.original));
-    let insn = Decoder::with_ip(64, from, pc.0, DecoderOptions::NONE).decode();
-    Flow::of(&insn).is_turn(pc)
 }
 
 /// If the instruction at `pc` goes on in a page where nothing can be executed: that page.

@@ -1,10 +1,12 @@
 //! The unit that a host pc lies in.
 
+use crate::base::facts::facts;
 use crate::code::found::{Found, MAX_RECIPE};
 use crate::code::jit::jit;
 use crate::code::statics;
 use abi::event::{in_silent_unit, WHOLE_UNIT};
-use abi::ids::CodeAddr;
+use abi::ids::{CodeAddr, OrigAddr};
+use abi::options::Turns;
 use iced_x86::{Decoder, DecoderOptions};
 use instrument::recipe::{Entry, Recipe};
 use lifter::flow::Flow;
@@ -83,6 +85,17 @@ impl Place {
     pub fn boundary(&self, pc: u64) -> Option<Entry> {
         let offset = self.offset(pc);
         self.recipe()?.entries().find(|entry| entry.code == offset)
+    }
+
+    /// Whether the instruction of `entry` is a turn.
+    pub fn is_turn(&self, entry: &Entry) -> bool {
+        if facts().options.turns() == Turns::NotCounted {
+            return false;
+        }
+        let from = self.original().get(entry.original as usize..).unwrap_or_default();
+        let pc = OrigAddr(self.start() + u64::from(entry.original));
+        let insn = Decoder::with_ip(64, from, pc.0, DecoderOptions::NONE).decode();
+        Flow::of(&insn).is_turn(pc)
     }
 
     /// The original address of the instruction that the signal is about, if that calls where a register or memory says.

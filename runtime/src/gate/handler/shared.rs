@@ -1,6 +1,5 @@
 //! The program comes to memory that other processes may store to ([`foreign`]).
 
-use crate::gate::handler::faults::is_turn;
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
 use crate::gate::handler::place::Place;
 use crate::gate::handler::state::gpr_at;
@@ -39,7 +38,7 @@ pub fn opens(
     let loads_only = at.context.error & BY_WRITE == 0;
     let how = foreign::How { may_step: !(traps && is_first), loads_only };
     // It was counted in front of what has faulted.
-    let is_turn = is_turn(place, entry);
+    let is_turn = place.is_turn(entry);
     let access = in_front(thread, is_turn, |thread| foreign::access(thread, address, &here, how));
     if access != Access::Once {
         return access == Access::Again;

@@ -1,5 +1,7 @@
 //! Values of 1, 2, 4 or 8 bytes, and the flags that follow from them.
 
+use iced_x86::Mnemonic;
+
 pub const CF: u64 = 1;
 pub const PF: u64 = 4;
 pub const AF: u64 = 0x10;
@@ -71,6 +73,20 @@ pub fn sub(a: u64, b: u64, borrow: u64, size: u64) -> (u64, u64) {
 /// The flags of `and`, `or` and `xor`.
 pub fn logic(result: u64, size: u64) -> (u64, u64) {
     (result & mask(size), of_result(result, size))
+}
+
+/// What an instruction of two operands that computes with both makes of them, and the flags.
+pub fn of_two(what: Mnemonic, one: u64, two: u64, carry: u64, size: u64) -> Option<(u64, u64)> {
+    Some(match what {
+        Mnemonic::Add => add(one, two, 0, size),
+        Mnemonic::Adc => add(one, two, carry, size),
+        Mnemonic::Sub => sub(one, two, 0, size),
+        Mnemonic::Sbb => sub(one, two, carry, size),
+        Mnemonic::And => logic(one & two, size),
+        Mnemonic::Or => logic(one | two, size),
+        Mnemonic::Xor => logic(one ^ two, size),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

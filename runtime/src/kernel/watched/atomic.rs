@@ -3,7 +3,7 @@
 //! Memory is compared with the view, the new value follows from what is there, and is stored if that still is
 //! there: else once more.
 
-use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
+use super::arithmetic::{add, mask, of_two, sub, ALL, CF, ZF};
 use super::{load, load_bytes, Done, Extents, Fault, Outcome};
 use crate::base::attempt;
 use crate::code::writing::written;
@@ -87,13 +87,9 @@ pub fn change(thread: &Thread, insn: &Instruction, old: u64, size: u64) -> Optio
         Some(Change { new: Some(new), flags, changed: ALL, register: None })
     };
     match insn.mnemonic() {
-        Add => arithmetic(add(old, other, 0, size)),
-        Adc => arithmetic(add(old, other, carry, size)),
-        Sub => arithmetic(sub(old, other, 0, size)),
-        Sbb => arithmetic(sub(old, other, carry, size)),
-        And => arithmetic(logic(old & other, size)),
-        Or => arithmetic(logic(old | other, size)),
-        Xor => arithmetic(logic(old ^ other, size)),
+        Add | Adc | Sub | Sbb | And | Or | Xor => {
+            arithmetic(of_two(insn.mnemonic(), old, other, carry, size)?)
+        }
         Neg => arithmetic(sub(0, old, 0, size)),
         Inc | Dec => {
             let (new, flags) = match insn.mnemonic() {

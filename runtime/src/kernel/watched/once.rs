@@ -5,7 +5,7 @@
 //! is there is carried out here, where that is known; of what only loads or only stores the same follows from its registers, or
 //! it is executed once more.
 
-use super::arithmetic::{add, logic, mask, sub, ALL, CF, ZF};
+use super::arithmetic::{logic, mask, of_two, sub, ALL, CF, ZF};
 use super::atomic::{change, get_register};
 use super::{extents, Extents};
 use crate::base::attempt;
@@ -135,14 +135,10 @@ fn of_loaded(thread: &Thread, insn: &Instruction, value: u64, size: u64) -> Opti
         Cmp => (Some(sub(one, two, 0, size).1), 0),
         Test => (Some(logic(one & two, size).1), 0),
         _ if is_first => return None,
-        Add => flagged(add(one, two, 0, size)),
-        Adc => flagged(add(one, two, carry, size)),
-        Sub => flagged(sub(one, two, 0, size)),
-        Sbb => flagged(sub(one, two, carry, size)),
-        And => flagged(logic(one & two, size)),
-        Or => flagged(logic(one | two, size)),
-        Xor => flagged(logic(one ^ two, size)),
-        _ => return None,
+        what => {
+            let (result, flags) = of_two(what, one, two, carry, size)?;
+            (Some(flags), result)
+        }
     };
     let keeps = matches!(insn.mnemonic(), Cmp | Test);
     let register = (!keeps).then_some((insn.op0_register(), result));
@@ -152,10 +148,6 @@ fn of_loaded(thread: &Thread, insn: &Instruction, value: u64, size: u64) -> Opti
         registers: [register, None, None],
         repeats: false,
     })
-}
-
-fn flagged((result, flags): (u64, u64)) -> (Option<u64>, u64) {
-    (Some(flags), result)
 }
 
 fn exchanges_both(thread: &mut Thread, place: &Place, at: u64, size: u64) -> Option<Carried> {
@@ -330,7 +322,7 @@ pub fn settle(
         // A stack is a thread's own; and a call is several instructions of the translation.
         let mut there = [0u8; STACK as usize];
         if read_program_bytes(stack, &mut there) {
-            foreign::is_put(stack, &there);
+            foreign::leaves(stack, &there);
         }
         return true;
     }

@@ -239,11 +239,11 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
         if forks && area.sleeps() && !area.wakes() {
             return false;
         }
-        if !given.some_of(area) && is_shown {
+        if !given.some_of(area.start, area.end()) && is_shown {
             area.close_all();
             return true;
         }
-        if !given.some_of(area) {
+        if !given.some_of(area.start, area.end()) {
             let closes = area.open.contains(&true) && !*has_locks.get_or_insert_with(holds_locks);
             let is_known = !closes || area.close();
             if !is_known {
@@ -307,7 +307,7 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     let others_use = || {
         let given = Given::of(call);
         let areas = AREAS.lock();
-        areas.iter().any(|area| !area.sleeps() && given.some_of(area))
+        areas.iter().any(|area| !area.sleeps() && given.some_of(area.start, area.end()))
     };
     // (No other thread runs while a process is forked.)
     let is_long = !ends(call.number) && !forks(call);
@@ -448,11 +448,6 @@ pub fn has_changed(at: u64, len: u64) -> bool {
     }) == Some(true)
 }
 
-/// The program has left these bytes there.
-pub fn leaves(at: u64, bytes: &[u8]) {
-    with_known(at, bytes.len() as u64, |known| known.copy_from_slice(bytes));
-}
-
 /// The program has left there what is there.
 pub fn leaves_all(at: u64, len: u64) {
     with_known(at, len, |known| try_read_program_bytes(at, known));
@@ -465,8 +460,8 @@ pub fn put_left(at: u64, bytes: &mut [u8]) {
     });
 }
 
-/// A replay puts these bytes at `at`: that is what the program leaves in such memory.
-pub fn is_put(at: u64, bytes: &[u8]) {
+/// The program has left these bytes at `at`, or a replay puts them there: as far as that is such memory.
+pub fn leaves(at: u64, bytes: &[u8]) {
     each_part(at, bytes.len(), |left, part| {
         bytes.get(part).into_iter().for_each(|bytes| left.copy_from_slice(bytes));
     });

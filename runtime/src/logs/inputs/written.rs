@@ -156,6 +156,6 @@ fn looked_at(thread: &mut Thread, address: u64, len: u64) -> bool {
 /// Records that the kernel has put `bytes` at `at`.
 pub fn piece(thread: &mut Thread, at: u64, bytes: &[u8]) {
     view::put(thread, at, bytes);
-    foreign::is_put(at, bytes);
+    foreign::leaves(at, bytes);
     thread.event(WHOLE_UNIT, &Event::Written { address: LiveAddr(at), bytes });
 }

@@ -27,7 +27,7 @@ const WAITING: u32 = 1;
 /// Most turns of such a loop.
 const LOOP: u64 = 8;
 
-/// Threads in calls that were given addresses of [`super::for_kernel`].
+/// Threads in calls that were given addresses of `for_kernel`.
 pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
 /// An area is used too often to be followed so.
 pub static CROWDED: AtomicBool = AtomicBool::new(false);
@@ -45,7 +45,7 @@ pub struct Area {
     pub is_file: bool,
     /// Threads in a call that was given some of it.
     pub using: u32,
-    /// Where the same memory lies once more, for the kernel ([`super::for_kernel`]), or 0.
+    /// Where the same memory lies once more, for the kernel (`for_kernel`), or 0.
     again_at: u64,
     /// What is left of its credit, and since when.
     credit: u32,

@@ -4,7 +4,6 @@
 
 use crate::base::program::{read_program_words, try_read_program_bytes};
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::foreign::area::Area;
 use crate::logs::moment::Call;
 use abi::syscalls::{find, may_read};
 use alloc::vec::Vec;
@@ -49,8 +48,9 @@ impl Given {
         self.ranges.push((at, len));
     }
 
-    pub fn some_of(&self, area: &Area) -> bool {
-        let is_in = |&(at, len): &(u64, u64)| area.meets(at, at.saturating_add(len));
+    /// Whether some of what it is given may lie in `start..end`.
+    pub fn some_of(&self, start: u64, end: u64) -> bool {
+        let is_in = |&(at, len): &(u64, u64)| at < end && start < at.saturating_add(len);
         self.all || self.ranges.iter().any(is_in)
     }
 }
