@@ -1,86 +1,52 @@
 //! What recovering the references of a trace costs: `recover TRACE OUTPUT`, on one processor.
 //! All that is known of a reference goes into columns. `recover TRACE OUTPUT sum` also looks at each.
 
-use trace::walk::{unit_by_unit, Kind, MemoryReference, Passed, Sink, Walker, LANES};
+use trace::columns::References;
+use trace::walk::{MemoryReference, Passed, Sink, Walker};
 use trace::Trace;
 
-/// Rows that whoever wants columns gets at once.
-const BATCH: usize = 1 << 12;
-/// Further ones for what came last.
-const MORE: usize = 1 << 12;
-
-struct Columns {
-    pcs: Box<[u64]>,
-    addresses: Box<[u64]>,
-    kinds: Box<[Kind]>,
-    rows: usize,
+struct Counted {
+    columns: References,
     count: u64,
     sum: u64,
     /// Each is looked at.
     summed: bool,
 }
 
-/// Copies lanes to where `column` has room.
-#[inline(always)]
-fn copy<T: Copy>(column: &mut [T], lanes: &[[T; LANES]]) {
-    for (to, from) in column.as_chunks_mut::<LANES>().0.iter_mut().zip(lanes) {
-        *to = *from;
-    }
-}
-
-impl Columns {
-    fn new(summed: bool) -> Columns {
-        Columns {
-            pcs: vec![0; BATCH + MORE].into(),
-            addresses: vec![0; BATCH + MORE].into(),
-            kinds: vec![Kind::default(); BATCH + MORE].into(),
-            rows: 0,
-            count: 0,
-            sum: 0,
-            summed,
-        }
-    }
-
+impl Counted {
     fn flush(&mut self) {
-        self.count += self.rows as u64;
+        let rows = self.columns.rows();
+        self.count += rows as u64;
         if self.summed {
-            let rows = self.pcs.iter().zip(&self.addresses).zip(&self.kinds);
-            for ((pc, address), kind) in rows.take(self.rows) {
-                let kind = u64::from(kind.size) << 1 | u64::from(kind.write);
+            let References { pcs, addresses, sizes, writes } = &self.columns;
+            let numbers = pcs.values().iter().zip(addresses.values()).zip(sizes.values());
+            for (row, ((pc, address), &size)) in numbers.enumerate() {
+                let kind = u64::from(size) << 1 | u64::from(writes.has(row));
                 let value = pc ^ address.rotate_left(17) ^ kind.rotate_left(40);
                 self.sum = self.sum.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ value;
             }
         }
-        self.rows = 0;
+        self.columns.clear();
+    }
+
+    fn flush_if_full(&mut self) {
+        if self.columns.pcs.is_full() {
+            self.flush();
+        }
     }
 }
 
-impl Sink for Columns {
+impl Sink for Counted {
     const REFERENCES: bool = true;
 
-    fn reference(&mut self, r: MemoryReference) {
-        self.pcs[self.rows] = r.pc.0;
-        self.addresses[self.rows] = r.address.0;
-        let size = u16::try_from(r.size).unwrap_or(u16::MAX);
-        self.kinds[self.rows] = Kind { size, write: r.write };
-        self.rows += 1;
-        if self.rows >= BATCH {
-            self.flush();
-        }
+    fn reference(&mut self, reference: MemoryReference) {
+        self.columns.push(reference);
+        self.flush_if_full();
     }
 
     fn passage(&mut self, passed: &Passed<'_>) {
-        if passed.references() + LANES > MORE {
-            return unit_by_unit(passed, self);
-        }
-        let (pcs, kinds) = passed.columns();
-        copy(&mut self.pcs[self.rows..], pcs);
-        copy(&mut self.kinds[self.rows..], kinds);
-        copy(&mut self.addresses[self.rows..], &passed.address_column()[..pcs.len()]);
-        self.rows += passed.references();
-        if self.rows >= BATCH {
-            self.flush();
-        }
+        self.columns.passage(passed);
+        self.flush_if_full();
     }
 }
 
@@ -89,7 +55,8 @@ fn main() {
     let (trace, output) = (arguments.next().expect("TRACE"), arguments.next().expect("OUTPUT"));
     let trace = Trace::open_with(trace.as_ref(), Some(output.as_ref())).expect("a trace");
     let mut walker = Walker::new(&trace);
-    let mut columns = Columns::new(arguments.next().is_some());
+    let summed = arguments.next().is_some();
+    let mut columns = Counted { columns: References::default(), count: 0, sum: 0, summed };
     for thread in &trace.threads {
         for chunk in 0..thread.chunks.len() {
             walker.walk(thread, chunk, &mut columns).expect("a valid chunk");

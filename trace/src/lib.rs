@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::cast_possible_truncation, clippy::wildcard_imports)]
 
+pub mod columns;
 pub mod compile;
 pub mod events;
 pub mod file;

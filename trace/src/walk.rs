@@ -30,7 +30,7 @@ mod stream;
 mod tags;
 
 pub use chunk_end::{ChunkEnd, Falls, Next, Violation};
-pub use passage::{Kind, Passed, LANES};
+pub use passage::{Fixed, Passed, LANES};
 pub use sink::{unit_by_unit, Entered, MemoryReference, Overwritten, Sink};
 
 use compiled::CompiledUnits;

@@ -4,30 +4,27 @@
 //! row here has 25, and they are what the reader of the trace has computed.
 
 use std::fs::File;
-use std::io::{BufWriter, Stdout, Write};
+use std::io::{BufWriter, Write};
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::ids::LiveAddr;
 use arrow_array::{Array, BooleanArray, RecordBatch, UInt32Array, UInt64Array};
-use arrow_buffer::{BooleanBuffer, NullBuffer};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow_ipc::writer::{FileWriter, StreamWriter};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use tempfile::NamedTempFile;
+use trace::columns::{Bits, Column, References, BATCH};
 use trace::compile::CompiledUnit;
 use trace::pipeline::{BatchSink, Job, Outlet};
-use trace::walk::{unit_by_unit, Kind, MemoryReference, Passed, Sink};
+use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 use trace::Error;
 
 use super::Start;
 use crate::Stop;
-
-/// Rows of a batch, but for the last one of a chunk and what a unit has more.
-const BATCH: usize = 1 << 14;
-/// More than a passage has, usually.
-const MORE: usize = 1 << 12;
 
 /// The columns. A block whose pc is null is code that is not recorded.
 pub fn schema(references: bool) -> SchemaRef {
@@ -60,7 +57,7 @@ enum Writer {
     /// With an index of the batches at its end.
     File(Box<FileWriter<BufWriter<NamedTempFile>>>),
     /// To be read from its start.
-    Stream(Box<StreamWriter<BufWriter<Stdout>>>),
+    Stream(Box<StreamWriter<BufWriter<File>>>),
 }
 
 impl std::fmt::Debug for Writer {
@@ -85,9 +82,14 @@ impl Table {
             return Ok(());
         }
         let made = match self.0.path.to_str() {
+            // (Not by way of `Stdout`, which looks for the ends of lines.)
             Some("-") => {
-                let out = BufWriter::new(std::io::stdout());
-                StreamWriter::try_new(out, schema).map(|writer| Writer::Stream(Box::new(writer)))
+                std::io::stdout().as_fd().try_clone_to_owned().map_err(ArrowError::from).and_then(
+                    |out| {
+                        let out = BufWriter::new(File::from(out));
+                        Ok(Writer::Stream(Box::new(StreamWriter::try_new(out, schema)?)))
+                    },
+                )
             }
             _ => self.temporary().map_err(ArrowError::from).and_then(|file| {
                 let out = BufWriter::with_capacity(1 << 20, file);
@@ -179,22 +181,61 @@ impl Rows {
     }
 }
 
+/// Columns that were written, for what comes next.
+#[derive(Default)]
+pub struct Spare(Mutex<Vec<RecordBatch>>);
+
+impl Spare {
+    pub fn give(&self, rows: Rows) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(rows.batch);
+    }
+
+    /// Room for more.
+    fn references(&self) -> References {
+        let mut memory = self.memory();
+        let pcs = Column::reusing(again(memory.next()));
+        let addresses = Column::reusing(again(memory.next()));
+        let sizes = Column::reusing(again(memory.next()));
+        References { pcs, addresses, sizes, writes: Bits::reusing(again(memory.next())) }
+    }
+
+    fn pcs(&self) -> Column<u64> {
+        Column::reusing(again(self.memory().next()))
+    }
+
+    /// The columns of one of them, but for the thread.
+    fn memory(&self) -> impl Iterator<Item = Buffer> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let columns =
+            spare.map(RecordBatch::into_parts).into_iter().flat_map(|(_, columns, _)| columns);
+        columns.skip(1).filter_map(|column| {
+            let data = column.to_data();
+            data.buffers().first().cloned()
+        })
+    }
+}
+
+/// The memory of a column that nobody else has.
+fn again<T: ArrowNativeType>(buffer: Option<Buffer>) -> Vec<T> {
+    buffer.and_then(|buffer| buffer.into_vec().ok()).unwrap_or_default()
+}
+
 /// Gathers the rows of a chunk.
 pub struct Gatherer<'a, const REFERENCES: bool> {
     outlet: Outlet<Rows>,
     schema: &'a SchemaRef,
-    tid: u32,
+    spare: &'a Spare,
+    /// As often as a batch may need it.
+    tid: UInt32Array,
     range: Option<Range<LiveAddr>>,
     /// Code that is not recorded has rows, too.
     outside: bool,
     /// Nothing was executed yet.
     fresh: bool,
     start: Start,
-    pcs: Vec<u64>,
-    addresses: Vec<u64>,
-    kinds: Vec<Kind>,
-    /// Rows whose size is more than a [`Kind`] has.
-    large: Vec<(usize, u32)>,
+    references: References,
+    /// Of blocks.
+    pcs: Column<u64>,
     /// Rows of code that is not recorded.
     unrecorded: Vec<usize>,
 }
@@ -204,32 +245,32 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
         job: Job,
         outlet: Outlet<Rows>,
         schema: &'a SchemaRef,
+        spare: &'a Spare,
         range: Option<Range<LiveAddr>>,
         outside: bool,
     ) -> Gatherer<'a, REFERENCES> {
-        let mut gatherer = Gatherer {
+        Gatherer {
             outlet,
             schema,
-            tid: job.name,
+            spare,
+            tid: UInt32Array::from_value(job.name, BATCH),
             range,
             outside,
             fresh: true,
             start: Start::default(),
-            pcs: Vec::new(),
-            addresses: Vec::new(),
-            kinds: Vec::new(),
-            large: Vec::new(),
+            references: if REFERENCES { spare.references() } else { References::default() },
+            pcs: if REFERENCES { Column::default() } else { spare.pcs() },
             unrecorded: Vec::new(),
-        };
-        gatherer.make_room();
-        gatherer
+        }
     }
 
-    fn make_room(&mut self) {
-        self.pcs = Vec::with_capacity(BATCH + MORE);
+    /// A column.
+    #[inline]
+    fn column(&self) -> &Column<u64> {
         if REFERENCES {
-            self.addresses = Vec::with_capacity(BATCH + MORE);
-            self.kinds.reserve(BATCH + MORE);
+            &self.references.pcs
+        } else {
+            &self.pcs
         }
     }
 
@@ -237,36 +278,45 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
         self.range.as_ref().is_none_or(|r| r.contains(&pc))
     }
 
+    /// The column with the thread.
+    fn tids(&mut self, rows: usize) -> Arc<dyn Array> {
+        if self.tid.len() < rows {
+            self.tid = UInt32Array::from_value(self.tid.value(0), rows);
+        }
+        Arc::new(self.tid.slice(0, rows))
+    }
+
     fn send(&mut self) {
-        let rows = self.pcs.len();
+        let rows = self.column().rows();
         if rows == 0 || !self.outlet.is_open() {
             return;
         }
-        let tid = Arc::new(UInt32Array::from(vec![self.tid; rows]));
-        let pcs = std::mem::take(&mut self.pcs);
+        let tids = self.tids(rows);
+        let numbers = |column: Column<u64>| {
+            ScalarBuffer::new(Buffer::from_vec(column.into_memory()), 0, rows)
+        };
         let columns: Vec<Arc<dyn Array>> = if REFERENCES {
-            let mut sizes: Vec<u32> = self.kinds.iter().map(|kind| kind.size.into()).collect();
-            for (row, size) in self.large.drain(..) {
-                sizes[row] = size;
-            }
-            let writes = BooleanBuffer::collect_bool(rows, |row| self.kinds[row].write);
-            self.kinds.clear();
+            let all = std::mem::replace(&mut self.references, self.spare.references());
+            let [pcs, addresses] =
+                [all.pcs, all.addresses].map(|column| UInt64Array::new(numbers(column), None));
+            let sizes = ScalarBuffer::new(Buffer::from_vec(all.sizes.into_memory()), 0, rows);
+            let writes = BooleanBuffer::new(Buffer::from_vec(all.writes.into_words()), 0, rows);
             vec![
-                tid,
-                Arc::new(UInt64Array::from(pcs)),
-                Arc::new(UInt64Array::from(std::mem::take(&mut self.addresses))),
-                Arc::new(UInt32Array::from(sizes)),
+                tids,
+                Arc::new(pcs),
+                Arc::new(addresses),
+                Arc::new(UInt32Array::new(sizes, None)),
                 Arc::new(BooleanArray::new(writes, None)),
             ]
         } else {
+            let pcs = std::mem::replace(&mut self.pcs, self.spare.pcs());
             let mut unrecorded = self.unrecorded.drain(..).peekable();
             let nulls = unrecorded.peek().is_some().then(|| {
                 let is_known = |row| unrecorded.next_if_eq(&row).is_none();
                 NullBuffer::from((0..rows).map(is_known).collect::<Vec<bool>>())
             });
-            vec![tid, Arc::new(UInt64Array::new(pcs.into(), nulls))]
+            vec![tids, Arc::new(UInt64Array::new(numbers(pcs), nulls))]
         };
-        self.make_room();
         let start = std::mem::take(&mut self.start);
         let batch = RecordBatch::try_new(Arc::clone(self.schema), columns);
         self.outlet.send(Rows { batch: batch.expect("columns of one length"), start });
@@ -274,7 +324,7 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
 
     #[inline]
     fn send_if_full(&mut self) {
-        if self.pcs.len() >= BATCH {
+        if self.column().is_full() {
             self.send();
         }
     }
@@ -290,7 +340,7 @@ impl<const REFERENCES: bool> Sink for Gatherer<'_, REFERENCES> {
         self.pcs.push(pc.0);
         if uncertain {
             // Always the first row of the chunk's first batch.
-            self.start.uncertain = Some((pc, self.pcs.len()));
+            self.start.uncertain = Some((pc, self.pcs.rows()));
         }
         self.send_if_full();
     }
@@ -306,24 +356,17 @@ impl<const REFERENCES: bool> Sink for Gatherer<'_, REFERENCES> {
         if self.fresh {
             self.start.outside = 1;
         }
-        self.unrecorded.push(self.pcs.len());
+        self.unrecorded.push(self.pcs.rows());
         self.pcs.push(0);
         self.send_if_full();
     }
 
     #[inline]
-    fn reference(&mut self, r: MemoryReference) {
-        if !REFERENCES || !self.wants(r.pc) {
-            return;
+    fn reference(&mut self, reference: MemoryReference) {
+        if REFERENCES && self.wants(reference.pc) {
+            self.references.push(reference);
+            self.send_if_full();
         }
-        let size = u16::try_from(r.size).unwrap_or_else(|_| {
-            self.large.push((self.pcs.len(), r.size));
-            u16::MAX
-        });
-        self.pcs.push(r.pc.0);
-        self.addresses.push(r.address.0);
-        self.kinds.push(Kind { size, write: r.write });
-        self.send_if_full();
     }
 
     fn passage(&mut self, passed: &Passed<'_>) {
@@ -332,16 +375,9 @@ impl<const REFERENCES: bool> Sink for Gatherer<'_, REFERENCES> {
         }
         self.fresh = false;
         if REFERENCES {
-            let (pcs, kinds) = passed.columns();
-            let rows = passed.references();
-            self.pcs.extend_from_slice(&pcs.as_flattened()[..rows]);
-            self.kinds.extend_from_slice(&kinds.as_flattened()[..rows]);
-            self.addresses.extend_from_slice(passed.addresses());
+            self.references.passage(passed);
         } else {
-            if passed.begins {
-                self.pcs.push(passed.start().0);
-            }
-            self.pcs.extend(passed.blocks().map(|pc| pc.0));
+            self.pcs.blocks(passed);
         }
         self.send_if_full();
     }

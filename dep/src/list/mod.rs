@@ -111,11 +111,15 @@ fn list_kind<'t, const REFERENCES: bool>(
         Some(table) => {
             let schema = columns::schema(REFERENCES);
             table.begin(&schema)?;
+            let spare = columns::Spare::default();
             let make = |job: Job, outlet| {
-                columns::Gatherer::<REFERENCES>::new(job, outlet, &schema, range.clone(), outside)
+                let range = range.clone();
+                columns::Gatherer::<REFERENCES>::new(job, outlet, &schema, &spare, range, outside)
             };
             source.list(warnings, make, columns::Rows::start, |rows, skip, left| {
-                table.append(&rows.part(skip, left))
+                table.append(&rows.part(skip, left))?;
+                spare.give(rows);
+                Ok(())
             })
         }
         None => {

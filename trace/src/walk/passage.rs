@@ -45,12 +45,16 @@ pub(super) struct Passage {
     pub settled: bool,
     pub members: Box<[Member]>,
     /// Blocks that begin behind the first unit's start.
-    pub blocks: u64,
+    pub block_count: u64,
+    /// Where they do, if no references are wanted.
+    pub blocks: Box<[[u64; LANES]]>,
     /// `None` if no references are wanted.
     pub plain: Option<Plain>,
     /// Of each reference.
     pub pcs: Box<[[u64; LANES]]>,
-    pub kinds: Box<[[Kind; LANES]]>,
+    pub sizes: Box<[[u32; LANES]]>,
+    /// A bit for each.
+    pub writes: Box<[u64]>,
 }
 
 impl Passage {
@@ -99,17 +103,17 @@ pub struct Passed<'a> {
 }
 
 impl Passed<'_> {
-    /// References, if the sink wants them: rows of [`Passed::columns`].
+    /// References, if the sink wants them: rows of [`Passed::fixed`].
     #[inline]
     pub fn references(&self) -> usize {
         self.passage.references()
     }
 
-    /// Columns of all references, in their order: the instructions, and what does not change. Rows behind the last
-    /// one mean nothing.
+    /// Columns of all references, in their order. Rows behind the last one mean nothing.
     #[inline]
-    pub fn columns(&self) -> (&[[u64; LANES]], &[[Kind; LANES]]) {
-        (&self.passage.pcs, &self.passage.kinds)
+    pub fn fixed(&self) -> Fixed<'_> {
+        let Passage { pcs, sizes, writes, .. } = self.passage;
+        Fixed { pcs, sizes, writes }
     }
 
     /// The addresses in the same form, if the sink wants them.
@@ -155,18 +159,34 @@ impl Passed<'_> {
     /// How many blocks begin behind the first unit's start.
     #[inline]
     pub fn block_count(&self) -> u64 {
-        self.passage.blocks
+        self.passage.block_count
+    }
+
+    /// Where those blocks begin, if the sink wants no references, and how many they are. Rows behind the last one mean
+    /// nothing.
+    #[inline]
+    pub(crate) fn block_column(&self) -> (&[[u64; LANES]], usize) {
+        let Passage { blocks, block_count, .. } = self.passage;
+        (blocks, usize::try_from(*block_count).unwrap_or(usize::MAX))
     }
 
     /// Those blocks.
     pub fn blocks(&self) -> impl Iterator<Item = LiveAddr> + '_ {
-        self.passage.members.iter().enumerate().flat_map(|(n, member)| {
-            let unit = self.units.get(member.unit);
-            let own = (n > 0 && member.begins).then_some(unit.address);
-            let inner = unit.inner_blocks.iter().map(|&at| unit.address.plus(u64::from(at)));
-            own.into_iter().chain(inner)
-        })
+        blocks(&self.passage.members, self.units)
     }
+}
+
+/// Where blocks begin in these units, behind the first one's start.
+pub(super) fn blocks<'a>(
+    members: &'a [Member],
+    units: &'a CompiledUnits<'_>,
+) -> impl Iterator<Item = LiveAddr> + 'a {
+    members.iter().enumerate().flat_map(|(n, member)| {
+        let unit = units.get(member.unit);
+        let own = (n > 0 && member.begins).then_some(unit.address);
+        let inner = unit.inner_blocks.iter().map(|&at| unit.address.plus(u64::from(at)));
+        own.into_iter().chain(inner)
+    })
 }
 
 /// One of the units of [`Passed`].
@@ -179,19 +199,27 @@ pub(super) struct One<'a> {
     pub addresses: &'a [u64],
 }
 
-/// What a reference is every time, but for its place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kind {
+/// What references are every time, but for their addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Fixed<'a> {
+    /// The instructions.
+    pub pcs: &'a [[u64; LANES]],
     /// Bytes.
-    pub size: u16,
-    /// It writes.
-    pub write: bool,
+    pub sizes: &'a [[u32; LANES]],
+    /// A bit for each, from the lowest one of the first word on: it writes.
+    pub writes: &'a [u64],
 }
 
-impl Kind {
-    pub(super) fn of(referred: &Referred) -> Kind {
-        Kind { size: referred.size, write: referred.write }
+/// A bit for each, from the lowest one of the first word on.
+pub(super) fn bits(each: impl Iterator<Item = bool>) -> Box<[u64]> {
+    let mut words = Vec::new();
+    for (n, set) in each.enumerate() {
+        if n.is_multiple_of(64) {
+            words.push(0);
+        }
+        words[n / 64] |= u64::from(set) << (n % 64);
     }
+    words.into()
 }
 
 /// In lanes, of which the last is filled up.

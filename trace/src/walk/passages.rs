@@ -12,7 +12,7 @@ use abi::unit::MAX_SILENT;
 
 use super::compiled::{CompiledUnits, Leads, UnitNumber};
 use super::course::Decoder;
-use super::passage::{column, words, Kind, Member, Passage, LONG};
+use super::passage::{bits, blocks, column, words, Member, Passage, LONG};
 use super::stream::Stream;
 use crate::plain::plain;
 
@@ -280,10 +280,9 @@ fn make<D: Decoder>(
             let all = quick.plain.iter().flat_map(|plain| &plain.references);
             all.map(|referred| quick.address.plus(u64::from(referred.offset)).0)
         });
-        let kinds = plain.iter().flat_map(|plain| &plain.references).map(Kind::of);
+        let referred = || plain.iter().flat_map(|plain| &plain.references);
         let last = quicks().next_back()?;
-        let inner = members.iter().map(|member| units.get(member.unit).inner_blocks.len() as u64);
-        let own = members[1..].iter().filter(|member| member.begins).count() as u64;
+        let blocks = || blocks(members, units).map(|pc| pc.0);
         return Some(Passage {
             key: [0; LONG],
             mask: [0; LONG],
@@ -298,9 +297,11 @@ fn make<D: Decoder>(
             leads: last.leads,
             settled: end.settled,
             pcs: if references { column(pcs) } else { Box::default() },
-            kinds: column(kinds),
+            sizes: column(referred().map(|referred| referred.size.into())),
+            writes: bits(referred().map(|referred| referred.write)),
             members: members.iter().map(|m| Member { unit: m.unit, begins: m.begins }).collect(),
-            blocks: own + inner.sum::<u64>(),
+            block_count: blocks().count() as u64,
+            blocks: if references { Box::default() } else { column(blocks()) },
             plain,
         });
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 
+use crate::columns::{Column, References};
 use abi::event::{Kind, WHOLE_UNIT};
 use abi::ids::{Gpr, LiveAddr, UnitId};
 use abi::options::{ControlFlow, Memory, Options, RecordingOptions};
@@ -215,17 +216,22 @@ impl<const REFERENCES: bool> Sink for Seen<REFERENCES> {
         let blocks: Vec<_> = told.iter().filter_map(|seen| seen.err()).collect();
         assert_eq!(blocks, passed.blocks().collect::<Vec<_>>());
         assert_eq!(blocks.len() as u64, passed.block_count());
-        let (pcs, kinds) = passed.columns();
-        let columns = pcs.as_flattened().iter().zip(kinds.as_flattened());
-        let columns = columns.zip(passed.address_column().as_flattened());
-        let columns = columns.map(|((&pc, kind), &address)| MemoryReference {
-            pc: LiveAddr(pc),
-            address: LiveAddr(address),
-            size: kind.size.into(),
-            write: kind.write,
+        let mut column = Column::default();
+        column.blocks(passed);
+        if !REFERENCES {
+            let begun = passed.begins.then(|| passed.start()).into_iter().chain(blocks);
+            assert!(begun.map(|pc| pc.0).eq(column.values().iter().copied()));
+        }
+        let mut columns = References::default();
+        columns.passage(passed);
+        assert_eq!(columns.rows(), passed.references());
+        let rows = (0..columns.rows()).map(|row| MemoryReference {
+            pc: LiveAddr(columns.pcs.values()[row]),
+            address: LiveAddr(columns.addresses.values()[row]),
+            size: columns.sizes.values()[row],
+            write: columns.writes.has(row),
         });
-        let columns = columns.take(passed.references());
-        assert!(columns.eq(told.into_iter().filter_map(Result::ok)));
+        assert!(rows.eq(told.into_iter().filter_map(Result::ok)));
     }
 }
 
