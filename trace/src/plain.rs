@@ -5,12 +5,15 @@
 //! and refer to memory. Any other unit, and every execution that an event cuts short, is run step by step;
 //! so is one whose addresses need a register that is not known, because that says what is wrong.
 
+use std::collections::hash_map::{Entry, HashMap};
+
 use abi::ids::Gpr;
 use lifter::operands::Segment;
 use lifter::recompute::{Binary, Effect, Unary};
 use lifter::regs::GprSet;
 
 use crate::compile::{Simple, Step, NO_REGISTER};
+use crate::walk::LANES;
 
 /// Values that a unit computes with: registers in front of it, [`ZERO`], segment bases, what is computed on
 /// the way, recorded words.
@@ -68,6 +71,34 @@ impl Sum {
     }
 }
 
+/// Addresses side by side: each is what a slot has, and its displacement. What has an index is computed in front, once for
+/// all addresses that have the same.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    displacements: [u64; LANES],
+    slots: [u8; LANES],
+}
+
+impl Lane {
+    fn all(sums: &[Sum]) -> Box<[Lane]> {
+        let lane = |sums: &[Sum]| {
+            let mut lane = Lane { displacements: [0; LANES], slots: [ZERO; LANES] };
+            for (n, sum) in sums.iter().enumerate() {
+                (lane.displacements[n], lane.slots[n]) = (sum.displacement, sum.base);
+            }
+            lane
+        };
+        sums.chunks(LANES).map(lane).collect()
+    }
+
+    #[inline(always)]
+    fn values(&self, slots: &Slots) -> [u64; LANES] {
+        std::array::from_fn(|n| {
+            slots[usize::from(self.slots[n])].wrapping_add(self.displacements[n])
+        })
+    }
+}
+
 /// What a slot is computed of. `narrow`: only the low half counts.
 #[derive(Clone, Debug)]
 struct Computed {
@@ -94,8 +125,10 @@ pub struct Plain {
     pub(crate) needs: GprSet,
     /// In their order; what each computes.
     computed: Box<[(u8, Computed)]>,
-    /// Addresses, then registers that change.
-    sums: Box<[Sum]>,
+    /// Addresses.
+    addresses: Box<[Lane]>,
+    /// Registers that change.
+    registers: Box<[Sum]>,
     /// The references, in their order.
     pub references: Box<[Referred]>,
     /// Registers that are known behind it if they were in front of it.
@@ -124,16 +157,17 @@ impl Plain {
         for (to, computed) in &self.computed {
             slots[usize::from(*to)] = computed.value(slots);
         }
-        let (references, registers) = self.sums.split_at(self.references.len());
         if wanted {
-            if addresses.len() < references.len() {
-                addresses.resize(references.len().next_multiple_of(64), 0);
+            let room = self.addresses.len() * LANES;
+            if addresses.len() < room {
+                addresses.resize(room.next_multiple_of(64), 0);
             }
-            for (address, sum) in addresses.iter_mut().zip(references) {
-                *address = sum.value(slots);
+            let (places, _) = addresses.as_chunks_mut::<LANES>();
+            for (place, lane) in places.iter_mut().zip(&self.addresses) {
+                *place = lane.values(slots);
             }
         }
-        for sum in registers {
+        for sum in &self.registers {
             slots[usize::from(sum.to)] = sum.value(slots);
         }
         let before = *known;
@@ -381,10 +415,30 @@ impl Maker {
         Some(())
     }
 
+    /// The addresses, each a slot and a displacement.
+    fn without_index(&mut self) -> Option<Vec<Sum>> {
+        let mut known = HashMap::new();
+        let sums = std::mem::take(&mut self.sums);
+        let without = sums.into_iter().map(|sum| {
+            if sum.index == ZERO {
+                return Some(sum);
+            }
+            let slot = match known.entry((sum.base, sum.index, sum.scale)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => {
+                    let sum = Sum { displacement: 0, ..sum };
+                    *new.insert(self.compute(Of::Sum, sum, false)?)
+                }
+            };
+            Some(Sum { displacement: sum.displacement, ..Sum::of(slot) })
+        });
+        without.collect()
+    }
+
     fn finish(mut self) -> Option<Plain> {
         let (mut keeps, mut sets) = (GprSet::EMPTY, GprSet::EMPTY);
         let mut passes = Vec::new();
-        let mut pending: Vec<Sum> = Vec::new();
+        let (mut pending, mut registers) = (Vec::<Sum>::new(), Vec::new());
         for register in (0..16).map(Gpr) {
             let Some((mut sum, of)) = self.get(register) else { continue };
             let own = GprSet::of(register);
@@ -404,7 +458,7 @@ impl Maker {
             let is_free =
                 |sum: &Sum| pending.iter().all(|other| other.to == sum.to || !other.reads(sum.to));
             match pending.iter().position(is_free) {
-                Some(at) => self.sums.push(pending.swap_remove(at)),
+                Some(at) => registers.push(pending.swap_remove(at)),
                 None => {
                     // They wait for each other: one that still reads registers is computed ahead.
                     let waits = |sum: &&mut Sum| sum.base < ZERO || sum.index < ZERO;
@@ -414,10 +468,13 @@ impl Maker {
                 }
             }
         }
+        let addresses = self.without_index()?;
+        let sums = || addresses.iter().chain(&registers);
         Some(Plain {
             needs: self.needs,
-            computed: needed(self.computed, &self.sums),
-            sums: self.sums.into(),
+            computed: needed(self.computed, sums()),
+            addresses: Lane::all(&addresses),
+            registers: registers.into(),
             references: self.references.into(),
             keeps,
             sets,
@@ -427,9 +484,12 @@ impl Maker {
 }
 
 /// What `sums` need of what is computed.
-fn needed(computed: Vec<(u8, Computed)>, sums: &[Sum]) -> Box<[(u8, Computed)]> {
+fn needed<'a>(
+    computed: Vec<(u8, Computed)>,
+    sums: impl Iterator<Item = &'a Sum>,
+) -> Box<[(u8, Computed)]> {
     let mut wanted = [false; 256];
-    for slot in sums.iter().flat_map(|sum| [sum.base, sum.index]) {
+    for slot in sums.flat_map(|sum| [sum.base, sum.index]) {
         wanted[usize::from(slot)] = true;
     }
     let mut kept = Vec::new();

@@ -33,7 +33,10 @@ pub fn show(
     common: &Common,
     out: &mut impl Write,
 ) -> Result<u64, Stop> {
-    let output = ready.output("dep")?;
+    let output = match listing.references {
+        true => ready.output("dep")?,
+        false => ready.output_of_control_flow()?,
+    };
     let path = ready.folder.join("replay.dep");
     let besides = Besides { trace: Some(path.clone()), ahead: Some(AHEAD), ..Besides::default() };
     let running = process::start(ready, &output, &besides)?;

@@ -255,10 +255,23 @@ impl Ready {
 
     /// An output of the program whose code replays, and does this besides (`none`, `dep`, `undo`).
     pub fn output(&self, instrument: &str) -> Result<PathBuf, Error> {
+        self.output_with(instrument, self.translation())
+    }
+
+    /// The same, which records control flow alone.
+    pub fn output_of_control_flow(&self) -> Result<PathBuf, Error> {
+        self.output_with("dep", &[&["--memory", "none"], self.translation()].concat())
+    }
+
+    /// When code is translated.
+    fn translation(&self) -> &'static [&'static str] {
         // In code that was translated at run time a replay is stopped in a hundredth of the time.
         let is_stopped_often = self.script.sought > STOPPED_OFTEN;
-        let further: &[&str] = if is_stopped_often { &["--translate", "dynamic"] } else { &[] };
-        self.output_with(instrument, further)
+        if is_stopped_often {
+            &["--translate", "dynamic"]
+        } else {
+            &[]
+        }
     }
 
     /// An output that replays, and does nothing besides. `straight`: so does all that is replayed with it.

@@ -26,7 +26,7 @@ use crate::base::sys;
 use crate::recording::appender::{add_words, seal_header, Appender, Place};
 use crate::recording::lifecycle::Phase;
 use crate::recording::packer::Packer;
-use crate::recording::trace_file::{Full, Sealed, TraceFile};
+use crate::recording::trace_file::{is_paced, Full, Sealed, TraceFile};
 use abi::event::{Event, EventRef, Position, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::StreamOff;
 use abi::trace::{
@@ -393,7 +393,10 @@ impl Recorder {
         let place: Place = match self.slot.filter(|slot| slot.len == len) {
             Some(slot) => slot,
             None if recycles => {
-                self.packer.prepare(len);
+                // What is read at once needs little room as it is.
+                if !is_paced() {
+                    self.packer.prepare(len);
+                }
                 *self.slot.insert(trace.take_slot(len)?)
             }
             None => trace.allocate(len)?,

@@ -26,7 +26,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::
 
 mod slots;
 
-pub use slots::{paced_by, Full};
+pub use slots::{is_paced, paced_by, Full};
 
 /// The trace of a process: the file that threads take frames of, and how far its recording is.
 pub struct TraceFile {

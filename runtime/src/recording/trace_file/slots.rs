@@ -25,6 +25,11 @@ pub fn paced_by(fd: i32) {
     PACE.store(fd, Relaxed);
 }
 
+/// Whether there is such a reader.
+pub fn is_paced() -> bool {
+    PACE.load(Relaxed) >= 0
+}
+
 /// Waits until the next chunk may be written.
 fn keep_pace() {
     let fd = PACE.load(Relaxed);
