@@ -1,7 +1,6 @@
 // Memory that is shared with a child has the stacks of signal handlers and of a thread.
 //#flags: -pthread
 //#oracle: no: processes run as they please
-//#except: replay: what lies on a stack in shared memory is not always followed
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>

@@ -122,6 +122,13 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     }
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
     if !in_tail && facts().runtime.contains(&pc) {
+        if trace && mailbox.is_stepping() {
+            // SAFETY: the step led to its first instruction: none of its code is in progress.
+            let thread = unsafe { &mut *Thread::here() };
+            if steps::stepped_between(thread, at) {
+                return;
+            }
+        }
         if kick {
             return kicked_in_runtime(mailbox, at);
         }
@@ -190,9 +197,14 @@ fn in_translated(
         return leave_window(thread, at);
     }
     let traps = signal == SIGTRAP && info.code() == TRAP_TRACE && !mailbox.is_stepping() && raised;
+    let is_step = signal == SIGTRAP && info.code() == TRAP_TRACE && mailbox.is_stepping();
     let Some(place) = place else {
         if traps {
             // On to an instruction.
+            return;
+        }
+        // What a return loads may be loaded between units.
+        if is_step && steps::stepped_between(thread, at) {
             return;
         }
         if raised && signal == SIGSEGV && foreign::opens(info.address()) {
@@ -219,7 +231,7 @@ fn in_translated(
         return step_unaligned(mailbox, at);
     }
     take_pointers(thread, at, &place);
-    if mailbox.is_stepping() && signal == SIGTRAP && info.code() == TRAP_TRACE {
+    if is_step {
         return stepped(thread, info, at, &place);
     }
     if traps {

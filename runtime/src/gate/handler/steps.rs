@@ -24,15 +24,21 @@ pub fn trapped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, pl
     }
 }
 
-/// A step has led to an instruction of `place`.
-pub fn stepped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
+/// A step was made. Whether that is all there is to it: it was made over an instruction that came to memory of others, which
+/// is done, or about to be done once more.
+pub fn stepped_between(thread: &mut Thread, at: &mut Interrupted) -> bool {
     if shared::stepped(thread, at) && thread.mailbox.waiting.number().is_none() {
         // On, as if nothing had been.
         end_steps(thread, at);
         at.mask = thread.mailbox.real_mask();
-        return;
+        return true;
     }
-    if !thread.foreign.pages.is_empty() {
+    !thread.foreign.pages.is_empty()
+}
+
+/// A step has led to an instruction of `place`.
+pub fn stepped(thread: &mut Thread, info: &mut SigInfo, at: &mut Interrupted, place: &Place) {
+    if stepped_between(thread, at) {
         return;
     }
     let boundary = place.boundary(at.pc());
