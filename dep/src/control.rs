@@ -26,6 +26,8 @@ use crate::Stop;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A program all of whose threads wait for so long does not do anything.
 const AT_REST: Duration = Duration::from_millis(20);
+/// And if it was looked at so often meanwhile: a machine that stands still does not do anything, either.
+const LOOKS: u32 = 100;
 /// The same if the kernel holds one of them: a page of the trace that has to wait for the disk is no rest, a
 /// `vfork` whose child takes its time is.
 const HELD: Duration = Duration::from_secs(1);
@@ -225,7 +227,7 @@ impl Rest {
 
     fn lasts(&self) -> bool {
         let enough = if self.held { HELD } else { AT_REST };
-        self.looks > 3 && self.since.is_some_and(|since| since.elapsed() > enough)
+        self.looks >= LOOKS && self.since.is_some_and(|since| since.elapsed() > enough)
     }
 }
 
