@@ -12,13 +12,15 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 mod area;
+mod credit;
 mod given;
 
 use crate::base::census;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::try_read_program_bytes;
 use crate::base::sys::nr;
-use crate::logs::inputs::foreign::area::{Area, ACCESS, CROWDED, WAITING_THREADS};
+use crate::logs::inputs::foreign::area::{Area, CROWDED, WAITING_THREADS};
+use crate::logs::inputs::foreign::credit::ACCESS;
 use crate::logs::inputs::foreign::given::{changes, ends, forks, holds_locks, waits_for, Given};
 use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
 use crate::logs::inputs::view;
@@ -112,18 +114,19 @@ pub fn child_starts(thread: &mut Thread) {
 
 /// Memory that is followed so if it is not too large.
 pub enum Made {
-    /// A file is mapped, of which the recording has the contents, from the first page on. `is_shared`: it is made for others.
-    File { contents: Vec<u8>, is_shared: bool },
+    /// A file is mapped, of which the recording has the contents, from the first page on. `is_shared`: it is made for others;
+    /// `is_writable`: the program may store there.
+    File { contents: Vec<u8>, is_shared: bool, is_writable: bool },
     /// Nobody else has it, but for processes that this one forks.
     ForChildren,
 }
 
-/// The program has mapped memory, and may store to it. Whether it is followed.
+/// The program has mapped memory. Whether it is followed.
 pub fn lies_at(range: Range<u64>, made: Made) -> bool {
     let len = range.end - range.start;
-    let (mut left, is_shared) = match made {
-        Made::File { contents, is_shared } => (contents, is_shared),
-        Made::ForChildren => (Vec::new(), false),
+    let (mut left, is_shared, is_writable) = match made {
+        Made::File { contents, is_shared, is_writable } => (contents, is_shared, is_writable),
+        Made::ForChildren => (Vec::new(), false, true),
     };
     let is_file = !left.is_empty();
     if len == 0 || len > LARGEST || is_file && left.len() as u64 + PAGE <= len || has_happened() {
@@ -132,8 +135,7 @@ pub fn lies_at(range: Range<u64>, made: Made) -> bool {
     if is_file {
         left.resize(len as usize, 0);
     }
-    let mut area = Area::new(&range, left, is_shared);
-    area.is_file = is_file;
+    let mut area = Area::new(&range, left, is_shared, is_writable);
     area.close_all();
     let mut areas = AREAS.lock();
     areas.push(area);
@@ -243,6 +245,10 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             area.close_all();
             return true;
         }
+        if !given.some_of(area.start, area.end()) && !area.is_writable {
+            area.look_and_close(|at, bytes| each(thread, at, bytes));
+            return true;
+        }
         if !given.some_of(area.start, area.end()) {
             let closes = area.open.contains(&true) && !*has_locks.get_or_insert_with(holds_locks);
             let is_known = !closes || area.close();
@@ -251,11 +257,17 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             }
             return is_known;
         }
-        area.open_and_look(thread, each, is_shown);
-        if changed.is_some_and(|(start, end)| area.meets(start, end)) {
+        let is_changed = changed.is_some_and(|(start, end)| area.meets(start, end));
+        if is_changed && !area.is_writable {
+            // (What others leave in a file that is read no more is of no use.)
+            area.open_all();
             return false;
         }
-        if forks {
+        area.open_and_look(thread, each, is_shown);
+        if is_changed {
+            return false;
+        }
+        if forks && area.is_writable {
             area.is_shared_now();
         }
         if !area.sleeps() && call.number != nr::EXIT {
@@ -402,13 +414,19 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Acc
     }
     let price = area.price((address, place.pc, turns), how.loads_only);
     if !area.can_go_on(price) {
+        if !area.is_writable {
+            area.rests();
+            return Access::Again;
+        }
         area.open_all();
         area.ends();
         areas.swap_remove(index);
         keep_extent(&areas);
         return Access::Again;
     }
-    if how.may_step && area.has_credit() {
+    // (Where it may not store the fault is the program's.)
+    let is_allowed = how.loads_only || area.is_writable;
+    if how.may_step && is_allowed && area.has_credit() {
         thread.foreign.pages.push(page);
         return Access::Once;
     }

@@ -361,12 +361,13 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         let loads = flags & MAP_DENYWRITE != 0 || code.is_some();
         let file = Opened { fd, offset: offset as u64, loads };
         let mut contents = Vec::new();
-        let mut for_others = false;
+        let (mut for_others, mut is_recent) = (false, false);
         if let Some(known) = of_file(thread, &file, start..end, kind, code) {
             special.file = known.stat.identity();
             special.from = offset as u64;
             special.copied = page_up(known.copied);
             (contents, for_others) = (known.contents, known.for_others);
+            is_recent = self::is_recent(&known.stat);
         }
         let is_twice = |other: &Special| {
             other.file == special.file
@@ -377,13 +378,17 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         };
         let is_handed = kind.shows_changes() && handed::is(special.file);
         let is_shared = for_others || is_handed;
-        let closes = kind == Kind::Through && prot == OPEN && may_be_closed(thread);
-        let is_followed = closes && !contents.is_empty() && {
-            foreign::lies_at(start..end, Made::File { contents, is_shared })
-        };
+        let is_writable = kind == Kind::Through && prot == OPEN;
+        // Who reads a file that was changed just now may wait for the next change.
+        let is_awaited =
+            kind == Kind::File && prot == sys::PROT_READ && (is_handed || is_recent && !loads);
+        let closes = (is_writable || is_awaited) && !contents.is_empty() && may_be_closed(thread);
+        let is_followed =
+            closes && foreign::lies_at(start..end, Made::File { contents, is_shared, is_writable });
+        let awaits = is_awaited && facts().options.recording.watches();
         if is_handed && !is_followed {
             unfollowed_unwatched(thread, handed::WHY);
-        } else if for_others && !is_followed {
+        } else if (for_others || awaits) && !is_followed {
             unfollowed_unwatched(
                 thread,
                 "a file is mapped that others may change (mmap with MAP_SHARED)",

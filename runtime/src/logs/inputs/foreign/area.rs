@@ -6,6 +6,7 @@
 use crate::base::own::anonymous;
 use crate::base::program::try_read_program_bytes;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::foreign::credit::{self, reading_pays, Credit, ACCESS, WAITING};
 use crate::logs::inputs::foreign::given::holds_locks;
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
@@ -16,23 +17,18 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// An area that others use, too, has so many accesses to its credit, and gets one back in so much time.
-const CREDIT: u32 = 4000 * ACCESS;
-const EARNED_IN_NS: u64 = 1_000_000 / ACCESS as u64;
-/// One of which nobody knows whether others use it.
-const LITTLE_CREDIT: u32 = CREDIT / 8;
-/// What an access costs; and one of a thread that waits for others, in a loop around it.
-pub const ACCESS: u32 = 8;
-const WAITING: u32 = 1;
 /// Most turns of such a loop.
 const LOOP: u64 = 8;
+
+/// What is only read, and used too often for that, stays open for so long.
+const REST_NS: u64 = 10_000_000;
 
 /// Threads in calls that were given addresses of `for_kernel`.
 pub static WAITING_THREADS: AtomicU32 = AtomicU32::new(0);
 /// An area is used too often to be followed so.
 pub static CROWDED: AtomicBool = AtomicBool::new(false);
 
-/// A mapping: whole pages, which the program may load from and store to.
+/// A mapping: whole pages, which the program may load from, and store to if it may.
 pub struct Area {
     pub start: u64,
     /// What the program has left there, as far as it is known; nothing until others have it, too.
@@ -43,34 +39,47 @@ pub struct Area {
     pub is_shared: bool,
     /// What is there is left in a file.
     pub is_file: bool,
+    /// The program may store there.
+    pub is_writable: bool,
     /// Threads in a call that was given some of it.
     pub using: u32,
     /// Where the same memory lies once more, for the kernel (`for_kernel`), or 0.
     again_at: u64,
-    /// What is left of its credit, and since when.
-    credit: u32,
-    since: u64,
+    /// Of its own, unless it is only read and nobody was seen to change it.
+    credit: Credit,
     /// Others have stored there.
     changed: bool,
     /// Where it was used last: address, pc, turns.
     last: (u64, u64, u64),
+    /// It is open until then, or 0.
+    rests_until: u64,
 }
 
 impl Area {
     /// `left` is what the program has left there, or nothing if nobody else has it until a process is forked.
-    pub fn new(range: &Range<u64>, left: Vec<u8>, is_shared: bool) -> Area {
+    pub fn new(range: &Range<u64>, left: Vec<u8>, is_shared: bool, is_writable: bool) -> Area {
+        let is_file = !left.is_empty();
         Area {
             start: range.start,
             left,
             open: vec![true; ((range.end - range.start) / PAGE) as usize],
             is_shared,
-            is_file: false,
+            is_file,
+            is_writable,
             using: 0,
             again_at: 0,
-            credit: if is_shared { CREDIT } else { LITTLE_CREDIT },
-            since: sys::monotonic_ns(),
+            credit: Credit::new(if is_shared { credit::MOST } else { credit::LITTLE }),
             changed: false,
             last: (0, 0, 0),
+            rests_until: 0,
+        }
+    }
+
+    /// The protection with which the program has mapped it.
+    fn rights(&self) -> usize {
+        match self.is_writable {
+            true => sys::PROT_READ | sys::PROT_WRITE,
+            false => sys::PROT_READ,
         }
     }
 
@@ -84,9 +93,14 @@ impl Area {
         start < self.end() && self.start < end
     }
 
-    /// Whether it can be closed again behind one access.
+    /// The program cannot store there, and nobody was seen to.
+    fn is_only_read(&self) -> bool {
+        !self.is_writable && !self.is_shared
+    }
+
+    /// Whether it can be closed again behind one access, which was paid for.
     pub fn has_credit(&self) -> bool {
-        self.credit > 0 && (!self.is_scarce() || self.is_shared)
+        self.is_only_read() || self.credit.left > 0 && (!self.is_scarce() || self.is_shared)
     }
 
     pub fn end(&self) -> u64 {
@@ -108,12 +122,12 @@ impl Area {
     /// False if the kernel has no room for so many mappings.
     pub fn open(&mut self, page: u64) {
         let index = self.index(page);
-        if protect(page..page + PAGE, OPEN) {
+        if protect(page..page + PAGE, self.rights()) {
             self.open.get_mut(index).into_iter().for_each(|open| *open = true);
             return;
         }
         // No room for another mapping: as one it needs none.
-        if !protect(self.start..self.end(), OPEN) {
+        if !protect(self.start..self.end(), self.rights()) {
             crate::die!("no memory for the mappings of the program");
         }
         self.open.fill(true);
@@ -123,7 +137,7 @@ impl Area {
         if self.open.iter().all(|open| *open) {
             return;
         }
-        if !protect(self.start..self.end(), OPEN) {
+        if !protect(self.start..self.end(), self.rights()) {
             crate::die!("no memory for the mappings of the program");
         }
         self.open.fill(true);
@@ -159,6 +173,25 @@ impl Area {
         closed
     }
 
+    /// It is used too often, and only read: it stays open for a while.
+    pub fn rests(&mut self) {
+        self.open_all();
+        self.rests_until = sys::monotonic_ns() + REST_NS;
+    }
+
+    /// The same of what the program only reads, in front of a call: what is there now is seen. What rests stays open.
+    pub fn look_and_close(&mut self, mut with: impl FnMut(u64, &[u8])) {
+        if self.rests_until > sys::monotonic_ns() || !self.open.contains(&true) {
+            return;
+        }
+        self.rests_until = 0;
+        let open: Vec<u64> = self.pages().filter(|&page| self.is_open(page)).collect();
+        for page in open {
+            self.look(page, &mut with);
+        }
+        self.close_all();
+    }
+
     /// Others have it from now on, too. False if what the program has left there cannot be known.
     pub fn wakes(&mut self) -> bool {
         self.left.resize(self.open.len() * PAGE as usize, 0);
@@ -179,7 +212,7 @@ impl Area {
 
     /// Whether the process has the memory.
     pub fn is_there(&mut self) -> bool {
-        let is_there = protect(self.start..self.end(), OPEN);
+        let is_there = protect(self.start..self.end(), self.rights());
         self.open.fill(true);
         is_there
     }
@@ -202,7 +235,7 @@ impl Area {
             let args = [self.start as usize, 0, len as usize, flags, at as usize];
             // SAFETY: memory of the runtime, mapped just now, which becomes this.
             unsafe { sys::call(nr::MREMAP, &args) }.ok()?;
-            protect(at..at + len, OPEN).then_some(())?;
+            protect(at..at + len, self.rights()).then_some(())?;
             self.again_at = at;
         }
         Some(self.again_at)
@@ -264,7 +297,7 @@ impl Area {
         let were_open = self.open.clone();
         self.open_all();
         for (page, was_open) in self.pages().zip(were_open) {
-            match was_open && !is_shown {
+            match was_open && !is_shown && self.is_writable {
                 true => self.keep(page),
                 false => self.look(page, |at, bytes| with(thread, at, bytes)),
             };
@@ -280,19 +313,19 @@ impl Area {
     /// they are closed as before until then, and the process is watched from there on.
     fn most_credit(&self) -> u32 {
         match self.is_shared {
-            true => CREDIT,
-            false => LITTLE_CREDIT,
+            true => credit::MOST,
+            false => credit::LITTLE,
         }
     }
 
     fn is_scarce(&self) -> bool {
-        self.credit < self.most_credit() / 2
+        self.credit.left < self.most_credit() / 2
     }
 
     /// Others have it, too.
     pub fn is_shared_now(&mut self) {
         if !self.is_shared {
-            self.credit = CREDIT;
+            self.credit = Credit::new(credit::MOST);
         }
         self.is_shared = true;
     }
@@ -311,20 +344,17 @@ impl Area {
     /// Whether it can still be closed now and then, at this price; if others use it, too, it is, until the process is watched
     /// instead.
     pub fn can_go_on(&mut self, price: u32) -> bool {
-        let earned = sys::monotonic_ns().saturating_sub(self.since) / EARNED_IN_NS;
-        self.since += earned * EARNED_IN_NS;
+        if self.is_only_read() {
+            return reading_pays(price);
+        }
         let most = self.most_credit();
-        self.credit = most.min(self.credit.saturating_add(earned.min(most.into()) as u32));
-        let can_pay = self.credit >= price;
-        self.credit = self.credit.saturating_sub(price);
+        let can_pay = self.credit.pays(price, most);
         if self.is_scarce() && self.is_shared {
             CROWDED.store(true, Relaxed);
         }
         can_pay || self.is_shared
     }
 }
-
-const OPEN: usize = sys::PROT_READ | sys::PROT_WRITE;
 
 fn protect(range: Range<u64>, protection: usize) -> bool {
     let args = [range.start as usize, (range.end - range.start) as usize, protection];
