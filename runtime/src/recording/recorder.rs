@@ -393,8 +393,8 @@ impl Recorder {
         let place: Place = match self.slot.filter(|slot| slot.len == len) {
             Some(slot) => slot,
             None if recycles => {
-                // What is read at once needs little room as it is.
-                if !is_paced() {
+                // The first thread is read first, and at once: its chunks need little room as they are.
+                if !(is_paced() && self.thread.index == 0) {
                     self.packer.prepare(len);
                 }
                 *self.slot.insert(trace.take_slot(len)?)

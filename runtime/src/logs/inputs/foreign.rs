@@ -323,9 +323,11 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     };
     // (No other thread runs while a process is forked.)
     let is_long = !ends(call.number) && !forks(call);
-    let is_beyond = is_crowded || census::live() > 1 && is_long && others_use();
+    let is_in_use = census::live() > 1 && is_long && others_use();
+    let is_beyond = is_crowded || is_in_use;
     let can_be = is_beyond && view::uncovered().is_none() && is_watched_instead(thread);
-    if is_beyond && !can_be {
+    let is_granted = || AREAS.lock().iter_mut().all(Area::is_granted);
+    if is_beyond && !can_be && (is_in_use || !is_granted()) {
         // What others leave in a file is compared in the end.
         let is_lost = |area: &Area| area.is_shared && (area.has_changed() || !area.is_file);
         if AREAS.lock().iter().any(is_lost) {
