@@ -182,7 +182,7 @@ impl Area {
         self.rests_until = sys::monotonic_ns() + REST_NS;
     }
 
-    /// The same of what the program only reads, in front of a call: what is there now is seen. What rests stays open.
+    /// Closes what the program only reads, in front of a call. What is there now is seen; what rests stays open.
     pub fn look_and_close(&mut self, mut with: impl FnMut(u64, &[u8])) {
         if self.rests_until > sys::monotonic_ns() || !self.open.contains(&true) {
             return;
