@@ -319,7 +319,9 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     let others_use = || {
         let given = Given::of(call);
         let areas = AREAS.lock();
-        areas.iter().any(|area| !area.sleeps() && given.some_of(area.start, area.end()))
+        // (What nobody was seen to change is not worth it.)
+        let matters = |area: &&Area| !area.sleeps() && !area.is_only_read();
+        areas.iter().filter(matters).any(|area| given.some_of(area.start, area.end()))
     };
     // (No other thread runs while a process is forked.)
     let is_long = !ends(call.number) && !forks(call);

@@ -97,7 +97,7 @@ impl Area {
     }
 
     /// The program cannot store there, and nobody was seen to.
-    fn is_only_read(&self) -> bool {
+    pub fn is_only_read(&self) -> bool {
         !self.is_writable && !self.is_shared
     }
 
