@@ -196,8 +196,9 @@ fn in_translated(
     if outside && signal == SIGSEGV && info.code() > 0 {
         return leave_window(thread, at);
     }
-    let traps = signal == SIGTRAP && info.code() == TRAP_TRACE && !mailbox.is_stepping() && raised;
-    let is_step = signal == SIGTRAP && info.code() == TRAP_TRACE && mailbox.is_stepping();
+    let trace = signal == SIGTRAP && info.code() == TRAP_TRACE;
+    let (is_step, traps) =
+        (trace && mailbox.is_stepping(), trace && !mailbox.is_stepping() && raised);
     let Some(place) = place else {
         if traps {
             // On to an instruction.

@@ -241,15 +241,15 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
         if forks && area.sleeps() && !area.wakes() {
             return false;
         }
-        if !given.some_of(area.start, area.end()) && is_shown {
-            area.close_all();
-            return true;
-        }
-        if !given.some_of(area.start, area.end()) && !area.is_writable {
-            area.look_and_close(|at, bytes| each(thread, at, bytes));
-            return true;
-        }
         if !given.some_of(area.start, area.end()) {
+            if is_shown {
+                area.close_all();
+                return true;
+            }
+            if !area.is_writable {
+                area.look_and_close(|at, bytes| each(thread, at, bytes));
+                return true;
+            }
             let closes = area.open.contains(&true) && !*has_locks.get_or_insert_with(holds_locks);
             let is_known = !closes || area.close();
             if !is_known {

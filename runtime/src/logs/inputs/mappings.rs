@@ -366,8 +366,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
             special.file = known.stat.identity();
             special.from = offset as u64;
             special.copied = page_up(known.copied);
-            (contents, for_others) = (known.contents, known.for_others);
-            is_recent = self::is_recent(&known.stat);
+            contents = known.contents;
+            (for_others, is_recent) = (known.for_others, known.is_recent);
         }
         let is_twice = |other: &Special| {
             other.file == special.file
@@ -496,6 +496,8 @@ struct Known {
     contents: Vec<u8>,
     /// It is made for others.
     for_others: bool,
+    /// It was changed within the last hour, and is not mapped to be changed.
+    is_recent: bool,
 }
 
 /// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it changes.
@@ -527,7 +529,8 @@ fn of_file(
     let len = mapped.min(stat.size().saturating_sub(offset));
     // A filter of system calls may keep us from asking for it.
     let has_name = stat.has_name() && !path.is_empty();
-    let lasting = has_name && !changes && !is_recent(&stat);
+    let is_recent = !changes && is_recent(&stat);
+    let lasting = has_name && !changes && !is_recent;
     // What lies there is made for others.
     let for_others = changes && stat.has_name() && path.starts_with(b"/dev/shm/");
     let file = File { fd, offset, len };
@@ -544,7 +547,7 @@ fn of_file(
         let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
         thread.event(WHOLE_UNIT, &mapped);
         let _ = file.each_page(|from, bytes| written::piece(thread, at.start + from, bytes));
-        return Some(Known { stat, copied: len, contents: Vec::new(), for_others });
+        return Some(Known { stat, copied: len, contents: Vec::new(), for_others, is_recent });
     }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
     // A program that has just been made is there when it is replayed, if it is loaded. Who reads one may be making it, as
@@ -575,7 +578,7 @@ fn of_file(
     if let Some(region) = code {
         regions::code(&region, offset, &mapped);
     }
-    Some(Known { stat, copied: contents.len() as u64, contents, for_others })
+    Some(Known { stat, copied: contents.len() as u64, contents, for_others, is_recent })
 }
 
 /// What is mapped of an open file.
