@@ -23,7 +23,7 @@ use trace::pipeline::{BatchSink, Job, Outlet};
 use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 use trace::Error;
 
-use super::Start;
+use super::{Spare, Start};
 use crate::Stop;
 
 /// The columns. A block whose pc is null is code that is not recorded.
@@ -179,40 +179,35 @@ impl Rows {
         }
         self.batch.slice(skip, wanted)
     }
+
+    /// They are of no use any more.
+    pub fn leave(self, spare: &Spare<RecordBatch>) {
+        spare.give(self.batch);
+    }
 }
 
-/// Columns that were written, for what comes next.
-#[derive(Default)]
-pub struct Spare(Mutex<Vec<RecordBatch>>);
+/// Room for references.
+fn references(spare: &Spare<RecordBatch>) -> References {
+    let mut memory = memory(spare);
+    let pcs = Column::reusing(again(memory.next()));
+    let addresses = Column::reusing(again(memory.next()));
+    let sizes = Column::reusing(again(memory.next()));
+    References { pcs, addresses, sizes, writes: Bits::reusing(again(memory.next())) }
+}
 
-impl Spare {
-    pub fn give(&self, rows: Rows) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(rows.batch);
-    }
+/// The same for blocks.
+fn blocks(spare: &Spare<RecordBatch>) -> Column<u64> {
+    Column::reusing(again(memory(spare).next()))
+}
 
-    /// Room for more.
-    fn references(&self) -> References {
-        let mut memory = self.memory();
-        let pcs = Column::reusing(again(memory.next()));
-        let addresses = Column::reusing(again(memory.next()));
-        let sizes = Column::reusing(again(memory.next()));
-        References { pcs, addresses, sizes, writes: Bits::reusing(again(memory.next())) }
-    }
-
-    fn pcs(&self) -> Column<u64> {
-        Column::reusing(again(self.memory().next()))
-    }
-
-    /// The columns of one of them, but for the thread.
-    fn memory(&self) -> impl Iterator<Item = Buffer> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let columns =
-            spare.map(RecordBatch::into_parts).into_iter().flat_map(|(_, columns, _)| columns);
-        columns.skip(1).filter_map(|column| {
-            let data = column.to_data();
-            data.buffers().first().cloned()
-        })
-    }
+/// The columns of a batch that was written, but for the thread.
+fn memory(spare: &Spare<RecordBatch>) -> impl Iterator<Item = Buffer> {
+    let used = spare.take().map(RecordBatch::into_parts);
+    let columns = used.into_iter().flat_map(|(_, columns, _)| columns);
+    columns.skip(1).filter_map(|column| {
+        let data = column.to_data();
+        data.buffers().first().cloned()
+    })
 }
 
 /// The memory of a column that nobody else has.
@@ -224,7 +219,7 @@ fn again<T: ArrowNativeType>(buffer: Option<Buffer>) -> Vec<T> {
 pub struct Gatherer<'a, const REFERENCES: bool> {
     outlet: Outlet<Rows>,
     schema: &'a SchemaRef,
-    spare: &'a Spare,
+    spare: &'a Spare<RecordBatch>,
     /// As often as a batch may need it.
     tid: UInt32Array,
     range: Option<Range<LiveAddr>>,
@@ -245,7 +240,7 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
         job: Job,
         outlet: Outlet<Rows>,
         schema: &'a SchemaRef,
-        spare: &'a Spare,
+        spare: &'a Spare<RecordBatch>,
         range: Option<Range<LiveAddr>>,
         outside: bool,
     ) -> Gatherer<'a, REFERENCES> {
@@ -258,8 +253,8 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
             outside,
             fresh: true,
             start: Start::default(),
-            references: if REFERENCES { spare.references() } else { References::default() },
-            pcs: if REFERENCES { Column::default() } else { spare.pcs() },
+            references: if REFERENCES { references(spare) } else { References::default() },
+            pcs: if REFERENCES { Column::default() } else { blocks(spare) },
             unrecorded: Vec::new(),
         }
     }
@@ -296,7 +291,7 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
             ScalarBuffer::new(Buffer::from_vec(column.into_memory()), 0, rows)
         };
         let columns: Vec<Arc<dyn Array>> = if REFERENCES {
-            let all = std::mem::replace(&mut self.references, self.spare.references());
+            let all = std::mem::replace(&mut self.references, references(self.spare));
             let [pcs, addresses] =
                 [all.pcs, all.addresses].map(|column| UInt64Array::new(numbers(column), None));
             let sizes = ScalarBuffer::new(Buffer::from_vec(all.sizes.into_memory()), 0, rows);
@@ -309,7 +304,7 @@ impl<'a, const REFERENCES: bool> Gatherer<'a, REFERENCES> {
                 Arc::new(BooleanArray::new(writes, None)),
             ]
         } else {
-            let pcs = std::mem::replace(&mut self.pcs, self.spare.pcs());
+            let pcs = std::mem::replace(&mut self.pcs, blocks(self.spare));
             let mut unrecorded = self.unrecorded.drain(..).peekable();
             let nulls = unrecorded.peek().is_some().then(|| {
                 let is_known = |row| unrecorded.next_if_eq(&row).is_none();

@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use abi::ids::LiveAddr;
 use serde::Serialize;
@@ -11,7 +10,7 @@ use trace::pipeline::{BatchSink, Job, Outlet};
 use trace::plain::Referred;
 use trace::walk::{unit_by_unit, MemoryReference, Passed, Sink};
 
-use super::Start;
+use super::{Spare, Start};
 use crate::line::{Line, MOST};
 use crate::row::{Form, Hex, Number, Row, Template};
 use crate::text::{decimal, hex};
@@ -165,13 +164,9 @@ fn entry<T: Clone>(entries: &mut Vec<T>, number: usize, new: T) -> &mut T {
     &mut entries[number]
 }
 
-/// Buffers that were printed, for what comes next.
-#[derive(Default)]
-pub struct Spare(Mutex<Vec<Vec<u8>>>);
-
 /// Writes the lines of a chunk.
 pub struct Printer<'a, const REFERENCES: bool> {
-    spare: &'a Spare,
+    spare: &'a Spare<Vec<u8>>,
     outlet: Outlet<Lines, Known>,
     style: Style,
     lines: Lines,
@@ -189,7 +184,7 @@ impl<'a, const REFERENCES: bool> Printer<'a, REFERENCES> {
         form: Form,
         range: Option<Range<LiveAddr>>,
         outside: bool,
-        spare: &'a Spare,
+        spare: &'a Spare<Vec<u8>>,
     ) -> Printer<'a, REFERENCES> {
         if outlet.kept.thread != job.thread {
             outlet.kept = Known { thread: job.thread, ..Known::default() };
@@ -198,7 +193,7 @@ impl<'a, const REFERENCES: bool> Printer<'a, REFERENCES> {
             spare,
             outlet,
             style: Style::new(job.name, form, range, outside),
-            lines: Lines { text: spare.buffer(), start: Start::default() },
+            lines: Lines { text: buffer(spare), start: Start::default() },
             fresh: true,
             room: Box::new([0; ROOM * MOST]),
         }
@@ -209,7 +204,7 @@ impl<'a, const REFERENCES: bool> Printer<'a, REFERENCES> {
     }
 
     fn send(&mut self) {
-        let text = self.spare.buffer();
+        let text = buffer(self.spare);
         let lines = std::mem::replace(&mut self.lines, Lines { text, start: Start::default() });
         if self.outlet.is_open() {
             self.outlet.send(lines);
@@ -392,7 +387,7 @@ impl<const REFERENCES: bool> BatchSink for Printer<'_, REFERENCES> {
 
     fn finish(mut self) -> Outlet<Lines, Known> {
         self.send();
-        self.spare.give_back(self.lines.text);
+        self.spare.give(self.lines.text);
         self.outlet
     }
 }
@@ -409,27 +404,19 @@ impl Lines {
         skip: usize,
         left: &mut u64,
         out: &mut impl Write,
-        spare: &Spare,
+        spare: &Spare<Vec<u8>>,
     ) -> Result<(), Stop> {
         let printed = print(&self.text[skip..], left, out);
-        spare.give_back(self.text);
+        spare.give(self.text);
         printed
     }
 }
 
-impl Spare {
-    /// An empty buffer for a batch.
-    fn buffer(&self) -> Vec<u8> {
-        let used = self.0.lock().ok().and_then(|mut spare| spare.pop());
-        used.unwrap_or_else(|| Vec::with_capacity(BATCH + MORE))
-    }
-
-    fn give_back(&self, mut text: Vec<u8>) {
-        text.clear();
-        if let Ok(mut spare) = self.0.lock() {
-            spare.push(text);
-        }
-    }
+/// An empty buffer for a batch.
+fn buffer(spare: &Spare<Vec<u8>>) -> Vec<u8> {
+    let mut text = spare.take().unwrap_or_else(|| Vec::with_capacity(BATCH + MORE));
+    text.clear();
+    text
 }
 
 fn print(mut text: &[u8], left: &mut u64, out: &mut impl Write) -> Result<(), Stop> {

@@ -4,6 +4,7 @@ mod columns;
 mod lines;
 
 use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use abi::ids::LiveAddr;
 use trace::pipeline::{self, BatchSink, Job, Outlet, Piece, Seam, Task};
@@ -22,6 +23,25 @@ pub struct Start {
     uncertain: Option<(LiveAddr, usize)>,
     /// How long a first entry is that says that the chunk starts in code that is not recorded.
     outside: usize,
+}
+
+/// Batches that were put out, whose memory what comes next is given.
+struct Spare<T>(Mutex<Vec<T>>);
+
+impl<T> Default for Spare<T> {
+    fn default() -> Spare<T> {
+        Spare(Mutex::default())
+    }
+}
+
+impl<T> Spare<T> {
+    fn give(&self, used: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(used);
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
 }
 
 /// Lists what a trace has.
@@ -111,20 +131,20 @@ fn list_kind<'t, const REFERENCES: bool>(
         Some(table) => {
             let schema = columns::schema(REFERENCES);
             table.begin(&schema)?;
-            let spare = columns::Spare::default();
+            let spare = Spare::default();
             let make = |job: Job, outlet| {
                 let range = range.clone();
                 columns::Gatherer::<REFERENCES>::new(job, outlet, &schema, &spare, range, outside)
             };
             source.list(warnings, make, columns::Rows::start, |rows, skip, left| {
                 table.append(&rows.part(skip, left))?;
-                spare.give(rows);
+                rows.leave(&spare);
                 Ok(())
             })
         }
         None => {
             let form = Form::new(what.common.json);
-            let spare = lines::Spare::default();
+            let spare = Spare::default();
             let make = |job: Job, outlet| {
                 lines::Printer::<REFERENCES>::new(job, outlet, form, range.clone(), outside, &spare)
             };
