@@ -62,7 +62,7 @@ pub const fn bit(signal: i32) -> u64 {
 
 /// `struct kernel_sigaction`.
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub struct Action {
     pub handler: u64,
     pub flags: u64,

@@ -20,7 +20,7 @@ use crate::kernel::brk::is_reserved;
 use crate::kernel::old_calls;
 use crate::kernel::replay::{arrive, calls, contexts, is_replay, steer};
 use crate::kernel::ring::parts;
-use crate::kernel::signals::pending;
+use crate::kernel::signals::{actions, pending};
 use crate::kernel::switch;
 use crate::kernel::syscalls::{self, mapping};
 use crate::kernel::threads::begin_recording;
@@ -384,6 +384,9 @@ pub extern "C" fn started(thread: &mut Thread) {
     match is_replay() {
         true => contexts::begins(thread),
         false => thread.tid = sys::gettid(),
+    }
+    if core::mem::take(&mut thread.clears_actions) {
+        actions::clear(thread);
     }
     let parent = thread.parent;
     baton::enter(thread);

@@ -45,6 +45,8 @@ const CLONE_VFORK: u64 = 0x4000;
 const CLONE_THREAD: u64 = 0x10000;
 const CLONE_SETTLS: u64 = 0x8_0000;
 const CLONE_CHILD_SETTID: u64 = 0x100_0000;
+/// Of clone3 alone.
+const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
 /// The number of a new thread; the first one is 0.
 pub fn next_index() -> u32 {
@@ -94,18 +96,25 @@ struct Request {
     clear_tid: u64,
     /// Its fs base, if that is given.
     tls: Option<u64>,
+    /// Whether the child has the default action for all that its parent handles (CLONE_CLEAR_SIGHAND).
+    clears_actions: bool,
+}
+
+impl Request {
+    fn of(flags: u64) -> Request {
+        Request { flags, stack: 0, clear_tid: 0, tls: None, clears_actions: false }
+    }
 }
 
 fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
     match number {
-        nr::FORK => Some(Request { flags: 0, stack: 0, clear_tid: 0, tls: None }),
-        nr::VFORK => {
-            Some(Request { flags: CLONE_VM | CLONE_VFORK, stack: 0, clear_tid: 0, tls: None })
-        }
+        nr::FORK => Some(Request::of(0)),
+        nr::VFORK => Some(Request::of(CLONE_VM | CLONE_VFORK)),
         nr::CLONE => {
             let (flags, stack) = (args[0] as u64, args[1] as u64);
             let tls = (flags & CLONE_SETTLS != 0).then_some(args[4] as u64);
-            Some(Request { flags, stack, clear_tid: cleared(flags, args[3] as u64), tls })
+            let clear_tid = cleared(flags, args[3] as u64);
+            Some(Request { stack, clear_tid, tls, ..Request::of(flags) })
         }
         _ => {
             // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
@@ -116,7 +125,9 @@ fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
             let stack = if given { words[5].wrapping_add(words[6]) } else { 0 };
             let tls = (words[0] & CLONE_SETTLS != 0).then_some(words[7]);
             let clear_tid = cleared(words[0], words[2]);
-            Some(Request { flags: words[0], stack, clear_tid, tls })
+            // With the other one the kernel refuses it.
+            let clears_actions = words[0] & (CLONE_CLEAR_SIGHAND | CLONE_SIGHAND) == CLONE_CLEAR_SIGHAND;
+            Some(Request { stack, clear_tid, tls, clears_actions, ..Request::of(words[0]) })
         }
     }
 }
@@ -149,6 +160,11 @@ pub fn made_by(
     next: u64,
 ) -> Option<&'static mut Thread> {
     new_thread(thread, &request(number, args)?, next)
+}
+
+/// Whether the call makes a child that handles no signal.
+pub fn clears_actions(number: usize, args: &[usize; 6]) -> bool {
+    request(number, args).is_some_and(|request| request.clears_actions)
 }
 
 /// The stack pointer that the call gives the child, if it does.
@@ -223,6 +239,42 @@ fn goes_beside(thread: &mut Thread) {
     baton::lets_all_run();
 }
 
+/// The arguments with which the kernel is asked for what the program has asked for.
+struct Asked {
+    number: usize,
+    args: [usize; 6],
+    /// Those that clone3 finds in memory, if they are not the program's.
+    own: Vec<u8>,
+}
+
+impl Asked {
+    /// None: the program's arguments are not there.
+    fn new(number: usize, args: &[usize; 6], request: &Request) -> Option<Asked> {
+        let mut asked = Asked { number, args: *args, own: Vec::new() };
+        if number == nr::CLONE3 && (request.stack != 0 || request.clears_actions) {
+            asked.own = alloc::vec![0u8; args[1]];
+            program::read_program_bytes(args[0] as u64, &mut asked.own).then_some(())?;
+            asked.args[0] = asked.own.as_ptr() as usize;
+        }
+        if request.clears_actions {
+            // Our handlers stay: the child's actions are cleared when it begins.
+            let flags = request.flags & !CLONE_CLEAR_SIGHAND;
+            asked.own[..8].copy_from_slice(&flags.to_le_bytes());
+        }
+        Some(asked)
+    }
+
+    /// The child goes on with the stack of the caller.
+    fn without_stack(&mut self) {
+        if self.number == nr::CLONE {
+            self.args[1] = 0;
+        } else if !self.own.is_empty() {
+            // stack and stack_size
+            self.own[40..56].fill(0);
+        }
+    }
+}
+
 /// A child with a copy of all memory, which goes on at `next`, on the program's stack of the request,
 /// if it has one.
 #[inline(never)]
@@ -234,22 +286,11 @@ fn fork(
     next: u64,
 ) -> usize {
     let stack = request.stack;
-    // Our side of the child goes on where we are.
-    let mut own = *args;
-    let mut given = match number {
-        nr::CLONE3 if stack != 0 => alloc::vec![0u8; args[1]],
-        _ => Vec::new(),
+    let Some(mut asked) = Asked::new(number, args, request) else {
+        return sys::failed(sys::EFAULT);
     };
-    if number == nr::CLONE {
-        own[1] = 0;
-    } else if !given.is_empty() {
-        if !program::read_program_bytes(args[0] as u64, &mut given) {
-            return sys::failed(sys::EFAULT);
-        }
-        // stack and stack_size
-        given[40..56].fill(0);
-        own[0] = given.as_ptr() as usize;
-    }
+    // Our side of the child goes on where we are.
+    asked.without_stack();
     let parent = sys::getpid();
     if request.flags & leaving::CLONE_NEWNS != 0 {
         leaving::keep_folder();
@@ -261,7 +302,7 @@ fn fork(
     let held = trace().hold();
     let line = baton::hold();
     // SAFETY: the child gets a copy of this memory and goes on below.
-    let result = unsafe { sys::raw(number, own) };
+    let result = unsafe { sys::raw(number, asked.args) };
     if result != 0 {
         drop((line, held, jit));
         objects::lent(loan);
@@ -281,6 +322,9 @@ fn fork(
     actions::forked(forked);
     if let Some(own) = thread.own_actions.take() {
         actions::replace(own);
+    }
+    if request.clears_actions {
+        actions::clear(thread);
     }
     filters::forked(forked);
     brk::forked(forked);
@@ -348,6 +392,7 @@ fn share(
             false => unfollowed_unwatched(thread, why),
         }
     }
+    let Some(asked) = Asked::new(number, args, request) else { return sys::failed(sys::EFAULT) };
     let Some(child) = new_thread(thread, request, next) else { return sys::failed(sys::ENOMEM) };
     if view::is_watched() && !view::has(child) {
         unfollowed(thread, watched::start::TOO_MANY);
@@ -359,7 +404,7 @@ fn share(
         baton::before_vfork(thread);
     }
     // SAFETY: the child starts in `new_thread` with its own block; the arguments are the program's.
-    let result = unsafe { clone_thread(number, args, child, facts().entries.new_thread) };
+    let result = unsafe { clone_thread(number, &asked.args, child, facts().entries.new_thread) };
     if waits {
         baton::after_vfork(thread, child);
         census::has_back();
@@ -409,6 +454,7 @@ fn new_thread(thread: &Thread, request: &Request, next: u64) -> Option<&'static 
     child.block.program_fs = request.tls.unwrap_or_else(|| thread.fs_base());
     child.block.program_gs = thread.block.program_gs;
     child.clear_tid = request.clear_tid;
+    child.clears_actions = request.clears_actions;
     // A process, or a thread of one that is.
     let is_process = request.flags & CLONE_THREAD == 0;
     let waits = request.flags & CLONE_VFORK != 0;

@@ -167,6 +167,8 @@ pub struct Thread {
     pub kernel_filter: u32,
     /// A vfork child's signal actions; it must not change its parent's.
     pub own_actions: Option<Box<Actions>>,
+    /// It begins without any handler (CLONE_CLEAR_SIGHAND).
+    pub clears_actions: bool,
     pub for_exec: ForExec,
     /// In a replay: how far it is.
     pub seek: Seek,
@@ -307,6 +309,7 @@ impl Thread {
             filter: 0,
             kernel_filter: 0,
             own_actions: None,
+            clears_actions: false,
             for_exec: ForExec::default(),
             seek: Seek::new(),
             standing: Standing::default(),

@@ -14,7 +14,7 @@ use crate::kernel::replay::stepping::is_in_call;
 use crate::kernel::replay::{
     coming, contexts, event_of, memory, next_entry, replay, steer, take, tree, write, Coming,
 };
-use crate::kernel::signals::{pending, sigreturn, virtual_state};
+use crate::kernel::signals::{actions, pending, sigreturn, virtual_state};
 use crate::kernel::syscalls::{arch_prctl, mapping, note, temporary_mask};
 use crate::kernel::threads;
 use crate::logs::inputs::passed::passed;
@@ -374,6 +374,9 @@ fn goes_on_as_child(thread: &mut Thread, number: usize, args: &[usize; 6], next:
     thread.block.registers.gpr[0] = 0;
     if let Some(stack) = threads::stack_of_child(number, args) {
         thread.block.registers.gpr[4] = stack;
+    }
+    if threads::clears_actions(number, args) {
+        actions::clear(thread);
     }
     replay().output.forked();
     memory::child_starts();

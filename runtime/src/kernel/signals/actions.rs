@@ -133,6 +133,18 @@ pub fn set(thread: &mut Thread, signal: i32, new: &Action) -> Action {
     }
 }
 
+/// From now on the thread has the default action for each signal that it does not ignore, as CLONE_CLEAR_SIGHAND asks for.
+pub fn clear(thread: &mut Thread) {
+    for signal in 1..65 {
+        let now = with(thread, signal, |action| *action);
+        let handler = if now.handler == SIG_IGN { SIG_IGN } else { SIG_DFL };
+        let new = Action { handler, ..Action::default() };
+        if new != now {
+            set(thread, signal, &new);
+        }
+    }
+}
+
 /// The action that `which` says; a handler that is good for one time is used up.
 pub fn take(thread: &mut Thread, signal: i32, which: Which) -> Action {
     match &mut thread.own_actions {

@@ -108,9 +108,15 @@ impl Request {
         }
     }
 
+    /// Whether the flags are those of a call that executes. Others the kernel refuses, or it says only whether the file
+    /// could be executed (AT_EXECVE_CHECK, Linux 6.14).
+    fn executes(&self) -> bool {
+        self.flags & !(sys::AT_SYMLINK_NOFOLLOW | sys::AT_EMPTY_PATH) == 0
+    }
+
     /// Whether the call can succeed, as far as the path says. (No path: the descriptor itself.)
     fn is_there(&self) -> bool {
-        self.len == 0 || is_executable(self.directory, self.path_at)
+        self.executes() && (self.len == 0 || is_executable(self.directory, self.path_at))
     }
 }
 
@@ -136,7 +142,7 @@ enum Choice {
 pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let request = Request::new(number, args);
     let mut choice = match &lineage().recorder {
-        Some(recorder) if request.is_whole => choose(thread, &request, recorder),
+        Some(recorder) if request.is_whole && request.executes() => choose(thread, &request, recorder),
         _ => Choice::AsItIs,
     };
     if matches!(choice, Choice::Instead | Choice::NotFollowed(_)) && thread.mailbox.is_pending() {
