@@ -3,7 +3,7 @@
 use crate::events::{Event, Placed};
 use crate::open::{Thread, Trace};
 use crate::Error;
-use abi::event::{Kind, Position, WHOLE_UNIT};
+use abi::event::{End, Kind, Position, WHOLE_UNIT};
 use abi::ids::StreamOff;
 
 /// Makes a thread of inputs and a profile one of inputs: events that turns place.
@@ -116,6 +116,10 @@ fn check_thread(thread: &Thread) -> Result<(), (&Placed, String)> {
                 Event::Written { .. } | Event::Mapped { .. },
                 Announced::Nothing | Announced::Written,
             ) => Announced::Written,
+            // A child of vfork that a signal ends.
+            (Event::ThreadEnd { reason: End::Signal, .. }, Announced::Arrived) => {
+                Announced::Nothing
+            }
             (
                 Event::Mapped { .. }
                 | Event::Syscall { .. }

@@ -7,9 +7,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/ptrace.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
@@ -38,6 +39,19 @@ static int looks(void *x) {
     value = 1;
     return 9;
 }
+static char *stack(void);
+static volatile int begun;
+static int sleeps(void *x) {
+    begun = 1;
+    for (;;) syscall(SYS_pause);
+}
+static int ends_both(void *x) {
+    const int like_this = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD;
+    if (clone(sleeps, x, like_this, 0) <= 0) return 1;
+    while (!begun) ;
+    syscall(SYS_exit_group, 11);
+    return 2;
+}
 static char *stack(void) {
     char *at = mmap(0, 1 << 18, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);
@@ -63,6 +77,8 @@ int main(void) {
     CHECK(handled == SIGUSR1);
     pid_t pid = clone(dies, stack(), CLONE_VM | CLONE_FS | CLONE_FILES | SIGCHLD, 0);
     CHECK(pid > 0 && WTERMSIG(end(pid)) == SIGSEGV);
+    pid = clone(ends_both, stack(), CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | SIGCHLD, stack());
+    CHECK(pid > 0 && end(pid) == 11 << 8);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     go = 0;
     pid = clone(looks, stack(), CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_UNTRACED, "text");

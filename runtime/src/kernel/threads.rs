@@ -126,7 +126,8 @@ fn request(number: usize, args: &[usize; 6]) -> Option<Request> {
             let tls = (words[0] & CLONE_SETTLS != 0).then_some(words[7]);
             let clear_tid = cleared(words[0], words[2]);
             // With the other one the kernel refuses it.
-            let clears_actions = words[0] & (CLONE_CLEAR_SIGHAND | CLONE_SIGHAND) == CLONE_CLEAR_SIGHAND;
+            let clears_actions =
+                words[0] & (CLONE_CLEAR_SIGHAND | CLONE_SIGHAND) == CLONE_CLEAR_SIGHAND;
             Some(Request { stack, clear_tid, tls, clears_actions, ..Request::of(words[0]) })
         }
     }
@@ -543,9 +544,7 @@ pub fn exit_thread(thread: &mut Thread, status: i32) -> ! {
         baton::end();
     }
     // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push.
-    unsafe {
-        push_and_exit(SPARE.as_ptr(), thread, core::mem::offset_of!(Thread, next_spare), status)
-    }
+    unsafe { push_and_exit(SPARE.as_ptr(), thread, NEXT_SPARE, status, nr::EXIT) }
 }
 
 /// `exit` and `exit_group` of a child of vfork: its parent goes on.
@@ -557,10 +556,9 @@ pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
         census::ends();
         view::release(thread);
         thread.slot.set_place(place::GONE);
-        const NEXT: usize = core::mem::offset_of!(Thread, next_spare);
-        // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push. (Each
-        // thread of such a process ends for itself, as far as that can be told apart.)
-        unsafe { push_and_exit(SPARE.as_ptr(), thread, NEXT, status) }
+        // SAFETY: signals are blocked, and nothing of the thread's memory is used behind the push. (With
+        // `exit_group` the kernel ends the other threads of that process; they say nothing any more.)
+        unsafe { push_and_exit(SPARE.as_ptr(), thread, NEXT_SPARE, status, number) }
     }
     loop {
         // SAFETY: ends this process only.
@@ -568,13 +566,17 @@ pub fn exit_vfork_child(thread: &mut Thread, status: i32, number: usize) -> ! {
     }
 }
 
-/// Pushes the thread on the list of spare ones, without using its stack afterwards, and exits.
+const NEXT_SPARE: usize = core::mem::offset_of!(Thread, next_spare);
+
+/// Pushes the thread on the list of spare ones, without using its stack afterwards, and makes the call `number`, which ends
+/// it.
 #[unsafe(naked)]
 unsafe extern "C" fn push_and_exit(
     head: *mut u64,
     thread: *mut Thread,
     next: usize,
     status: i32,
+    number: usize,
 ) -> ! {
     naked_asm!(
         "2:",
@@ -583,7 +585,7 @@ unsafe extern "C" fn push_and_exit(
         "lock cmpxchg [rdi], rsi",
         "jne 2b",
         "mov edi, ecx",
-        "mov eax, 60",
+        "mov eax, r8d",
         "syscall",
         "ud2",
     )

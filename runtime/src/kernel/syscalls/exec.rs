@@ -142,7 +142,9 @@ enum Choice {
 pub(super) fn exec(thread: &mut Thread, number: usize, args: &[usize; 6]) -> Outcome {
     let request = Request::new(number, args);
     let mut choice = match &lineage().recorder {
-        Some(recorder) if request.is_whole && request.executes() => choose(thread, &request, recorder),
+        Some(recorder) if request.is_whole && request.executes() => {
+            choose(thread, &request, recorder)
+        }
         _ => Choice::AsItIs,
     };
     if matches!(choice, Choice::Instead | Choice::NotFollowed(_)) && thread.mailbox.is_pending() {
