@@ -13,6 +13,7 @@
 pub mod alone;
 pub mod end;
 pub mod lineage;
+mod mapped;
 pub mod order;
 pub mod script;
 pub mod space;

@@ -1,12 +1,15 @@
 //! The traces that the replay of one process needs.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use abi::script::member;
 
+use crate::mapped::Mapped;
 use crate::order::known_as;
+use crate::space::Used;
 use recording::{Recording, TraceName};
 use trace::events::{Event, Placed};
 use trace::{Error, Trace, NOT_STARTED};
@@ -17,6 +20,9 @@ use trace::{Error, Trace, NOT_STARTED};
 pub struct Lineage {
     first: Arc<Trace>,
     others: Vec<Arc<Trace>>,
+    /// Looked for once: many threads may be replayed, each alone.
+    used: OnceLock<Used>,
+    mapped: OnceLock<Result<(Mapped, Range<u64>), Error>>,
 }
 
 /// Traces of processes that forked others, each opened once.
@@ -112,7 +118,8 @@ impl Lineage {
         line.reverse();
         let mut line = line.into_iter();
         let first = line.next().ok_or_else(|| Error("there is no trace".into()))?;
-        Ok(Lineage { first, others: line.collect() })
+        let others = line.collect();
+        Ok(Lineage { first, others, used: OnceLock::new(), mapped: OnceLock::new() })
     }
 
     /// The one with the start.
@@ -139,6 +146,32 @@ impl Lineage {
         self.traces().windows(2).fold(0, |of_parent, pair| {
             member(of_parent, known_as(pair[0], pair[1]).unwrap_or(pair[1].pid))
         })
+    }
+
+    /// Addresses that the process, and those that forked it, had at any time.
+    pub(crate) fn used(&self) -> &Used {
+        self.used.get_or_init(|| {
+            let mut used = Used::default();
+            self.traces().iter().for_each(|trace| used.add_trace(trace));
+            used
+        })
+    }
+
+    /// What they had mapped, and the stack that the program began with.
+    pub(crate) fn mapped(&self) -> Result<(&Mapped, &Range<u64>), Error> {
+        let find = || {
+            let layout = self.first.process_events.iter().find_map(|placed| match placed.event {
+                Some(Event::Layout { brk, stack, stack_end, .. }) => {
+                    Some((brk.0, stack.0..stack_end.0))
+                }
+                _ => None,
+            });
+            let (brk, stack) =
+                layout.ok_or_else(|| Error("where its parts lay is missing: damaged".into()))?;
+            Ok((Mapped::of(&self.traces(), brk)?, stack))
+        };
+        let found = self.mapped.get_or_init(find).as_ref();
+        found.map(|(mapped, stack)| (mapped, stack)).map_err(Clone::clone)
     }
 
     /// All, in the order of their starts.

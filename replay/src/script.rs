@@ -121,7 +121,7 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
     for tables in [tables(false), tables(true)] {
         used.add(tables.start, tables.end - tables.start);
     }
-    lineage.traces().iter().for_each(|trace| used.add_trace(trace));
+    used.add_all(lineage.used());
     if let Part::First(family) = part {
         used.add_all(&family.used);
     }

@@ -40,7 +40,7 @@ pub mod walk;
 pub use open::{Chunk, Thread, Trace, NOT_STARTED};
 
 /// What can go wrong before recovery starts. One line, no trailing period.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error(pub String);
 
 impl std::fmt::Display for Error {
