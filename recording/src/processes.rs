@@ -122,7 +122,7 @@ impl Processes {
         let mut images: Vec<Image> = Vec::with_capacity(recording.traces.len());
         for &name in &recording.traces {
             let path = recording.path(name);
-            images.push(match Trace::open_alone(&path) {
+            images.push(match Trace::open_outline(&path) {
                 Ok(trace) => {
                     needed.add(&trace);
                     originals.add(&recording.folder, &trace);
@@ -300,7 +300,7 @@ fn last_exec(trace: &Trace) -> Option<(PathBuf, Option<String>)> {
 
 /// Whether a process still writes to the trace at `path`, as far as the system tells.
 pub(crate) fn is_written(path: &Path) -> Result<bool, Error> {
-    let trace = Trace::open_alone(path)?;
+    let trace = Trace::open_outline(path)?;
     let file = path.metadata().map_err(|e| crate::at(path, e))?;
     let within = trace.threads.iter().filter_map(trace::Thread::own_process);
     Ok(within.chain([trace.pid]).any(|pid| is_open(pid, path, &file)))

@@ -10,7 +10,7 @@ use abi::ids::{LiveAddr, OrigAddr};
 use abi::options::{ControlFlow, Instrument, Options};
 use abi::trace::{FrameKind, RegisterState, PROCESS, VERSION};
 
-use crate::events::{parse, Event, Placed};
+use crate::events::{parse, parse_outline, Event, Placed};
 use crate::file::{Damage, Frame, TraceFile};
 use crate::output::{OutputFile, Places};
 use crate::units::Units;
@@ -154,6 +154,8 @@ pub enum Reading {
     Profile,
     /// The events alone, placed by turns.
     Inputs,
+    /// As [`Reading::Inputs`], without what a busy program makes most of.
+    Outline,
 }
 
 /// What the frames with this thread number belong to.
@@ -183,6 +185,12 @@ impl Trace {
     /// be recovered from its streams. If it has inputs, those are read.
     pub fn open_alone(path: &Path) -> Result<Trace, Error> {
         Ok(Trace::read(path, Reading::Inputs)?.0)
+    }
+
+    /// As [`Trace::open_alone`], without most of the program's calls, and of what they wrote: what became of the process is
+    /// known, and what it used. It costs little of a trace that is long because the program makes many calls.
+    pub fn open_outline(path: &Path) -> Result<Trace, Error> {
+        Ok(Trace::read(path, Reading::Outline)?.0)
     }
 
     /// Opens the trace; the output file is looked for at `output` instead of where it ran.
@@ -272,7 +280,7 @@ impl Trace {
             trace.both = true;
             trace.options.recording.instrument = match reading {
                 Reading::Profile => Instrument::Dep,
-                Reading::Inputs => Instrument::Inputs,
+                Reading::Inputs | Reading::Outline => Instrument::Inputs,
             };
         }
         Ok(())
@@ -313,7 +321,11 @@ impl Trace {
                     self.snapshot.extend(events);
                 }
                 FrameKind::File | FrameKind::Events => {
-                    let (events, whole) = parse(&self.payload(frame)?);
+                    let payload = self.payload(frame)?;
+                    let (events, whole) = match reading {
+                        Reading::Outline => parse_outline(&payload),
+                        Reading::Profile | Reading::Inputs => parse(&payload),
+                    };
                     if !whole {
                         self.report(frame, "an event is damaged; those behind it are lost");
                     }
@@ -347,7 +359,7 @@ impl Trace {
         let options = described.and_then(|(_, word)| Options::from_word(word));
         let both = options.is_some_and(|options| options.recording.both());
         let inputs = options.is_some_and(|options| options.recording.inputs());
-        let inputs = inputs && (!both || reading == Reading::Inputs);
+        let inputs = inputs && (!both || reading != Reading::Profile);
         for (index, mut thread) in threads {
             thread.index = index;
             let mut states = self.snapshot.iter().filter_map(|e| match e.event {
@@ -360,9 +372,9 @@ impl Trace {
             });
             thread.tid = starts.next().or_else(|| states.next_back());
             match reading {
-                Reading::Inputs if both => crate::inputs::alone(&mut thread),
-                Reading::Profile if both => crate::inputs::without(&mut thread),
-                _ => {}
+                _ if !both => {}
+                Reading::Inputs | Reading::Outline => crate::inputs::alone(&mut thread),
+                Reading::Profile => crate::inputs::without(&mut thread),
             }
             if !inputs {
                 thread.events.sort_by_key(|e| e.position.place());

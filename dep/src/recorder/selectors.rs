@@ -28,7 +28,7 @@ pub fn without_code(rules: &Rules, recording: &Recording) -> Vec<Selector> {
     if missing.is_empty() {
         return missing;
     }
-    let traces = recording.traces.iter().map(|&name| Trace::open_alone(&recording.path(name)));
+    let traces = recording.traces.iter().map(|&name| Trace::open_outline(&recording.path(name)));
     // What a trace that cannot be read has is not known.
     let Ok(modules) = traces.map(|trace| trace.map(|trace| modules(&trace))).collect() else {
         return Vec::new();
