@@ -1,8 +1,6 @@
 //! The events of one watched thread, which is replayed alone, in memory that holds nothing but what the thread
 //! itself stored and saw.
 
-use std::borrow::Cow;
-
 use abi::event::Position;
 use abi::ids::LiveAddr;
 use trace::events::{Event, Placed};
@@ -10,7 +8,7 @@ use trace::{Error, Thread, Trace};
 
 use crate::end::End;
 use crate::lineage::Lineage;
-use crate::order::{is_input, Item, Ordered};
+use crate::order::{is_input, Item, Ordered, Said};
 
 /// The watched threads of a trace, by their indexes.
 #[must_use]
@@ -115,12 +113,12 @@ fn begins(thread: &Thread) -> bool {
 }
 
 /// What happened to the thread with this index of the last trace, in memory that is empty where it begins.
-pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
+pub fn order<'a>(lineage: &'a Lineage, index: u32) -> Result<Ordered<'a>, Error> {
     let thread =
         lineage.last().threads.iter().find(|thread| thread.index == index && begins(thread));
     let thread = thread.ok_or_else(|| Error(format!("it has no watched thread {index}")))?;
     let (mapped, stack) = lineage.mapped()?;
-    let first = |event| Item { thread: index, position: Position::NONE, event };
+    let first = |event: Said<'a>| Item { thread: index, position: Position::NONE, event };
     let mut items = Vec::new();
     let mut events = thread.events.iter().peekable();
     let later = is_later(thread);
@@ -148,16 +146,16 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
         match &placed.event {
             Some(event @ (Event::Actions(_) | Event::State { .. })) => {
                 has_state |= matches!(event, Event::State { .. });
-                items.push(first(Cow::Borrowed(event)));
+                items.push(first(event.into()));
             }
-            Some(event @ Event::Written { .. }) => written.push(first(Cow::Borrowed(event))),
+            Some(event @ Event::Written { .. }) => written.push(first(event.into())),
             _ => {}
         }
     }
-    items.extend(mapped.events(stack).into_iter().map(first));
+    items.extend(mapped.events(stack).into_iter().map(|event| first(event.into())));
     items.extend(written);
     let start = Event::Snapshot { stretch: 0, brk: LiveAddr(mapped.brk) };
-    items.push(first(Cow::Owned(start)));
+    items.push(first(start.into()));
     for placed in events {
         let Some(event) = &placed.event else { continue };
         // Whoever begins before knows it.
@@ -165,7 +163,7 @@ pub fn order(lineage: &Lineage, index: u32) -> Result<Ordered<'_>, Error> {
             continue;
         }
         let (thread, position) = (index, placed.position);
-        items.push(Item { thread, position, event: Cow::Borrowed(event) });
+        items.push(Item { thread, position, event: event.into() });
     }
     let end = match thread.events.iter().any(is_end) {
         true => End::Whole,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use abi::event::Position;
 use abi::ids::StreamOff;
@@ -19,7 +19,48 @@ pub struct Item<'a> {
     /// `control_flow`: turns of the thread, counted from its first instruction.
     pub position: Position,
     /// What happened.
-    pub event: Cow<'a, Event>,
+    pub event: Said<'a>,
+}
+
+/// What a trace says, or what is said in its place. There are as many as the program made calls, so they are small.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said<'a> {
+    /// In the trace.
+    Recorded(&'a Event),
+    /// Here.
+    Made(Box<Event>),
+}
+
+impl Deref for Said<'_> {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        match self {
+            Said::Recorded(event) => event,
+            Said::Made(event) => event,
+        }
+    }
+}
+
+impl<'a> From<&'a Event> for Said<'a> {
+    fn from(event: &'a Event) -> Said<'a> {
+        Said::Recorded(event)
+    }
+}
+
+impl From<Event> for Said<'_> {
+    fn from(event: Event) -> Self {
+        Said::Made(Box::new(event))
+    }
+}
+
+impl<'a> From<Cow<'a, Event>> for Said<'a> {
+    fn from(event: Cow<'a, Event>) -> Said<'a> {
+        match event {
+            Cow::Borrowed(event) => event.into(),
+            Cow::Owned(event) => event.into(),
+        }
+    }
 }
 
 /// Events of a thread that happen without another thread in between.
@@ -81,12 +122,12 @@ impl Numbers {
             position.control_flow = StreamOff(position.control_flow.0.wrapping_add(self.turns));
         }
         let event = match event {
-            Event::ThreadStart { tid, parent, registers } => Cow::Owned(Event::ThreadStart {
+            Event::ThreadStart { tid, parent, registers } => Said::from(Event::ThreadStart {
                 tid: *tid,
                 parent: self.thread(*parent),
                 registers: registers.clone(),
             }),
-            event => Cow::Borrowed(event),
+            event => event.into(),
         };
         Some(Item { thread: self.thread(thread.index), position, event })
     }
@@ -181,7 +222,7 @@ fn snapshot(trace: &Trace) -> Vec<Item<'_>> {
     let item = |event| Item {
         thread: first.unwrap_or(0),
         position: Position::NONE,
-        event: Cow::Borrowed(event),
+        event: Said::Recorded(event),
     };
     events().map(item).collect()
 }
@@ -395,7 +436,7 @@ fn behind<'a>(parent: Ordered<'a>, child: &'a Trace) -> Result<Ordered<'a>, Erro
     let thread = items[fork].thread;
     let mut call = items[call].clone();
     let Event::Syscall { number, arguments, .. } = *call.event else { return Err(lacking()) };
-    call.event = Cow::Owned(Event::Syscall { number, arguments, result: 0 });
+    call.event = Event::Syscall { number, arguments, result: 0 }.into();
     items.truncate(fork);
     // What the call wrote for the parent is not in the child's memory.
     while items

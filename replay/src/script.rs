@@ -1,6 +1,5 @@
 //! Writes the script.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -79,8 +78,7 @@ impl Family {
         self.used.add_trace(trace);
         for event in trace.threads.iter().flat_map(|t| &t.events).filter_map(|e| e.event.as_ref()) {
             if matches!(event, Event::Syscall { number, .. } if MAPPING.contains(number)) {
-                let event = Cow::Borrowed(event);
-                let item = Item { thread: 0, position: Position::NONE, event };
+                let item = Item { thread: 0, position: Position::NONE, event: event.into() };
                 self.maps.extend(entry(&item, &item.event)?);
             }
         }
@@ -385,7 +383,7 @@ fn name_interpreter(items: &mut Vec<Item<'_>>, path: &Path) {
         contents: Box::default(),
         path: path.as_os_str().as_bytes().into(),
     };
-    let item = Item { thread: start.thread, position: start.position, event: Cow::Owned(event) };
+    let item = Item { thread: start.thread, position: start.position, event: event.into() };
     // A snapshot begins with no start of a thread.
     let place = usize::from(matches!(*start.event, Event::ThreadStart { .. }));
     items.insert(place, item);
