@@ -197,6 +197,7 @@ fn up_to_watched(mut ordered: Ordered<'_>) -> Ordered<'_> {
 fn alone<'a>(trace: &'a Trace, numbers: &Numbers) -> Result<Ordered<'a>, Error> {
     let (pieces, whole) = pieces(trace)?;
     let mut items = snapshot(trace);
+    items.reserve(pieces.iter().map(|piece| piece.events.len()).sum());
     for Piece { thread, events } in pieces {
         let thread = &trace.threads[thread];
         items.extend(thread.events[events].iter().filter_map(|e| numbers.item(thread, e)));

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::{Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use abi::event::{EventHeader, Kind, Position};
 use abi::layout::tables;
-use abi::script::{EntryHeader, Header, HEADER_SIZE, MAGIC, VERSION};
+use abi::script::{EntryHeader, Header, ENTRY_HEADER_SIZE, HEADER_SIZE, MAGIC, VERSION};
 use recording::originals::Wanted;
 use trace::events::Event;
 use trace::Error;
@@ -114,21 +115,12 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
         Some(Event::StackLimit(limit)) => Some(limit),
         _ => None,
     });
-    let mut used = Used::default();
-    // The runtime's tables are there, high or low.
-    for tables in [tables(false), tables(true)] {
-        used.add(tables.start, tables.end - tables.start);
-    }
-    used.add_all(lineage.used());
-    if let Part::First(family) = part {
-        used.add_all(&family.used);
-    }
-    let free = used.free().ok_or_else(|| {
-        Error(
-            "the program used so much of the address space that no room is left for a replay"
-                .into(),
-        )
-    })?;
+    let free = match part {
+        Part::Alone => free(lineage, None)?,
+        Part::First(family) => free(lineage, Some(family))?,
+        // It goes on where the runtime of its parent lies.
+        Part::Forked => 0..0,
+    };
     Ok(Header {
         magic: MAGIC,
         version: VERSION,
@@ -143,6 +135,25 @@ fn header(lineage: &Lineage, part: Part<'_>) -> Result<Header, Error> {
         pid: first.pid,
         len: 0,
         beside: 0,
+    })
+}
+
+/// Addresses for the runtime.
+fn free(lineage: &Lineage, family: Option<&Family>) -> Result<Range<u64>, Error> {
+    let mut used = Used::default();
+    // Its tables are there, high or low.
+    for tables in [tables(false), tables(true)] {
+        used.add(tables.start, tables.end - tables.start);
+    }
+    used.add_all(lineage.used());
+    if let Some(family) = family {
+        used.add_all(&family.used);
+    }
+    used.free().ok_or_else(|| {
+        Error(
+            "the program used so much of the address space that no room is left for a replay"
+                .into(),
+        )
     })
 }
 
@@ -274,18 +285,20 @@ fn write_ordered(
             }
         };
         code.call(item);
-        let entry = entry(item, resolved.as_ref().unwrap_or(&item.event))?;
-        header.len += entry.len() as u64;
-        match at < hole {
-            true => passed_over += entry.len() as u64,
-            false => {
-                if passed_over > 0 {
-                    let to = HEADER_SIZE as u64 + std::mem::take(&mut passed_over);
-                    out.seek(SeekFrom::Start(to)).map_err(failed)?;
-                }
-                out.write_all(&entry).map_err(failed)?;
-            }
+        let event = resolved.as_ref().unwrap_or(&item.event);
+        if at < hole {
+            let len = ENTRY_HEADER_SIZE as u64 + u64::from(payload_len(event)?);
+            header.len += len;
+            passed_over += len;
+            continue;
         }
+        let entry = entry(item, event)?;
+        header.len += entry.len() as u64;
+        if passed_over > 0 {
+            let to = HEADER_SIZE as u64 + std::mem::take(&mut passed_over);
+            out.seek(SeekFrom::Start(to)).map_err(failed)?;
+        }
+        out.write_all(&entry).map_err(failed)?;
     }
     if let Part::First(family) = part {
         header.beside = family.maps.len() as u64;
@@ -401,13 +414,19 @@ fn in_place(event: &Event, with: &Path) -> Event {
     event
 }
 
+/// Bytes of the event behind the header of its entry.
+fn payload_len(event: &Event) -> Result<u32, Error> {
+    let len = u32::try_from(event.payload_len().next_multiple_of(8));
+    len.map_err(|_| Error("damaged: an event is too long".into()))
+}
+
 fn entry(item: &Item<'_>, event: &Event) -> Result<Vec<u8>, Error> {
-    let size = event.payload_len().next_multiple_of(8);
-    let len = u32::try_from(size).map_err(|_| Error("damaged: an event is too long".into()))?;
+    let len = payload_len(event)?;
     let kind: Kind = event.kind();
     let header = EventHeader { kind: kind as u16, len, position: item.position };
-    let mut bytes = EntryHeader { thread: item.thread, event: header }.to_bytes().to_vec();
-    bytes.reserve(size);
+    let header = EntryHeader { thread: item.thread, event: header }.to_bytes();
+    let mut bytes = Vec::with_capacity(header.len() + usize::try_from(len).unwrap_or(0));
+    bytes.extend_from_slice(&header);
     event.encode(&mut bytes);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     Ok(bytes)

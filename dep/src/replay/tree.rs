@@ -70,7 +70,9 @@ pub fn replay(
     let _guard = recording.temporary().is_none().then(|| Guard::new(folder.path()));
     let at_once = ordered::at_once(arguments.output);
     let tokens = tokens(folder.path(), at_once - 1)?;
-    let replays = Replays { arguments, recording, names, folder: folder.path(), tokens: &tokens };
+    let originals = Originals::open(&recording.folder)?;
+    let folder = folder.path();
+    let replays = Replays { arguments, recording, names, originals, folder, tokens: &tokens };
     let jobs = replays.jobs();
     let run = |job: &_, sender: &Results| replays.run(job, sender);
     ordered::run(&jobs, at_once, names.len(), run, |told| done(say(arguments, told)));
@@ -97,6 +99,7 @@ struct Replays<'a> {
     arguments: &'a Arguments,
     recording: &'a Recording,
     names: &'a [TraceName],
+    originals: Originals,
     folder: &'a Path,
     tokens: &'a File,
 }
@@ -171,9 +174,8 @@ impl Replays<'_> {
 
     /// Writes the script of a forked process. `None`: something is in the way.
     fn script(&self, member: u64, lineage: &Lineage, folder: &Path) -> Option<Script> {
-        let originals = Originals::open(&self.recording.folder).ok()?;
-        let interpreter = originals.interpreter(lineage.first()).ok()?;
-        let mut resolve = |wanted: &Wanted| originals.file(wanted);
+        let interpreter = self.originals.interpreter(lineage.first()).ok()?;
+        let mut resolve = |wanted: &Wanted| self.originals.file(wanted);
         let path = folder.join(format!("{SCRIPT}.{member}"));
         let mut file = BufWriter::new(File::create(&path).ok()?);
         let interpreter = interpreter.as_deref();
