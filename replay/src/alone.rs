@@ -48,10 +48,11 @@ pub fn unwatched(trace: &Trace) -> Vec<&Thread> {
     }
 }
 
-/// Whether the thread had a part in what came before threads were watched.
-#[must_use]
-pub fn is_of_beginning(trace: &Trace, thread: &Thread) -> bool {
-    has_beginning(trace) && (is_later(thread) || thread.index == 0 || has_run(thread))
+/// The threads that had a part in what came before threads were watched.
+pub fn of_beginning(trace: &Trace) -> impl Iterator<Item = &Thread> {
+    // Looked for once: there may be many.
+    let all = if has_beginning(trace) { trace.threads.as_slice() } else { &[] };
+    all.iter().filter(|thread| thread.index == 0 || is_later(thread) || has_run(thread))
 }
 
 /// Whether there were several threads when they were watched.

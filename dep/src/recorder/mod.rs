@@ -350,7 +350,7 @@ fn start(
             let prepared = for_recording_with(folder, named, &manifest.rewrite, cache);
             progress.finish();
             let _ = passed_on.thread_block();
-            drop(guard);
+            guard.keeps(folder);
             prepared
         }
     };

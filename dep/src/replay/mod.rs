@@ -6,6 +6,7 @@ mod process;
 mod ready;
 mod tree;
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -240,11 +241,11 @@ fn parts(
     if !replay::alone::is_watched(trace) {
         return Ok(vec![None]);
     }
-    let indexes = replay::alone::threads(trace);
+    let indexes: HashSet<u32> = replay::alone::threads(trace).into_iter().collect();
     let is_wanted = |of: &trace::Thread| thread.is_none_or(|wanted| wanted == of.name());
     let wanted = || trace.threads.iter().filter(|&thread| is_wanted(thread));
     // Of several threads it is one replay.
-    let beginning = wanted().find(|thread| replay::alone::is_of_beginning(trace, thread));
+    let beginning = replay::alone::of_beginning(trace).find(|&thread| is_wanted(thread));
     let beginning = beginning.map(|thread| (Watched::Beginning, thread.name()));
     let alone = wanted().filter(|thread| indexes.contains(&thread.index));
     let alone = alone.map(|thread| (Watched::Thread(thread.index), thread.name()));
