@@ -24,6 +24,7 @@ use crate::logs::moment::Call;
 use crate::thread::Thread;
 use abi::event::{Event, DEVICE, WHOLE_UNIT};
 use abi::layout::{page_up, PAGE};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::Range;
@@ -65,7 +66,7 @@ impl Special {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// Of a file, shared with whoever maps that, and only read here.
     File,
@@ -81,11 +82,9 @@ enum Kind {
     Missing,
 }
 
-impl Kind {
-    fn is_of_file(self) -> bool {
-        matches!(self, Kind::File | Kind::Private | Kind::Through)
-    }
+const OF_FILES: [Kind; 3] = [Kind::File, Kind::Through, Kind::Private];
 
+impl Kind {
     /// Whether all that others write to the file shows.
     fn shows_changes(self) -> bool {
         matches!(self, Kind::File | Kind::Through)
@@ -95,7 +94,49 @@ impl Kind {
 /// Why a recording ends where memory is attached that is not followed.
 pub const ATTACHED: &str = "memory is shared with other processes (shmat)";
 
-static SPECIAL: Lock<Vec<Special>> = Lock::new(Vec::new());
+static SPECIAL: Lock<Specials> = Lock::new(Specials(BTreeMap::new()));
+
+/// By kind and first address. Those of one kind do not overlap. (There may be many, and each call that maps memory asks.)
+struct Specials(BTreeMap<(Kind, u64), Special>);
+
+impl Specials {
+    fn all(&self) -> impl Iterator<Item = &Special> {
+        self.0.values()
+    }
+
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &Special> {
+        self.0.range((kind, 0)..=(kind, u64::MAX)).map(|(_, special)| special)
+    }
+
+    fn of_files(&self) -> impl Iterator<Item = &Special> {
+        OF_FILES.into_iter().flat_map(|kind| self.of(kind))
+    }
+
+    /// Those of this kind in `start..end`, by their addresses.
+    fn within(&self, kind: Kind, start: u64, end: u64) -> impl Iterator<Item = &Special> {
+        let first = self.0.range((kind, 0)..(kind, start)).next_back().map(|(_, special)| special);
+        let others = self.0.range((kind, start)..(kind, end.max(start)));
+        first.filter(|first| first.end > start).into_iter().chain(others.map(|(_, other)| other))
+    }
+
+    /// Adds one, in place of which there is none of its kind.
+    fn add(&mut self, special: Special) {
+        if special.start < special.end {
+            self.0.insert((special.kind, special.start), special);
+        }
+    }
+
+    /// What lies in `start..end` is not of this kind any more.
+    fn forget(&mut self, kind: Kind, start: u64, end: u64) {
+        loop {
+            let found = self.within(kind, start, end).next().copied();
+            let Some(special) = found else { return };
+            self.0.remove(&(kind, special.start));
+            self.add(special.part(0, start));
+            self.add(special.part(end, u64::MAX));
+        }
+    }
+}
 
 /// In the only thread of a forked child.
 pub fn forked(forked: &Forked) {
@@ -107,7 +148,7 @@ pub fn forked(forked: &Forked) {
 pub fn watched() {
     foreign::end();
     let jit = jit();
-    SPECIAL.lock().retain(|special| match special.kind {
+    SPECIAL.lock().0.retain(|_, special| match special.kind {
         Kind::Wiped | Kind::Missing => true,
         Kind::Private => jit.touches_code(special.start, special.end),
         // Code that others may change is compared, and noted.
@@ -116,7 +157,7 @@ pub fn watched() {
 }
 
 fn has(kind: Kind) -> bool {
-    SPECIAL.lock().iter().any(|special| special.kind == kind)
+    SPECIAL.lock().of(kind).next().is_some()
 }
 
 /// Why a copy of the process would not have the memory that the process has now, or has it when it is
@@ -138,7 +179,7 @@ pub fn are_shared() -> bool {
         matches!(special.kind, Kind::Shared | Kind::Through)
             && !foreign::covers(special.start, special.end - special.start)
     };
-    SPECIAL.lock().iter().any(|special| is_shared(&special))
+    SPECIAL.lock().all().any(|special| is_shared(&special))
 }
 
 /// A child is made that has a copy of all other memory: in both.
@@ -154,11 +195,12 @@ fn shared_with_child(thread: &mut Thread) {
 /// In such a child.
 pub fn child_starts(thread: &mut Thread) {
     shared_with_child(thread);
-    let all: Vec<_> = SPECIAL.lock().clone();
-    for missing in all.iter().filter(|special| special.kind == Kind::Missing) {
+    let of = |kind| parts(0, u64::MAX, &[kind]);
+    let (missing, wiped) = (of(Kind::Missing), of(Kind::Wiped));
+    for missing in missing {
         forget(missing.start, missing.end);
     }
-    for wiped in all.iter().filter(|special| special.kind == Kind::Wiped) {
+    for wiped in wiped {
         written::all(thread, wiped.start, wiped.end - wiped.start);
     }
 }
@@ -182,8 +224,7 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
         }
         nr::MPROTECT | nr::PKEY_MPROTECT if a2 as usize & sys::PROT_WRITE != 0 => {
             let end = a0.saturating_add(page_up(a1));
-            let of_file = |s: &Special| s.kind == Kind::File && s.start < end && a0 < s.end;
-            let found = SPECIAL.lock().iter().any(of_file);
+            let found = SPECIAL.lock().within(Kind::File, a0, end).next().is_some();
             if found {
                 unfollowed_unwatched(
                     thread,
@@ -223,25 +264,21 @@ pub fn hold() -> impl Sized {
 /// What lies in `start..end` is of none of these kinds any more.
 fn forget_kinds(start: u64, end: u64, kinds: &[Kind]) {
     let mut all = SPECIAL.lock();
-    let old = core::mem::take(&mut *all);
-    for special in old {
-        if !kinds.contains(&special.kind) {
-            all.push(special);
-            continue;
-        }
-        let around = [special.part(0, start), special.part(end, u64::MAX)];
-        all.extend(around.into_iter().filter(|part| part.start < part.end));
-    }
+    kinds.iter().for_each(|&kind| all.forget(kind, start, end));
 }
 
+const ALL: [Kind; 6] =
+    [Kind::File, Kind::Through, Kind::Private, Kind::Shared, Kind::Wiped, Kind::Missing];
+
 fn forget(start: u64, end: u64) {
-    let all = [Kind::File, Kind::Through, Kind::Private, Kind::Shared, Kind::Wiped, Kind::Missing];
-    forget_kinds(start, end, &all);
+    forget_kinds(start, end, &ALL);
 }
 
 /// Whether what is mapped at `at` is of a file, and was copied.
 fn is_copied(at: u64) -> bool {
-    SPECIAL.lock().iter().any(|s| (s.start..s.end).contains(&at) && s.copied > 0)
+    let all = SPECIAL.lock();
+    let mut there = ALL.into_iter().flat_map(|kind| all.within(kind, at, at.saturating_add(1)));
+    there.any(|special| special.copied > 0)
 }
 
 /// The memory in `start..end` that others have, too: what is dropped there is not lost.
@@ -261,8 +298,8 @@ pub fn written_through(start: u64, end: u64) -> impl Iterator<Item = Range<u64>>
 
 fn parts(start: u64, end: u64, kinds: &[Kind]) -> impl Iterator<Item = Range<u64>> {
     let all = SPECIAL.lock();
-    let of_kind = all.iter().filter(|special| kinds.contains(&special.kind));
-    let parts = of_kind.map(|special| special.part(start, end));
+    let of_kinds = kinds.iter().flat_map(|&kind| all.within(kind, start, end));
+    let parts = of_kinds.map(|special| special.part(start, end));
     let mut found: Vec<_> =
         parts.filter(|part| part.start < part.end).map(|part| part.start..part.end).collect();
     found.sort_unstable_by_key(|range| range.start);
@@ -278,7 +315,7 @@ pub fn follow(number: usize, args: &[usize; 6], result: usize) {
             forget(start, end);
             let kind = kind_of(args[2], flags as usize);
             if let Some(kind) = kind.filter(|kind| matches!(kind, Kind::Through | Kind::Shared)) {
-                SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+                SPECIAL.lock().add(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
             }
         }
         nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
@@ -326,24 +363,29 @@ fn advised(start: u64, end: u64, advice: u64) {
     };
     forget_kinds(start, end, &[kind]);
     if matches!(advice, DONTFORK | WIPEONFORK) {
-        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+        SPECIAL.lock().add(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
     }
 }
 
 fn moved(old: u64, old_len: u64, new: u64, new_len: u64) {
-    let is_in = |s: &&Special| s.start <= old && old < s.end;
-    let found: Vec<_> = SPECIAL.lock().iter().filter(is_in).copied().collect();
+    let found: Vec<_> = {
+        let all = SPECIAL.lock();
+        ALL.into_iter()
+            .flat_map(|kind| all.within(kind, old, old.saturating_add(1)))
+            .copied()
+            .collect()
+    };
     forget(new, new.saturating_add(new_len));
     if new != old {
         // An old length of 0 makes a second mapping.
         forget(old, old.saturating_add(old_len));
     }
     let end = new.saturating_add(new_len);
-    let moved = found.into_iter().map(|special| {
+    let mut all = SPECIAL.lock();
+    for special in found {
         let part = special.part(old, u64::MAX);
-        Special { start: new, end, ..part }
-    });
-    SPECIAL.lock().extend(moved);
+        all.add(Special { start: new, end, ..part });
+    }
 }
 
 fn mapped(thread: &mut Thread, call: &Call, start: u64) {
@@ -371,8 +413,6 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         }
         let is_twice = |other: &Special| {
             other.file == special.file
-                && (kind == Kind::Through || other.kind == Kind::Through)
-                && other.kind.is_of_file()
                 && other.from < special.from.saturating_add(len)
                 && special.from < other.from.saturating_add(other.end - other.start)
         };
@@ -394,7 +434,13 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
                 "a file is mapped that others may change (mmap with MAP_SHARED)",
             );
         }
-        let twice = SPECIAL.lock().iter().any(is_twice);
+        let twice = {
+            let all = SPECIAL.lock();
+            match kind {
+                Kind::Through => all.of_files().any(is_twice),
+                _ => all.of(Kind::Through).any(is_twice),
+            }
+        };
         if twice {
             unfollowed_unwatched(
                 thread,
@@ -404,7 +450,7 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
     } else if kind == Kind::Shared && prot == OPEN && may_be_closed(thread) {
         foreign::lies_at(start..end, Made::ForChildren);
     }
-    SPECIAL.lock().push(special);
+    SPECIAL.lock().add(special);
 }
 
 const OPEN: usize = sys::PROT_READ | sys::PROT_WRITE;
@@ -429,14 +475,14 @@ pub fn attached(thread: &mut Thread, start: u64, len: Option<u64>, why: &str) {
     // What a watched thread loads is compared, whoever has stored it, and so is what its children load.
     if !view::is_watched() {
         let kind = Kind::Shared;
-        SPECIAL.lock().push(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+        SPECIAL.lock().add(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
         unfollowed_unwatched(thread, why);
     }
 }
 
-/// The call has changed the file behind `fd`, these bytes of it if that is known: what if it is mapped?
-pub fn changed(thread: &mut Thread, fd: usize, bytes: Option<Range<u64>>) {
-    if !SPECIAL.lock().iter().any(|special| special.kind.is_of_file()) {
+/// The call has changed the file behind `fd`: what if it is mapped? `bytes` finds out which of it, if that can be known.
+pub fn changed(thread: &mut Thread, fd: usize, bytes: impl FnOnce() -> Option<Range<u64>>) {
+    if SPECIAL.lock().of_files().next().is_none() {
         return;
     }
     changed_file(thread, Stat::of(fd), bytes);
@@ -444,7 +490,7 @@ pub fn changed(thread: &mut Thread, fd: usize, bytes: Option<Range<u64>>) {
 
 /// The call has changed the file at the program's `path`.
 pub fn changed_path(thread: &mut Thread, path: usize) {
-    changed_file(thread, Stat::of_path(path), None);
+    changed_file(thread, Stat::of_path(path), || None);
 }
 
 /// Whether it is mapped in a way that shows what others change, and that is not followed while no thread is watched.
@@ -452,19 +498,25 @@ pub fn shows_changes(file: [u64; 2]) -> bool {
     let is_followed =
         |special: &Special| foreign::is_shared(special.start, special.end - special.start);
     let all = SPECIAL.lock();
-    let mut mapped = all.iter().filter(|s| s.kind.shows_changes() && s.file == file);
+    let mut mapped = all.of_files().filter(|s| s.kind.shows_changes() && s.file == file);
     mapped.any(|special| !is_followed(special))
 }
 
-fn changed_file(thread: &mut Thread, stat: Option<Stat>, bytes: Option<Range<u64>>) {
+fn changed_file(
+    thread: &mut Thread,
+    stat: Option<Stat>,
+    bytes: impl FnOnce() -> Option<Range<u64>>,
+) {
     let Some(stat) = stat.filter(Stat::is_regular) else { return };
-    let is_mapped =
-        |special: &&Special| special.kind.is_of_file() && special.file == stat.identity();
-    let found: Vec<_> = SPECIAL.lock().iter().filter(is_mapped).copied().collect();
+    let is_mapped = |special: &&Special| special.file == stat.identity();
+    let found: Vec<_> = SPECIAL.lock().of_files().filter(is_mapped).copied().collect();
+    if found.is_empty() {
+        return;
+    }
+    let Some(bytes) = bytes() else {
+        return unfollowed_unwatched(thread, "a file is changed while it is mapped");
+    };
     for special in found {
-        let Some(bytes) = &bytes else {
-            return unfollowed_unwatched(thread, "a file is changed while it is mapped");
-        };
         let end = special.from.saturating_add(special.end - special.start);
         let (first, last) = (bytes.start.max(special.from), bytes.end.min(end));
         if first >= last {

@@ -139,7 +139,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
                 handed::look(thread, call, result);
             }
             if let Some(fd) = changed_by(number, &call.args, result) {
-                mappings::changed(thread, fd, bytes_changed_by(number, &call.args, result));
+                mappings::changed(thread, fd, || bytes_changed_by(number, &call.args, result));
             }
             if number == nr::TRUNCATE {
                 mappings::changed_path(thread, call.args[0]);
