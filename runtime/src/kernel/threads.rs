@@ -242,17 +242,34 @@ fn goes_beside(thread: &mut Thread) {
 
 /// The arguments with which the kernel is asked for what the program has asked for.
 struct Asked {
-    number: usize,
     args: [usize; 6],
     /// Those that clone3 finds in memory, if they are not the program's.
     own: Vec<u8>,
 }
 
 impl Asked {
-    /// None: the program's arguments are not there.
+    /// For a thread, or a child in lent memory. None: the program's arguments are not there.
     fn new(number: usize, args: &[usize; 6], request: &Request) -> Option<Asked> {
-        let mut asked = Asked { number, args: *args, own: Vec::new() };
-        if number == nr::CLONE3 && (request.stack != 0 || request.clears_actions) {
+        Asked::with(number, args, request, request.clears_actions)
+    }
+
+    /// For a child that goes on with the stack of the caller, where we are.
+    fn for_fork(number: usize, args: &[usize; 6], request: &Request) -> Option<Asked> {
+        let changes = request.stack != 0 || request.clears_actions;
+        let mut asked = Asked::with(number, args, request, changes)?;
+        if number == nr::CLONE {
+            asked.args[1] = 0;
+        } else if !asked.own.is_empty() {
+            // stack and stack_size
+            asked.own[40..56].fill(0);
+        }
+        Some(asked)
+    }
+
+    /// `changes`: not all of them are the program's.
+    fn with(number: usize, args: &[usize; 6], request: &Request, changes: bool) -> Option<Asked> {
+        let mut asked = Asked { args: *args, own: Vec::new() };
+        if number == nr::CLONE3 && changes {
             asked.own = alloc::vec![0u8; args[1]];
             program::read_program_bytes(args[0] as u64, &mut asked.own).then_some(())?;
             asked.args[0] = asked.own.as_ptr() as usize;
@@ -263,16 +280,6 @@ impl Asked {
             asked.own[..8].copy_from_slice(&flags.to_le_bytes());
         }
         Some(asked)
-    }
-
-    /// The child goes on with the stack of the caller.
-    fn without_stack(&mut self) {
-        if self.number == nr::CLONE {
-            self.args[1] = 0;
-        } else if !self.own.is_empty() {
-            // stack and stack_size
-            self.own[40..56].fill(0);
-        }
     }
 }
 
@@ -287,11 +294,9 @@ fn fork(
     next: u64,
 ) -> usize {
     let stack = request.stack;
-    let Some(mut asked) = Asked::new(number, args, request) else {
+    let Some(asked) = Asked::for_fork(number, args, request) else {
         return sys::failed(sys::EFAULT);
     };
-    // Our side of the child goes on where we are.
-    asked.without_stack();
     let parent = sys::getpid();
     if request.flags & leaving::CLONE_NEWNS != 0 {
         leaving::keep_folder();
