@@ -267,6 +267,9 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
     }
 }
 
+/// PR_SET_TSC, PR_TSC_SIGSEGV.
+const FORBIDS_TSC: [usize; 2] = [26, 2];
+
 /// Carries out what has to be.
 fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming) {
     let moment::Call { number, args, .. } = call;
@@ -298,6 +301,13 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
         nr::RT_SIGPROCMASK => virtual_state::sigprocmask(thread, &without(args, 2)),
         nr::SIGALTSTACK => virtual_state::sigaltstack(thread, &without(args, 1), sp),
         nr::ARCH_PRCTL if matches!(args[0], ARCH_SET_FS | ARCH_SET_GS) => arch_prctl(thread, args),
+        // Where the program read the time stamp counter, the recording has the answer; where that was refused, the
+        // processor refuses it here, too. (It may, from here on, whatever the program asks for later.)
+        nr::PRCTL if args[..2] == FORBIDS_TSC => {
+            // SAFETY: no memory involved; the runtime does not read the counter.
+            let _ = unsafe { sys::call(nr::PRCTL, &FORBIDS_TSC) };
+            result
+        }
         nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3 => {
             clones(thread, *number, args, result);
             result
