@@ -60,7 +60,16 @@ impl Place {
 
 fn starts(program: &Program) -> bool {
     let mut command = std::process::Command::new(&program.output);
-    command.env("DEP_FILE", "null:").status().expect("starts").success()
+    command.env("DEP_FILE", "null:");
+    loop {
+        match command.status() {
+            // A process that another test has forked has the file open for writing until it executes.
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            status => return status.expect("starts").success(),
+        }
+    }
 }
 
 #[test]
