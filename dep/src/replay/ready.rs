@@ -87,7 +87,6 @@ pub struct Ready {
     files: Vec<(PathBuf, PathBuf)>,
     /// For what goes away with this value.
     pub folder: PathBuf,
-    // In this order: the folders go last.
     /// What looks after the folder, unless somebody else does.
     pub guard: Option<Guard>,
     _own: TempDir,

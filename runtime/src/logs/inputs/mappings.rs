@@ -195,9 +195,8 @@ fn shared_with_child(thread: &mut Thread) {
 /// In such a child.
 pub fn child_starts(thread: &mut Thread) {
     shared_with_child(thread);
-    let of = |kind| parts(0, u64::MAX, &[kind]);
-    let (missing, wiped) = (of(Kind::Missing), of(Kind::Wiped));
-    for missing in missing {
+    let wiped = parts(0, u64::MAX, &[Kind::Wiped]);
+    for missing in missing() {
         forget(missing.start, missing.end);
     }
     for wiped in wiped {
