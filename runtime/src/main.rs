@@ -152,21 +152,20 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
 #[unsafe(naked)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, n: usize) -> *mut u8 {
     naked_asm!(
-        "mov rax, rdi",
-        "mov rcx, rdx",
+        // Upwards `memcpy` does what is right: it has loaded the end before it stores, and goes from the start on.
         "mov r8, rdi",
         "sub r8, rsi",
         "cmp r8, rdx",
-        "jb 2f",
-        "rep movsb",
-        "ret",
-        "2:",
+        "jae {memcpy}",
+        "mov rax, rdi",
+        "mov rcx, rdx",
         "lea rdi, [rdi + rdx - 1]",
         "lea rsi, [rsi + rdx - 1]",
         "std",
         "rep movsb",
         "cld",
         "ret",
+        memcpy = sym memcpy,
     )
 }
 

@@ -14,6 +14,23 @@ pub unsafe fn copy(to: u64, from: u64, len: u64) -> bool {
     unsafe { attempt_copy(to, from, len) == 1 }
 }
 
+/// Whether the byte at `at` can be loaded.
+pub fn can_load(at: u64) -> bool {
+    // SAFETY: what is loaded is of no use to anybody.
+    unsafe { load(at) == 1 }
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn load(at: u64) -> u64 {
+    naked_asm!(
+        "mov eax, 1",
+        ".globl deprewrite_guarded_load",
+        "deprewrite_guarded_load:",
+        "mov cl, [rdi]",
+        "ret",
+    )
+}
+
 /// Stores bytes; false if they cannot be stored there. A word of 2, 4 or 8 bytes is stored at once, as by the program's own
 /// instruction.
 ///
@@ -133,7 +150,8 @@ pub unsafe extern "C" fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64
 /// If the instruction at `pc` is one of these: where it is given up.
 pub fn given_up_at(pc: u64) -> Option<u64> {
     let copies = deprewrite_guarded_first as *const () as u64;
-    if pc == copies {
+    let loads = deprewrite_guarded_load as *const () as u64;
+    if pc == copies || pc == loads {
         return Some(deprewrite_guarded_copy_refused as *const () as u64);
     }
     let last = deprewrite_guarded_put as *const () as u64;
@@ -146,6 +164,7 @@ pub fn given_up_at(pc: u64) -> Option<u64> {
 }
 
 extern "C" {
+    fn deprewrite_guarded_load();
     fn deprewrite_guarded_first();
     fn deprewrite_guarded_put();
     fn deprewrite_guarded_put_refused();

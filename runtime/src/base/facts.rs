@@ -28,8 +28,28 @@ pub struct Facts {
     pub keeps_calls: bool,
     /// One thread of the program runs at a time.
     pub serial: bool,
+    /// What the runtime has of the kernel's code in the process.
+    pub vdso: Vdso,
     /// Where generated code and the kernel enter the runtime.
     pub entries: Entries,
+}
+
+/// The vdso, where the program has none. A function that is not there is 0.
+#[derive(Clone, Default)]
+pub struct Vdso {
+    /// All of it.
+    pub code: Range<u64>,
+    pub clock_gettime: u64,
+    pub gettimeofday: u64,
+    pub time: u64,
+    pub getcpu: u64,
+}
+
+impl Facts {
+    /// Whether `pc` is in the runtime, or in what it calls.
+    pub fn is_runtime(&self, pc: u64) -> bool {
+        self.runtime.contains(&pc) || self.vdso.code.contains(&pc)
+    }
 }
 
 /// Addresses of the runtime's entries: the floors below the gate know them as data.

@@ -93,6 +93,15 @@ pub fn try_read_program_bytes(at: u64, out: &mut [u8]) -> sys::Result {
 /// Reads a zero-terminated string of the program's. Returns its length; the error is EFAULT, or
 /// ENAMETOOLONG if there is no room for it and its zero. What can be read is read in any case.
 pub fn read_program_string(at: u64, out: &mut [u8]) -> sys::Result {
+    program_string(at, out, read_program_bytes)
+}
+
+/// The same, by way of `read`, which says whether all was there.
+pub fn program_string(
+    at: u64,
+    out: &mut [u8],
+    read: impl Fn(u64, &mut [u8]) -> bool,
+) -> sys::Result {
     let mut len = 0;
     while len < out.len() {
         let from = at.wrapping_add(len as u64);
@@ -100,7 +109,7 @@ pub fn read_program_string(at: u64, out: &mut [u8]) -> sys::Result {
         let in_page = (abi::layout::PAGE - from % abi::layout::PAGE) as usize;
         let end = out.len().min(len + in_page.min(256));
         let Some(piece) = out.get_mut(len..end) else { break };
-        if !read_program_bytes(from, piece) {
+        if !read(from, piece) {
             piece.fill(0);
             return Err(sys::EFAULT);
         }
@@ -113,21 +122,25 @@ pub fn read_program_string(at: u64, out: &mut [u8]) -> sys::Result {
 }
 
 /// The program's memory where it lies, if all of it is there: for a look at a few pages that costs less
-/// than a copy.
+/// than a copy. `may_fault`: the processor says whether it is there, as [`attempt`] has it; else the kernel does.
 ///
 /// # Safety
 /// Nobody unmaps or changes the memory while the slice is in use: the process has one thread, which is
 /// in the runtime.
-pub unsafe fn look_at<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
+pub unsafe fn look_at<'a>(at: u64, len: u64, may_fault: bool) -> Option<&'a [u8]> {
     let end = at.checked_add(len)?;
-    let mut word = at & !7;
-    while word < end {
-        if !touch(word) {
+    let mut next = at;
+    while next < end {
+        let is_there = match may_fault {
+            true => attempt::can_load(next),
+            false => touch(next & !7),
+        };
+        if !is_there {
             return None;
         }
-        word = abi::layout::page_down(word) + abi::layout::PAGE;
+        next = abi::layout::page_down(next) + abi::layout::PAGE;
     }
-    // SAFETY: the kernel could read a word in each of the pages; the rest is as promised.
+    // SAFETY: a byte of each of the pages could be read; the rest is as promised.
     Some(unsafe { core::slice::from_raw_parts(at as *const u8, len as usize) })
 }
 

@@ -86,6 +86,9 @@ pub mod nr {
     pub const TIMER_SETTIME: usize = 223;
     pub const TIMER_DELETE: usize = 226;
     pub const CLOCK_GETTIME: usize = 228;
+    pub const GETTIMEOFDAY: usize = 96;
+    pub const TIME: usize = 201;
+    pub const GETCPU: usize = 309;
     pub const EXIT_GROUP: usize = 231;
     pub const TKILL: usize = 200;
     pub const TGKILL: usize = 234;
@@ -129,7 +132,6 @@ pub const MAP_PRIVATE: usize = 2;
 pub const MAP_FIXED: usize = 0x10;
 pub const MAP_ANONYMOUS: usize = 0x20;
 pub const MAP_NORESERVE: usize = 0x4000;
-pub const MAP_POPULATE: usize = 0x8000;
 pub const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 pub const MREMAP_MAYMOVE: usize = 1;
 pub const MREMAP_FIXED: usize = 2;

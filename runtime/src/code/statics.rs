@@ -497,7 +497,16 @@ pub fn plain_program_is_ready() {
 
 /// The module in use whose original code is at `address`.
 pub fn module_of(address: u64) -> Option<&'static Module> {
-    modules().find(|m| m.text.contains(&address) && m.in_use.load(Acquire))
+    /// The one that was found last: most system calls of a program are in the same library.
+    static LAST: AtomicPtr<Module> = AtomicPtr::new(null_mut());
+    let has = |m: &&'static Module| m.text.contains(&address) && m.in_use.load(Acquire);
+    // SAFETY: a module is never given back, and was complete when it was found.
+    let last = unsafe { LAST.load(Acquire).as_ref() };
+    last.filter(has).or_else(|| {
+        let found = modules().find(has)?;
+        LAST.store(core::ptr::from_ref(found).cast_mut(), Release);
+        Some(found)
+    })
 }
 
 /// The modules in use whose original code lies in part in `start..end`.

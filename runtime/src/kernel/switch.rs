@@ -87,9 +87,12 @@ fn settle_at(thread: &mut Thread, insn: u32, valid: u64, is_noted: bool) {
     baton::let_others_run(thread, valid);
     ring::look(thread, valid);
     loop {
-        match WANTED.swap(0, AcqRel) {
-            0 => {}
-            why => drop(switch(true, Why::from_u32(why), now(CLOCK_MONOTONIC))),
+        // (A look costs less than an exchange.)
+        if WANTED.load(Relaxed) != 0 {
+            match WANTED.swap(0, AcqRel) {
+                0 => {}
+                why => drop(switch(true, Why::from_u32(why), now(CLOCK_MONOTONIC))),
+            }
         }
         if control::is_posted() {
             serve();

@@ -63,10 +63,8 @@ pub trait Log: Sync {
         false
     }
 
-    /// What [`Call::before`] is to hold of what a call may write.
-    fn image(&self, _writes: &Writes) -> Image {
-        Image::default()
-    }
+    /// Puts what [`Call::before`] is to hold of what a call may write into it.
+    fn image(&self, _writes: &Writes, _before: &mut Image) {}
 
     /// The first thread is about to go on at the program's first instruction; `stack` is what the kernel
     /// has left on its stack.

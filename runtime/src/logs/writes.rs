@@ -1,15 +1,15 @@
 //! What a system call may write to the program's memory.
 
-use crate::base::program::read_program_bytes;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::at_hand;
 use abi::syscalls::MayWrite;
-use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// The memory that a call may write: no less than what it will.
 #[derive(Default)]
 pub struct Writes {
     /// In the order of the call's arguments.
-    pub ranges: Vec<MayWrite>,
+    pub ranges: SmallVec<[MayWrite; 2]>,
     /// It may write elsewhere, too.
     pub elsewhere: bool,
 }
@@ -25,8 +25,8 @@ impl Writes {
             args.swap(1, 3);
             args.swap(2, 4);
         }
-        let read = &mut |at, out: &mut [u8]| read_program_bytes(at, out);
-        let mut ranges = Vec::new();
+        let read = &mut at_hand::read_all;
+        let mut ranges = SmallVec::new();
         let each = &mut |range| ranges.push(range);
         let call = abi::syscalls::find(number as u64);
         let certain = call.is_some_and(|call| abi::syscalls::may_write(call, &args, read, each));

@@ -1,6 +1,6 @@
 //! From the kernel's first instruction to the program's.
 
-use crate::base::facts::{facts, install, Entries, Facts};
+use crate::base::facts::{facts, install, Entries, Facts, Vdso};
 use crate::base::lineage;
 use crate::base::own::{is_randomized, keep_spare, random, reserve};
 use crate::base::processor::{detect, has_avx512vl, has_avx_alone, has_bmi2};
@@ -110,9 +110,10 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
     }
     // It goes before anything is placed: it could lie in the midst of the area. (What is replayed has gone out of
     // the way already.)
-    if options.recording.inputs() && replay.is_none() {
-        vdso::remove(&start);
-    }
+    let vdso = match options.recording.inputs() && replay.is_none() {
+        true => vdso::keep(&start),
+        false => Vdso::default(),
+    };
     let output_end = page_up(window + header.runtime_end);
     let mapped = replay.as_ref().map_or_else(Default::default, |given| given.mapped(window));
     let behind = match options.is_repeatable() {
@@ -197,6 +198,7 @@ pub unsafe fn boot(stack: *mut u64, base: u64, params: [u64; 4], entry: u64) -> 
         pauses: options.process.torture & torture::PAUSES != 0,
         keeps_calls: options.process.torture & torture::KEPT_CALLS != 0,
         serial,
+        vdso,
         entries,
     });
     lineage::install(hidden::read(&start));

@@ -1,5 +1,6 @@
 //! The kernel's vdso: code of the program's that the kernel has placed, with its data in front.
 
+use crate::base::facts::Vdso;
 use crate::base::maps;
 use crate::base::own::own;
 use crate::base::sys::{self, nr};
@@ -10,15 +11,19 @@ use crate::start::stack::at::SYSINFO_EHDR;
 use crate::start::stack::Start;
 use abi::layout::{page_up, PAGE};
 use alloc::vec::Vec;
+use core::mem::offset_of;
 use core::ops::Range;
+use goblin::elf64::header::Header;
 use goblin::elf64::program_header::{ProgramHeader, PT_LOAD};
+use goblin::elf64::section_header::{SectionHeader, SHT_DYNSYM};
+use goblin::elf64::sym::Sym;
 
 /// It is executable, in the program's eyes.
 pub fn add(start: &Start) {
     let Some(at) = start.get(SYSINFO_EHDR).filter(|&at| at != 0) else { return };
     // SAFETY: the kernel maps an ELF image there, program headers in its first page.
     let end = unsafe {
-        let header = &*(at as *const goblin::elf64::header::Header);
+        let header = &*(at as *const Header);
         let first = (at + header.e_phoff) as *const ProgramHeader;
         core::slice::from_raw_parts(first, usize::from(header.e_phnum))
             .iter()
@@ -46,6 +51,71 @@ pub fn remove(start: &Start) {
         // there but an address that the program has made up.
         let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, (end - at) as usize]) };
     }
+}
+
+/// Takes it away, as [`remove`] does, and keeps it for the runtime, which asks it for the program: that costs a tenth of
+/// what the kernel takes. Where it cannot be moved, or may not be used, there is none.
+pub fn keep(start: &Start) -> Vdso {
+    let kept = may_be_used() && move_away(start);
+    let vdso = start.get(SYSINFO_EHDR).filter(|&at| kept && at != 0).map(found).unwrap_or_default();
+    match vdso.code.is_empty() {
+        true => remove(start),
+        false => start.ignore(SYSINFO_EHDR),
+    }
+    vdso
+}
+
+/// Whether the time stamp counter, which it reads, is not forbidden.
+fn may_be_used() -> bool {
+    const PR_GET_TSC: usize = 25;
+    const PR_TSC_ENABLE: u32 = 1;
+    let mut allowed = 0u32;
+    // SAFETY: the kernel writes to the word.
+    let asked = unsafe { sys::call(nr::PRCTL, &[PR_GET_TSC, &raw mut allowed as usize]) };
+    asked.is_ok() && allowed == PR_TSC_ENABLE
+}
+
+/// What there is of it in the ELF image at `at`.
+fn found(at: u64) -> Vdso {
+    let maps = maps::read().unwrap_or_default();
+    let mut all = maps.split(|&b| b == b'\n').filter_map(maps::range);
+    let Some((_, end)) = all.find(|&(start, _)| start == at) else { return Vdso::default() };
+    // SAFETY: the kernel has made the image and mapped it, readable, and nobody takes it away.
+    let image = unsafe { core::slice::from_raw_parts(at as *const u8, (end - at) as usize) };
+    let function = |name| function(image, name).map_or(0, |value| at + value);
+    Vdso {
+        code: at..end,
+        clock_gettime: function(b"__vdso_clock_gettime"),
+        gettimeofday: function(b"__vdso_gettimeofday"),
+        time: function(b"__vdso_time"),
+        getcpu: function(b"__vdso_getcpu"),
+    }
+}
+
+/// Where the function of this name begins in an ELF image.
+fn function(image: &[u8], name: &[u8]) -> Option<u64> {
+    let word = |at: usize| {
+        let bytes = image.get(at..)?.first_chunk::<8>()?;
+        Some(u64::from_le_bytes(*bytes))
+    };
+    let half = |at: usize| Some(word(at)? & 0xffff_ffff);
+    let sections = word(offset_of!(Header, e_shoff))? as usize;
+    let count = image.get(offset_of!(Header, e_shnum)..)?.first_chunk::<2>()?;
+    let section = |n: usize| sections + n * size_of::<SectionHeader>();
+    let field = |n: usize, of: usize| Some(word(section(n) + of)? as usize);
+    let symbols = (0..u16::from_le_bytes(*count).into()).find(|&n| {
+        half(section(n) + offset_of!(SectionHeader, sh_type)) == Some(SHT_DYNSYM.into())
+    })?;
+    let strings = half(section(symbols) + offset_of!(SectionHeader, sh_link))? as usize;
+    let names = image.get(field(strings, offset_of!(SectionHeader, sh_offset))?..)?;
+    let first = field(symbols, offset_of!(SectionHeader, sh_offset))?;
+    let len = field(symbols, offset_of!(SectionHeader, sh_size))?;
+    let symbol = (first..first + len).step_by(size_of::<Sym>()).find(|at| {
+        let from = half(at + offset_of!(Sym, st_name)).and_then(|from| names.get(from as usize..));
+        from.and_then(|from| from.strip_prefix(name)).is_some_and(|rest| rest.first() == Some(&0))
+    })?;
+    let value = word(symbol + offset_of!(Sym, st_value))?;
+    (value != 0 && value < image.len() as u64).then_some(value)
 }
 
 /// Moves it, with its data, out of the window, where the kernel has placed it in the way of what has
@@ -94,7 +164,32 @@ pub fn mapping_of(name: &[u8]) -> Option<Range<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::piece;
+    use super::{function, piece};
+
+    #[test]
+    fn functions_are_found_in_the_image_of_this_process() {
+        let maps = std::fs::read("/proc/self/maps").unwrap();
+        let line = maps.split(|&b| b == b'\n').find(|line| line.ends_with(b"[vdso]"));
+        let Some((start, end)) = line.and_then(crate::base::maps::range) else {
+            std::println!("skipped: this process has no vdso");
+            return;
+        };
+        // SAFETY: mapped, and it stays.
+        let image =
+            unsafe { core::slice::from_raw_parts(start as *const u8, (end - start) as usize) };
+        let time = function(image, b"__vdso_time").unwrap();
+        // SAFETY: it takes a null pointer, and returns seconds.
+        let told = unsafe {
+            let time: extern "C" fn(u64) -> i64 = core::mem::transmute(start + time);
+            time(0)
+        };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert!(now.as_secs().abs_diff(told as u64) < 60);
+        assert_eq!(function(image, b"__vdso_tim"), None);
+        let cut = image.get(..image.len() / 2).unwrap();
+        assert_eq!(function(cut, b"__vdso_none"), None);
+        assert_eq!(function(&[], b"__vdso_time"), None);
+    }
 
     #[test]
     fn pieces_are_those_of_the_vdso() {

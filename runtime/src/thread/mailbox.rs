@@ -228,7 +228,8 @@ impl Mailbox {
 
     /// The same, and it is not kept any more.
     pub fn take_trap_flag(&self) -> bool {
-        self.trap_flag.swap(false, Relaxed)
+        // (A look costs less than an exchange.)
+        self.trap_flag.load(Relaxed) && self.trap_flag.swap(false, Relaxed)
     }
 
     /// One instruction is stepped without the alignment check; the interrupted mask was `mask`.

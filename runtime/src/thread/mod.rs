@@ -409,6 +409,18 @@ impl Thread {
         at
     }
 
+    /// Whether the handler of signals runs, whose own faults end the process.
+    pub fn is_in_handler() -> bool {
+        let sp: u64;
+        // SAFETY: reads a register.
+        unsafe {
+            core::arch::asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags))
+        };
+        // SAFETY: whoever asks works for a thread; where its stack is does not change.
+        let stack = unsafe { (*Thread::here()).handler_stack };
+        sp.wrapping_sub(stack) < HANDLER_STACK
+    }
+
     /// The mailbox of the calling thread.
     ///
     /// # Safety

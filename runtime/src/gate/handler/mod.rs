@@ -88,11 +88,11 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         // A replay steps on its way back to the program, or the program has set the trap flag itself.
         return;
     }
-    if trace && !mailbox.is_stepping() && facts().runtime.contains(&pc) {
+    if trace && !mailbox.is_stepping() && facts().is_runtime(pc) {
         return trapped_in_runtime(mailbox, at);
     }
     if signal == SIGTRAP && debugged::is_for_debugger(info) {
-        if stubs::in_tail(pc) || facts().runtime.contains(&pc) {
+        if stubs::in_tail(pc) || facts().is_runtime(pc) {
             // Whoever goes on from there looks.
             return;
         }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
         return;
     }
     let in_tail = stubs::in_tail(pc) && !mailbox.is_stepping();
-    if !in_tail && facts().runtime.contains(&pc) {
+    if !in_tail && facts().is_runtime(pc) {
         if trace && mailbox.is_stepping() {
             // SAFETY: the step led to its first instruction: none of its code is in progress.
             let thread = unsafe { &mut *Thread::here() };
@@ -163,7 +163,7 @@ fn while_interrupted(
 /// A replay's timer: whether it is past what comes next is told in translated code.
 fn overruns(at: &mut Interrupted) {
     let pc = at.pc();
-    if facts().runtime.contains(&pc) {
+    if facts().is_runtime(pc) {
         return;
     }
     // SAFETY: as below; translated code was interrupted.

@@ -3,10 +3,11 @@
 
 use crate::base::last_words::Line;
 use crate::base::lineage::lineage;
-use crate::base::program::{read_program_string, read_program_value};
+use crate::base::program::read_program_value;
 use crate::base::sys::{self, failed, nr};
 use crate::code::writing::write_program;
 use crate::kernel::syscalls::{plain, Outcome};
+use crate::logs::inputs::at_hand;
 use crate::thread::Thread;
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -75,7 +76,7 @@ fn by_path(
     (directory, index, what): (usize, usize, Use),
 ) -> Option<Outcome> {
     let mut path = [0u8; PATH_MAX];
-    let len = read_program_string(args[index] as u64, &mut path).ok()?;
+    let len = at_hand::read_string(args[index] as u64, &mut path).ok()?;
     if !is_link(directory, &path[..len]) {
         return None;
     }

@@ -3,6 +3,7 @@
 
 mod aligned;
 pub mod bpf;
+mod clock;
 pub mod errand;
 pub mod exe_link;
 pub mod exec;
@@ -32,6 +33,7 @@ use crate::kernel::ring::parts;
 use crate::kernel::signals::{actions, pending, pressure, sigreturn, virtual_state};
 use crate::kernel::threads;
 use crate::kernel::watched;
+use crate::logs::inputs::written::Image;
 use crate::logs::inputs::{foreign, view};
 use crate::logs::log;
 use crate::logs::moment::Call;
@@ -42,6 +44,8 @@ use abi::event::{End, Event, WHOLE_UNIT};
 
 const SYSCALL_LEN: u64 = 2;
 const MLOCKALL: usize = 151;
+/// Of `prctl`.
+const SET_TSC: usize = 26;
 
 /// Added to the number of a 32-bit call, which is made as such ([`crate::kernel::old_calls`]).
 pub const OLD: usize = abi::syscalls::OLD as usize;
@@ -103,8 +107,8 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
         nr::BRK if log().wants_writes() => brk().current,
         _ => 0,
     };
-    let before = log().image(&writes);
-    let call = Call { number, args, writes, brk, before };
+    let mut call = Call { number, args, writes, brk, before: Image::default() };
+    log().image(&call.writes, &mut call.before);
     if foreign::is_beyond(thread, &call) {
         watched::start::from_here_on(thread, thread.syscall_pc);
     }
@@ -197,6 +201,9 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
         nr::CLOSE_RANGE => close_range(args),
         nr::GETDENTS | nr::GETDENTS64 => return listing::list(thread, number, args),
         nr::PRCTL | nr::SECCOMP => {
+            if number == nr::PRCTL && args[0] == SET_TSC {
+                clock::counter_may_be_forbidden();
+            }
             if let Some(what) = refused_prctl(args).filter(|_| number == nr::PRCTL) {
                 refuse_program(thread, thread.syscall_pc, what);
             }
@@ -218,6 +225,12 @@ fn carry_out(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64) -
                 wanted.into_iter().for_each(limits::after);
             }
             return outcome;
+        }
+        nr::CLOCK_GETTIME | nr::GETTIMEOFDAY | nr::TIME | nr::GETCPU => {
+            match clock::call(thread, number, args) {
+                Some(result) => result,
+                None => return plain(thread, number, args),
+            }
         }
         nr::MEMFD_CREATE => {
             let outcome = plain(thread, number, args);

@@ -315,7 +315,7 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     if !has_any() || thread.vfork_child || !thread.recorder.to_file() || has_happened() {
         return false;
     }
-    let is_crowded = CROWDED.swap(false, Relaxed);
+    let is_crowded = CROWDED.load(Relaxed) && CROWDED.swap(false, Relaxed);
     let others_use = || {
         let given = Given::of(call);
         let areas = AREAS.lock();

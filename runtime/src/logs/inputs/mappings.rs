@@ -19,6 +19,7 @@ use crate::code::jit::jit;
 use crate::logs::inputs::foreign::{self, Made};
 use crate::logs::inputs::regions::{self, Region};
 use crate::logs::inputs::unfollowed::{unfollowed, unfollowed_unwatched};
+use crate::logs::inputs::unmapped::{self, Entry};
 use crate::logs::inputs::{handed, view, written};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
@@ -481,10 +482,18 @@ pub fn attached(thread: &mut Thread, start: u64, len: Option<u64>, why: &str) {
 
 /// The call has changed the file behind `fd`: what if it is mapped? `bytes` finds out which of it, if that can be known.
 pub fn changed(thread: &mut Thread, fd: usize, bytes: impl FnOnce() -> Option<Range<u64>>) {
-    if SPECIAL.lock().of_files().next().is_none() {
+    let entry = unmapped::entry(fd);
+    if entry.is_some_and(Entry::is_known) || SPECIAL.lock().of_files().next().is_none() {
         return;
     }
-    changed_file(thread, Stat::of(fd), bytes);
+    let stat = Stat::of(fd);
+    let is_unmapped = stat.as_ref().is_some_and(|stat| {
+        SPECIAL.lock().of_files().all(|special| special.file != stat.identity())
+    });
+    match entry.filter(|_| is_unmapped) {
+        Some(entry) => entry.keep(),
+        None => changed_file(thread, stat, bytes),
+    }
 }
 
 /// The call has changed the file at the program's `path`.

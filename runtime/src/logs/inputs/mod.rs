@@ -4,6 +4,7 @@
 //! The events of a thread come in the order in which a replay needs them: what the kernel wrote in front
 //! of the call that it wrote it for, the bytes of a signal frame in front of the signal.
 
+pub mod at_hand;
 pub mod covered;
 pub mod foreign;
 pub mod handed;
@@ -12,6 +13,7 @@ pub mod passed;
 pub mod regions;
 pub mod stamps;
 pub mod unfollowed;
+mod unmapped;
 pub mod view;
 pub mod written;
 
@@ -41,8 +43,8 @@ impl Log for Inputs {
         true
     }
 
-    fn image(&self, writes: &Writes) -> Image {
-        Image::of(writes)
+    fn image(&self, writes: &Writes, before: &mut Image) {
+        before.take(writes);
     }
 
     fn program_starts(&self, thread: &mut Thread, stack: Range<u64>) {
@@ -50,6 +52,7 @@ impl Log for Inputs {
     }
 
     fn before_call(&self, thread: &mut Thread, call: &Call) {
+        unmapped::at_call(call);
         foreign::before_call(thread, call);
         if matches!(call.number, nr::EXIT | nr::EXIT_GROUP) {
             check(thread, thread.syscall_pc);
@@ -73,6 +76,7 @@ impl Log for Inputs {
     }
 
     fn call_returns(&self, thread: &mut Thread, call: &Call, result: usize) {
+        unmapped::at_call(call);
         if !thread.recorder.to_file() {
             // Another recording does not follow: what is known of mappings is not needed any more.
             return view::follow(call, result);

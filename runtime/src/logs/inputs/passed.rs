@@ -5,11 +5,10 @@
 //! follows from what the program did.
 
 use crate::base::digest::Digest;
-use crate::base::program::{read_program_bytes, try_read_program_bytes};
 use crate::base::sys::nr;
 use crate::logs::inputs::mappings::written_through;
 use crate::logs::inputs::written::alone;
-use crate::logs::inputs::{foreign, view};
+use crate::logs::inputs::{at_hand, foreign, view};
 use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::layout::{page_down, page_up, PAGE};
@@ -50,7 +49,7 @@ pub fn shown(thread: &mut Thread, number: usize, args: &[usize; 6]) {
         while from < end {
             let to = end.min(page_down(from) + PAGE);
             let part = page.get_mut(..(to - from) as usize).unwrap_or_default();
-            let Ok(got) = try_read_program_bytes(from, part) else { break };
+            let Ok(got) = at_hand::read(from, part) else { break };
             view::sees(thread, pc, from, part.get(..got).unwrap_or_default());
             from = to;
         }
@@ -76,7 +75,7 @@ fn read(at: u64, out: &mut [u8]) -> bool {
                 out.copy_from_slice(bytes);
                 true
             }
-            None => read_program_bytes(at, out),
+            None => at_hand::read_all(at, out),
         };
     foreign::put_left(at, out);
     has_read
@@ -88,14 +87,15 @@ fn add(digest: &mut Digest, at: u64, len: u64) {
     while left > 0 {
         let wanted = left.min(PIECE);
         let is_own = !foreign::may_lie_in(at, at.saturating_add(wanted));
-        if let Some(bytes) = alone(at, wanted).filter(|_| is_own) {
+        let own = if is_own { alone(at, wanted) } else { None };
+        if let Some(bytes) = own {
             digest.add(bytes);
         } else {
             let mut buffer = vec![0; wanted as usize];
             // Others may have stored there since the thread has looked.
             let read = match foreign::covers(at, wanted) {
                 true => wanted as usize,
-                false => try_read_program_bytes(at, &mut buffer).unwrap_or(0),
+                false => at_hand::read(at, &mut buffer).unwrap_or(0),
             };
             foreign::put_left(at, &mut buffer);
             digest.add(buffer.get(..read).unwrap_or_default());

@@ -4,8 +4,9 @@
 //! they may write is compared with what was there before: what is the same now would be the same in a
 //! replay. Where other threads may write meanwhile, or the memory is large, all is recorded.
 
-use crate::base::program::{look_at, try_read_program_bytes};
+use crate::base::program::look_at;
 use crate::base::{census, sys};
+use crate::logs::inputs::at_hand::{may_fault, read};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{foreign, view};
 use crate::logs::moment::Call;
@@ -15,11 +16,14 @@ use abi::event::{Event, EVENT_HEADER_SIZE, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::PAGE;
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Bytes in one event.
 const PIECE: u64 = 64 << 10;
 /// Most bytes that are compared.
 const COMPARED: u64 = 16 << 10;
+/// So many bytes are kept without the heap.
+const FEW: usize = 128;
 /// Two places of change with fewer bytes in between are one event.
 const GAP: usize = EVENT_HEADER_SIZE + 16;
 
@@ -27,25 +31,24 @@ const GAP: usize = EVENT_HEADER_SIZE + 16;
 /// other.
 #[derive(Default)]
 pub struct Image {
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; FEW]>,
     /// It could be taken.
     taken: bool,
 }
 
 impl Image {
-    /// Of the memory as it is now.
-    pub fn of(writes: &Writes) -> Image {
+    /// Takes it of the memory as it is now, if it has one owner.
+    pub fn take(&mut self, writes: &Writes) {
         let ranges = || writes.ranges.iter().filter(|range| range.unit == 0);
         let len = ranges().fold(0u64, |sum, range| sum.saturating_add(range.length));
         if len > COMPARED || census::live() > 1 || view::is_watched() {
-            return Image::default();
+            return;
         }
-        let mut bytes = Vec::with_capacity(len as usize);
         for range in ranges() {
-            let Some(piece) = alone(range.address, range.length) else { return Image::default() };
-            bytes.extend_from_slice(piece);
+            let Some(piece) = alone(range.address, range.length) else { return };
+            self.bytes.extend_from_slice(piece);
         }
-        Image { bytes, taken: true }
+        self.taken = true;
     }
 }
 
@@ -55,7 +58,7 @@ pub fn alone<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
         return None;
     }
     // SAFETY: the only thread is here, and keeps the slice no longer than until its next system call.
-    unsafe { look_at(at, len) }
+    unsafe { look_at(at, len, may_fault(at, len)) }
 }
 
 /// Records what the kernel has written for a call that returned `result`.
@@ -127,11 +130,15 @@ fn looked_at(thread: &mut Thread, address: u64, len: u64) -> bool {
         piece(thread, address, bytes);
         return true;
     }
-    let mut buffer = Vec::new();
+    let (mut few, mut many) = ([0; FEW], Vec::new());
     let (mut at, mut left) = (address, len.min(u64::MAX - address));
     while left > 0 {
-        buffer.resize(left.min(PIECE) as usize, 0);
-        match try_read_program_bytes(at, &mut buffer) {
+        let wanted = left.min(PIECE) as usize;
+        let buffer = few.get_mut(..wanted).unwrap_or_else(|| {
+            many.resize(wanted, 0);
+            &mut many
+        });
+        match read(at, buffer) {
             Ok(read) if read > 0 => {
                 piece(thread, at, &buffer[..read]);
                 (at, left) = (at + read as u64, left - read as u64);
