@@ -14,21 +14,70 @@ pub unsafe fn copy(to: u64, from: u64, len: u64) -> bool {
     unsafe { attempt_copy(to, from, len) == 1 }
 }
 
-/// Whether the byte at `at` can be loaded.
-pub fn can_load(at: u64) -> bool {
+/// As [`copy`]; false, too, if a signal waits, `pending` not being zero: from when one has come in until it is let in all
+/// are blocked, those of faults, too, and a fault would end the process.
+///
+/// # Safety
+/// As for [`copy`]; `pending` is of the thread's mailbox.
+pub unsafe fn copy_unless(pending: *const u32, to: u64, from: u64, len: u64) -> bool {
+    // SAFETY: as promised.
+    unsafe { quiet_copy(pending, to, from, len) == 1 }
+}
+
+/// Whether the byte at `at` can be loaded; false, too, as [`copy_unless`] has it.
+///
+/// # Safety
+/// As for [`copy_unless`].
+pub unsafe fn can_load_unless(pending: *const u32, at: u64) -> bool {
     // SAFETY: what is loaded is of no use to anybody.
-    unsafe { load(at) == 1 }
+    unsafe { quiet_load(pending, at) == 1 }
 }
 
 #[unsafe(naked)]
-unsafe extern "C" fn load(at: u64) -> u64 {
+unsafe extern "C" fn quiet_copy(pending: *const u32, to: u64, from: u64, len: u64) -> u64 {
     naked_asm!(
+        ".globl deprewrite_quiet_first",
+        "deprewrite_quiet_first:",
+        "cmp dword ptr [rdi], 0",
+        "jne deprewrite_quiet_refused",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        ".globl deprewrite_quiet_copy",
+        "deprewrite_quiet_copy:",
+        "rep movsb",
         "mov eax, 1",
-        ".globl deprewrite_guarded_load",
-        "deprewrite_guarded_load:",
-        "mov cl, [rdi]",
+        "ret",
+        ".globl deprewrite_quiet_refused",
+        "deprewrite_quiet_refused:",
+        "xor eax, eax",
         "ret",
     )
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn quiet_load(pending: *const u32, at: u64) -> u64 {
+    naked_asm!(
+        ".globl deprewrite_quiet_load_first",
+        "deprewrite_quiet_load_first:",
+        "cmp dword ptr [rdi], 0",
+        "jne deprewrite_quiet_refused",
+        ".globl deprewrite_quiet_load",
+        "deprewrite_quiet_load:",
+        "mov cl, [rsi]",
+        "mov eax, 1",
+        "ret",
+    )
+}
+
+/// If a signal that is none of a fault came in at `pc` where one of [`copy_unless`] or [`can_load_unless`] is to be given up:
+/// where that is.
+pub fn interrupted_at(pc: u64) -> Option<u64> {
+    let refused = deprewrite_quiet_refused as *const () as u64;
+    let copy =
+        deprewrite_quiet_first as *const () as u64..=deprewrite_quiet_copy as *const () as u64;
+    let load =
+        deprewrite_quiet_load_first as *const () as u64..=deprewrite_quiet_load as *const () as u64;
+    (copy.contains(&pc) || load.contains(&pc)).then_some(refused)
 }
 
 /// Stores bytes; false if they cannot be stored there. A word of 2, 4 or 8 bytes is stored at once, as by the program's own
@@ -149,9 +198,13 @@ pub unsafe extern "C" fn exchange(at: u64, size: u64, old: &[u64; 2], new: &[u64
 
 /// If the instruction at `pc` is one of these: where it is given up.
 pub fn given_up_at(pc: u64) -> Option<u64> {
+    let quiet =
+        [deprewrite_quiet_copy as *const () as u64, deprewrite_quiet_load as *const () as u64];
+    if quiet.contains(&pc) {
+        return interrupted_at(pc);
+    }
     let copies = deprewrite_guarded_first as *const () as u64;
-    let loads = deprewrite_guarded_load as *const () as u64;
-    if pc == copies || pc == loads {
+    if pc == copies {
         return Some(deprewrite_guarded_copy_refused as *const () as u64);
     }
     let last = deprewrite_guarded_put as *const () as u64;
@@ -164,7 +217,11 @@ pub fn given_up_at(pc: u64) -> Option<u64> {
 }
 
 extern "C" {
-    fn deprewrite_guarded_load();
+    fn deprewrite_quiet_first();
+    fn deprewrite_quiet_copy();
+    fn deprewrite_quiet_load_first();
+    fn deprewrite_quiet_load();
+    fn deprewrite_quiet_refused();
     fn deprewrite_guarded_first();
     fn deprewrite_guarded_put();
     fn deprewrite_guarded_put_refused();

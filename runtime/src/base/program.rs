@@ -22,12 +22,13 @@ unsafe impl Plain for u64 {}
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 /// The bytes of a value.
-fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: plain data has no padding.
     unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
 }
 
-fn bytes_of_mut<T: Plain>(value: &mut T) -> &mut [u8] {
+/// The same, to be read into.
+pub fn bytes_of_mut<T: Plain>(value: &mut T) -> &mut [u8] {
     // SAFETY: any bytes are a value, and there is no padding.
     unsafe { core::slice::from_raw_parts_mut((value as *mut T).cast(), size_of::<T>()) }
 }
@@ -122,20 +123,18 @@ pub fn program_string(
 }
 
 /// The program's memory where it lies, if all of it is there: for a look at a few pages that costs less
-/// than a copy. `may_fault`: the processor says whether it is there, as [`attempt`] has it; else the kernel does.
+/// than a copy. `pending`: the processor says whether it is there, as [`attempt::can_load_unless`] has it; else the kernel does.
 ///
 /// # Safety
 /// Nobody unmaps or changes the memory while the slice is in use: the process has one thread, which is
-/// in the runtime.
-pub unsafe fn look_at<'a>(at: u64, len: u64, may_fault: bool) -> Option<&'a [u8]> {
+/// in the runtime. `pending` is of its mailbox.
+pub unsafe fn look_at<'a>(at: u64, len: u64, pending: Option<*const u32>) -> Option<&'a [u8]> {
     let end = at.checked_add(len)?;
     let mut next = at;
     while next < end {
-        let is_there = match may_fault {
-            true => attempt::can_load(next),
-            false => touch(next & !7),
-        };
-        if !is_there {
+        // SAFETY: the mailbox's, as promised.
+        let at_hand = pending.is_some_and(|word| unsafe { attempt::can_load_unless(word, next) });
+        if !at_hand && !touch(next & !7) {
             return None;
         }
         next = abi::layout::page_down(next) + abi::layout::PAGE;

@@ -697,6 +697,11 @@ impl<W: World> Jit<W> {
             return Opens::AtOnce;
         }
         let range = self.executable.code_at(target, &self.world);
+        // (Of most code that is known without a look at it, which is a system call.)
+        let may_be_made = |range: &ExecRange| {
+            range.shared || !range.file || range.writable || !self.changed.is_empty()
+        };
+        let range = range.filter(may_be_made);
         match range.and_then(|range| self.readable_part(target, range)) {
             Some(range) if range.shared => Opens::Compared,
             Some(range) => {

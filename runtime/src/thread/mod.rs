@@ -107,6 +107,8 @@ pub struct Thread {
     pub noted: u64,
     /// Replay: where the thread stood when what is kept began, and its turns, until its next call.
     pub stood: Option<(u64, u64)>,
+    /// It carries out a call of the program's, and may fault: the signals of faults are not blocked, unless another waits.
+    pub at_hand: bool,
     /// System calls that the log has counted.
     pub calls: u32,
     /// Original pc of the `syscall` instruction that is being carried out.
@@ -276,6 +278,7 @@ impl Thread {
             passed: Digest::default(),
             noted: 0,
             stood: None,
+            at_hand: false,
             calls: 0,
             syscall_pc: 0,
             alt_stack: AltStack::DISABLED,
@@ -407,18 +410,6 @@ impl Thread {
             core::arch::asm!("mov {}, gs:[0]", out(reg) at, options(nostack, readonly, preserves_flags));
         }
         at
-    }
-
-    /// Whether the handler of signals runs, whose own faults end the process.
-    pub fn is_in_handler() -> bool {
-        let sp: u64;
-        // SAFETY: reads a register.
-        unsafe {
-            core::arch::asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags))
-        };
-        // SAFETY: whoever asks works for a thread; where its stack is does not change.
-        let stack = unsafe { (*Thread::here()).handler_stack };
-        sp.wrapping_sub(stack) < HANDLER_STACK
     }
 
     /// The mailbox of the calling thread.

@@ -1,6 +1,7 @@
 //! Ways on from the handler: to the program's own handler, to the next instruction, back into the
 //! runtime, or no further.
 
+use crate::base::attempt::interrupted_at;
 use crate::base::control;
 use crate::base::facts::facts;
 use crate::base::program::read_program_bytes;
@@ -250,7 +251,8 @@ pub fn in_runtime(
     if raised {
         return lost(signal, info, at);
     }
-    if let Some(other) = abort_of(at.pc()).or_else(|| stubs::late_of(at.pc())) {
+    let given_up = abort_of(at.pc()).or_else(|| interrupted_at(at.pc()));
+    if let Some(other) = given_up.or_else(|| stubs::late_of(at.pc())) {
         at.context.rip = other;
     }
     wait(mailbox, PendingSignal { number: signal, info: *info });

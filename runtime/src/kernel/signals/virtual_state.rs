@@ -1,13 +1,12 @@
 //! `rt_sigaction`, `rt_sigprocmask`, `sigaltstack`: the program sees its own state.
 
-use crate::base::program::read_program_value;
 use crate::base::signal::{
     Action, AltStack, SIGKILL, SIGSTOP, SIG_IGN, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK,
 };
 use crate::base::sys::{self, failed};
-use crate::code::writing::write_program_value;
 use crate::kernel::signals::actions;
 use crate::kernel::signals::pending;
+use crate::logs::inputs::at_hand;
 use crate::thread::Thread;
 
 /// `rt_sigaction(signal, new, old, size)`
@@ -17,7 +16,7 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
         return failed(sys::EINVAL);
     }
     let mut new = Action::default();
-    if new_at != 0 && !read_program_value(new_at as u64, &mut new) {
+    if new_at != 0 && !at_hand::read_value(new_at as u64, &mut new) {
         return failed(sys::EFAULT);
     }
     let number = signal as i32;
@@ -32,7 +31,7 @@ pub fn sigaction(thread: &mut Thread, args: &[usize; 6]) -> usize {
         thread.mailbox.drop_held(|held| held == number);
     }
     // SAFETY: the program wants it there.
-    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+    if old_at != 0 && !unsafe { at_hand::write_value(old_at as u64, &old) } {
         return failed(sys::EFAULT);
     }
     0
@@ -47,7 +46,7 @@ pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
     let old = thread.mailbox.mask();
     if new_at != 0 {
         let mut new = 0u64;
-        if !read_program_value(new_at as u64, &mut new) {
+        if !at_hand::read_value(new_at as u64, &mut new) {
             return failed(sys::EFAULT);
         }
         let mask = match how {
@@ -60,7 +59,7 @@ pub fn sigprocmask(thread: &mut Thread, args: &[usize; 6]) -> usize {
         pending::apply_mask(thread.mailbox);
     }
     // SAFETY: the program wants it there.
-    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+    if old_at != 0 && !unsafe { at_hand::write_value(old_at as u64, &old) } {
         return failed(sys::EFAULT);
     }
     0
@@ -76,7 +75,7 @@ pub fn sigaltstack(thread: &mut Thread, args: &[usize; 6], sp: u64) -> usize {
     }
     if new_at != 0 {
         let mut new = AltStack::default();
-        if !read_program_value(new_at as u64, &mut new) {
+        if !at_hand::read_value(new_at as u64, &mut new) {
             return failed(sys::EFAULT);
         }
         const MINSIGSTKSZ: u64 = 2048;
@@ -92,7 +91,7 @@ pub fn sigaltstack(thread: &mut Thread, args: &[usize; 6], sp: u64) -> usize {
         thread.alt_stack = new;
     }
     // SAFETY: the program wants it there.
-    if old_at != 0 && !unsafe { write_program_value(old_at as u64, &old) } {
+    if old_at != 0 && !unsafe { at_hand::write_value(old_at as u64, &old) } {
         return failed(sys::EFAULT);
     }
     0

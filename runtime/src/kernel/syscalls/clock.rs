@@ -1,11 +1,9 @@
 //! What the vdso answers without the kernel, where the program has none: the runtime asks it. What is recorded is the
 //! call all the same.
 
-use crate::base::attempt;
 use crate::base::facts::facts;
 use crate::base::sys::{self, failed, nr};
-use crate::code::writing::write_program;
-use crate::logs::inputs::foreign;
+use crate::logs::inputs::{at_hand, foreign};
 use crate::thread::Thread;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -70,7 +68,7 @@ pub fn call(thread: &Thread, number: usize, args: &[usize; 6]) -> Option<usize> 
         }
         let bytes = bytes.get(..len).unwrap_or_default();
         // SAFETY: the program wants it there.
-        if !unsafe { attempt::store(at, bytes) || write_program(at, bytes) } {
+        if !unsafe { at_hand::write(at, bytes) } {
             return Some(failed(sys::EFAULT));
         }
     }

@@ -77,7 +77,9 @@ fn by_path(
 ) -> Option<Outcome> {
     let mut path = [0u8; PATH_MAX];
     let len = at_hand::read_string(args[index] as u64, &mut path).ok()?;
-    if !is_link(directory, &path[..len]) {
+    // (Of a descriptor of the link all but `readlinkat` tell of the link.)
+    let is_of_descriptor = len == 0 && !matches!(what, Use::Read(..));
+    if is_of_descriptor || !is_link(directory, &path[..len]) {
         return None;
     }
     if let Use::Read(to, room) = what {

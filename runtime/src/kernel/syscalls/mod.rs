@@ -69,6 +69,13 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
     if is_replay() {
         return calls::handle(thread, number, &args, next, r11);
     }
+    thread.at_hand = true;
+    let next = with_memory_at_hand(thread, number, args, next);
+    thread.at_hand = false;
+    next
+}
+
+fn with_memory_at_hand(thread: &mut Thread, number: usize, args: [usize; 6], next: u64) -> u64 {
     pressure::before_call(thread, number);
     thread.slot.let_kicks_in(|| thread.mailbox.is_pending());
     if let Some(result) = seccomp::check(thread, number, &args, next) {
@@ -127,7 +134,8 @@ pub fn make(thread: &mut Thread, number: usize, args: &[usize; 6], next: u64, r1
         }
     };
     if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
-        // A child, whose recording begins here.
+        // A child, whose recording begins here. (All signals are blocked.)
+        thread.at_hand = false;
         log().child_starts(thread, &call);
         // Whatever else is in its memory it sees when it comes to it.
         watched::start::begins(thread, next);

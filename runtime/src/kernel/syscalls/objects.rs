@@ -10,6 +10,7 @@ use crate::base::stat::identity;
 use crate::base::sys::{self, nr};
 use crate::code::jit::{jit, Jit};
 use crate::code::objects::are_any;
+use crate::logs::inputs::at_hand;
 
 /// A call has made a file in memory.
 pub fn made(fd: usize) {
@@ -70,7 +71,7 @@ pub fn before_call(number: usize, args: &[usize; 6]) {
 /// Whether the message at `at` may hand an object to another process.
 fn hands_over(at: u64) -> bool {
     let is_object = |&fd: &u32| identity(fd as usize).is_some_and(|file| jit().is_object(file));
-    messages::descriptors(at).is_none_or(|all| all.iter().any(is_object))
+    messages::descriptors(at, at_hand::read_all).is_none_or(|all| all.iter().any(is_object))
 }
 
 /// Others may have the objects from now on, and nobody knows when they do not any more.

@@ -5,8 +5,8 @@ use crate::base::lock::{Forked, Lock};
 use crate::base::messages::{descriptors, MESSAGE};
 use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
-use crate::logs::inputs::mappings;
 use crate::logs::inputs::unfollowed::unfollowed_unwatched;
+use crate::logs::inputs::{at_hand, mappings};
 use crate::logs::moment::Call;
 use crate::thread::Thread;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
     };
     let messages = (0..count as u64).map(|i| call.args[1] as u64 + i * MESSAGE);
     // (What cannot be told any more another thread has changed.)
-    let all = messages.filter_map(descriptors).flatten();
+    let all = messages.filter_map(|at| descriptors(at, at_hand::read_all)).flatten();
     let files = all.filter_map(|fd| may_change(fd as usize));
     let files: Vec<[u64; 2]> = files.collect();
     for file in files {

@@ -16,6 +16,8 @@ const BITS: u32 = 24;
 
 /// How often all was forgotten. Never 0: there a place is empty.
 static AGE: AtomicU64 = AtomicU64::new(1);
+/// How often something was forgotten of a place alone.
+static AGES: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 static KNOWN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 /// Descriptors change in ways that no call of this process's threads shows.
 static UNSEEN: AtomicBool = AtomicBool::new(false);
@@ -27,7 +29,10 @@ pub struct Entry(u64);
 /// The descriptor as it is now; `None`: what is found out now may soon be wrong.
 pub fn entry(fd: usize) -> Option<Entry> {
     let is_certain = fd < 1 << BITS && !UNSEEN.load(Relaxed) && !census::is_lent();
-    is_certain.then(|| Entry(AGE.load(Acquire) << BITS | fd as u64))
+    is_certain.then(|| {
+        let age = AGE.load(Acquire) + AGES[fd % PLACES].load(Acquire);
+        Entry(age << BITS | fd as u64)
+    })
 }
 
 impl Entry {
@@ -54,8 +59,12 @@ pub fn at_call(call: &Call) {
     if keeps_descriptors(call.number) {
         return;
     }
+    let [first, second, ..] = call.args;
     let shares = match call.number {
-        nr::CLONE => call.args[0] & CLONE_FILES != 0 && call.args[0] & CLONE_THREAD == 0,
+        nr::CLOSE => return forget(first),
+        nr::DUP2 | nr::DUP3 => return forget(second),
+
+        nr::CLONE => first & CLONE_FILES != 0 && first & CLONE_THREAD == 0,
         // (What it asks for is in memory. A thread would only be one more that calls.)
         nr::CLONE3 | IO_URING_SETUP => true,
         _ => false,
@@ -66,12 +75,20 @@ pub fn at_call(call: &Call) {
     AGE.fetch_add(1, AcqRel);
 }
 
+/// Another file may be behind the descriptor.
+fn forget(fd: usize) {
+    // (The kernel looks at the low half.)
+    AGES[fd as u32 as usize % PLACES].fetch_add(1, AcqRel);
+}
+
 /// Whether the call closes no descriptor, puts no other file in the place of one, and maps none. (A descriptor that is new has
 /// the number of none that is open.)
 fn keeps_descriptors(number: usize) -> bool {
     const KEEP: &[usize] = &[
         0, 1, 17, 18, 19, 20, 295, 296, 327, 328, // read and write, by position, by vectors
-        4, 5, 6, 8, 21, 262, 332, // stat, fstat, lstat, lseek, access, newfstatat, statx
+        2, 4, 5, 6, 8, 21, 257, 262,
+        332, // open, stat, fstat, lstat, lseek, access, openat, newfstatat, statx
+        32, 41, 43, 54, 72, 288, // dup, socket, accept, setsockopt, fcntl, accept4
         7, 23, 232, 233, 270, 271,
         281, // poll, select, epoll_wait and epoll_ctl, pselect6, ppoll, epoll_pwait
         40, 44, 45, 46, 47, 74,
@@ -109,12 +126,13 @@ mod tests {
             .filter_map(|number| find(number as u64))
             .map(|call| call.name)
             .collect();
-        let ends = ["close", "dup2", "dup3", "close_range", "execve", "mmap", "io_uring_setup"];
+        let ends =
+            ["close", "dup2", "dup3", "close_range", "execve", "mmap", "clone", "io_uring_setup"];
         assert!(ends.iter().all(|name| !names.contains(name)));
         for name in ["write", "writev", "pwrite64", "epoll_wait", "clock_gettime", "futex"] {
             assert!(names.contains(&name), "{name}");
         }
-        assert_eq!(names.len(), 57, "{names:?}");
+        assert_eq!(names.len(), 64, "{names:?}");
         assert!(!keeps_descriptors(usize::MAX) && !keeps_descriptors(1 << 31 | 1));
     }
 
@@ -125,11 +143,21 @@ mod tests {
         let before = entry_of(7);
         before.keep();
         assert!(entry_of(7).is_known() && !entry_of(7 + PLACES).is_known());
-        AGE.fetch_add(1, AcqRel);
-        assert!(!entry_of(7).is_known());
-        // What was found out in front of the call is not known behind it.
-        before.keep();
-        assert!(!entry_of(7).is_known());
+        forget(8);
+        assert!(entry_of(7).is_known());
+        let all: fn() = || {
+            AGE.fetch_add(1, AcqRel);
+        };
+        for forgets in [|| forget(7), all, || forget(1 << 32 | 7)] {
+            let before = entry_of(7);
+            before.keep();
+            assert!(entry_of(7).is_known());
+            forgets();
+            assert!(!entry_of(7).is_known());
+            // What was found out in front of the call is not known behind it.
+            before.keep();
+            assert!(!entry_of(7).is_known());
+        }
         assert!(entry(1 << BITS).is_none());
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::base::program::look_at;
 use crate::base::{census, sys};
-use crate::logs::inputs::at_hand::{may_fault, read};
+use crate::logs::inputs::at_hand::{pending, read};
 use crate::logs::inputs::unfollowed::unfollowed;
 use crate::logs::inputs::{foreign, view};
 use crate::logs::moment::Call;
@@ -58,7 +58,7 @@ pub fn alone<'a>(at: u64, len: u64) -> Option<&'a [u8]> {
         return None;
     }
     // SAFETY: the only thread is here, and keeps the slice no longer than until its next system call.
-    unsafe { look_at(at, len, may_fault(at, len)) }
+    unsafe { look_at(at, len, pending(at, len)) }
 }
 
 /// Records what the kernel has written for a call that returned `result`.

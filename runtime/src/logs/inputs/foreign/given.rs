@@ -2,8 +2,9 @@
 // On the way of faults: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
-use crate::base::program::{read_program_words, try_read_program_bytes};
+use crate::base::program::read_program_words;
 use crate::base::sys::{self, nr};
+use crate::logs::inputs::at_hand;
 use crate::logs::moment::Call;
 use abi::syscalls::{find, may_read};
 use alloc::vec::Vec;
@@ -25,9 +26,9 @@ impl Given {
         }
         let mut ranges: Vec<_> =
             call.writes.ranges.iter().map(|range| (range.address, range.length)).collect();
-        let read = &mut |at, out: &mut [u8]| try_read_program_bytes(at, out) == Ok(out.len());
         let is_known = find(call.number as u64).is_some_and(|known| {
-            may_read(known, &args, read, &mut |at, len| ranges.push((at, len)))
+            let each = &mut |at, len| ranges.push((at, len));
+            may_read(known, &args, &mut at_hand::read_all, each)
         });
         ranges.extend(names(call).map(|(start, end)| (start, end - start)));
         if is_futex(call.number) {
