@@ -124,6 +124,10 @@ fn with_memory_at_hand(thread: &mut Thread, number: usize, args: [usize; 6], nex
         unprotect(&call.writes);
     }
     objects::before_call(number, &args);
+    if makes_process(number) {
+        // All signals are blocked meanwhile, and where a child begins.
+        thread.at_hand = false;
+    }
     let result = match carry_out(thread, number, &args, next) {
         Outcome::Done(result) => result,
         Outcome::Again => {
@@ -133,9 +137,8 @@ fn with_memory_at_hand(thread: &mut Thread, number: usize, args: [usize; 6], nex
             return thread.syscall_pc;
         }
     };
-    if result == 0 && matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3) {
-        // A child, whose recording begins here. (All signals are blocked.)
-        thread.at_hand = false;
+    if result == 0 && makes_process(number) {
+        // A child, whose recording begins here.
         log().child_starts(thread, &call);
         // Whatever else is in its memory it sees when it comes to it.
         watched::start::begins(thread, next);
@@ -152,6 +155,11 @@ fn with_memory_at_hand(thread: &mut Thread, number: usize, args: [usize; 6], nex
     watched::start::up_to_here(thread);
     parts::behind_call(thread, next);
     next
+}
+
+/// Whether the call makes a process, or a thread.
+fn makes_process(number: usize) -> bool {
+    matches!(number, nr::FORK | nr::VFORK | nr::CLONE | nr::CLONE3)
 }
 
 /// What the call may write is not write-protected by us.
