@@ -219,7 +219,10 @@ impl<'a> Course<'a> {
             self.events = rest;
             self.silent = None;
             placed.event.iter().for_each(|event| sink.event(event));
-            self.over |= placed.refused_at().is_some() || placed.is_exit();
+            // (What ends inside of a unit that adds nothing goes no further.)
+            let is_end = self.inside
+                && matches!(placed.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }));
+            self.over |= placed.refused_at().is_some() || placed.is_exit() || is_end;
             let returns = |event: &Event| {
                 matches!(event, Event::Syscall { .. }) || event.goes_on_with().is_some()
             };
