@@ -637,6 +637,29 @@ fn bits_enters_a_unit_each_time_that_it_is_interrupted_in_front_of_it() {
 }
 
 #[test]
+fn bits_goes_no_further_than_to_the_unit_in_which_a_fault_ends_the_process() {
+    // push rax, and behind it, in a unit of its own that adds nothing: push rax; push rax.
+    let mut rest = unit(0x11, 0x1001, &[], &[0x50, 0x50]);
+    rest.body.flags = 0;
+    let units = [unit(0x10, 0x1000, &[], &[0x50]), rest];
+    let control_flow = [vec![bits::TARGET], words(&[0x1000])].concat();
+    let end = [[2u32.to_le_bytes(), 11u32.to_le_bytes()].concat(), words(&[0x700])].concat();
+    for done in 0..2 {
+        let state = registers(0x1001 + u64::from(done)).to_bytes();
+        let events = [
+            event(Kind::Interrupted, 0, 9, done, &state),
+            event(Kind::ProcessEnd, 0, 9, done, &end),
+        ];
+        let flow =
+            Record { control_flow: control_flow.clone(), ..record(0x1000, &[], Vec::new()) };
+        let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
+        let references = [(true, 0xff8, 8), (true, 0xff0, 8)];
+        assert_eq!(seen(&trace).1, references[..1 + done as usize], "{done} done");
+        assert_eq!(verify(&trace).expect("right").units, 2);
+    }
+}
+
+#[test]
 fn an_interrupted_string_instruction_reports_what_it_completed() {
     // push rax; rep movsd; the handler at 0x5000: mov rax,[rcx] with rcx as the event says.
     let records = [(1, What::Before(Gpr(6))), (1, What::After(Gpr(7)))];

@@ -221,6 +221,7 @@ impl<'a> Course<'a> {
             placed.event.iter().for_each(|event| sink.event(event));
             // (What ends inside of a unit that adds nothing goes no further.)
             let is_end = self.inside
+                && placed.position.is_inside()
                 && matches!(placed.event, Some(Event::ThreadEnd { .. } | Event::ProcessEnd { .. }));
             self.over |= placed.refused_at().is_some() || placed.is_exit() || is_end;
             let returns = |event: &Event| {
