@@ -650,8 +650,7 @@ fn bits_goes_no_further_than_to_the_unit_in_which_a_fault_ends_the_process() {
             event(Kind::Interrupted, 0, 9, done, &state),
             event(Kind::ProcessEnd, 0, 9, done, &end),
         ];
-        let flow =
-            Record { control_flow: control_flow.clone(), ..record(0x1000, &[], Vec::new()) };
+        let flow = Record { control_flow: control_flow.clone(), ..record(0x1000, &[], Vec::new()) };
         let trace = open_as(ControlFlow::Bits, &units, &[flow], &events);
         let references = [(true, 0xff8, 8), (true, 0xff0, 8)];
         assert_eq!(seen(&trace).1, references[..1 + done as usize], "{done} done");

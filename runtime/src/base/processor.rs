@@ -9,6 +9,7 @@ const AVX512VL: u32 = 2;
 const BMI2: u32 = 4;
 const AVX_ALONE: u32 = 8;
 const FAST_COUNTS: u32 = 16;
+const LONG_MASKS: u32 = 32;
 
 pub fn has_sse42() -> bool {
     FEATURES.load(Relaxed) & SSE42 != 0
@@ -31,6 +32,34 @@ pub fn has_bmi2() -> bool {
 /// Whether it counts leading zeros and shifts by any register (LZCNT, BMI1, BMI2).
 pub fn has_fast_counts() -> bool {
     FEATURES.load(Relaxed) & FAST_COUNTS != 0
+}
+
+/// What one of the processor's mask registers has, if all 64 bits of it can be read (AVX512BW).
+pub fn mask_register(k: u8) -> Option<u64> {
+    macro_rules! read {
+        ($name:literal) => {{
+            let mask: u64;
+            // SAFETY: the processor has the instruction, which changes one register.
+            unsafe {
+                core::arch::asm!(concat!("kmovq {}, ", $name), out(reg) mask,
+                    options(nomem, nostack, preserves_flags));
+            }
+            mask
+        }};
+    }
+    if FEATURES.load(Relaxed) & LONG_MASKS == 0 {
+        return None;
+    }
+    Some(match k & 7 {
+        0 => read!("k0"),
+        1 => read!("k1"),
+        2 => read!("k2"),
+        3 => read!("k3"),
+        4 => read!("k4"),
+        5 => read!("k5"),
+        6 => read!("k6"),
+        _ => read!("k7"),
+    })
 }
 
 /// Where half a register is in an XSAVE area.
@@ -114,6 +143,9 @@ pub fn detect() -> XsaveLayout {
         let wanted = 1 << 16 | 1 << 17 | 1 << 31;
         if layout.xcr0 & 0xe6 == 0xe6 && leaf7.ebx & wanted == wanted {
             features |= AVX512VL;
+            if leaf7.ebx & 1 << 30 != 0 {
+                features |= LONG_MASKS;
+            }
         }
     }
     FEATURES.store(features, Relaxed);

@@ -1,6 +1,7 @@
 //! Where an operand lies whose extent only registers tell: what a store overwrites.
 
 use crate::base::facts::facts;
+use crate::base::processor::mask_register;
 use crate::thread::{claims, Ranges, Thread};
 use abi::ids::Gpr;
 use abi::thread::FIRST_VECTOR;
@@ -86,15 +87,20 @@ pub fn extent(thread: &Thread, insn: &Instruction, r: &Reference, ranges: &mut R
 /// Adds what of a contiguous operand a mask lets through.
 fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut Ranges) {
     use Mnemonic::*;
-    let state = Vectors::take(thread);
     let mut element = masks::element(insn);
     let bytes = matches!(insn.mnemonic(), Maskmovq | Maskmovdqu | Vmaskmovdqu);
     if bytes {
         element = 1;
     }
-    let enabled = |i: u64| match insn.has_op_mask() {
-        true => state.mask(insn.op_mask().number() as u8) >> i & 1 == 1,
-        false => {
+    let mask = insn.has_op_mask().then(|| {
+        let number = insn.op_mask().number() as u8;
+        mask_register(number).unwrap_or_else(|| Vectors::take(thread).mask(number))
+    });
+    let state = mask.is_none().then(|| Vectors::take(thread));
+    let enabled = |i: u64| match (mask, &state) {
+        (Some(mask), _) => mask >> i & 1 == 1,
+        (None, None) => false,
+        (None, Some(state)) => {
             // maskmov: the last operand; vmaskmov, vpmaskmov: the one behind the destination.
             let operand = if bytes { insn.op_count() - 1 } else { 1 };
             debug_assert!(insn.op_kind(operand) == OpKind::Register);

@@ -5,14 +5,17 @@
 
 use super::arithmetic::{sub, ALL, ZF};
 use super::atomic::{get_register, put_register};
-use super::{load, mend, store, Done, Fault, Outcome};
+use super::{is_known, load, mend, store, Done, Fault, Outcome, LINE};
 use crate::logs::inputs::view;
 use crate::thread::Thread;
 use abi::layout::{page_down, PAGE};
+use alloc::vec::Vec;
 use iced_x86::{Instruction, Mnemonic, Register};
 use lifter::operands::{references, Segment};
 
 const DIRECTION_FLAG: u64 = 0x400;
+/// So many bytes are stored without the heap.
+const FEW: usize = 256;
 
 /// What the instruction does in each round.
 #[derive(Clone, Copy, PartialEq)]
@@ -96,9 +99,13 @@ impl String {
         while round == Round::Move && loaded < count {
             let at = self.source.wrapping_add(loaded.wrapping_mul(self.step));
             let rounds = self.in_page(at).min(count - loaded);
-            if let Err(other) = mend(thread, self.pc, at, rounds * self.size) {
-                fault = Some(other);
-                break;
+            let len = rounds * self.size;
+            let known = len <= LINE && is_known(thread, at, len);
+            if !known {
+                if let Err(other) = mend(thread, self.pc, at, len) {
+                    fault = Some(other);
+                    break;
+                }
             }
             loaded += rounds;
         }
@@ -106,7 +113,13 @@ impl String {
         let value = thread.block.registers.gpr[0].to_le_bytes();
         let value = value.get(..self.size as usize).unwrap_or_default();
         let mut done = 0;
-        let mut buffer = alloc::vec![0u8; PAGE as usize];
+        // As much as one step stores, at most.
+        let longest = count.saturating_mul(self.size).min(PAGE.max(self.size));
+        let (mut few, mut many) = ([0u8; FEW], Vec::new());
+        let buffer = few.get_mut(..longest as usize).unwrap_or_else(|| {
+            many.resize(longest as usize, 0u8);
+            &mut many
+        });
         if round == Round::Store {
             buffer
                 .chunks_exact_mut(self.size as usize)

@@ -6,6 +6,7 @@
 
 use crate::base::census;
 use crate::base::sys::nr;
+use crate::logs::inputs::at_hand;
 use crate::logs::moment::Call;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -54,8 +55,6 @@ impl Entry {
 /// A call is about to be made, or has been.
 pub fn at_call(call: &Call) {
     const IO_URING_SETUP: usize = 425;
-    const CLONE_FILES: usize = 0x400;
-    const CLONE_THREAD: usize = 0x1_0000;
     if keeps_descriptors(call.number) {
         return;
     }
@@ -64,15 +63,26 @@ pub fn at_call(call: &Call) {
         nr::CLOSE => return forget(first),
         nr::DUP2 | nr::DUP3 => return forget(second),
 
-        nr::CLONE => first & CLONE_FILES != 0 && first & CLONE_THREAD == 0,
-        // (What it asks for is in memory. A thread would only be one more that calls.)
-        nr::CLONE3 | IO_URING_SETUP => true,
+        nr::CLONE => shares_descriptors(first),
+        nr::CLONE3 => {
+            let mut flags = 0u64;
+            let is_known = at_hand::read_value(first as u64, &mut flags);
+            !is_known || shares_descriptors(flags as usize)
+        }
+        IO_URING_SETUP => true,
         _ => false,
     };
     if shares {
         UNSEEN.store(true, Relaxed);
     }
     AGE.fetch_add(1, AcqRel);
+}
+
+/// Whether a process that is made with these flags has the same descriptors. (A thread is only one more that calls.)
+fn shares_descriptors(flags: usize) -> bool {
+    const CLONE_FILES: usize = 0x400;
+    const CLONE_THREAD: usize = 0x1_0000;
+    flags & CLONE_FILES != 0 && flags & CLONE_THREAD == 0
 }
 
 /// Another file may be behind the descriptor.
