@@ -86,8 +86,7 @@ impl Mapping {
     /// Maps part of a file in place of what is at `at`, as [`Mapping::of_file`].
     pub fn put_file(&mut self, at: u64, len: u64, fd: i32, offset: u64) -> Result<(), i32> {
         let prot = sys::PROT_READ | sys::PROT_WRITE;
-        let flags = sys::MAP_SHARED;
-        self.put(at, len, prot, flags, fd, offset)?;
+        self.put(at, len, prot, sys::MAP_SHARED, fd, offset)?;
         self.is_of_file(at, len);
         Ok(())
     }
