@@ -92,23 +92,22 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
     if bytes {
         element = 1;
     }
-    let mask = insn.has_op_mask().then(|| {
-        let number = insn.op_mask().number() as u8;
-        mask_register(number).unwrap_or_else(|| Vectors::take(thread).mask(number))
-    });
-    let state = mask.is_none().then(|| Vectors::take(thread));
-    let enabled = |i: u64| match (mask, &state) {
-        (Some(mask), _) => mask >> i & 1 == 1,
-        (None, None) => false,
-        (None, Some(state)) => {
+    let count = size / element;
+    let bits = match insn.has_op_mask() {
+        true => {
+            let number = insn.op_mask().number() as u8;
+            mask_register(number).unwrap_or_else(|| Vectors::take(thread).mask(number))
+        }
+        false => {
             // maskmov: the last operand; vmaskmov, vpmaskmov: the one behind the destination.
             let operand = if bytes { insn.op_count() - 1 } else { 1 };
             debug_assert!(insn.op_kind(operand) == OpKind::Register);
-            let last = ((i + 1) * element - 1) as usize;
-            state.register(thread, insn.op_register(operand))[last & 63] & 0x80 != 0
+            let signs = vector(thread, insn.op_register(operand));
+            let is_set = |i: &u64| signs[((i + 1) * element - 1) as usize & 63] & 0x80 != 0;
+            (0..count).filter(is_set).fold(0, |bits, i| bits | 1 << i)
         }
     };
-    let count = size / element;
+    let enabled = |i: u64| bits >> i & 1 == 1;
     let lets = lets(insn);
     match lets {
         Lets::Each | Lets::Repeated => {}

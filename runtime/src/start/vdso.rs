@@ -45,8 +45,7 @@ pub fn add(start: &Start) {
 /// system calls.
 pub fn remove(start: &Start) {
     start.ignore(SYSINFO_EHDR);
-    let Some(maps) = maps::read() else { return };
-    for (at, end) in maps.split(|&b| b == b'\n').filter_map(piece) {
+    for (at, end) in pieces() {
         // SAFETY: nobody has been told where it is. Where the kernel refuses, it stays, and nothing leads
         // there but an address that the program has made up.
         let _ = unsafe { sys::call(nr::MUNMAP, &[at as usize, (end - at) as usize]) };
@@ -56,8 +55,11 @@ pub fn remove(start: &Start) {
 /// Takes it away, as [`remove`] does, and keeps it for the runtime, which asks it for the program: that costs a tenth of
 /// what the kernel takes. Where it cannot be moved, or may not be used, there is none.
 pub fn keep(start: &Start) -> Vdso {
-    let kept = may_be_used() && move_away(start);
-    let vdso = start.get(SYSINFO_EHDR).filter(|&at| kept && at != 0).map(found).unwrap_or_default();
+    let pieces = pieces();
+    let image = pieces.iter().find(|piece| Some(piece.0) == start.get(SYSINFO_EHDR));
+    let moved = image.filter(|_| may_be_used() && moved(start, &pieces));
+    let at = moved.and_then(|&(from, end)| Some((start.get(SYSINFO_EHDR)?, end - from)));
+    let vdso = at.map(|(at, len)| found(at..at + len)).unwrap_or_default();
     match vdso.code.is_empty() {
         true => remove(start),
         false => start.ignore(SYSINFO_EHDR),
@@ -75,16 +77,14 @@ fn may_be_used() -> bool {
     asked.is_ok() && allowed == PR_TSC_ENABLE
 }
 
-/// What there is of it in the ELF image at `at`.
-fn found(at: u64) -> Vdso {
-    let maps = maps::read().unwrap_or_default();
-    let mut all = maps.split(|&b| b == b'\n').filter_map(maps::range);
-    let Some((_, end)) = all.find(|&(start, _)| start == at) else { return Vdso::default() };
+/// What there is of it in the ELF image that lies there.
+fn found(code: Range<u64>) -> Vdso {
+    let (at, len) = (code.start, (code.end - code.start) as usize);
     // SAFETY: the kernel has made the image and mapped it, readable, and nobody takes it away.
-    let image = unsafe { core::slice::from_raw_parts(at as *const u8, (end - at) as usize) };
+    let image = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
     let function = |name| function(image, name).map_or(0, |value| at + value);
     Vdso {
-        code: at..end,
+        code,
         clock_gettime: function(b"__vdso_clock_gettime"),
         gettimeofday: function(b"__vdso_gettimeofday"),
         time: function(b"__vdso_time"),
@@ -121,8 +121,11 @@ fn function(image: &[u8], name: &[u8]) -> Option<u64> {
 /// Moves it, with its data, out of the window, where the kernel has placed it in the way of what has
 /// to lie in reach of the program's code. False if that cannot be done.
 pub fn move_away(start: &Start) -> bool {
-    let Some(maps) = maps::read() else { return false };
-    let pieces: Vec<(u64, u64)> = maps.split(|&b| b == b'\n').filter_map(piece).collect();
+    moved(start, &pieces())
+}
+
+/// The same, of these pieces.
+fn moved(start: &Start, pieces: &[(u64, u64)]) -> bool {
     let from = pieces.iter().map(|p| p.0).min().unwrap_or(0);
     let end = pieces.iter().map(|p| p.1).max().unwrap_or(0);
     // Nothing in between may belong to anybody else.
@@ -132,7 +135,7 @@ pub fn move_away(start: &Start) -> bool {
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
     let Ok(to) = own(end - from, 0, flags, -1, 0) else { return false };
     const FLAGS: usize = sys::MREMAP_MAYMOVE | sys::MREMAP_FIXED;
-    for (piece, piece_end) in pieces {
+    for &(piece, piece_end) in pieces {
         let (at, len) = (piece as usize, (piece_end - piece) as usize);
         let new = (to + (piece - from)) as usize;
         // SAFETY: nobody has been told yet where it is, and the new place was just reserved.
@@ -144,6 +147,12 @@ pub fn move_away(start: &Start) -> bool {
         start.set(SYSINFO_EHDR, to + (at - from));
     }
     true
+}
+
+/// It and its data, as far as the kernel tells.
+fn pieces() -> Vec<(u64, u64)> {
+    let maps = maps::read().unwrap_or_default();
+    maps.split(|&b| b == b'\n').filter_map(piece).collect()
 }
 
 /// The range in a line of /proc/self/maps, if it is of the vdso or its data.

@@ -15,7 +15,7 @@ use crate::kernel::replay::{
     coming, contexts, event_of, memory, next_entry, replay, steer, take, tree, write, Coming,
 };
 use crate::kernel::signals::{actions, pending, sigreturn, virtual_state};
-use crate::kernel::syscalls::{arch_prctl, mapping, note, temporary_mask};
+use crate::kernel::syscalls::{arch_prctl, mapping, note, temporary_mask, SET_TSC};
 use crate::kernel::threads;
 use crate::logs::inputs::passed::passed;
 use crate::logs::inputs::written::Image;
@@ -268,7 +268,7 @@ fn found(thread: &mut Thread, coming: &Coming, number: usize, args: &[usize; 6])
 }
 
 /// PR_SET_TSC, PR_TSC_SIGSEGV.
-const FORBIDS_TSC: [usize; 2] = [26, 2];
+const FORBIDS_TSC: [usize; 2] = [SET_TSC, 2];
 
 /// Carries out what has to be.
 fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming) {

@@ -45,7 +45,7 @@ use abi::event::{End, Event, WHOLE_UNIT};
 const SYSCALL_LEN: u64 = 2;
 const MLOCKALL: usize = 151;
 /// Of `prctl`.
-const SET_TSC: usize = 26;
+pub(in crate::kernel) const SET_TSC: usize = 26;
 
 /// Added to the number of a 32-bit call, which is made as such ([`crate::kernel::old_calls`]).
 pub const OLD: usize = abi::syscalls::OLD as usize;

@@ -486,19 +486,18 @@ pub fn changed(thread: &mut Thread, fd: usize, bytes: impl FnOnce() -> Option<Ra
     if entry.is_some_and(Entry::is_known) || SPECIAL.lock().of_files().next().is_none() {
         return;
     }
-    let stat = Stat::of(fd);
-    let is_unmapped = stat.as_ref().is_some_and(|stat| {
-        SPECIAL.lock().of_files().all(|special| special.file != stat.identity())
-    });
-    match entry.filter(|_| is_unmapped) {
-        Some(entry) => entry.keep(),
-        None => changed_file(thread, stat, bytes),
+    let Some(stat) = Stat::of(fd) else { return };
+    let is_mapped = changed_file(thread, &stat, bytes);
+    if let Some(entry) = entry.filter(|_| !is_mapped) {
+        entry.keep();
     }
 }
 
 /// The call has changed the file at the program's `path`.
 pub fn changed_path(thread: &mut Thread, path: usize) {
-    changed_file(thread, Stat::of_path(path), || None);
+    if let Some(stat) = Stat::of_path(path) {
+        changed_file(thread, &stat, || None);
+    }
 }
 
 /// Whether it is mapped in a way that shows what others change, and that is not followed while no thread is watched.
@@ -510,19 +509,23 @@ pub fn shows_changes(file: [u64; 2]) -> bool {
     mapped.any(|special| !is_followed(special))
 }
 
+/// The file was changed. Whether it is mapped.
 fn changed_file(
     thread: &mut Thread,
-    stat: Option<Stat>,
+    stat: &Stat,
     bytes: impl FnOnce() -> Option<Range<u64>>,
-) {
-    let Some(stat) = stat.filter(Stat::is_regular) else { return };
+) -> bool {
+    if !stat.is_regular() {
+        return false;
+    }
     let is_mapped = |special: &&Special| special.file == stat.identity();
     let found: Vec<_> = SPECIAL.lock().of_files().filter(is_mapped).copied().collect();
     if found.is_empty() {
-        return;
+        return false;
     }
     let Some(bytes) = bytes() else {
-        return unfollowed_unwatched(thread, "a file is changed while it is mapped");
+        unfollowed_unwatched(thread, "a file is changed while it is mapped");
+        return true;
     };
     for special in found {
         let end = special.from.saturating_add(special.end - special.start);
@@ -532,12 +535,14 @@ fn changed_file(
         }
         // A replay maps what was copied, and nothing behind it.
         if last - special.from > special.copied {
-            return unfollowed_unwatched(thread, "a file is changed while it is mapped");
+            unfollowed_unwatched(thread, "a file is changed while it is mapped");
+            return true;
         }
         foreign::written_to(thread);
         // Where the program has stored in a private mapping it goes on to see that.
         written::all(thread, special.start + (first - special.from), last - first);
     }
+    true
 }
 
 /// What is mapped of an open file, from where on; as a program or library that is loaded?
