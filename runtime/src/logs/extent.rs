@@ -96,7 +96,9 @@ fn masked(thread: &Thread, insn: &Instruction, at: u64, size: u64, ranges: &mut 
     let bits = match insn.has_op_mask() {
         true => {
             let number = insn.op_mask().number() as u8;
-            mask_register(number).unwrap_or_else(|| Vectors::take(thread).mask(number))
+            // (The kernel empties those of the processor in front of a handler.)
+            let at_hand = if thread.interrupted.is_some() { None } else { mask_register(number) };
+            at_hand.unwrap_or_else(|| Vectors::take(thread).mask(number))
         }
         false => {
             // maskmov: the last operand; vmaskmov, vpmaskmov: the one behind the destination.
@@ -152,7 +154,7 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 }
 
 /// The program's vector and mask registers: the runtime uses nothing but xmm0 to xmm15, which are in
-/// the thread.
+/// the thread, unless all of them are in the frame of a signal that has interrupted it.
 #[repr(C, align(64))]
 struct Vectors([u8; 4096]);
 
@@ -160,8 +162,12 @@ impl Vectors {
     /// x87, SSE, AVX, masks, both parts of AVX-512.
     const COMPONENTS: u64 = 0xe7;
 
-    fn take(_thread: &Thread) -> Vectors {
+    fn take(thread: &Thread) -> Vectors {
         let mut state = Vectors([0; 4096]);
+        if let Some(interrupted) = thread.interrupted {
+            interrupted.copy_to(&mut state.0);
+            return state;
+        }
         let wanted = Self::COMPONENTS & facts().xsave.xcr0;
         if wanted != 0 {
             let at = &raw mut state as u64;
@@ -215,8 +221,13 @@ impl Vectors {
             }
             16.. => put(0, self.component(7, 64 * (n - 16), 64)),
             _ => {
-                put(0, &thread.xmm[n][0].to_le_bytes());
-                put(8, &thread.xmm[n][1].to_le_bytes());
+                match thread.interrupted {
+                    Some(_) => put(0, &self.0[160 + 16 * n..][..16]),
+                    None => {
+                        put(0, &thread.xmm[n][0].to_le_bytes());
+                        put(8, &thread.xmm[n][1].to_le_bytes());
+                    }
+                }
                 put(16, self.component(2, 16 * n, 16));
                 put(32, self.component(6, 32 * n, 32));
             }

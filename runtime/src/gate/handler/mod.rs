@@ -146,16 +146,14 @@ pub unsafe extern "C" fn handler(signal: i32, info: *mut SigInfo, uc: *mut UCont
     });
 }
 
-/// In a replay: whoever looks at the thread during `work` is shown the vector registers that were interrupted.
+/// Whoever looks at the thread during `work` is shown the vector registers that were interrupted.
 fn while_interrupted(
     thread: &mut Thread,
     at: &mut Interrupted,
     work: impl FnOnce(&mut Thread, &mut Interrupted),
 ) {
-    if is_replay() {
-        // SAFETY: it is forgotten before the handler returns.
-        thread.interrupted = Some(unsafe { InterruptedVectors::new(at.kernel().floating) });
-    }
+    // SAFETY: it is forgotten before the handler returns.
+    thread.interrupted = Some(unsafe { InterruptedVectors::new(at.kernel().floating) });
     work(thread, at);
     thread.interrupted = None;
 }
