@@ -128,6 +128,14 @@ pub struct ThreadBlock {
     /// Undo log: the routine that records all registers at a call, and what it overwrites. It is called, with the old
     /// bytes in xmm30.
     pub log_call: u64,
+    /// A byte for each page below 2^47: 1 where others may store, and the memory is closed to the program ([`PAGE_OF`]).
+    pub shared_pages: u64,
+    /// What is added to an address of such memory to get to where it is open.
+    pub shared_open: u64,
+    /// What is added to that to get to what the program has left there, and what is added to get back.
+    pub shared_left: u64,
+    /// See there.
+    pub shared_back: u64,
 }
 
 macro_rules! offsets {
@@ -175,7 +183,15 @@ offsets! {
     PROGRAM_GS = program_gs => 0x1848;
     TABLE_MISS = table_miss => 0x1850;
     LOG_CALL = log_call => 0x1858;
+    SHARED_PAGES = shared_pages => 0x1860;
+    SHARED_OPEN = shared_open => 0x1868;
+    SHARED_LEFT = shared_left => 0x1870;
+    SHARED_BACK = shared_back => 0x1878;
 }
+
+/// How far an address is shifted to the left, and then to the right, to get to the number of its page as
+/// [`ThreadBlock::shared_pages`] has it.
+pub const PAGE_OF: [u32; 2] = [17, 29];
 
 /// Offset of the program's zmm30 in the [`ThreadBlock`].
 pub const PROGRAM_ZMM30: i32 = program_vector(30);
@@ -268,6 +284,10 @@ impl ThreadBlock {
             program_gs: 0,
             table_miss: 0,
             log_call: 0,
+            shared_pages: 0,
+            shared_open: 0,
+            shared_left: 0,
+            shared_back: 0,
         }
     }
 }

@@ -39,7 +39,9 @@ impl Weaver<'_> {
     pub fn find_ahead(&mut self) -> Option<Ahead> {
         let (last, before) = self.unit.insns.split_last()?;
         let Returns::Merged(table) = self.manner.returns else { return None };
-        if !self.manner.looks_ahead || Flow::of(last) != Flow::Return {
+        // (An instruction that is marked borrows what the look-up has put aside.)
+        let is_marked = !self.unit.marked.is_empty();
+        if !self.manner.looks_ahead || is_marked || Flow::of(last) != Flow::Return {
             return None;
         }
         // Where it returns to nobody knows how far it popped.

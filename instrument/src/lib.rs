@@ -31,6 +31,7 @@ mod gs;
 pub mod liveness;
 mod loose;
 mod manner;
+mod marked;
 pub mod moved;
 mod operand;
 pub mod plan;

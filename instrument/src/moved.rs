@@ -43,6 +43,9 @@ impl Weaver<'_> {
         if self.manner.watches && self.program_fs(insn) {
             return;
         }
+        if self.marked(insn, i) {
+            return;
+        }
         if self.is_answered(insn) {
             self.ask(insn);
         }

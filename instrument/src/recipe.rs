@@ -14,7 +14,7 @@
 //!                          0xff: a u16 with the delta follows
 //!          u8  length << 4 | kind
 //!          kinds with a scratch register: u8 its number
-//!          Watched: as those that read ahead
+//!          Watched, Marked: as those that read ahead
 //!          kinds that read ahead: u8 the registers in spill[0] and spill[1], low and high nibble
 //!          (4, which is rsp: none), and the same for UsedUp; Sync: u8 code bytes in front of the instruction itself, and
 //!          u8 the register that it borrows itself (4: none)
@@ -65,6 +65,9 @@ pub enum Kind {
     UsedUp = 10,
     /// rcx is in the thread block (`saved_rcx`), and xmm7 is, too, behind the instruction that puts it there.
     SavedVector = 9,
+    /// The instruction may access memory that others store to, in its place or where that is open: what is borrowed is as
+    /// with [`Kind::Watched`].
+    Marked = 11,
 }
 
 /// In place of a register that is borrowed: none is.
@@ -84,6 +87,7 @@ impl Kind {
             8 => Kind::Ahead,
             9 => Kind::SavedVector,
             10 => Kind::UsedUp,
+            11 => Kind::Marked,
             _ => return None,
         })
     }
@@ -93,7 +97,7 @@ impl Kind {
         match self {
             Kind::Plain | Kind::SavedRcx | Kind::SavedVector | Kind::Pointers | Kind::Ahead => 0,
             Kind::Scratch | Kind::PointersScratch => 1,
-            Kind::ReadAhead | Kind::Watched | Kind::UsedUp => 1,
+            Kind::ReadAhead | Kind::Watched | Kind::Marked | Kind::UsedUp => 1,
             Kind::Sync => 3,
         }
     }
@@ -183,13 +187,16 @@ impl Entry {
             }
             Kind::Scratch | Kind::PointersScratch => [None, Some(self.register)],
             Kind::Sync if inside >= self.snippet => [None, named(self.register)],
-            Kind::ReadAhead | Kind::Sync | Kind::Watched | Kind::UsedUp => self.borrowed.map(named),
+            Kind::ReadAhead | Kind::Sync | Kind::Watched | Kind::Marked | Kind::UsedUp => {
+                self.borrowed.map(named)
+            }
         }
     }
 
     /// Whether rcx is in the thread block meanwhile.
     pub fn saves_rcx(&self) -> bool {
-        matches!(self.kind, Kind::SavedRcx | Kind::SavedVector | Kind::Watched)
+        use Kind::{Marked, SavedRcx, SavedVector, Watched};
+        matches!(self.kind, SavedRcx | SavedVector | Watched | Marked)
     }
 
     /// Whether it is a return, and what its sequence borrows is as it says.
@@ -316,7 +323,7 @@ impl Iterator for Entries<'_> {
         let (operands, rest) = rest.split_at_checked(kind.operands())?;
         let (mut register, mut borrowed, mut snippet) = (RAX, [NOT_BORROWED; 2], 0);
         match (kind, operands) {
-            (Kind::ReadAhead | Kind::Watched | Kind::UsedUp, &[both]) => {
+            (Kind::ReadAhead | Kind::Watched | Kind::Marked | Kind::UsedUp, &[both]) => {
                 borrowed = from_pair(both);
             }
             (Kind::Sync, &[both, length, own]) => {

@@ -33,6 +33,8 @@ pub struct Translator {
     pub far: Option<FarWindow>,
     /// Where there may be tables whose jumps take slots: from, to.
     pub tables: Vec<[u64; 2]>,
+    /// Addresses of instructions that may access memory that others store to, and that is closed: ascending.
+    pub marked: Vec<u64>,
     tools: Tools,
     planner: Planner,
     liveness: Liveness,
@@ -54,6 +56,7 @@ impl Translator {
             placement,
             far: None,
             tables: Vec::new(),
+            marked: Vec::new(),
             tools: Tools::default(),
             planner: Planner::default(),
             liveness: Liveness::default(),
@@ -236,6 +239,7 @@ impl Translator {
                 bytes: region.source.slice(block.start, block.len as usize),
                 behind: behind.map(|next| next.start),
                 dispatch: self.dispatch_of(region, i),
+                marked: marked_in(&self.marked, block.start.0, block.len),
             };
             let (entry, recipe) = (out.code.here(), out.next_recipe());
             weave::unit(Weaver::new(draft, manner, &mut self.tools, out, &mut self.ends));
@@ -307,6 +311,12 @@ impl Translator {
             }
         }
     }
+}
+
+/// Those of `marked` that lie in a block of so many bytes.
+fn marked_in(marked: &[u64], start: u64, len: u32) -> &[u64] {
+    let place = |address: u64| marked.partition_point(|&at| at < address);
+    &marked[place(start)..place(start + u64::from(len))]
 }
 
 /// Where a pending branch goes inside the region, whose units are these.

@@ -15,7 +15,7 @@ use crate::operand::register64;
 use crate::recipe::{pair, Kind};
 use crate::undo::pieces;
 use crate::weaver::{Slot, Weaver};
-use abi::ids::{Gpr, OrigAddr};
+use abi::ids::{CodeOff, Gpr, OrigAddr};
 use abi::thread::{self, watch};
 use alloc::vec::Vec;
 use iced_x86::{
@@ -147,13 +147,13 @@ fn is_constant(insn: &Instruction) -> bool {
 /// The registers that are borrowed: for the address, and another one.
 #[derive(Clone, Copy)]
 pub(crate) struct Borrowed {
-    address: Gpr,
-    other: Gpr,
+    pub address: Gpr,
+    pub other: Gpr,
 }
 
 impl Borrowed {
     /// For an instruction that touches these registers. The low ones go with every encoding.
-    fn beside(touched: GprSet) -> Borrowed {
+    pub fn beside(touched: GprSet) -> Borrowed {
         const LOW: [Gpr; 5] = [RSI, Gpr(7), Gpr(3), Gpr(2), RAX];
         const HIGH: [Gpr; 6] = [Gpr(8), Gpr(9), Gpr(10), Gpr(11), Gpr(14), Gpr(15)];
         let mut free = LOW.into_iter().chain(HIGH).filter(|&r| !touched.contains(r));
@@ -187,7 +187,7 @@ impl Weaver<'_> {
                     false => self.addressed(insn, i),
                 };
                 self.on_view(insn, borrowed);
-                self.copied(&reference, borrowed);
+                self.copied(&reference, borrowed, thread::VIEW_BACK);
             }
             Watch::Store(_) => {
                 let far = self.far_register(insn, i);
@@ -227,7 +227,7 @@ impl Weaver<'_> {
     }
 
     /// Puts two registers that the instruction does not touch aside.
-    fn borrow(&mut self, i: usize) -> Borrowed {
+    pub fn borrow(&mut self, i: usize) -> Borrowed {
         let touched = self.touched(i);
         let borrowed = Borrowed::beside(touched);
         self.code().store(Slot::First.offset(), borrowed.address);
@@ -279,14 +279,27 @@ impl Weaver<'_> {
         let borrowed = self.borrow(i);
         self.code().store(thread::SAVED_RCX, RCX);
         self.address(insn, borrowed);
+        self.compared_at(insn, start, borrowed, reference.map_or(8, |r| r.size), thread::VIEW);
+        borrowed
+    }
+
+    /// Compares so many bytes at the borrowed address with what lies at the `distance` that the thread block has. Behind it
+    /// that register leads there, and all others are the program's. The instruction begins at `start`.
+    pub fn compared_at(
+        &mut self,
+        insn: &Instruction,
+        start: CodeOff,
+        borrowed: Borrowed,
+        size: u32,
+        distance: i32,
+    ) {
         let Borrowed { address, other } = borrowed;
-        let size = reference.map_or(8, |r| r.size);
         for from in pieces(size) {
             let piece = if size < 8 { size } else { 8 };
             #[allow(clippy::cast_possible_truncation, reason = "an operand has at most 64 bytes")]
             let at = from as i8;
             let code = self.code();
-            code.load(other, thread::VIEW);
+            code.load(other, distance);
             code.read_sized(piece, RCX, At(address, from));
             code.read_sum(piece, other, address, other, at);
             code.not(other);
@@ -301,11 +314,10 @@ impl Weaver<'_> {
             self.ends.cold.push(Cold::Mend(mend));
         }
         let code = self.code();
-        code.load(other, thread::VIEW);
+        code.load(other, distance);
         code.lea_sum(true, address, address, other, 0);
         code.load(other, Slot::Second.offset());
         code.load(RCX, thread::SAVED_RCX);
-        borrowed
     }
 
     /// Compares what instruction `i` loads: a snippet in front of it, which leaves all registers as they were.
@@ -333,8 +345,8 @@ impl Weaver<'_> {
         borrowed
     }
 
-    /// The instruction, with its operand in the view.
-    fn on_view(&mut self, insn: &Instruction, borrowed: Borrowed) {
+    /// The instruction, with its operand in the view, or wherever the borrowed address leads.
+    pub fn on_view(&mut self, insn: &Instruction, borrowed: Borrowed) {
         if insn.mnemonic() == Mnemonic::Pop {
             return;
         }
@@ -357,14 +369,15 @@ impl Weaver<'_> {
         }
     }
 
-    /// What has been stored to the view goes to memory, and the registers are the program's again.
-    fn copied(&mut self, reference: &Reference, borrowed: Borrowed) {
+    /// What has been stored to the view goes to memory, at the distance `back` that the thread block has, and the registers
+    /// are the program's again.
+    pub fn copied(&mut self, reference: &Reference, borrowed: Borrowed, back: i32) {
         let Borrowed { address, other } = borrowed;
         let size = reference.size;
         let code = self.code();
         code.store(thread::VIEW_SPILL, other);
         code.store(thread::VIEW_SPILL + 8, RCX);
-        code.load(other, thread::VIEW_BACK);
+        code.load(other, back);
         for from in pieces(size) {
             let piece = if size < 8 { size } else { 8 };
             #[allow(clippy::cast_possible_truncation, reason = "an operand has at most 64 bytes")]

@@ -69,6 +69,8 @@ pub(crate) struct Draft<'a> {
     pub behind: Option<OrigAddr>,
     /// The jump at its end goes through a table that has slots.
     pub dispatch: Option<Dispatch>,
+    /// Addresses of instructions that access memory of others', ascending.
+    pub marked: &'a [u64],
 }
 
 pub(crate) struct Weaver<'a> {

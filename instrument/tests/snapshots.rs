@@ -59,6 +59,8 @@ struct Case {
     selected: Selected<'static>,
     /// Where there may be tables whose jumps take slots.
     tables: &'static [[u64; 2]],
+    /// All instructions are marked.
+    marked: bool,
 }
 
 impl Default for Case {
@@ -73,6 +75,7 @@ impl Default for Case {
             other_window: usize::MAX,
             selected: Selected::EVERYTHING,
             tables: &[],
+            marked: false,
         }
     }
 }
@@ -116,6 +119,10 @@ fn field(offset: i32) -> Option<String> {
         thread::JUMP_ENTRIES => "jump_entries",
         thread::STUB_WATCH => "stub_watch",
         thread::LOG_CALL => "log_call",
+        thread::SHARED_PAGES => "shared_pages",
+        thread::SHARED_OPEN => "shared_open",
+        thread::SHARED_LEFT => "shared_left",
+        thread::SHARED_BACK => "shared_back",
         thread::PROGRAM_FS => "program_fs",
         thread::PROGRAM_GS => "program_gs",
         thread::VIEW => "view",
@@ -236,6 +243,9 @@ fn listing(case: &Case, code: &[u8]) -> String {
     let mut fragment = Fragment::new(case.translated);
     let mut translator = Translator::new(case.options, case.placement);
     translator.tables = case.tables.to_vec();
+    if case.marked {
+        translator.marked = insns.iter().map(Instruction::ip).collect();
+    }
     let source = Source { start: OrigAddr(case.original), bytes: code, selected: case.selected };
     translator.translate(&blocks, source, &mut fragment);
 
@@ -312,7 +322,8 @@ fn listing(case: &Case, code: &[u8]) -> String {
         // What is watched runs on another place of memory, and changes flags where they are dead.
         let watches = case.options.recording.watches();
         let keeps_flags = !watches || case.options.process.torture & torture::SPILL != 0;
-        if !watches {
+        // (What is marked is there twice.)
+        if !watches && !case.marked {
             Check::new(&unit.body, &list).run(&code, start, &entries, live_out);
         }
         while let Some(insn) = at.next_if(|i| i.ip() < end) {
@@ -344,6 +355,7 @@ fn listing(case: &Case, code: &[u8]) -> String {
                 Some((Kind::Ahead, _)) => "looked up ahead".into(),
                 Some((Kind::UsedUp, _)) => format!("used up{}", borrowed(last)),
                 Some((Kind::Watched, _)) => format!("watched{}", borrowed(last)),
+                Some((Kind::Marked, _)) => format!("marked{}", borrowed(last)),
             };
             line(&mut out, &original, &text(&mut emitted_text, insn), &reason);
             if keeps_flags {
@@ -707,6 +719,30 @@ fn watched_words() -> Vec<u8> {
 
 snapshot!(watched_words_with_dead_flags, watched(0), [watched_words()]);
 snapshot!(watched_words_with_live_flags, watched(torture::SPILL), [watched_words()]);
+
+// --- marked instructions ---
+
+fn marked() -> Case {
+    let recording =
+        RecordingOptions { instrument: Instrument::Inputs, ..RecordingOptions::default() };
+    Case { options: Options { recording, ..Options::default() }, marked: true, ..Case::default() }
+}
+
+snapshot!(marked_code, marked(), [watched_code()]);
+
+snapshot!(marked_changes, marked(), |a| {
+    a.fld(tword_ptr(rcx + 0x410))?;
+    a.fstp(tword_ptr(rcx + 0x410))?;
+    a.neg(word_ptr(rsi * 2 + 0x10))?;
+    a.lock().cmpxchg16b(xmmword_ptr(rsi))?;
+    a.xchg(byte_ptr(ORIGINAL + 0x100), al)?;
+    a.rep().movsb()?;
+    a.vmovdqu64(zmmword_ptr(rdi).k3(), zmm20)?;
+    a.vmovups(zmm27, zmmword_ptr(rax))?;
+    a.push(qword_ptr(rcx))?;
+    a.pop(qword_ptr(rcx))?;
+    a.call(qword_ptr(rax))?;
+});
 
 snapshot!(watched_transfers, watched(0), |a| {
     a.call(0x40_9000u64)?;

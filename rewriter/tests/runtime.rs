@@ -3,7 +3,7 @@
 use object::read::elf::{ElfFile64, ProgramHeader};
 
 /// Bytes of the runtime that are loaded with each output: little more than it has.
-const MOST: u64 = 1_730_000;
+const MOST: u64 = 1_770_000;
 
 #[test]
 fn the_runtime_stays_small() {

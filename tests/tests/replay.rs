@@ -589,8 +589,8 @@ void talk(void) { for (int i = 0; i < 100000; i++) puts("more than a pipe has ro
     assert_eq!(written, recorded.stdout);
 }
 
-/// A process of one thread is watched from where others may write to its memory: it replays to its end, as its child does,
-/// and every command answers.
+/// A process of one thread is watched from where others may write to its memory, if that cannot be closed for good: it replays to
+/// its end, as its child does, and every command answers.
 #[test]
 fn memory_that_processes_share_is_followed() {
     const C: &str = r#"
@@ -612,8 +612,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < 2 && argc > 1; i++) pthread_create(&threads[i], 0, count, 0);
     for (int i = 0; i < 2 && argc > 1; i++) pthread_join(threads[i], 0);
     if (argc > 1 && system("exit 3") != 3 << 8) return 1;
-    // So much that both are watched for it.
-    volatile long *both = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // So much, and so low, that both are watched for it.
+    volatile long *both = mmap((void *)0x100000000000, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memset(own, 3, sizeof own);
     int child = fork();
     for (long i = 0; i < 500; i++) {

@@ -1677,8 +1677,8 @@ static void begin(int from, int to) {
 }
 int main(void) {
   begin(0, FIRST);
-  // So much that the process is watched for it.
-  volatile int *both = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  // It could be code: the process is watched for it.
+  volatile int *both = mmap(0, 1 << 20, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   // Below that there is room for few views.
   mmap((void *)0x11000000000, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   pid_t child = fork();
@@ -1984,8 +1984,8 @@ int main(int count, char **arguments) {
     pieces[1] = (long *)(reserved + 0x2345678000);
     if (!reserved || !unused || !pieces[0] || mprotect(pieces[1], 4096, PROT_READ | PROT_WRITE)) return 1;
     int how = forks ? MAP_SHARED : MAP_PRIVATE | MAP_32BIT;
-    // (So much that the process is watched for it.)
-    pieces[4] = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
+    // (So much, and so low, that the process is watched for it.)
+    pieces[4] = mmap(forks ? (void *)0x100000000000 : 0, 1 << 20, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | how, -1, 0);
     pthread_barrier_init(&barrier, 0, forks ? 1 : THREADS + 1);
     if (forks) {
         child = fork();

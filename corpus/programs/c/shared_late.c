@@ -55,8 +55,8 @@ int main(void) {
         CHECK(pthread_create(&threads[i], NULL, waits, (void *)i) == 0);
     while (there < THREADS + 1) usleep(500);
     usleep(2000);
-    // So much that all threads are watched for it.
-    both = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    // So much, and so low, that all threads are watched for it.
+    both = mmap((void *)0x100000000000, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(both != MAP_FAILED);
     pid_t child = fork();
     if (child == 0) {

@@ -57,6 +57,15 @@ pub fn read_file(path: &CStr) -> Option<Vec<u8>> {
     Some(all)
 }
 
+/// Whether `maps` has a mapping with these rights (`rw-s`) and all of `wanted`.
+pub fn is_in_one(maps: &[u8], wanted: &Range<u64>, rights: &[u8]) -> bool {
+    maps.split(|&byte| byte == b'\n').any(|line| {
+        let has_rights = line.split(|&byte| byte == b' ').nth(1) == Some(rights);
+        let is_around = |(start, end)| start <= wanted.start && wanted.end <= end;
+        has_rights && range(line).is_some_and(is_around)
+    })
+}
+
 /// From where to where a line is about.
 pub fn range(line: &[u8]) -> Option<(u64, u64)> {
     let (start, end) = words(line).next()?.split_once('-')?;

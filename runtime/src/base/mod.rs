@@ -8,6 +8,7 @@ pub mod control;
 pub mod costs;
 pub mod descriptors;
 pub mod digest;
+pub mod elsewhere;
 pub mod facts;
 pub mod futex;
 pub mod guards;

@@ -63,6 +63,8 @@ pub struct Jit<W: World = Process> {
     units: Units,
     links: Links,
     translation: Translation,
+    /// Instructions that were marked, and could not be carried out so.
+    unmarked: Vec<LiveAddr>,
     /// The code of `options`, `units`, `links` and `translation` records nothing, although that of
     /// the process does: the recording is switched off.
     plain: bool,
@@ -203,6 +205,7 @@ impl<W: World> Jit<W> {
             changed: Vec::new(),
             objects: Objects::default(),
             split: Vec::new(),
+            unmarked: Vec::new(),
             units: Units::default(),
             links: Links::default(),
             translation: Translation::new(options, image),
@@ -378,6 +381,34 @@ impl<W: World> Jit<W> {
         }
         self.tables.cover(range.span);
         self.executable.add(range);
+    }
+
+    /// The instruction at `pc` accesses memory that others store to: it is translated anew, as one that is *marked*. False if
+    /// it is so already, or was once, and cannot be.
+    pub fn mark(&mut self, pc: LiveAddr) -> bool {
+        if self.unmarked.contains(&pc) || !self.translation.mark(pc, true) {
+            return false;
+        }
+        self.is_translated_anew(pc);
+        true
+    }
+
+    /// The instruction at `pc`, which is marked, is none from here on. False if it is not marked.
+    pub fn unmark(&mut self, pc: LiveAddr) -> bool {
+        if !self.translation.mark(pc, false) {
+            return false;
+        }
+        self.unmarked.push(pc);
+        self.is_translated_anew(pc);
+        true
+    }
+
+    fn is_translated_anew(&mut self, pc: LiveAddr) {
+        let span = Span { start: pc, end: pc.plus(1) };
+        for text in self.world.retire(span) {
+            self.retired(text);
+        }
+        self.drop_units(span);
     }
 
     /// `start..end` is not executable any more; translations of it are dropped.

@@ -129,6 +129,18 @@ impl Translation {
         }
     }
 
+    /// The instruction at `pc` accesses memory that others store to (`yes`), or is to be as the program has it. Whether that is
+    /// new.
+    pub fn mark(&mut self, pc: LiveAddr, yes: bool) -> bool {
+        let marked = &mut self.translator().marked;
+        match (marked.binary_search(&pc.0), yes) {
+            (Err(place), true) => marked.insert(place, pc.0),
+            (Ok(place), false) => drop(marked.remove(place)),
+            _ => return false,
+        }
+        true
+    }
+
     /// Translates the code at `target` and what belongs together with it; the result will be at
     /// `base`. `source` lies in `range`, and in `far` if not in the program's window. `is_known`: there is a
     /// unit already.

@@ -130,7 +130,11 @@ pub extern "C" fn enter(thread: &mut Thread, kind: u32) {
             let pc = thread.block.target;
             thread.block.target = facts().window;
             let why = thread.block.exit_id as u32;
-            if let Some(next) = watched::enter(thread, pc, why) {
+            let next = match view::has(thread) {
+                true => watched::enter(thread, pc, why),
+                false => watched::marked::enter(thread, pc, why),
+            };
+            if let Some(next) = next {
                 prepare(thread, next);
             }
         }

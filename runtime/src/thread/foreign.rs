@@ -1,12 +1,17 @@
 //! A thread and memory that other processes may store to.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// How it stands with such memory.
 #[derive(Default)]
 pub struct Foreign {
     /// It is in a call that was given some of what begins at these addresses.
     pub uses: Vec<u64>,
+    /// It is in a call that was given these pages, which are closed else.
+    pub lent: Vec<Range<u64>>,
+    /// Where its list of locks lies that the kernel gives up for it, or 0, as far as that is known.
+    pub locks: Option<u64>,
     /// All of it is open for the call that it is about to make, and it has seen what others have stored.
     pub is_shown: bool,
     /// It waits for a word of it.

@@ -14,6 +14,7 @@ pub mod vectors;
 
 use crate::base::control::Slot;
 use crate::base::digest::Digest;
+use crate::base::elsewhere;
 use crate::base::facts::facts;
 use crate::base::mapping::Mapping;
 use crate::base::signal::{Actions, AltStack, SS_AUTODISARM};
@@ -83,7 +84,7 @@ pub mod claims {
 pub struct Thread {
     pub block: ThreadBlock,
     pub xmm: [[u64; 2]; 16],
-    /// Replay: while the handler works, the vector state that it has interrupted. Otherwise it is the processor's.
+    /// While the handler works, the vector state that it has interrupted. Otherwise it is the processor's.
     pub interrupted: Option<InterruptedVectors>,
     /// Which vector registers translated code claims: 0, or one of [`claims`].
     pub vector: u32,
@@ -263,6 +264,7 @@ impl Thread {
         block.stub_watch = entries.watch;
         block.stub_fill = entries.fill;
         block.log_call = entries.log_call;
+        elsewhere::tell(&mut block);
         block.this = this;
         let mut thread = Thread {
             block,

@@ -128,6 +128,13 @@ pub fn fault(
     let original = place.start() + u64::from(entry.original);
     if signal == SIGSEGV
         && info.code() == SEGV_ACCERR
+        && shared::marks(thread, at, place, &entry, address)
+    {
+        costs::count(Cost::Fault, original);
+        return;
+    }
+    if signal == SIGSEGV
+        && info.code() == SEGV_ACCERR
         && shared::opens(thread, at, place, &entry, address)
     {
         return give_pointers(thread, at);
@@ -171,6 +178,10 @@ pub fn fault(
     }
     if signal == SIGSEGV && info.code() == SI_KERNEL && refused_jump(thread, at, Some(original)) {
         return give_pointers(thread, at);
+    }
+    if entry.kind == Kind::Marked && shared::unmarks(thread, at, place, &entry) {
+        // It faults once more, where the program has it.
+        return;
     }
     let watched = entry.kind == Kind::Watched;
     if place.is_turn(&entry) && !watched {

@@ -81,7 +81,7 @@ fn kicked(thread: &mut Thread, at: &mut Interrupted, state: &State) {
 }
 
 /// The thread comes to the runtime, and goes on at `state` from there.
-fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
+pub fn go_round(thread: &mut Thread, at: &mut Interrupted, state: &State) {
     interrupted(thread, state);
     thread.mailbox.set_stepping(false);
     at.context.set_gpr(&state.gpr);

@@ -92,10 +92,19 @@ impl Place {
         if facts().options.turns() == Turns::NotCounted {
             return false;
         }
-        let from = self.original().get(entry.original as usize..).unwrap_or_default();
         let pc = OrigAddr(self.start() + u64::from(entry.original));
-        let insn = Decoder::with_ip(64, from, pc.0, DecoderOptions::NONE).decode();
-        Flow::of(&insn).is_turn(pc)
+        self.flow(entry).is_turn(pc)
+    }
+
+    /// Whether the instruction of `entry` ends its unit.
+    pub fn is_transfer(&self, entry: &Entry) -> bool {
+        self.flow(entry).ends_unit()
+    }
+
+    fn flow(&self, entry: &Entry) -> Flow {
+        let from = self.original().get(entry.original as usize..).unwrap_or_default();
+        let pc = self.start() + u64::from(entry.original);
+        Flow::of(&Decoder::with_ip(64, from, pc, DecoderOptions::NONE).decode())
     }
 
     /// The original address of the instruction that the signal is about, if that calls where a register or memory says.

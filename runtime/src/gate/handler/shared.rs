@@ -1,13 +1,17 @@
 //! The program comes to memory that other processes may store to ([`foreign`]).
 
+use crate::code::jit::jit;
 use crate::gate::handler::interrupted::{Interrupted, TRAP_FLAG};
+use crate::gate::handler::onward::go_round;
 use crate::gate::handler::place::Place;
-use crate::gate::handler::state::gpr_at;
+use crate::gate::handler::state::{gpr_at, state_at};
+use crate::kernel::ask::instruction;
 use crate::kernel::watched::atomic::put_in;
 use crate::kernel::watched::once::{carry_out, may_be_carried_out, settle, Carried};
 use crate::logs::inputs::foreign::{self, Access};
 use crate::thread::foreign::Before;
 use crate::thread::Thread;
+use abi::ids::LiveAddr;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use instrument::recipe::Entry;
 use lifter::regs::RCX;
@@ -61,6 +65,45 @@ pub fn opens(
     true
 }
 
+/// An instruction could not access `address`: if it is to be marked, it is, and begins again in a translation of its own.
+pub fn marks(
+    thread: &mut Thread,
+    at: &mut Interrupted,
+    place: &Place,
+    entry: &Entry,
+    address: u64,
+) -> bool {
+    if !foreign::may_lie_in(address, address.saturating_add(1)) || !foreign::marks(address) {
+        return false;
+    }
+    let pc = place.start() + u64::from(entry.original);
+    let is_stepping = thread.mailbox.is_stepping() || at.context.rflags & TRAP_FLAG != 0;
+    let is_in_midst = !thread.foreign.pages.is_empty();
+    // A transfer is not marked, and what is compared each time may not be there for long.
+    let may_be = !is_stepping && !is_in_midst && !place.is_transfer(entry);
+    if !may_be || !jit().mark(LiveAddr(pc)) {
+        return false;
+    }
+    goes_anew(thread, at, place, entry);
+    true
+}
+
+/// An instruction that is marked has faulted: it is none from here on, and begins again. False if it is none.
+pub fn unmarks(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry: &Entry) -> bool {
+    let pc = place.start() + u64::from(entry.original);
+    if !jit().unmark(LiveAddr(pc)) {
+        return false;
+    }
+    breaks_off(thread);
+    goes_anew(thread, at, place, entry);
+    true
+}
+
+fn goes_anew(thread: &mut Thread, at: &mut Interrupted, place: &Place, entry: &Entry) {
+    let state = state_at(thread, at, place, entry);
+    go_round(thread, at, &state);
+}
+
 /// The instruction that the thread was stepped over has faulted: it has left nothing there.
 pub fn breaks_off(thread: &mut Thread) {
     if !thread.foreign.pages.is_empty() {
@@ -76,7 +119,10 @@ fn carries_out(
     place: &Place,
     here: &foreign::Place,
 ) -> bool {
-    let Some(insn) = may_be_carried_out(here.pc) else { return false };
+    let insn = instruction(here.pc);
+    if !may_be_carried_out(&insn) {
+        return false;
+    }
     let code = place.code::<15>();
     let copy = Decoder::with_ip(64, &code, at.pc(), DecoderOptions::NONE).decode();
     if !is_copy(&copy, &insn) {

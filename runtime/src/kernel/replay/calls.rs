@@ -288,6 +288,8 @@ fn make(thread: &mut Thread, call: &moment::Call, result: usize, coming: &Coming
         | nr::PKEY_MPROTECT
         | nr::MADVISE
         | nr::MREMAP
+        | nr::SHMAT
+        | nr::SHMDT
         | nr::BRK => {
             memory::again(thread, *number, args, result, coming.mapped.as_ref());
             result

@@ -55,6 +55,15 @@ pub(super) fn again(
     mappings::follow(number, args, result);
     let got = match number {
         nr::MMAP => return mmap(thread, args, result as u64, mapped),
+        // Where it is not known what is attached, threads are watched from there on.
+        nr::SHMAT => return mapped.map_or((), |segment| attach(thread, args, result, segment)),
+        nr::SHMDT => {
+            if let Some(range) = mappings::detached(args[0] as u64) {
+                let len = (range.end - range.start) as usize;
+                let _ = mapping::munmap(&[args[0], len, 0, 0, 0, 0]);
+            }
+            result
+        }
         nr::MUNMAP => mapping::munmap(args),
         nr::MPROTECT | nr::PKEY_MPROTECT => {
             // Keys are not asked for again.
@@ -145,6 +154,17 @@ fn keep_out(thread: &mut Thread, start: u64, len: u64) {
             format_args!("the recorded program maps {start:#x} to {end:#x}, and {what}"),
         )
     }
+}
+
+/// `shmat(id, address, flags)`, which has returned `start`: memory of this replay's own, as shared memory without a name is.
+fn attach(thread: &mut Thread, args: &[usize; 6], start: usize, segment: &Mapped) {
+    const SHM_REMAP: usize = 0o40000;
+    let fixed = if args[2] & SHM_REMAP != 0 { sys::MAP_FIXED } else { 0 };
+    let flags = sys::MAP_SHARED | sys::MAP_ANONYMOUS | fixed;
+    let rights = sys::PROT_READ | sys::PROT_WRITE;
+    let (at, len) = (start as u64, segment.size);
+    mmap(thread, &[start, len as usize, rights, flags, 0, 0], at, None);
+    mappings::attached_again(at, at.saturating_add(page_up(len)));
 }
 
 /// `mmap(address, length, protection, flags, descriptor, offset)`, which has returned `start`.

@@ -18,7 +18,7 @@ use crate::code::window::{map_in_window, map_library};
 use crate::kernel::switch;
 use crate::kernel::syscalls::{aligned, near, objects};
 use crate::logs::dropped::drops;
-use crate::logs::inputs::view;
+use crate::logs::inputs::{mappings, view};
 use crate::logs::log;
 use crate::recording::trace_file::trace;
 use crate::thread::ending::refuse_program;
@@ -261,7 +261,6 @@ const MAP_NORESERVE: usize = 0x4000;
 
 /// `shmat(id, address, flags)`: a mapping that other processes write, too.
 pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
-    const SHM_RDONLY: usize = 0o10000;
     const SHM_RND: usize = 0o20000;
     const SHM_REMAP: usize = 0o40000;
     const SHM_EXEC: usize = 0o100000;
@@ -281,7 +280,7 @@ pub fn shmat(args: &[usize; 6], next: impl FnOnce() -> usize) -> usize {
     let result = next();
     let Ok(start) = sys::check(result).map(|at| at as u64) else { return result };
     let mut prot = sys::PROT_READ;
-    if flags & SHM_RDONLY == 0 {
+    if flags & mappings::SHM_RDONLY == 0 {
         prot |= sys::PROT_WRITE;
     }
     if flags & SHM_EXEC != 0 && len != 0 {

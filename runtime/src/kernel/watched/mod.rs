@@ -10,6 +10,7 @@ mod arithmetic;
 pub mod atomic;
 pub mod end;
 pub mod made;
+pub mod marked;
 mod moves;
 pub mod once;
 pub mod start;

@@ -4,6 +4,8 @@
 //! Between the look at the memory and the instruction, and behind it, others may store there. So what changes memory by what
 //! is there is carried out here, where that is known; of what only loads or only stores the same follows from its registers, or
 //! it is executed once more.
+//!
+//! An instruction that is marked comes here by itself, and memory may be open elsewhere ([`foreign::reach`]).
 
 use super::arithmetic::{logic, mask, of_two, sub, ALL, CF, ZF};
 use super::atomic::{change, get_register};
@@ -40,15 +42,14 @@ impl Carried {
     const NOTHING: Carried = Carried { flags: 0, changed: 0, registers: [None; 3], repeats: false };
 }
 
-/// The instruction at `pc`, if it is one of those that may be carried out.
-pub fn may_be_carried_out(pc: u64) -> Option<Instruction> {
+/// Whether the instruction is one of those that may be carried out.
+pub fn may_be_carried_out(insn: &Instruction) -> bool {
     use Mnemonic::*;
-    let insn = instruction(pc);
     let is_general = |n: u32| match insn.op_kind(n) {
         OpKind::Register => insn.op_register(n).is_gpr(),
         _ => true,
     };
-    let carries = match insn.mnemonic() {
+    match insn.mnemonic() {
         Mov | Movzx | Movsx | Movsxd | Cmp | Test | Add | Adc | Sub | Sbb | And | Or | Xor
         | Neg | Inc | Dec | Not | Xadd | Xchg | Cmpxchg | Bts | Btr | Btc => {
             (0..insn.op_count()).all(is_general)
@@ -59,15 +60,14 @@ pub fn may_be_carried_out(pc: u64) -> Option<Instruction> {
             insn.is_string_instruction()
         }
         _ => false,
-    };
-    carries.then_some(insn)
+    }
 }
 
 /// Carries it out, with the registers in the thread's block, on memory of which every page is open that is not the program's
 /// alone. `None` if it cannot be: nothing has changed.
 pub fn carry_out(thread: &mut Thread, place: &Place, insn: &Instruction) -> Option<Carried> {
     if insn.is_string_instruction() {
-        return moves(thread, insn);
+        return moves(thread, place, insn);
     }
     let Extents { loaded, stored } = extents(thread, insn);
     let loads_only = stored.is_empty();
@@ -84,23 +84,24 @@ pub fn carry_out(thread: &mut Thread, place: &Place, insn: &Instruction) -> Opti
     if insn.mnemonic() == Mnemonic::Mov && !loads_only {
         let value = source(thread, insn, 1);
         // SAFETY: memory of the program's, which is open; as the instruction would.
-        unsafe { store(at, size, value) };
+        unsafe { store(foreign::reach(at), size, value) };
         foreign::leaves(at, &bytes(value, size));
         return Some(Carried::NOTHING);
     }
     if loads_only {
         // SAFETY: memory of the program's, which is open.
-        let value = unsafe { load(at, size) };
+        let value = unsafe { load(foreign::reach(at), size) };
         let carried = of_loaded(thread, insn, value, size)?;
         settles(thread, place, at, &bytes(value, size), &bytes(value, size));
         return Some(carried);
     }
+    let there = foreign::reach(at);
     loop {
         // SAFETY: as above.
-        let old = unsafe { load(at, size) };
+        let old = unsafe { load(there, size) };
         let change = change(thread, insn, old, size)?;
         let new = change.new?;
-        if exchange(at, size, [old, 0], [new, 0])? {
+        if exchange(there, size, [old, 0], [new, 0])? {
             settles(thread, place, at, &bytes(old, size), &bytes(new, size));
             let (flags, changed) = (change.flags, change.changed);
             let registers = [change.register, None, None];
@@ -164,13 +165,14 @@ fn exchanges_both(thread: &mut Thread, place: &Place, at: u64, size: u64) -> Opt
         4 => [low & mask(4) | high << 32, 0],
         _ => [low, high],
     };
+    let place_of_both = foreign::reach(at);
     loop {
         let mut there = vec![0; size as usize];
-        read_program_bytes(at, &mut there).then_some(())?;
+        read_program_bytes(place_of_both, &mut there).then_some(())?;
         let old = [number(there.get(..half as usize)?), number(there.get(half as usize..)?)];
         let is_same = old == [a & mask(half), d & mask(half)];
         let new = if is_same { [b & mask(half), c & mask(half)] } else { old };
-        if exchange(at, size, words(old[0], old[1]), words(new[0], new[1]))? {
+        if exchange(place_of_both, size, words(old[0], old[1]), words(new[0], new[1]))? {
             let stored: Vec<u8> = new.iter().flat_map(|&half_of| bytes(half_of, half)).collect();
             settles(thread, place, at, &there, &stored);
             let [low, high] = registers;
@@ -186,7 +188,7 @@ fn exchanges_both(thread: &mut Thread, place: &Place, at: u64, size: u64) -> Opt
 }
 
 /// `movs` and `stos`, as far as the page goes that is stored to, and the one that is loaded from.
-fn moves(thread: &mut Thread, insn: &Instruction) -> Option<Carried> {
+fn moves(thread: &mut Thread, place: &Place, insn: &Instruction) -> Option<Carried> {
     const DIRECTION: u64 = 0x400;
     let loads = !matches!(
         insn.mnemonic(),
@@ -213,7 +215,9 @@ fn moves(thread: &mut Thread, insn: &Instruction) -> Option<Carried> {
     if !loads {
         let value = bytes(thread.block.registers.gpr[0], size);
         moved.chunks_exact_mut(size as usize).for_each(|chunk| chunk.copy_from_slice(&value));
-    } else if foreign::covers(from, len) && thread.foreign.pages.contains(&page_down(from)) {
+    } else if foreign::covers(from, len)
+        && (thread.foreign.pages.contains(&page_down(from)) || foreign::shows(thread, place, from))
+    {
         // As the thread has seen it.
         foreign::put_left(from, &mut moved);
     } else if foreign::may_lie_in(from, from + len) || !read_program_bytes(from, &mut moved) {
@@ -224,7 +228,7 @@ fn moves(thread: &mut Thread, insn: &Instruction) -> Option<Carried> {
         return None;
     }
     // SAFETY: as the instruction would.
-    if !unsafe { write_bytes(to, &moved) } {
+    if !unsafe { write_bytes(if is_ours { foreign::reach(to) } else { to }, &moved) } {
         return None;
     }
     if is_ours {

@@ -14,7 +14,7 @@ pub fn pending(at: u64, len: u64) -> Option<*const u32> {
     let thread = unsafe { Thread::here() };
     // SAFETY: as above.
     let (may_fault, mailbox) = unsafe { ((*thread).at_hand, (*thread).mailbox) };
-    let may_fault = may_fault && !foreign::may_lie_in(at, at.saturating_add(len));
+    let may_fault = may_fault && !foreign::may_be_closed(at, at.saturating_add(len));
     may_fault.then(|| mailbox.pending_word())
 }
 

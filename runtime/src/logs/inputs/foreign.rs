@@ -13,16 +13,24 @@
 
 mod area;
 mod credit;
+mod elsewhere;
 mod given;
 
-use crate::base::census;
+use crate::base::facts::facts;
 use crate::base::lock::{Forked, Lock};
 use crate::base::program::try_read_program_bytes;
 use crate::base::sys::nr;
+use crate::base::{attempt, census};
+use crate::code::writing::write_program;
 use crate::logs::inputs::foreign::area::{Area, CROWDED, WAITING_THREADS};
 use crate::logs::inputs::foreign::credit::ACCESS;
-use crate::logs::inputs::foreign::given::{changes, ends, forks, holds_locks, waits_for, Given};
-use crate::logs::inputs::unfollowed::{has_happened, is_watched_instead, unfollowed_meanwhile};
+pub use crate::logs::inputs::foreign::given::forks;
+use crate::logs::inputs::foreign::given::{
+    changes, ends, holds_locks, is_gone, still_holds_locks, waits_for, Given,
+};
+use crate::logs::inputs::unfollowed::{
+    has_happened, is_watched_instead, unfollowed_meanwhile, unfollowed_unwatched,
+};
 use crate::logs::inputs::view;
 use crate::logs::moment::Call;
 use crate::thread::foreign::Foreign;
@@ -30,16 +38,20 @@ use crate::thread::Thread;
 use abi::event::{Event, WHOLE_UNIT};
 use abi::ids::LiveAddr;
 use abi::layout::{page_down, PAGE};
+use abi::options::torture;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Most bytes of a mapping that is followed so: all of them are kept twice.
 const LARGEST: u64 = 256 << 10;
 
 /// Why a recording ends where the threads of the process cannot be watched instead.
 const USED_BY_OTHERS: &str = "memory is shared, and used often (mmap with MAP_SHARED)";
+
+/// Instructions that come to what is closed for good are marked, to be translated so that they do not fault there.
+static MARKS: AtomicBool = AtomicBool::new(false);
 
 static AREAS: Lock<Vec<Area>> = Lock::new(Vec::new());
 /// From where to where they lie; nowhere if there are none.
@@ -82,6 +94,12 @@ pub fn may_lie_in(start: u64, end: u64) -> bool {
     start < behind && first < end
 }
 
+/// Whether some of it may lie there, as far as that can be told at once.
+pub fn may_be_closed(start: u64, end: u64) -> bool {
+    let meets = |areas: &[Area]| areas.iter().any(|area| area.meets(start, end));
+    may_lie_in(start, end) && AREAS.try_lock().is_none_or(|areas| meets(&areas))
+}
+
 fn keep_extent(areas: &[Area]) {
     let [first, behind] = &EXTENT;
     first.store(areas.iter().map(|area| area.start).min().unwrap_or(0), Relaxed);
@@ -119,28 +137,82 @@ pub enum Made {
     File { contents: Vec<u8>, is_shared: bool, is_writable: bool },
     /// Nobody else has it, but for processes that this one forks.
     ForChildren,
+    /// System V shared memory with these contents. How often it is mapped others can see.
+    Segment { contents: Vec<u8> },
+}
+
+/// The program has mapped a file that is made for others, and that has nothing but zeros besides these pieces, from its start
+/// on. Whether it is followed.
+pub fn lies_among_zeros(thread: &Thread, range: Range<u64>, pieces: &[(u64, Vec<u8>)]) -> bool {
+    if has_happened() || !elsewhere::can_be(thread) {
+        return false;
+    }
+    let mut area = Area::new(&range, Vec::new(), true, true);
+    let is_kept = area.is_kept_as(|left| {
+        pieces.iter().all(|(from, bytes)| {
+            let place = left.get_mut(*from as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+            place.map(|place| place.copy_from_slice(bytes)).is_some()
+        })
+    });
+    if is_kept {
+        let mut areas = AREAS.lock();
+        areas.push(area);
+        keep_extent(&areas);
+    }
+    is_kept
 }
 
 /// The program has mapped memory. Whether it is followed.
-pub fn lies_at(range: Range<u64>, made: Made) -> bool {
+pub fn lies_at(thread: &Thread, range: Range<u64>, mut made: Made) -> bool {
     let len = range.end - range.start;
     let (mut left, is_shared, is_writable) = match made {
-        Made::File { contents, is_shared, is_writable } => (contents, is_shared, is_writable),
+        Made::File { ref mut contents, is_shared, is_writable } => {
+            (core::mem::take(contents), is_shared, is_writable)
+        }
         Made::ForChildren => (Vec::new(), false, true),
+        Made::Segment { ref mut contents } => (core::mem::take(contents), true, true),
     };
+    let is_counted = matches!(made, Made::Segment { .. });
     let is_file = !left.is_empty();
-    if len == 0 || len > LARGEST || is_file && left.len() as u64 + PAGE <= len || has_happened() {
+    let is_large = len > LARGEST;
+    // (What others do not have yet is looked at when they get it.)
+    let may_be_kept = || is_shared && elsewhere::can_be(thread);
+    if len == 0
+        || is_file && left.len() as u64 + PAGE <= len
+        || has_happened()
+        || is_large && !may_be_kept()
+    {
         return false;
     }
     if is_file {
         left.resize(len as usize, 0);
     }
     let mut area = Area::new(&range, left, is_shared, is_writable);
+    area.is_counted = is_counted;
+    if is_large && !area.keep_closed() {
+        area.open_all();
+        return false;
+    }
     area.close_all();
     let mut areas = AREAS.lock();
     areas.push(area);
     keep_extent(&areas);
     true
+}
+
+/// The thread is about to make a process, which has these parts of its memory, too: as far as nothing is known of them, they
+/// are closed for good, if they can be.
+pub fn comes_to_be_shared(thread: &Thread, parts: impl Iterator<Item = Range<u64>>) {
+    for range in parts {
+        let can_be = !has_happened() && elsewhere::can_be(thread);
+        let mut area = Area::new(&range, Vec::new(), true, true);
+        if !can_be || !area.keep_closed() {
+            return;
+        }
+        let mut areas = AREAS.lock();
+        areas.push(area);
+        keep_extent(&areas);
+    }
 }
 
 /// All of it is open from here on, and nothing is followed.
@@ -231,13 +303,29 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     let changed = changes(call);
     let place = in_front_of_call(thread);
     let each = |thread: &mut Thread, at: u64, bytes: &[u8]| sees(thread, &place, at, bytes);
-    let mut areas = AREAS.lock();
     let mut given = Given::of(call);
     if call.number == nr::EXIT {
         given.and(thread.clear_tid, 4);
     }
+    let mut areas = AREAS.lock();
     let mut has_locks = None;
+    let (mut lent, mut is_lost) = (Vec::new(), false);
     let mut stays = |area: &mut Area| {
+        let is_changed = changed.is_some_and(|(start, end)| area.meets(start, end));
+        if area.is_kept_closed() {
+            area.close_again(|at, bytes| each(thread, at, bytes));
+            if is_changed {
+                // (What the program leaves there is compared first.)
+                area.open_all();
+                area.is_ending = true;
+                is_lost |= !is_gone(call, area.start, area.end());
+                return true;
+            }
+            for part in given.parts(call, area.start, area.end()) {
+                lent.push(area.lend(&part, |at, bytes| each(thread, at, bytes)));
+            }
+            return true;
+        }
         if forks && area.sleeps() && !area.wakes() {
             return false;
         }
@@ -257,7 +345,6 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
             }
             return is_known;
         }
-        let is_changed = changed.is_some_and(|(start, end)| area.meets(start, end));
         if is_changed && !area.is_writable {
             // (What others leave in a file that is read no more is of no use.)
             area.open_all();
@@ -284,10 +371,51 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
         stays
     });
     keep_extent(&areas);
+    drop(areas);
+    thread.foreign.lent = lent;
+    if is_lost {
+        unfollowed_unwatched(thread, "memory is shared, and mapped or protected in another way");
+    }
+}
+
+/// The thread has had what it was lent: what is there is told to `with`, and closed again.
+fn take_back(thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
+    let lent = core::mem::take(&mut thread.foreign.lent);
+    if lent.is_empty() {
+        return;
+    }
+    let mut areas = AREAS.lock();
+    for pages in lent {
+        let area = areas.iter_mut().find(|area| area.has(pages.start));
+        if let Some(area) = area.filter(|area| area.is_kept_closed()) {
+            area.give_back(&pages);
+            area.look_at(&pages, |at, bytes| with(thread, at, bytes));
+        }
+    }
+}
+
+/// What the call has changed is not followed any more.
+fn forget_ended() {
+    let mut areas = AREAS.lock();
+    let count = areas.len();
+    areas.retain_mut(|area| {
+        if area.is_ending {
+            area.ends();
+        }
+        !area.is_ending
+    });
+    if areas.len() != count {
+        keep_extent(&areas);
+    }
 }
 
 /// The call has returned.
 pub fn after_call(thread: &mut Thread) {
+    if !has_any() {
+        return;
+    }
+    forget_ended();
+    take_back(thread, area::writes);
     let uses = core::mem::take(&mut thread.foreign.uses);
     if !uses.is_empty() {
         for area in AREAS.lock().iter_mut().filter(|area| uses.contains(&area.start)) {
@@ -299,6 +427,8 @@ pub fn after_call(thread: &mut Thread) {
 
 /// The call was not made: the kernel has changed nothing.
 pub fn not_made(thread: &mut Thread) {
+    let place = in_front_of_call(thread);
+    take_back(thread, |thread, at, bytes| sees(thread, &place, at, bytes));
     let uses = core::mem::take(&mut thread.foreign.uses);
     if uses.is_empty() {
         return;
@@ -315,7 +445,16 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     if !has_any() || thread.vfork_child || !thread.recorder.to_file() || has_happened() {
         return false;
     }
-    let is_crowded = CROWDED.load(Relaxed) && CROWDED.swap(false, Relaxed);
+    const SET_ROBUST_LIST: usize = 273;
+    if call.number == SET_ROBUST_LIST {
+        thread.foreign.locks = None;
+    }
+    let has_locks = has_kept() && still_holds_locks(thread);
+    let was_crowded = CROWDED.load(Relaxed) && CROWDED.swap(false, Relaxed);
+    let is_crowded = was_crowded && (has_locks || !keeps_closed(thread));
+    if is_tortured() && !is_crowded && !has_locks {
+        keeps_closed(thread);
+    }
     let others_use = || {
         let given = Given::of(call);
         let areas = AREAS.lock();
@@ -326,10 +465,10 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
     // (No other thread runs while a process is forked.)
     let is_long = !ends(call.number) && !forks(call);
     let is_in_use = census::live() > 1 && is_long && others_use();
-    let is_beyond = is_crowded || is_in_use;
+    let is_beyond = is_crowded || is_in_use || has_locks;
     let can_be = is_beyond && view::uncovered().is_none() && is_watched_instead(thread);
     let is_granted = || AREAS.lock().iter_mut().all(Area::is_granted);
-    if is_beyond && !can_be && (is_in_use || !is_granted()) {
+    if is_beyond && !can_be && (is_in_use || has_locks || !is_granted()) {
         // What others leave in a file is compared in the end.
         let is_lost = |area: &Area| area.is_shared && (area.has_changed() || !area.is_file);
         if AREAS.lock().iter().any(is_lost) {
@@ -338,6 +477,97 @@ pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
         end();
     }
     can_be
+}
+
+/// Whether all that can be is closed for good, and all that comes there is marked.
+fn is_tortured() -> bool {
+    facts().options.process.torture & torture::SPILL != 0
+}
+
+/// Whether some of it is closed for good.
+fn has_kept() -> bool {
+    AREAS.lock().iter().any(Area::is_kept_closed)
+}
+
+/// What is used too often is closed for good from here on, and instructions that come there are marked. False if not all of
+/// it can be.
+fn keeps_closed(thread: &Thread) -> bool {
+    let is_followed = thread.recorder.to_file() && elsewhere::can_be(thread);
+    let is_often = |area: &&mut Area| {
+        area.is_shared && (area.is_scarce() || is_tortured() && !area.is_counted)
+    };
+    let mut areas = AREAS.lock();
+    let keeps = is_followed && areas.iter_mut().filter(is_often).all(Area::keep_closed);
+    if keeps {
+        MARKS.store(true, Relaxed);
+    }
+    keeps
+}
+
+/// The thread has changed memory that is closed for good: if it has a lock now that the kernel is to give up for it, the kernel
+/// finds all open until the next call.
+pub fn opens_for_locks(thread: &mut Thread) {
+    if still_holds_locks(thread) {
+        for area in AREAS.lock().iter_mut().filter(|area| area.is_kept_closed()) {
+            area.open_all();
+            area.is_used();
+        }
+    }
+}
+
+/// Whether an instruction that comes to `at` is to be marked.
+pub fn marks(at: u64) -> bool {
+    let is_kept =
+        || AREAS.lock().iter().any(|area| area.has(page_down(at)) && area.is_kept_closed());
+    MARKS.load(Relaxed) && is_kept()
+}
+
+/// Where the runtime reaches what lies at `at`, as the thread that runs may find it closed.
+pub fn reach(at: u64) -> u64 {
+    let is_kept =
+        || AREAS.lock().iter().any(|area| area.has(page_down(at)) && area.is_kept_closed());
+    if may_lie_in(at, at.saturating_add(1)) && is_kept() {
+        elsewhere::open_at(at)
+    } else {
+        at
+    }
+}
+
+/// Whether the thread finds `at` closed for good.
+pub fn is_elsewhere(at: u64) -> bool {
+    reach(at) != at
+}
+
+/// What the program has left in `at..at + len`, which is closed for good, is stored where it is open. False if it cannot be.
+pub fn shows_others(at: u64, len: u64) -> bool {
+    // SAFETY: memory of the program's, as the instruction would.
+    let store = |bytes: &mut [u8]| unsafe {
+        let at = elsewhere::open_at(at);
+        attempt::store(at, bytes) || write_program(at, bytes)
+    };
+    with_known(at, len, store) == Some(true)
+}
+
+/// The same of the page with `at`, if it is closed for good, wherever the thread is. False if not.
+pub fn shows(thread: &mut Thread, place: &Place, at: u64) -> bool {
+    let mut areas = AREAS.lock();
+    let page = page_down(at);
+    let area = area_of(&mut areas, page).filter(|area| area.is_kept_closed());
+    area.is_some_and(|area| area.look(page, |at, bytes| sees(thread, place, at, bytes)))
+}
+
+/// What others have stored to the pages of `at..at + len` is seen at the instruction, as far as they are closed for good. False
+/// if some of it cannot be read any more.
+pub fn look_at(thread: &mut Thread, place: &Place, at: u64, len: u64) -> bool {
+    let mut areas = AREAS.lock();
+    let pages = (page_down(at)..at.saturating_add(len)).step_by(PAGE as usize);
+    let mut is_there = true;
+    for page in pages {
+        if let Some(area) = area_of(&mut areas, page).filter(|area| area.is_kept_closed()) {
+            is_there &= area.look_at_once(page, |at, bytes| sees(thread, place, at, bytes));
+        }
+    }
+    is_there
 }
 
 /// A file that is mapped was written to: what of that shows is noted.
@@ -349,6 +579,8 @@ pub fn written_to(thread: &mut Thread) {
 
 /// The thread is in no call that was given such memory, or not any more.
 fn leaves_call(thread: &mut Thread) {
+    let place = in_front_of_call(thread);
+    take_back(thread, |thread, at, bytes| sees(thread, &place, at, bytes));
     let uses = core::mem::take(&mut thread.foreign.uses);
     if !uses.is_empty() {
         let mut areas = AREAS.lock();
@@ -417,7 +649,12 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Acc
         return Access::Again;
     }
     let price = area.price((address, place.pc, turns), how.loads_only);
-    if !area.can_go_on(price) {
+    let can_go_on = area.can_go_on(price);
+    if area.is_kept_closed() {
+        if area.is_scarce() || is_tortured() {
+            MARKS.store(true, Relaxed);
+        }
+    } else if !can_go_on {
         if !area.is_writable {
             area.rests();
             return Access::Again;
@@ -434,6 +671,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Acc
         thread.foreign.pages.push(page);
         return Access::Once;
     }
+    area.is_used();
     Access::Again
 }
 
@@ -531,9 +769,13 @@ pub fn behind(thread: &mut Thread) {
     let pages = core::mem::take(&mut thread.foreign.pages);
     let has_locks = holds_locks();
     let mut areas = AREAS.lock();
-    for page in pages.into_iter().filter(|_| !has_locks) {
-        if let Some(area) = area_of(&mut areas, page).filter(|area| area.using == 0) {
-            area.close_page(page);
+    for page in pages {
+        if let Some(area) = area_of(&mut areas, page) {
+            match has_locks {
+                true => area.is_used(),
+                false if area.is_kept_closed() || area.using == 0 => area.close_page(page),
+                false => {}
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 use crate::base::facts::facts;
 use crate::base::last_words::Line;
 use crate::base::lock::{Forked, Lock};
-use crate::base::program::read_program_value;
+use crate::base::program::{read_program_bytes, read_program_value};
 use crate::base::stat::Stat;
 use crate::base::sys::{self, nr};
 use crate::code::jit::jit;
@@ -91,6 +91,9 @@ impl Kind {
         matches!(self, Kind::File | Kind::Through)
     }
 }
+
+/// A flag of `shmat`: the memory is only read.
+pub const SHM_RDONLY: usize = 0o10000;
 
 /// Why a recording ends where memory is attached that is not followed.
 pub const ATTACHED: &str = "memory is shared with other processes (shmat)";
@@ -183,6 +186,17 @@ pub fn are_shared() -> bool {
     SPECIAL.lock().all().any(|special| is_shared(&special))
 }
 
+/// A process is about to be made that has all of that, too: what can be followed while no thread is watched is.
+pub fn before_fork(thread: &Thread) {
+    let is_known = |range: &Range<u64>| foreign::covers(range.start, range.end - range.start);
+    let shared = parts(0, u64::MAX, &[Kind::Shared, Kind::Through]).filter(|r| !is_known(r));
+    // (Code is read when it is translated, and compared.)
+    let has_code = |range: &Range<u64>| jit().touches_code(range.start, range.end);
+    if may_be_closed(thread) {
+        foreign::comes_to_be_shared(thread, shared.take_while(|range| !has_code(range)));
+    }
+}
+
 /// A child is made that has a copy of all other memory: in both.
 fn shared_with_child(thread: &mut Thread) {
     if are_shared() {
@@ -216,6 +230,7 @@ pub fn note(thread: &mut Thread, call: &Call, result: usize) {
         }
         nr::MMAP => mapped(thread, call, result as u64),
         nr::MUNMAP => forget(a0, a0.saturating_add(page_up(a1))),
+        nr::SHMDT => drop(detached(a0)),
         nr::MREMAP => {
             if page_up(a2) > page_up(a1) && is_copied(a0) {
                 unfollowed_unwatched(thread, "more of a file is mapped than was copied (mremap)");
@@ -403,13 +418,14 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         let loads = flags & MAP_DENYWRITE != 0 || code.is_some();
         let file = Opened { fd, offset: offset as u64, loads };
         let mut contents = Vec::new();
-        let (mut for_others, mut is_recent) = (false, false);
+        let (mut for_others, mut is_recent, mut is_known) = (false, false, false);
         if let Some(known) = of_file(thread, &file, start..end, kind, code) {
             special.file = known.stat.identity();
             special.from = offset as u64;
             special.copied = page_up(known.copied);
             contents = known.contents;
             (for_others, is_recent) = (known.for_others, known.is_recent);
+            is_known = known.is_followed;
         }
         let is_twice = |other: &Special| {
             other.file == special.file
@@ -423,8 +439,8 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
         let is_awaited =
             kind == Kind::File && prot == sys::PROT_READ && (is_handed || is_recent && !loads);
         let closes = (is_writable || is_awaited) && !contents.is_empty() && may_be_closed(thread);
-        let is_followed =
-            closes && foreign::lies_at(start..end, Made::File { contents, is_shared, is_writable });
+        let made = Made::File { contents, is_shared, is_writable };
+        let is_followed = is_known || closes && foreign::lies_at(thread, start..end, made);
         let awaits = is_awaited && facts().options.recording.watches();
         if is_handed && !is_followed {
             unfollowed_unwatched(thread, handed::WHY);
@@ -448,7 +464,7 @@ fn mapped(thread: &mut Thread, call: &Call, start: u64) {
             );
         }
     } else if kind == Kind::Shared && prot == OPEN && may_be_closed(thread) {
-        foreign::lies_at(start..end, Made::ForChildren);
+        foreign::lies_at(thread, start..end, Made::ForChildren);
     }
     SPECIAL.lock().add(special);
 }
@@ -478,6 +494,45 @@ pub fn attached(thread: &mut Thread, start: u64, len: Option<u64>, why: &str) {
         SPECIAL.lock().add(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
         unfollowed_unwatched(thread, why);
     }
+}
+
+/// System V shared memory is attached at `start`, in a way that `flags` says.
+pub fn attached_segment(thread: &mut Thread, flags: usize, start: u64, len: Option<u64>) {
+    let is_open = flags & SHM_RDONLY == 0;
+    let known =
+        len.filter(|&len| is_open && !view::is_watched() && may_be_closed(thread) && len <= COPIED);
+    let Some(len) = known else { return attached(thread, start, len, ATTACHED) };
+    let mut contents = alloc::vec![0; len as usize];
+    let end = start.saturating_add(len);
+    let is_read = read_program_bytes(start, &mut contents);
+    let made = Made::Segment { contents: contents.clone() };
+    if !is_read || !foreign::lies_at(thread, start..end, made) {
+        return attached(thread, start, Some(len), ATTACHED);
+    }
+    forget(start, end);
+    view::lies_at(start, len);
+    let (file, contents_of_file) = ([0; 2], &[][..]);
+    let mapped =
+        Event::Mapped { file, size: len, changed_ns: 0, contents: contents_of_file, path: b"" };
+    thread.event(WHOLE_UNIT, &mapped);
+    written::piece(thread, start, &contents);
+    attached_again(start, end);
+}
+
+/// Such memory, of which the recording has the contents, is at `start..end`.
+pub fn attached_again(start: u64, end: u64) {
+    let kind = Kind::Shared;
+    SPECIAL.lock().add(Special { start, end, kind, file: [0; 2], from: 0, copied: 0 });
+}
+
+/// What is attached at `start` is not any more: where it was, if that is known.
+pub fn detached(start: u64) -> Option<Range<u64>> {
+    let all = SPECIAL.lock();
+    let found = all.within(Kind::Shared, start, start.saturating_add(1)).next();
+    let range = found.filter(|special| special.start == start).map(|s| s.start..s.end)?;
+    drop(all);
+    forget(range.start, range.end);
+    Some(range)
 }
 
 /// The call has changed the file behind `fd`: what if it is mapped? `bytes` finds out which of it, if that can be known.
@@ -563,6 +618,8 @@ struct Known {
     for_others: bool,
     /// It was changed within the last hour, and is not mapped to be changed.
     is_recent: bool,
+    /// What others store there is seen.
+    is_followed: bool,
 }
 
 /// Notes which file is mapped at `at`, and what of it if that has to be copied, as it has if it changes.
@@ -611,8 +668,19 @@ fn of_file(
         let (id, contents) = (stat.identity(), &[][..]);
         let mapped = Event::Mapped { file: id, size: DEVICE, changed_ns: 0, contents, path };
         thread.event(WHOLE_UNIT, &mapped);
-        let _ = file.each_page(|from, bytes| written::piece(thread, at.start + from, bytes));
-        return Some(Known { stat, copied: len, contents: Vec::new(), for_others, is_recent });
+        let mut pieces = Vec::new();
+        let _ = file.each_page(|from, bytes| {
+            written::piece(thread, at.start + from, bytes);
+            if for_others {
+                pieces.push((from, bytes.to_vec()));
+            }
+        });
+        let is_followed = for_others
+            && kind == Kind::Through
+            && may_be_closed(thread)
+            && foreign::lies_among_zeros(thread, at, &pieces);
+        let contents = Vec::new();
+        return Some(Known { stat, copied: len, contents, for_others, is_recent, is_followed });
     }
     let most = if lasting { COPIED } else { COPIED_TEMPORARY };
     // A program that has just been made is there when it is replayed, if it is loaded. Who reads one may be making it, as
@@ -643,7 +711,8 @@ fn of_file(
     if let Some(region) = code {
         regions::code(&region, offset, &mapped);
     }
-    Some(Known { stat, copied: contents.len() as u64, contents, for_others, is_recent })
+    let (copied, is_followed) = (contents.len() as u64, false);
+    Some(Known { stat, copied, contents, for_others, is_recent, is_followed })
 }
 
 /// What is mapped of an open file.

@@ -53,6 +53,9 @@ impl Log for Inputs {
 
     fn before_call(&self, thread: &mut Thread, call: &Call) {
         unmapped::at_call(call);
+        if foreign::forks(call) {
+            mappings::before_fork(thread);
+        }
         foreign::before_call(thread, call);
         if matches!(call.number, nr::EXIT | nr::EXIT_GROUP) {
             check(thread, thread.syscall_pc);

@@ -113,7 +113,7 @@ pub fn look(thread: &mut Thread, call: &Call, result: usize) {
         nr::SHMAT if call.args[2] & SHM_EXEC != 0 => unfollowed(thread, mappings::ATTACHED),
         nr::SHMAT => {
             let len = maps::attached_len(call.args[0]);
-            mappings::attached(thread, result as u64, len, mappings::ATTACHED);
+            mappings::attached_segment(thread, call.args[2], result as u64, len);
         }
         nr::IO_SETUP => {
             let ring = maps::ring(call.args[1] as u64);

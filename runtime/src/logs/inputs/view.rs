@@ -82,12 +82,14 @@ pub fn have_begun() -> bool {
 /// Whether a process of one thread, or of serial ones, could be watched from here on, as far as can be told, if others
 /// may write to its memory.
 pub fn may_begin(thread: &Thread) -> bool {
+    !only_if_shared() || has_means(thread) && has_room()
+}
+
+/// Whether the runtime may map much, and nobody forbids it the calls that it takes.
+pub fn has_means(thread: &Thread) -> bool {
     // What a filter of system calls makes of those that a view takes is not known.
     let is_filtered = thread.filter != 0 || thread.kernel_filter != 0 || IS_FILTERED.load(Relaxed);
-    let can_be = || {
-        !is_filtered && !LOCKS_ALL.load(Relaxed) && !sys::address_space_is_limited() && has_room()
-    };
-    !only_if_shared() || can_be()
+    !is_filtered && !LOCKS_ALL.load(Relaxed) && !sys::address_space_is_limited()
 }
 
 /// A thread has got a filter of system calls: others that wait may have one.

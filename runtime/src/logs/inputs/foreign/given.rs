@@ -2,12 +2,16 @@
 // On the way of faults: an index may panic, `get` says what then.
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
+use crate::base::attempt;
 use crate::base::program::read_program_words;
 use crate::base::sys::{self, nr};
 use crate::logs::inputs::at_hand;
 use crate::logs::moment::Call;
+use crate::thread::Thread;
+use abi::layout::page_up;
 use abi::syscalls::{find, may_read};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// What a call is given.
 pub struct Given {
@@ -47,6 +51,20 @@ impl Given {
     /// It is given this, too.
     pub fn and(&mut self, at: u64, len: u64) {
         self.ranges.push((at, len));
+    }
+
+    /// What of `start..end` it may be given, as far as memory is concerned that is closed for good: a call that makes a process,
+    /// or ends this one, is given all only if locks are to be given up.
+    pub fn parts(&self, call: &Call, start: u64, end: u64) -> Vec<Range<u64>> {
+        let all = match ends(call.number) || forks(call) {
+            true => ends(call.number) && holds_locks(),
+            false => self.all,
+        };
+        if all {
+            return alloc::vec![start..end];
+        }
+        let common = |&(at, len): &(u64, u64)| at.max(start)..at.saturating_add(len).min(end);
+        self.ranges.iter().map(common).filter(|range| range.start < range.end).collect()
     }
 
     /// Whether some of what it is given may lie in `start..end`.
@@ -110,6 +128,16 @@ fn names(call: &Call) -> Option<(u64, u64)> {
     }
 }
 
+/// Whether the call takes all of `start..end` away.
+pub fn is_gone(call: &Call, start: u64, end: u64) -> bool {
+    let [first, second, ..] = call.args.map(|arg| arg as u64);
+    let is_all = first <= start && end <= first.saturating_add(page_up(second));
+    match call.number {
+        nr::MMAP | nr::MUNMAP => is_all,
+        number => number == nr::SHMDT && first == start,
+    }
+}
+
 /// What lies there is another memory behind the call, or has other rights.
 pub fn changes(call: &Call) -> Option<(u64, u64)> {
     const LONGEST: u64 = 1 << 46;
@@ -125,6 +153,7 @@ pub fn changes(call: &Call) -> Option<(u64, u64)> {
             Some((one.0.min(other.0), one.1.max(other.1)))
         }
         nr::MREMAP => Some(from(first, second.max(third))),
+        nr::SHMDT => Some(from(first, 1)),
         nr::SHMAT if second != 0 => Some(from(second, LONGEST)),
         _ => None,
     }
@@ -132,16 +161,42 @@ pub fn changes(call: &Call) -> Option<(u64, u64)> {
 
 /// Whether the thread has locks that the kernel gives up for it, wherever they lie, when it is killed.
 pub fn holds_locks() -> bool {
+    let head = list_of_locks();
+    // The first lock, or this list again; what to add; the one that is being taken or given.
+    let mut words = [0u64; 3];
+    head != 0 && read_program_words(head, &mut words) && is_held(head, &words)
+}
+
+/// The same, where that is asked again and again: in a call, or for an instruction, but not in the handler of signals.
+pub fn still_holds_locks(thread: &mut Thread) -> bool {
+    let head = *thread.foreign.locks.get_or_insert_with(list_of_locks);
+    let mut words = [0u64; 3];
+    let to = words.as_mut_ptr() as u64;
+    let is_read = match thread.at_hand {
+        _ if head == 0 => false,
+        true => at_hand::read_value(head, &mut words),
+        // SAFETY: the words are borrowed; the rest is the program's memory.
+        false => unsafe { attempt::copy(to, head, size_of_val(&words) as u64) },
+    };
+    is_read && is_held(head, &words)
+}
+
+fn is_held(head: u64, [first, _, pending]: &[u64; 3]) -> bool {
+    first & !1 != head || *pending != 0
+}
+
+/// Where the list lies, or 0.
+fn list_of_locks() -> u64 {
     const GET_ROBUST_LIST: usize = 274;
     let (mut head, mut len) = (0u64, 0u64);
     let args = [0, &raw mut head as usize, &raw mut len as usize];
     // SAFETY: the kernel writes two words.
-    if unsafe { sys::call(GET_ROBUST_LIST, &args) }.is_err() || head == 0 {
-        return false;
+    let known = unsafe { sys::call(GET_ROBUST_LIST, &args) }.is_ok();
+    if known {
+        head
+    } else {
+        0
     }
-    // The first lock, or this list again; what to add; the one that is being taken or given.
-    let mut words = [0u64; 3];
-    read_program_words(head, &mut words) && (words[0] & !1 != head || words[2] != 0)
 }
 
 /// Whether the call ends the thread, or what it runs.
