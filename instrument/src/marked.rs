@@ -15,7 +15,7 @@ use crate::weaver::{Slot, Weaver};
 use abi::ids::{CodeOff, Gpr};
 use abi::thread::{self, watch, PAGE_OF};
 use alloc::vec::Vec;
-use iced_x86::{Code as Op, CpuidFeature, Instruction, Register};
+use iced_x86::{Code as Op, CpuidFeature, Instruction, Mnemonic, Register};
 use lifter::asks::asks;
 use lifter::operands::{Index, Reference};
 use lifter::regs::RCX;
@@ -41,7 +41,10 @@ impl Weaver<'_> {
             Watch::Around { stores } if !all.iter().any(is_scattered) => {
                 self.around_others(insn, i, stores);
             }
-            Watch::CarriedOut => self.carried_out(insn, i, &all),
+            // (A `mov` with an address of 64 bits is rare.)
+            Watch::CarriedOut if insn.mnemonic() != Mnemonic::Mov => {
+                self.carried_out(insn, i, &all);
+            }
             _ => return false,
         }
         self.forget_pointer();

@@ -45,7 +45,12 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
         }
         return anew().then_some(next);
     }
-    if !is_done(thread, &place, &insn) {
+    let done = carries_out(thread, &place, &insn);
+    if done == Done::IsGone {
+        jit().unmark(LiveAddr(pc));
+        return Some(pc);
+    }
+    if done == Done::No {
         // The processor is to carry it out, or the rest of it, and faults where that is closed.
         thread.syscall_pc = pc;
         thread.transfer_undone = true;
@@ -57,23 +62,37 @@ pub fn enter(thread: &mut Thread, pc: u64, why: u32) -> Option<u64> {
     anew().then_some(insn.next_ip())
 }
 
-/// Carries the instruction out; false if it is not done, or not all of its rounds are.
-fn is_done(thread: &mut Thread, place: &Place, insn: &Instruction) -> bool {
+/// What has become of an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Yes,
+    /// It is not done, or not all of its rounds are.
+    No,
+    /// The memory cannot be reached any more, and nothing was done.
+    IsGone,
+}
+
+fn carries_out(thread: &mut Thread, place: &Place, insn: &Instruction) -> Done {
     if !may_be_carried_out(insn) {
-        return false;
+        return Done::No;
     }
+    let mut rounds = 0;
     loop {
         let place = Place { rcx: thread.block.registers.gpr[1], ..*place };
         let Extents { loaded, stored } = extents(thread, insn);
-        let is_elsewhere = |&(at, _): &(u64, u64)| foreign::is_elsewhere(at);
-        if !loaded.iter().chain(&stored).any(is_elsewhere) {
-            // It comes to the program's own memory this time.
-            return false;
+        let mut is_any = false;
+        for &(at, _) in loaded.iter().chain(&stored) {
+            match foreign::is_there(at) {
+                None => {}
+                Some(true) => is_any = true,
+                Some(false) if rounds == 0 => return Done::IsGone,
+                Some(false) => return Done::No,
+            }
         }
-        let Some(Carried { flags, changed, registers, repeats }) = carry_out(thread, &place, insn)
-        else {
-            return false;
-        };
+        // (It comes to the program's own memory this time.)
+        let carried = if is_any { carry_out(thread, &place, insn) } else { None };
+        let Some(Carried { flags, changed, registers, repeats }) = carried else { return Done::No };
+        rounds += 1;
         let all = &mut thread.block.registers;
         all.rflags = all.rflags & !changed | flags & changed;
         for (register, value) in registers.into_iter().flatten() {
@@ -83,7 +102,7 @@ fn is_done(thread: &mut Thread, place: &Place, insn: &Instruction) -> bool {
             if !insn.is_string_instruction() {
                 foreign::opens_for_locks(thread);
             }
-            return true;
+            return Done::Yes;
         }
     }
 }

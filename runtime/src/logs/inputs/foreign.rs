@@ -291,7 +291,10 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     leaves_call(thread);
     let is_shown = core::mem::take(&mut thread.foreign.is_shown);
     // (Of a child of vfork the parent is in a call.)
-    if !has_any() || thread.vfork_child {
+    if thread.vfork_child {
+        return opens_for(call);
+    }
+    if !has_any() {
         return;
     }
     let filters =
@@ -378,6 +381,22 @@ pub fn before_call(thread: &mut Thread, call: &Call) {
     }
 }
 
+/// What the call is given of memory that is closed for good is open until the next call of a thread that is followed.
+fn opens_for(call: &Call) {
+    if !has_any() {
+        return;
+    }
+    let given = Given::of(call);
+    for area in AREAS.lock().iter_mut().filter(|area| area.is_kept_closed()) {
+        for part in given.parts(call, area.start, area.end()) {
+            for page in (page_down(part.start)..part.end).step_by(PAGE as usize) {
+                area.open(page);
+                area.is_used();
+            }
+        }
+    }
+}
+
 /// The thread has had what it was lent: what is there is told to `with`, and closed again.
 fn take_back(thread: &mut Thread, with: impl Fn(&mut Thread, u64, &[u8])) {
     let lent = core::mem::take(&mut thread.foreign.lent);
@@ -442,12 +461,12 @@ pub fn not_made(thread: &mut Thread) {
 /// Whether the process is to be watched from in front of the call on, which the thread is about to make: such memory is used
 /// too often, or other threads may use it during the call, which is given it.
 pub fn is_beyond(thread: &mut Thread, call: &Call) -> bool {
-    if !has_any() || thread.vfork_child || !thread.recorder.to_file() || has_happened() {
-        return false;
-    }
     const SET_ROBUST_LIST: usize = 273;
     if call.number == SET_ROBUST_LIST {
         thread.foreign.locks = None;
+    }
+    if !has_any() || thread.vfork_child || !thread.recorder.to_file() || has_happened() {
+        return false;
     }
     let has_locks = has_kept() && still_holds_locks(thread);
     let was_crowded = CROWDED.load(Relaxed) && CROWDED.swap(false, Relaxed);
@@ -493,8 +512,10 @@ fn has_kept() -> bool {
 /// it can be.
 fn keeps_closed(thread: &Thread) -> bool {
     let is_followed = thread.recorder.to_file() && elsewhere::can_be(thread);
+    // (What another thread's call uses stays open until that returns.)
     let is_often = |area: &&mut Area| {
-        area.is_shared && (area.is_scarce() || is_tortured() && !area.is_counted)
+        let is_often = area.is_scarce() || is_tortured() && !area.is_counted;
+        area.is_shared && area.using == 0 && is_often
     };
     let mut areas = AREAS.lock();
     let keeps = is_followed && areas.iter_mut().filter(is_often).all(Area::keep_closed);
@@ -533,9 +554,12 @@ pub fn reach(at: u64) -> u64 {
     }
 }
 
-/// Whether the thread finds `at` closed for good.
-pub fn is_elsewhere(at: u64) -> bool {
-    reach(at) != at
+/// If `at` is closed for good: whether it can be read where it is open. (Not where signals are blocked.)
+pub fn is_there(at: u64) -> Option<bool> {
+    let there = reach(at);
+    let mut byte = 0u8;
+    // SAFETY: the byte is borrowed; the rest is the program's memory.
+    (there != at).then(|| unsafe { attempt::copy(&raw mut byte as u64, there, 1) })
 }
 
 /// What the program has left in `at..at + len`, which is closed for good, is stored where it is open. False if it cannot be.
@@ -641,6 +665,12 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Acc
         let last = core::mem::replace(&mut thread.foreign.again, (address, turns));
         return if last == (address, turns) { Access::Elsewhere } else { Access::Again };
     }
+    // (There may be no call for long.)
+    let is_often = area.is_shared && (area.is_scarce() || is_tortured());
+    let is_free = area.using == 0 && thread.foreign.pages.is_empty();
+    if follows && is_often && is_free && elsewhere::can_be(thread) {
+        MARKS.fetch_or(area.keep_closed(), Relaxed);
+    }
     area.open(page);
     if !follows {
         return Access::Again;
@@ -650,11 +680,7 @@ pub fn access(thread: &mut Thread, address: u64, place: &Place, how: How) -> Acc
     }
     let price = area.price((address, place.pc, turns), how.loads_only);
     let can_go_on = area.can_go_on(price);
-    if area.is_kept_closed() {
-        if area.is_scarce() || is_tortured() {
-            MARKS.store(true, Relaxed);
-        }
-    } else if !can_go_on {
+    if !can_go_on && !area.is_kept_closed() {
         if !area.is_writable {
             area.rests();
             return Access::Again;

@@ -257,11 +257,13 @@ impl Area {
         }
     }
 
-    /// The kernel has had these pages.
+    /// The kernel has had these pages, or all.
     pub fn give_back(&mut self, pages: &Range<u64>) {
         if !protect(pages.clone(), 0) {
             crate::die!("no memory for the mappings of the program");
         }
+        let (first, end) = (self.index(pages.start), self.index(pages.end));
+        self.open.get_mut(first..end).into_iter().for_each(|open| open.fill(false));
     }
 
     /// Whole pages of `range`, as far as they are its.
@@ -533,6 +535,9 @@ impl Area {
     /// that is over.
     pub fn is_granted(&mut self) -> bool {
         const MOST: u32 = 16;
+        if self.is_kept_closed() {
+            return true;
+        }
         if self.is_scarce() && self.is_shared {
             self.credit = Credit::new(credit::MOST);
             self.grants += 1;
@@ -582,16 +587,40 @@ fn copy_but_zeros(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The same of memory that lies at `at`. False if not all of it can be read.
+/// The same of memory that lies at `at`, as far as it is there: who reads the rest makes the kernel find memory for that. False
+/// if not all of it can be read.
 fn copy_memory(to: &mut [u8], at: u64) -> bool {
-    const PIECE: usize = 64 << 10;
-    let mut bytes = vec![0; PIECE];
+    const PIECE: usize = 1 << 20;
+    let may_be_out = has_swapped();
+    let mut bytes = vec![0; PAGE as usize];
     to.chunks_mut(PIECE).zip((at..).step_by(PIECE)).all(|(to, at)| {
-        let Some(bytes) = bytes.get_mut(..to.len()) else { return false };
-        let is_there = try_read_program_bytes(at, bytes) == Ok(bytes.len());
-        copy_but_zeros(to, bytes);
-        is_there
+        let mut is_there = [1u8; PIECE / PAGE as usize];
+        let args = [at as usize, to.len(), is_there.as_mut_ptr() as usize];
+        // SAFETY: the kernel writes a byte for each page.
+        if may_be_out || unsafe { sys::call(MINCORE, &args) }.is_err() {
+            is_there.fill(1);
+        }
+        let pages = to.chunks_mut(PAGE as usize).zip((at..).step_by(PAGE as usize)).zip(is_there);
+        let mut there = pages.filter(|(_, is_there)| is_there & 1 != 0);
+        there.all(|((to, at), _)| {
+            let is_read = try_read_program_bytes(at, &mut bytes) == Ok(to.len());
+            copy_but_zeros(to, &bytes);
+            is_read
+        })
     })
+}
+
+const MINCORE: usize = 27;
+
+/// Whether some memory of the machine is on a disk: what is not there may have contents then.
+fn has_swapped() -> bool {
+    const SYSINFO: usize = 99;
+    // struct sysinfo: seconds, three loads, bytes of memory (all, free, shared, of buffers), of swap (all, free), and more.
+    let mut words = [0u64; 14];
+    // SAFETY: the kernel writes 112 bytes.
+    let asked = unsafe { sys::call(SYSINFO, &[words.as_mut_ptr() as usize]) };
+    let [_, _, _, _, _, _, _, _, all, free, ..] = words;
+    asked.is_err() || all != free
 }
 
 fn protect(range: Range<u64>, protection: usize) -> bool {
